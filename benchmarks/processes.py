@@ -81,11 +81,6 @@ class Process:
         """The process id."""
         return self._process.pid
 
-    @property
-    def ended(self) -> bool:
-        """True after the program has ended."""
-        return self._process.poll() is not None
-
     def wait_for(self, url: str, seconds: float) -> float:
         """Wait until `url` answers, and return the seconds since the start.
 
@@ -102,7 +97,7 @@ class Process:
         return time.perf_counter() - self._started
 
     def _answers(self, url: str) -> bool:
-        if self.ended:
+        if self._process.poll() is not None:
             raise self._failure("ended")
         try:
             with urllib.request.urlopen(url, timeout=5):

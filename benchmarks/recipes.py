@@ -283,7 +283,7 @@ class Trial:
             ):
                 for mode, ranked in lists.items():
                     judged = judge_all(half, ranked[rows])
-                    found[prefix + mode] = [round(ranking.ndcg10, 4) for ranking in judged]
+                    found[prefix + mode] = [round(ranking["ndcg10"], 4) for ranking in judged]
                 found[prefix + "served"] = found[prefix + served]
             sts = score(model.encode, evaluation_folder(), ("sts",))["sts"]
             mean = fmean(figures["spearman_all"] for figures in sts.values())

@@ -77,7 +77,7 @@ def query_scores(port: int, collection: Collection, mode: str = "") -> list[floa
     for name, query in collection.queries.items():
         parameters = {"q": query, "k": K, "fields": ""} | ({"mode": mode} if mode else {})
         hits = call(port, "GET", f"/search?{urlencode(parameters)}")["hits"]
-        found.append(judge([hit["id"] for hit in hits], collection.relevant[name]).ndcg10)
+        found.append(judge([hit["id"] for hit in hits], collection.relevant[name])["ndcg10"])
     return found
 
 

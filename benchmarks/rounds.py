@@ -15,7 +15,7 @@ says little.
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -270,16 +270,13 @@ class Results:
         self, one: Cell, other: Cell, figure: Figure, combine: Callable[[float, float], float]
     ) -> Spread | None:
         pairs = []
-        for a, b in self._pairs(one, other):
+        for a, b in zip(self._cells.get(one, ()), self._cells.get(other, ()), strict=False):
+            if a is None or b is None:
+                continue
             first, second = figure(a), figure(b)
             if first is not None and second:
                 pairs.append((combine(first, second), a.contended or b.contended))
         return _spread(pairs)
-
-    def _pairs(self, one: Cell, other: Cell) -> Iterator[tuple[Measured, Measured]]:
-        for a, b in zip(self._cells.get(one, ()), self._cells.get(other, ()), strict=False):
-            if a is not None and b is not None:
-                yield a, b
 
 
 def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:

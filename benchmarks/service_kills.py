@@ -180,7 +180,7 @@ class KilledService:
         # The previous version still has its vectors, so only the third version must be built.
         [target] = set(self._versions) - {self._active, self._previous}
         if swap:
-            self._wait_for_documents()
+            wait_for(lambda: self.service.client.get("/documents/count").json()["count"] >= 2 * IDS)
             response = self.service.client.post(f"/models/{target}/activate")
             assert response.status_code == 202, response.text
             self._wait_until_building(target)
@@ -202,10 +202,6 @@ class KilledService:
             self._active, self._previous = target, self._active
             self._check(writers, {target})
         self.swaps += building
-
-    def _wait_for_documents(self) -> None:
-        """Wait until a build takes long enough to be seen."""
-        wait_for(lambda: self.service.client.get("/documents/count").json()["count"] >= 2 * IDS)
 
     def _wait_until_building(self, target: str) -> None:
         """Wait until some documents are embedded for `target`, or until it is active."""

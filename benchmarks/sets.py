@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.command import build_parser
 from benchmarks.workloads import evaluation_folder
+from models.search.content import Content
 from training.evaluation.retrieval import Collection, load
 from training.methods.sources import sentences
 from training.retraining.clicks import USUAL_BIAS, Session, build_judgments
@@ -41,13 +41,6 @@ VISITORS = 4
 PAGE = 10  # hits that are shown
 ANSWER_CLICKS, OTHER_CLICKS = 0.8, 0.1  # of the hits that a user looked at
 SHIFT = 2  # maximum positions that a hit moves from one search to the next
-
-
-class Document(NamedTuple):
-    """The title and text of a document."""
-
-    title: str
-    text: str
 
 
 def main() -> None:
@@ -73,7 +66,7 @@ def write_part(source: Path, folder: Path, count: int) -> None:
     kept = {*answers, *others[: max(0, count - len(answers))]}
     records = read_records(source / "corpus.jsonl.gz")
     documents = {
-        name: Document(str(record.fields.get("title", "")), str(record.fields["text"]))
+        name: Content(str(record.fields["text"]), str(record.fields.get("title", "")))
         for record in records
         if (name := str(record.fields["_id"])) in kept
     }
@@ -82,13 +75,13 @@ def write_part(source: Path, folder: Path, count: int) -> None:
 
 def write_simple(source: Path, folder: Path, count: int) -> None:
     """Write `count` articles: a sentence in Simple English as query, the full introduction as its answer."""
-    documents, queries = dict[str, Document](), dict[str, str]()
+    documents, queries = dict[str, Content](), dict[str, str]()
     for record in sorted(read_records(source), key=lambda record: _digest(record.fields["title"])):
         title, simple, full = (str(record.fields[name]) for name in ("title", "simple_intro", "en_intro"))
         candidates = [each for each in sentences(simple) if len(each.split()) >= MIN_WORDS]
         if candidates and len(documents) < count:
             number = len(documents)
-            documents[f"article-{number}"] = Document(title, full)
+            documents[f"article-{number}"] = Content(full, title)
             # As in BEIR, a search leaves out the document with its query's name, so the names differ.
             queries[f"query-{number}"] = min(candidates, key=_digest).strip()
     relevant = {query: {document: 1.0} for query, document in zip(queries, documents, strict=True)}
@@ -185,12 +178,12 @@ def clicks(shown: Sequence[str], relevant: Mapping[str, float], random: np.rando
 
 def _write(
     folder: Path,
-    documents: Mapping[str, Document],
+    documents: Mapping[str, Content],
     queries: Mapping[str, str],
     relevant: Mapping[str, Mapping[str, float]],
 ) -> None:
     folder.mkdir(exist_ok=True)
-    contents = [{"_id": name, **document._asdict()} for name, document in documents.items()]
+    contents = [{"_id": name, "title": each.title, "text": each.text} for name, each in documents.items()]
     _write_lines(folder / "corpus.jsonl.gz", map(json.dumps, contents))
     lines = [{"_id": name, "text": text} for name, text in queries.items()]
     _write_lines(folder / "queries.jsonl.gz", map(json.dumps, lines))

@@ -103,7 +103,11 @@ class Requests:
             self._embed_long: 1,
             lambda: post("embed as bytes", "/embed", {"inputs": some(8)}, more=AS_BYTES): 1,
             lambda: post("short timeout", "/embed", {"inputs": some(32)}, (200, 504), pick(TIMEOUTS)): 1,
-            lambda: post("similarity", "/similarity", {"inputs": self._comparison()}): 2,
+            lambda: post(
+                "similarity",
+                "/similarity",
+                {"inputs": {"source_sentence": text(), "sentences": some(8)}},
+            ): 2,
             lambda: post("similarity", "/similarity", {"pairs": [[each, text()] for each in some(8)]}): 1,
             self._search: 8,
             lambda: post("search many", "/search", {"queries": some(8), "k": 10, "filter": THREE_KINDS}): 2,
@@ -140,9 +144,6 @@ class Requests:
         if self._chance.random() < 0.3:
             target += f"&filter={_quoted({'kind': self._chance.randrange(4)})}"
         return Request("search", "GET", target)
-
-    def _comparison(self) -> dict[str, Any]:
-        return {"source_sentence": self._text(), "sentences": self._some(8)}
 
     def _documents(self) -> list[dict[str, Any]]:
         return [{"id": self._name(), "text": text, "metadata": self._fields()} for text in self._some(20)]

@@ -42,15 +42,15 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         options.run(store, options)
     except UnknownVersion as error:
         hint = did_you_mean(error.version, store.names())
-        print(f"python -m models: {error}{hint} `python -m models list` shows them.", file=sys.stderr)
-        return 1
+        said = f"{error}{hint} `python -m models list` shows them."
     except ModelError as error:
-        print(f"python -m models: {error}", file=sys.stderr)
-        return 1
+        said = str(error)
     except OSError as error:
-        print(f"python -m models: {denied(error, options.models_dir)}", file=sys.stderr)
-        return 1
-    return 0
+        said = denied(error, options.models_dir)
+    else:
+        return 0
+    print(f"python -m models: {said}", file=sys.stderr)
+    return 1
 
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:

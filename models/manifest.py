@@ -36,29 +36,27 @@ Mode = Literal["dense", "lexical", "hybrid"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Gate(BaseModel):
-    """The verdict of the promotion gate. report.json has the numbers."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Gate(_Strict):
+    """The verdict of the promotion gate. report.json has the numbers."""
 
     mode: Literal["on", "off"]
     verdict: Literal["accepted", "refused", "not asked"]
     reason: str = ""
 
 
-class Int8(BaseModel):
+class Int8(_Strict):
     """8-bit integers span the range -limit..limit of a vector's components."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     limit: Annotated[float, Field(gt=0, le=1)]  # For unit vectors of the full dimension.
     texts: Annotated[int, Field(gt=0)]  # Number of measured texts.
 
 
-class Quantized(BaseModel):
+class Quantized(_Strict):
     """The loss of accuracy of a version's int8 graph (publishing/int8.py)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     calibrated_on: Annotated[int, Field(gt=0)]  # Number of texts that set the ranges.
     measured_on: Annotated[int, Field(gt=0)]  # Number of other texts.
@@ -67,10 +65,8 @@ class Quantized(BaseModel):
     same_neighbours: Annotated[float, Field(ge=0, le=1)]  # Share of the ten nearest texts.
 
 
-class QueryEncoder(BaseModel):
+class QueryEncoder(_Strict):
     """The student that encodes a pair's queries, compared with its teacher (publishing/pair.py)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: str  # The student's own version.
     fingerprint: Sha256
@@ -80,18 +76,14 @@ class QueryEncoder(BaseModel):
     same_neighbours: Annotated[float, Field(ge=0, le=1)]  # Share of the ten nearest texts.
 
 
-class Calibration(BaseModel):
+class Calibration(_Strict):
     """The scales of quantized vectors (publishing/calibration.py)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     int8: Int8 | None = None  # None in versions of old releases.
 
 
-class SearchDefaults(BaseModel):
+class SearchDefaults(_Strict):
     """Learned settings of a collection's search, the defaults of requests."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Mode
     weight: Annotated[float, Field(ge=0, le=1)]  # Weight of the vectors in hybrid search (search/fusion.py).
@@ -99,10 +91,8 @@ class SearchDefaults(BaseModel):
     passage_tokens: Annotated[int, Field(ge=16)] | None = None
 
 
-class Manifest(BaseModel):
+class Manifest(_Strict):
     """A manifest. Unknown fields are rejected, because a newer release may depend on them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     version: Annotated[str, Field(pattern=rf"^{_VERSION.pattern}$")]

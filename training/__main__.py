@@ -51,7 +51,7 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
+        return int(options.run(options))
     except ModuleNotFoundError as error:
         sys.exit(not_installed("training", error))
     except (errors.TrainingError, ModelError, SafetensorError) as error:
@@ -63,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
-    return status
 
 
 def parser() -> argparse.ArgumentParser:

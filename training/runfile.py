@@ -2,7 +2,7 @@
 
 OUT/
 ├── run.json                 recipe, corpus, seed, base …, and `finished` after the end
-├── record.jsonl             events, line by line (log.py)
+├── record.jsonl             events, line by line (runs/record.py)
 ├── checkpoint.safetensors   until the run is finished (checkpoint.py)
 ├── best/  last/             sentence-transformers folders
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
@@ -25,11 +25,6 @@ _KINDS = {
     "string": "a text",
 }
 Schema = Mapping[str, Any]
-
-
-class _Place(NamedTuple):
-    key: str
-    schema: Schema  # of the allowed values
 
 
 def refusal(error: ValidationError, schema: Schema, file: str, whole: str) -> TrainingError:
@@ -50,25 +45,25 @@ def _sentence(problem: Any, schema: Schema, whole: str) -> str:
     kind, value, path = problem["type"], problem["input"], problem["loc"]
     if kind in _UNKNOWN_KEY or kind == "missing":
         *path, key = path
-        table = _place(schema, path, whole)
+        table, node = _place(schema, path, whole)
         if kind == "missing":
-            return f"{table.key} lacks {key}."
-        return f"{table.key} has no key {key!r}{_known(key, table.schema['properties'])}"
-    place = _place(schema, path, whole)
-    key = place.key.removeprefix("the ") if path else whole
-    if kind in _UNKNOWN_NAME and (isinstance(value, str) or "discriminator" in place.schema):
+            return f"{table} lacks {key}."
+        return f"{table} has no key {key!r}{_known(key, node['properties'])}"
+    key, node = _place(schema, path, whole)
+    key = key.removeprefix("the ") if path else whole
+    if kind in _UNKNOWN_NAME and (isinstance(value, str) or "discriminator" in node):
         name = value.get("name") if isinstance(value, dict) else value
-        return f"{key.removesuffix('.name')} {name!r} is not known{_known(name, _names(place.schema))}"
+        return f"{key.removesuffix('.name')} {name!r} is not known{_known(name, _names(node))}"
     if kind.endswith("_type") or kind in ("int_from_float", "literal_error"):
-        return f"{key} must be {_KINDS[place.schema['type']]}, not {value!r}."
+        return f"{key} must be {_KINDS[node['type']]}, not {value!r}."
     if kind.startswith(("greater_than", "less_than")):
-        return f"{key} must be {_range(place.schema)}, not {value!r}."
+        return f"{key} must be {_range(node)}, not {value!r}."
     said = problem["msg"].removeprefix("Value error, ").rstrip(".")
     return f"{key}: {said[:1].lower()}{said[1:]}." if path else f"{said}."
 
 
-def _place(schema: Schema, path: Sequence[str | int], whole: str) -> _Place:
-    """Returns the key and the schema at the end of `path`. A block is named by its kind."""
+def _place(schema: Schema, path: Sequence[str | int], whole: str) -> tuple[str, Schema]:
+    """Returns the key at the end of `path` and the schema of its values. A block is named by its kind."""
     key, node = "", _resolved(schema, schema)
     for part in path:
         kinds = node.get("discriminator", {}).get("mapping", {})
@@ -79,7 +74,7 @@ def _place(schema: Schema, path: Sequence[str | int], whole: str) -> _Place:
         else:
             key, node = f"{key}.{part}".lstrip("."), node["properties"][part]
         node = _resolved(schema, node)
-    return _Place(key or whole, node)
+    return key or whole, node
 
 
 def _resolved(schema: Schema, node: Schema) -> Schema:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from models.engines.form import Form
 
 _OUTPUTS = frozenset({"sentence_embedding", "pooled_embedding"})
-_HINTS = {"bf16": "bf16"}
 # OpenVINO keeps a kernel for each shape, 5,000 by default. 1,200 shapes of all-MiniLM-L6-v2 took 974 MiB, and
 # 374 MiB with this limit. A batch then cost 4 % more on average, because some kernels are compiled again.
 _KEPT_KERNELS = 200
@@ -55,7 +54,7 @@ def _compile(file: Path, form: Form, threads: int, callers: int) -> openvino.Com
     pooled = [output.node for output in whole.outputs if output.get_names() & _OUTPUTS]
     model = openvino.Model(pooled, whole.get_parameters(), "simile")
     options = {
-        "INFERENCE_PRECISION_HINT": _HINTS[form.precision],
+        "INFERENCE_PRECISION_HINT": form.precision,
         "PERFORMANCE_HINT": "LATENCY",
         # With one stream, callers would wait for its lock.
         "NUM_STREAMS": callers,

@@ -31,10 +31,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def get_outcome(status: int) -> str:
-    return OUTCOMES.get(status, FAILED)
-
-
 def read_runs(models: Path) -> dict[str, Any]:
     """Reads schedule.json. Returns an empty dict if it is missing or damaged."""
     return _read(models / FILE_NAME)

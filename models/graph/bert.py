@@ -122,16 +122,14 @@ class Writer(Steps[Backbone]):
 
     def _layer(self, x: str, mask: str, packing: Packing, at: str) -> str:
         n = self._nodes
-        mixed = self._attention(x, mask, packing, f"{at}.attention.self")
+        parts = (f"{at}.attention.self.{part}" for part in ("query", "key", "value"))
+        query, key, value = self.linears(x, *parts)
+        mixed = packing.attend(query, key, value, mask)
         (attended,) = self.linears(mixed, f"{at}.attention.output.dense")
         x = self._normalize(n("Add", attended, x), f"{at}.attention.output.LayerNorm")
         (inner,) = self.linears(x, f"{at}.intermediate.dense")
         (transformed,) = self.linears(self._activate(inner), f"{at}.output.dense")
         return self._normalize(n("Add", transformed, x), f"{at}.output.LayerNorm")
-
-    def _attention(self, x: str, mask: str, packing: Packing, at: str) -> str:
-        query, key, value = self.linears(x, *(f"{at}.{part}" for part in ("query", "key", "value")))
-        return packing.attend(query, key, value, mask)
 
     def linears(self, x: str, *layers: str) -> list[str]:
         """Applies linear layers to the same rows `x` (tokens, width)."""

@@ -51,9 +51,7 @@ def _apply(x: Array, layer: Layer) -> Array:
     if isinstance(layer, Unit):
         return _unit(x)
     if isinstance(layer, LayerNorm):
-        centered = x - x.mean(-1, keepdims=True)
-        normed: Array = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + layer.epsilon)
-        return normed * layer.weight + layer.bias
+        return _standardized(x, layer.epsilon) * layer.weight + layer.bias
     return ACTIVATE[layer.activation](x @ layer.weight.T + (0 if layer.bias is None else layer.bias))
 
 
@@ -165,10 +163,13 @@ def linear(x: Array, tensors: Tensors, at: str) -> Array:
 
 
 def norm(x: Array, epsilon: float, tensors: Tensors, at: str) -> Array:
+    return _standardized(x, epsilon) * tensors[f"{at}.weight"] + tensors.get(f"{at}.bias", 0)
+
+
+def _standardized(x: Array, epsilon: float) -> Array:
     centered = x - x.mean(-1, keepdims=True)
-    spread = np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon)
-    normed: Array = centered / spread * tensors[f"{at}.weight"] + tensors.get(f"{at}.bias", 0)
-    return normed
+    found: Array = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon)
+    return found
 
 
 def erf(x: Array) -> Array:

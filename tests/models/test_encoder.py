@@ -148,13 +148,14 @@ def test_a_closed_encoder_frees_its_session(tiny_models_dir: Path) -> None:
     encoder.close()
     with pytest.raises(AttributeError):
         encoder.forward([[2, 5, 3]])
+    encoder.open_single_text(2)
+    assert encoder._single_text is None, "it is not opened once more"
 
 
 def test_a_text_computed_by_two_threads_has_the_vector_of_one(
     tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ModelStore(tiny_models_dir)
-    encoder = store.open(store.versions()[0].version)
+    encoder = Encoder.open(next(tiny_models_dir.glob("2*")))
     rows = [row.ids for row in encoder.tokenize(TEXTS)]
     before = [encoder.forward([ids], single_text=True) for ids in rows]
     assert not encoder.has_single_text
@@ -163,9 +164,8 @@ def test_a_text_computed_by_two_threads_has_the_vector_of_one(
     for normalize in (True, False):
         for ids in rows:
             usual = encoder.forward([ids], normalize=normalize)
-            np.testing.assert_allclose(
-                encoder.forward([ids], normalize=normalize, single_text=True), usual, atol=1e-6
-            )
+            found = encoder.forward([ids], normalize=normalize, single_text=True)
+            np.testing.assert_allclose(found, usual, atol=1e-6)
     assert len(computed) == 2 * len(rows)
     assert encoder.drop_single_text()
     assert not encoder.has_single_text
@@ -176,26 +176,15 @@ def test_a_text_computed_by_two_threads_has_the_vector_of_one(
     encoder.close()
 
 
-def test_an_encoder_that_has_closed_is_not_opened_once_more(tiny_models_dir: Path) -> None:
-    store = ModelStore(tiny_models_dir)
-    encoder = store.open(store.versions()[0].version)
-    encoder.close()
-    encoder.open_single_text(2)
-    assert encoder._single_text is None
-
-
 def test_a_deterministic_encoder_has_one_way_of_computing(tiny_models_dir: Path) -> None:
-    store = ModelStore(tiny_models_dir)
-    encoder = store.open(store.versions()[0].version, deterministic=True)
+    encoder = Encoder.open(next(tiny_models_dir.glob("2*")), deterministic=True)
     encoder.open_single_text(2)
     assert not encoder.opens_single_text
     assert encoder._single_text is None
 
 
 def test_both_sessions_use_one_table_of_the_vocabulary(tiny_models_dir: Path) -> None:
-    store = ModelStore(tiny_models_dir)
-    version = store.versions()[0].version
-    file = store.folder(version) / "onnx" / "model.onnx"
+    file = next(tiny_models_dir.glob("2*/onnx/model.onnx"))
     held = {tensor.name: tensor for tensor in onnx.load(str(file)).graph.initializer}
     table = read_table(file)
     assert table is not None

@@ -16,6 +16,8 @@ pytest.importorskip("sentence_transformers")
 import sentence_transformers
 from numpy.typing import NDArray
 
+from models.encoder import Encoder
+from models.errors import Unsupported
 from models.manifest import Manifest
 from models.publishing.default import publish_named
 from models.publishing.import_process import open_with_overrides
@@ -50,6 +52,21 @@ def reference(folder: Path, texts: list[str], **how: Any) -> NDArray[np.float32]
 
 def imported(folder: Path, store: ModelStore, requested: Overrides = NO_OVERRIDES) -> Manifest:
     return publish_named(store, str(folder), opened=partial(open_with_overrides, requested))
+
+
+def same_as_the_library(folder: Path, texts: list[str]) -> Encoder:
+    """The encoder of the folder, which is imported beside it."""
+    store = ModelStore(folder.parent / "models")
+    encoder = store.open(imported(folder, store).version)
+    np.testing.assert_allclose(encoder.encode(texts).vectors, reference(folder, texts), atol=CLOSE)
+    return encoder
+
+
+def refused(folder: Path, reason: str, requested: Overrides = NO_OVERRIDES) -> None:
+    """In one line."""
+    with pytest.raises(Unsupported, match=reason) as raised:
+        imported(folder, ModelStore(folder.parent / "models"), requested)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", NAMES)

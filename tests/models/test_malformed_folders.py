@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from models.errors import ProofFailed, Unsupported
+from models.errors import ProofFailed
 from models.sources.folder import Overrides
 from models.store import ModelStore
 
@@ -19,7 +19,7 @@ pytest.importorskip("sentence_transformers")
 from sentence_transformers.sentence_transformer import modules
 
 from tests.models.families import FAMILIES, WIDTH, assembled, family_source, raw_source
-from tests.models.test_families import CLOSE, imported, reference
+from tests.models.test_families import imported, refused, same_as_the_library
 from tests.models.test_said_by_folders import TEXTS
 from tests.parts.json_files import edit_json
 
@@ -34,30 +34,21 @@ def _dense_of(folder: Path, weight: NDArray[np.float32]) -> None:
     (folder / "modules.json").write_text(json.dumps(listed))
 
 
-def _another_tokenizer(folder: Path) -> None:
-    tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
-    words = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {word: id + 9 * (id > 9) for word, id in words.items()}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-
-
+WRONG = "has the wrong type .%sError"
 MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no number": (lambda at: edit_json(at / "config.json", num_attention_heads=0), "cannot be opened with"),
     "a text for a number": (
         lambda at: edit_json(at / "config.json", layer_norm_eps="small"),
-        "has the wrong type .ValueError",
+        WRONG % "Value",
     ),
-    "a list for an object": (
-        lambda at: edit_json(at / "config.json", auto_map=["a"]),
-        "has the wrong type .AttributeError",
-    ),
+    "a list for an object": (lambda at: edit_json(at / "config.json", auto_map=["a"]), WRONG % "Attribute"),
     "a list of prompts": (
         lambda at: edit_json(at / "config_sentence_transformers.json", prompts=["a"]),
-        "has the wrong type .AttributeError",
+        WRONG % "Attribute",
     ),
     "a pooling of no name": (
         lambda at: (at / "1_Pooling" / "config.json").write_text('{"pooling_mode": 5}'),
-        "has the wrong type .TypeError",
+        WRONG % "Type",
     ),
     "a length below 0": (
         lambda at: edit_json(at / "sentence_bert_config.json", max_seq_length=-5),
@@ -79,14 +70,14 @@ def test_values_that_make_no_sense_are_refused_in_one_clear_line(tmp_path: Path,
     folder = family_source(tmp_path / "model", "bert")
     break_it, reason = MALFORMED[wrong]
     break_it(folder)
-    with pytest.raises(Unsupported, match=reason) as raised:
-        imported(folder, ModelStore(tmp_path / "models"))
-    assert "\n" not in str(raised.value)
+    refused(folder, reason)
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     folder = family_source(tmp_path / "model", "bert")
-    _another_tokenizer(folder)
+    model = json.loads((folder / "tokenizer.json").read_bytes())["model"]
+    words = {word: id + 9 * (id > 9) for word, id in model["vocab"].items()}
+    edit_json(folder / "tokenizer.json", model=model | {"vocab": words})
     with pytest.raises(ProofFailed, match=r"returns the id \d+, but the model's vocabulary has \d+ rows"):
         imported(folder, ModelStore(tmp_path / "models"))
 
@@ -99,9 +90,7 @@ def test_a_word_table_may_have_more_rows_than_the_tokenizer_has_words(tmp_path: 
     weights[name] = np.concatenate([weights[name], weights[name][:64]])
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     edit_json(folder / "config.json", vocab_size=len(weights[name]))
-    store = ModelStore(tmp_path / "models")
-    encoder = store.open(imported(folder, store).version)
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(folder, TEXTS), atol=CLOSE)
+    same_as_the_library(folder, TEXTS)
 
 
 def test_a_table_is_of_floats_that_are_finite(tmp_path: Path) -> None:
@@ -109,12 +98,10 @@ def test_a_table_is_of_floats_that_are_finite(tmp_path: Path) -> None:
     [weights] = folder.rglob("model.safetensors")
     [(name, table)] = load_file(weights).items()
     save_file({name: table.astype(np.int8)}, weights)
-    with pytest.raises(Unsupported, match="has no floats"):
-        imported(folder, ModelStore(tmp_path / "models"))
+    refused(folder, "has no floats")
     table[-1, 0] = np.inf  # of a word that no text of the proof has
     save_file({name: table}, weights)
-    with pytest.raises(Unsupported, match="is not finite"):
-        imported(folder, ModelStore(tmp_path / "models"))
+    refused(folder, "is not finite")
 
 
 def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path: Path) -> None:
@@ -122,13 +109,11 @@ def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path:
     import transformers
 
     sizes = FAMILIES["roberta"].settings | {"pad_token_id": 1}
-    kind = FAMILIES["roberta"]._replace(
-        config=transformers.RobertaPreLayerNormConfig, model=transformers.RobertaPreLayerNormModel
-    )
+    config, model = transformers.RobertaPreLayerNormConfig, transformers.RobertaPreLayerNormModel
+    kind = FAMILIES["roberta"]._replace(config=config, model=model)
     raw = raw_source(tmp_path / "raw", kind, sizes)
     positions = sizes["max_position_embeddings"]
-    with pytest.raises(Unsupported, match=f"takes fewer than {positions} tokens"):
-        imported(raw, ModelStore(tmp_path / "models"), Overrides(max_length=positions))
+    refused(raw, f"takes fewer than {positions} tokens", Overrides(max_length=positions))
 
 
 def test_a_family_that_torch_cannot_export_is_refused_in_one_line(
@@ -139,16 +124,11 @@ def test_a_family_that_torch_cannot_export_is_refused_in_one_line(
     kind = FAMILIES["bert"]._replace(config=transformers.FNetConfig, model=transformers.FNetModel)
     raw = raw_source(tmp_path / "raw", kind)
     capsys.readouterr()
-    with pytest.raises(Unsupported, match="torch cannot export the family 'fnet'") as raised:
-        imported(raw, ModelStore(tmp_path / "models"))
-    assert "\n" not in str(raised.value)
+    refused(raw, "torch cannot export the family 'fnet'")
     assert capsys.readouterr().out == ""
 
 
 def test_a_prompt_of_white_space_leaves_nothing_out(tmp_path: Path) -> None:
     raw = raw_source(tmp_path / "raw", FAMILIES["bert"])
     left_out = modules.Pooling(WIDTH, "mean", include_prompt=False)
-    folder = assembled(raw, tmp_path / "model", [left_out], prompts={"document": " "})
-    store = ModelStore(tmp_path / "models")
-    encoder = store.open(imported(folder, store).version)
-    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(folder, TEXTS), atol=CLOSE)
+    same_as_the_library(assembled(raw, tmp_path / "model", [left_out], prompts={"document": " "}), TEXTS)

@@ -63,31 +63,22 @@ def pipe(file: Path) -> None:
 TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
     "one byte of the weights": (
         lambda at: flip(at / "model.safetensors"),
-        r"model\.safetensors was changed after it was published",
+        "model.safetensors was changed after",
     ),
     "one byte of the graph": (
         lambda at: flip(at / "onnx" / "model.onnx", 5000),
-        r"onnx/model\.onnx was changed",
+        "onnx/model.onnx was changed",
     ),
     "one byte of the golden vectors": (lambda at: flip(at / "golden.json", 50), r"golden\.json was changed"),
     "a missing file": (lambda at: (at / "tokenizer.json").unlink(), r"tokenizer\.json is missing"),
     "an extra file": (lambda at: (at / "notes.txt").touch(), r"notes\.txt is not listed in the manifest"),
     "a pickle": (lambda at: (at / "onnx" / "extra.pkl").touch(), r"onnx/extra\.pkl may hold a pickle"),
-    "a listed pickle": (
-        _listed_pickle,
-        r"pytorch_model\.bin may hold a pickle",
-    ),
+    "a listed pickle": (_listed_pickle, r"pytorch_model\.bin may hold a pickle"),
     "a path upwards": (lambda at: _files(at, "../wanted"), r"leads out of the folder: '\.\./wanted'"),
     "an absolute path": (lambda at: _files(at, "/etc/passwd"), "leads out of the folder: '/etc/passwd'"),
     "a path that hides": (lambda at: _files(at, "a/./b"), "leads out of the folder"),
-    "a link": (
-        lambda at: (at / "vocab.txt").symlink_to("/etc/passwd"),
-        r"vocab\.txt is a link",
-    ),
-    "a linked folder": (
-        _linked_folder,
-        "onnx is a link",
-    ),
+    "a link": (lambda at: (at / "vocab.txt").symlink_to("/etc/passwd"), r"vocab\.txt is a link"),
+    "a linked folder": (_linked_folder, "onnx is a link"),
     "a pipe": (lambda at: os.mkfifo(at / "pipe"), "pipe is a link or a device"),
     "another fingerprint": (
         lambda at: set_manifest(at, fingerprint="0" * 64),
@@ -105,10 +96,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: set_manifest(at, version="20200101T000000-other-00000000"),
         "its manifest belongs to 20200101T000000-other-00000000",
     ),
-    "no manifest": (
-        lambda at: (at / "manifest.json").unlink(),
-        r"manifest\.json cannot be read \(No such file",
-    ),
+    "no manifest": (lambda at: (at / "manifest.json").unlink(), r"manifest\.json cannot be read \(No such"),
     "half a manifest": (lambda at: (at / "manifest.json").write_text("{"), r"manifest\.json is malformed"),
     "a manifest nested deeply": (
         lambda at: (at / "manifest.json").write_text('{"scores":' * 100_000),

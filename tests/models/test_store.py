@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -132,17 +133,13 @@ def test_a_build_that_fails_publishes_nothing_and_passes_its_error_on(
 def test_a_build_cannot_smuggle_in_a_pickle_or_a_link(store: ModelStore, version: str) -> None:
     manifest = store.versions()[0]
 
-    def pickled(folder: Path) -> Manifest:
-        (folder / "weights.bin").touch()
-        return manifest
-
-    def linked(folder: Path) -> Manifest:
-        (folder / "weights").symlink_to("/etc/passwd")
-        return manifest
-
-    for build, reason in ((pickled, "may hold a pickle"), (linked, "is a link")):
+    acts: dict[str, Callable[[Path], object]] = {
+        "may hold a pickle": lambda folder: (folder / "weights.bin").touch(),
+        "is a link": lambda folder: (folder / "weights").symlink_to("/etc/passwd"),
+    }
+    for reason, smuggle in acts.items():
         with pytest.raises(ModelError, match=reason):
-            store.publish(build)
+            store.publish(lambda folder, smuggle=smuggle: (smuggle(folder), manifest)[1])  # type: ignore[misc]
     assert len(store.versions()) == 1
 
 
@@ -159,9 +156,8 @@ def test_what_a_dead_builder_left_is_swept_and_a_living_one_is_left_alone(
         (folder / "manifest.json").unlink()
         building.set()
         assert finish.wait(LIMIT)
-        return store.versions()[0].model_copy(
-            update={"version": version.replace("-tiny-", "-slow-"), "prompts": {"a": ""}}
-        )
+        named = {"version": version.replace("-tiny-", "-slow-"), "prompts": {"a": ""}}
+        return store.versions()[0].model_copy(update=named)
 
     builder = threading.Thread(target=store.publish, args=(slow,))
     builder.start()
@@ -183,13 +179,8 @@ def test_a_killed_publisher_leaves_whole_versions_only(
     generator = random.Random(4)
     left = 0
     for turn in range(6):
-        command = [
-            sys.executable,
-            str(script),
-            str(store.root),
-            str(tmp_path / "scratch"),
-            str(1000 * (turn + 1)),
-        ]
+        given = store.root, tmp_path / "scratch", 1000 * (turn + 1)
+        command = [sys.executable, str(script), *map(str, given)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
             assert process.stdout is not None
             assert process.stdout.readline()

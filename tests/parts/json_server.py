@@ -14,13 +14,13 @@ Answer = Callable[[str, dict[str, str], Mapping[str, str]], tuple[int, object]]
 
 @contextmanager
 def json_server(answer: Answer) -> Iterator[str]:
-    """Yields the address. `answer` maps path, parameters and headers to a status and a body."""
+    """Yields the address. `answer` maps path, parameters and headers to a status and a body, or its bytes."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             split = urlsplit(self.path)
             status, body = answer(split.path, dict(parse_qsl(split.query)), dict(self.headers))
-            content = json.dumps(body).encode()
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(content)))
             self.end_headers()

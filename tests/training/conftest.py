@@ -94,6 +94,15 @@ def job(tmp_path: Path, tiny_models_dir: Path, recipe: Recipe, corpus: Corpus) -
     )
 
 
+@pytest.fixture
+def version(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The tiny model's, in the models folder of the settings, which name no evaluation data."""
+    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
+    monkeypatch.delenv("SIMILE_EVAL_DATA", raising=False)
+    [manifest] = ModelStore(tiny_models_dir).versions()
+    return manifest.version
+
+
 @pytest.fixture(scope="session")
 def wordpiece(tiny_source: Path) -> Lexicon:
     return lexicon_of(tiny_source)

@@ -87,7 +87,7 @@ def encoder_of(folder: Path, pool: str = "cls") -> TrainedEncoder:
 
 
 def materials_of(encoder: TrainedEncoder, seed: int = 0) -> Materials:
-    return Materials(encoder, encoder.lexicon, encoder.width, torch.Generator().manual_seed(seed))
+    return Materials(encoder, encoder.width, torch.Generator().manual_seed(seed))
 
 
 def padded(tokens: Tokens) -> tuple[Tensor, Tensor]:

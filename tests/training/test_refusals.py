@@ -6,9 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from models.files.bounded import MAX_DEPTH, parse_json, parse_toml
 from models.graph.backbone import map_safetensors
 from models.store import ModelStore
 from models.tokens.tokenizer import read_tokenizer
+from tests.parts.json_server import json_server
 from training.__main__ import main
 from training.arguments import changes
 from training.errors import TrainingError
@@ -181,41 +180,32 @@ def test_an_option_that_is_nested_too_deeply_is_refused(change: str) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "words"),
     [
-        ("run/run.json", "export FOLDER/run", "run.json is not JSON: "),
-        (
-            "scores.json",
-            "compare FOLDER/scores.json FOLDER/scores.json --report FOLDER/new",
-            "scores.json is not JSON: ",
-        ),
-        ("rows.jsonl", "report --corpus FOLDER/rows.jsonl", "line 1 is not JSON"),
-        ("rows.jsonl", "mine dedupe --corpus FOLDER/rows.jsonl --out FOLDER/new.jsonl", "line 1 is not JSON"),
+        ("run/run.json", "export run", "run.json is not JSON: "),
+        ("scores.json", "compare scores.json scores.json --report new", "scores.json is not JSON: "),
+        ("rows.jsonl", "report --corpus rows.jsonl", "line 1 is not JSON"),
+        ("rows.jsonl", "mine dedupe --corpus rows.jsonl --out new.jsonl", "line 1 is not JSON"),
     ],
 )
 def test_a_json_file_that_is_nested_too_deeply_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, given: str, words: str, deep: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    given: str,
+    words: str,
+    deep: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(deep + "\n")
-    assert main([each.replace("FOLDER", str(tmp_path)) for each in given.split()]) == 1
+    assert main(given.split()) == 1
     assert words in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module", params=["[" * N, '{"a":' * N])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    class Deep(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = request.param.encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Deep) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with json_server(lambda *_: (200, request.param.encode())) as url:
+        yield url
 
 
 def test_an_answer_that_is_nested_too_deeply_is_no_service(url: str) -> None:

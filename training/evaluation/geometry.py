@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,31 +27,7 @@ GRADES = ("0-1", "1-2", "2-3", "3-4", "4-5")  # gold scores, without the upper e
 _DECIMALS = 6  # of a value of the spectrum
 
 
-class Spread(NamedTuple):
-    """How evenly vectors use the dimensions of their space.
-
-    The numbers are NaN and the spectrum is empty if a vector has no direction (length 0 or not finite).
-    """
-
-    mean_cosine: float  # -1 to 1, of two different sentences
-    top_energy: float  # 0 to 1: share of the squared lengths that lies along one direction
-    effective_rank: float  # 1 to the dimension
-    spectrum: list[float]  # singular values by the largest, descending
-
-
-class Geometry(NamedTuple):
-    alignment: float  # 0 to 4: mean squared distance of pairs with the same meaning
-    uniformity: float  # -8 to 0: log of the mean of exp(-2 squared distance); 0 when all vectors are equal
-    mean_cosine: float
-    top_energy: float
-    effective_rank: float
-    spectrum: list[float]
-    histogram: dict[str, list[int]]  # by gold score: pairs in each of 40 steps of the cosine from -1 to 1
-    pairs: int  # with the same meaning
-    sentences: int
-
-
-def geometry(splits: Iterable[Pairs], encode: Encode) -> Geometry:
+def geometry(splits: Iterable[Pairs], encode: Encode) -> dict[str, Any]:
     """Measures alignment over pairs with a gold score above 4 and the rest over the distinct sentences.
 
     A figure is NaN if a vector has no direction (length 0 or not finite), or without data. The histogram
@@ -68,14 +44,14 @@ def geometry(splits: Iterable[Pairs], encode: Encode) -> Geometry:
     x, y = encode(left), encode(right)
     alike = gold > _ALIKE
     sentences = encode(list(dict.fromkeys(left + right)))
-    return Geometry(
-        alignment=alignment(x[alike], y[alike]) if alike.any() else math.nan,
-        uniformity=uniformity(sentences),
-        **spread(sentences)._asdict(),
-        histogram=histogram(x, y, gold),
-        pairs=int(alike.sum()),
-        sentences=len(sentences),
-    )
+    return {
+        "alignment": alignment(x[alike], y[alike]) if alike.any() else math.nan,
+        "uniformity": uniformity(sentences),
+        **spread(sentences),
+        "histogram": histogram(x, y, gold),
+        "pairs": int(alike.sum()),  # with the same meaning
+        "sentences": len(sentences),
+    }
 
 
 def alignment(left: Vectors, right: Vectors) -> float:
@@ -102,8 +78,11 @@ def uniformity(vectors: Vectors) -> float:
     return math.log(total / (n * (n - 1) / 2))
 
 
-def spread(vectors: Vectors) -> Spread:
-    """Returns mean cosine and spectrum of vectors (n, d), scaled to length 1 and not centered.
+def spread(vectors: Vectors) -> dict[str, Any]:
+    """Returns how evenly vectors (n, d) use their dimensions, as mean cosine and spectrum.
+
+    The vectors are scaled to length 1 and not centered. The numbers are NaN and the spectrum is empty if a
+    vector has no direction (length 0 or not finite).
 
     The mean cosine over i ≠ j is (|Σx|² - n) / (n(n - 1)). The energy of a direction is its squared singular
     value as a share of their sum, n. The effective rank is exp of the entropy of the energies. Roy & Vetterli
@@ -112,18 +91,20 @@ def spread(vectors: Vectors) -> Spread:
     x = directions(vectors)
     n, d = x.shape
     if n < 2 or not np.isfinite(x).all():
-        return Spread(math.nan, math.nan, math.nan, [])
+        return dict.fromkeys(("mean_cosine", "top_energy", "effective_rank"), math.nan) | {"spectrum": []}
     mean_cosine = (np.square(x.sum(axis=0)).sum() - n) / (n * (n - 1))
     # Eigenvalues of the (d, d) product are fast for many sentences, and exact to 1e-8 of the largest value.
     squares = np.linalg.eigvalsh(x.T @ x)[::-1][: min(n, d)].clip(min=0)
     energy = squares / squares.sum()
     seen = energy[energy > 0]
-    return Spread(
-        mean_cosine=float(mean_cosine),
-        top_energy=float(energy[0]),
-        effective_rank=math.exp(-float((seen * np.log(seen)).sum())),
-        spectrum=np.sqrt(squares / squares[0]).round(_DECIMALS).tolist(),
-    )
+    return {
+        "mean_cosine": float(mean_cosine),  # -1 to 1, of two different sentences
+        "top_energy": float(energy[0]),  # 0 to 1: share of the squared lengths along one direction
+        # 1 to the dimension.
+        "effective_rank": math.exp(-float((seen * np.log(seen)).sum())),
+        # Singular values by the largest, descending.
+        "spectrum": np.sqrt(squares / squares[0]).round(_DECIMALS).tolist(),
+    }
 
 
 def histogram(

@@ -43,14 +43,6 @@ class Passages(NamedTuple):
     owners: NDArray[np.int64]
 
 
-class Found(NamedTuple):
-    """Rankings of a query. `lexical` has only documents with a term of the query."""
-
-    dense: Scores
-    lexical: Scores
-    hybrid: Scores
-
-
 class WordIndex:
     """Keyword search over texts in memory, like in the service: BM25 by SQLite's FTS5. Must be closed."""
 
@@ -95,10 +87,14 @@ def find(
     words: WordIndex,
     depth: int,
     weight: float = DENSE_WEIGHT,
-) -> Iterator[Found]:
-    """Yields the rankings of each query, cut to `depth`. Row i of `vectors` (q, d) belongs to query i."""
+) -> Iterator[dict[Mode, Scores]]:
+    """Yields the rankings of each query, cut to `depth`. Row i of `vectors` (q, d) belongs to query i.
+
+    The ranking by keywords has only documents with a term of the query.
+    """
     for (near,), worded in candidates(queries, vectors, [passages], words, max(depth, CANDIDATES)):
-        yield Found(_first(near, depth), _first(worded, depth), fused(near, worded, weight, depth))
+        rankings = _first(near, depth), _first(worded, depth), fused(near, worded, weight, depth)
+        yield dict(zip(MODES, rankings, strict=True))
 
 
 def candidates(

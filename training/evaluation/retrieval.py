@@ -97,12 +97,12 @@ def load(folder: Path, split: str = "test") -> Collection:
 def retrieval(
     collection: Collection, encode_queries: Encode, encode_documents: Encode, split: Split
 ) -> dict[str, Any]:
-    """Returns the means of `Ranking` over all queries, and the counts of the data.
+    """Returns the means of `judge` over all queries, and the counts of the data.
 
     Top-level figures are those of dense search. The other modes have the keys `lexical` and `hybrid`.
     """
     lists, undefined = search(collection, encode_queries, encode_documents, split)
-    means = {mode: mean(judge_all(collection, ranked))._asdict() for mode, ranked in lists.items()}
+    means = {mode: mean(judge_all(collection, ranked)) for mode, ranked in lists.items()}
     return means.pop(DENSE) | counts(collection, undefined) | means
 
 
@@ -141,7 +141,7 @@ def search(
             # One more, because the query's own document is left out.
             rankings = find(queries, vectors, passages, words, DEPTH + 1, get_weight(of_part))
             for query, found in zip(part.queries, rankings, strict=True):
-                for mode, ranked in zip(MODES, found, strict=True):
+                for mode, ranked in found.items():
                     lists[mode][query] = [ids[row] for row in ranked if ids[row] != query]
     in_order = {mode: [of_mode[query] for query in collection.queries] for mode, of_mode in lists.items()}
     return in_order, undefined
@@ -206,15 +206,9 @@ def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
 DEPTH = 100  # of the longest list that a figure looks at
 
 
-class Ranking(NamedTuple):
-    """Figures from 0 to 1, of one query or the means over many; trec_eval's definitions."""
-
-    ndcg10: float
-    recall1: float
-    recall10: float
-    recall100: float
-    mrr10: float
-    map100: float
+Ranking = dict[
+    str, float
+]  # figures from 0 to 1, of one query or the means over many; trec_eval's definitions
 
 
 def judge(ranked: Sequence[str], relevant: Mapping[str, float]) -> Ranking:
@@ -230,19 +224,19 @@ def judge(ranked: Sequence[str], relevant: Mapping[str, float]) -> Ranking:
     gains = [relevant.get(document, 0.0) for document in ranked[:DEPTH]]
     hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
     ideal = sorted(relevant.values(), reverse=True)
-    return Ranking(
-        ndcg10=_dcg(gains[:10]) / _dcg(ideal[:10]),
-        recall1=sum(rank <= 1 for rank in hits) / len(relevant),
-        recall10=sum(rank <= 10 for rank in hits) / len(relevant),
-        recall100=len(hits) / len(relevant),
-        mrr10=1 / hits[0] if hits and hits[0] <= 10 else 0.0,
-        map100=sum(found / rank for found, rank in enumerate(hits, 1)) / len(relevant),
-    )
+    return {
+        "ndcg10": _dcg(gains[:10]) / _dcg(ideal[:10]),
+        "recall1": sum(rank <= 1 for rank in hits) / len(relevant),
+        "recall10": sum(rank <= 10 for rank in hits) / len(relevant),
+        "recall100": len(hits) / len(relevant),
+        "mrr10": 1 / hits[0] if hits and hits[0] <= 10 else 0.0,
+        "map100": sum(found / rank for found, rank in enumerate(hits, 1)) / len(relevant),
+    }
 
 
 def mean(rankings: Sequence[Ranking]) -> Ranking:
     """Returns the mean of each figure over all queries."""
-    return Ranking(*(math.fsum(figure) / len(rankings) for figure in zip(*rankings, strict=True)))
+    return {name: math.fsum(each[name] for each in rankings) / len(rankings) for name in rankings[0]}
 
 
 def _dcg(gains: Sequence[float]) -> float:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.progress import Say, step_to_stderr
 from training.arguments import add_data, target
@@ -35,12 +34,11 @@ from training.evaluation.encoding import encode_once
 from training.evaluation.report.table import title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
-from training.evaluation.sts import sample, spearman
+from training.evaluation.sts import Floats, sample, spearman
 from training.evaluation.suites import check_suites
 
 LEVEL = 0.95
 _SUITES = ("sts", "retrieval")
-Floats = NDArray[np.float64]
 
 
 class Measured(NamedTuple):
@@ -120,7 +118,7 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
             collection = load(folder)
             lists, _ = search(collection, model.encode_queries, model.encode_documents, model.split)
             for known_as, ranked in ((name, lists["dense"]), (f"{name} hybrid", lists["hybrid"])):
-                found.queries[known_as] = [each.ndcg10 for each in judge_all(collection, ranked)]
+                found.queries[known_as] = [each["ndcg10"] for each in judge_all(collection, ranked)]
     if not found.pairs and not found.queries:
         raise TrainingError(f"{data} holds no set of {' and '.join(suites)}.")
     return found

@@ -7,7 +7,7 @@ appendix B). The mean over subsets may differ by points, so it is reported as we
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,32 +18,22 @@ from training.evaluation.encoding import Encode, Vectors
 Floats = NDArray[np.float64]
 
 
-class Similarity(NamedTuple):
-    """Correlations from -1 to 1. NaN if a side is constant."""
-
-    spearman_all: float
-    spearman_mean: float  # over subsets, each counting once
-    spearman_wmean: float  # over subsets, each counting as often as it has pairs
-    pearson_all: float
-    pairs: int
-    unscored: int  # rows without a gold score, left out
-    undefined: int  # cosines that were not finite and count as 0
-
-
-def similarity(pairs: Pairs, encode: Encode) -> Similarity:
+def similarity(pairs: Pairs, encode: Encode) -> dict[str, Any]:
+    """Returns correlations from -1 to 1, which are NaN if a side is constant, and what was counted."""
     cosine, undefined = cosines(encode(pairs.left), encode(pairs.right))
     subset = np.array(pairs.subset)
     parts = [subset == name for name in dict.fromkeys(pairs.subset)]
     each = [spearman(cosine[part], pairs.gold[part]) for part in parts]
-    return Similarity(
-        spearman_all=spearman(cosine, pairs.gold),
-        spearman_mean=float(np.mean(each)),
-        spearman_wmean=float(np.average(each, weights=[part.sum() for part in parts])),
-        pearson_all=pearson(cosine, pairs.gold),
-        pairs=len(pairs.gold),
-        unscored=pairs.unscored,
-        undefined=undefined,
-    )
+    return {
+        "spearman_all": spearman(cosine, pairs.gold),
+        "spearman_mean": float(np.mean(each)),  # over subsets, each counting once
+        # Over subsets, each counting as often as it has pairs.
+        "spearman_wmean": float(np.average(each, weights=[part.sum() for part in parts])),
+        "pearson_all": pearson(cosine, pairs.gold),
+        "pairs": len(pairs.gold),
+        "unscored": pairs.unscored,  # rows without a gold score, left out
+        "undefined": undefined,  # cosines that were not finite and count as 0
+    }
 
 
 def sample(pairs: Pairs, encode: Encode) -> tuple[Floats, Floats]:

@@ -181,9 +181,9 @@ def _mean(sets: dict[str, dict[str, Any]], figure: str) -> dict[str, Any]:
     return {figure: mean, "sets": list(sets)}
 
 
-def _plain(figures: Any) -> dict[str, Any]:
-    """Returns a named tuple as JSON values. JSON has no NaN, so it becomes None."""
+def _plain(figures: dict[str, Any]) -> dict[str, Any]:
+    """Returns JSON values. JSON has no NaN, so it becomes None."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in figures._asdict().items()
+        for name, value in figures.items()
     }

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from models.progress import Say, counted, silent
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
+from training.evaluation.sts import Floats
 from training.evaluation.tasks import Examples, Task
 
-Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]  # (n,), from 0 to the number of classes - 1
 
 # The range of SentEval's weight decay in half decades. The strongest comes first and wins ties.
@@ -43,28 +43,6 @@ _ITERATIONS = 1000  # of Newton's method; about ten are enough
 _NESTED = f"nested {FOLDS}-fold cross-validation"
 _FOLDS = f"l2 by {FOLDS}-fold cross-validation on train, scored on test"
 _DEV = "l2 by dev, scored on test"
-
-
-class Accuracy(NamedTuple):
-    """Result of `transfer`."""
-
-    accuracy: float  # from 0 to 1
-    f1: float | None  # of the label 1; only for pairs of two classes
-    examples: int  # predicted
-    dev: float  # accuracy on the held-out examples that chose l2; the mean if several were chosen
-    l2: list[float]  # as chosen, for each classifier
-    undefined: int  # examples with a vector that is not finite, which counts as 0
-    protocol: str
-    remarks: list[str]  # reasons why the figure cannot be compared with others
-
-
-class Clusters(NamedTuple):
-    """Result of `clustering`."""
-
-    accuracy: float  # from 0 to 1; 1 / classes or a little more by chance
-    classes: int
-    sentences: int
-    undefined: int  # vectors without a direction, which count as 0
 
 
 class Classifier(NamedTuple):
@@ -82,7 +60,7 @@ class Classifier(NamedTuple):
         return predicted
 
 
-def transfer(task: Task, encode: Encode, say: Say = silent) -> Accuracy:
+def transfer(task: Task, encode: Encode, say: Say = silent) -> dict[str, Any]:
     """Scores a linear classifier on the vectors of `encode`."""
     say(f"fitting classifiers for {task.title}")
     features = {}
@@ -101,16 +79,18 @@ def transfer(task: Task, encode: Encode, say: Say = silent) -> Accuracy:
         else:
             protocol, one = _FOLDS, fit(*given)
         predicted, fitted = one.predict(features["test"]), [one]
-    return Accuracy(
-        accuracy=float((predicted == tested.labels).mean()),
-        f1=_f1(tested.labels, predicted) if len(tested.sides) == 2 and len(task.classes) == 2 else None,
-        examples=len(tested.labels),
-        dev=float(np.mean([each.accuracy for each in fitted])),
-        l2=[each.l2 for each in fitted],
-        undefined=undefined,
-        protocol=protocol,
-        remarks=task.remarks,
-    )
+    return {
+        "accuracy": float((predicted == tested.labels).mean()),
+        # Of the label 1; only for pairs of two classes.
+        "f1": _f1(tested.labels, predicted) if len(tested.sides) == 2 and len(task.classes) == 2 else None,
+        "examples": len(tested.labels),  # predicted
+        # On the held-out examples that chose l2. The mean if several classifiers were fitted.
+        "dev": float(np.mean([each.accuracy for each in fitted])),
+        "l2": [each.l2 for each in fitted],  # as chosen, for each classifier
+        "undefined": undefined,  # examples with a vector that is not finite, which counts as 0
+        "protocol": protocol,
+        "remarks": task.remarks,  # reasons why the figure cannot be compared with others
+    }
 
 
 def nested(x: Floats, labels: Labels, fold: Labels) -> tuple[Labels, list[Classifier]]:
@@ -179,7 +159,7 @@ def stratified(labels: Labels, seed: int = _SEED) -> Labels:
     return fold
 
 
-def clustering(task: Task, encode: Encode, say: Say = silent) -> Clusters:
+def clustering(task: Task, encode: Encode, say: Say = silent) -> dict[str, Any]:
     """Scores k-means by cosine on the sentences of all splits."""
     from sklearn.cluster import KMeans  # noqa: PLC0415  its import takes a second
 
@@ -187,10 +167,11 @@ def clustering(task: Task, encode: Encode, say: Say = silent) -> Clusters:
     texts = [text for split in task.splits.values() for side in split.sides for text in side]
     labels = np.concatenate([split.labels for split in task.splits.values()])
     units = directions(encode(texts))
-    undefined = int(np.isnan(units).any(axis=1).sum())
+    undefined = int(np.isnan(units).any(axis=1).sum())  # vectors without a direction, which count as 0
     classes = len(task.classes)
     found = KMeans(classes, n_init=STARTS, random_state=_SEED).fit_predict(np.nan_to_num(units))
-    return Clusters(agreement(found, labels, classes), classes, len(texts), undefined)
+    accuracy = agreement(found, labels, classes)  # 1 / classes or a little more by chance
+    return {"accuracy": accuracy, "classes": classes, "sentences": len(texts), "undefined": undefined}
 
 
 def agreement(found: Labels, labels: Labels, classes: int) -> float:

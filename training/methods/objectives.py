@@ -10,7 +10,7 @@
     bce_dot        the dot product of two encoders tells if they read the same text (CT)
     two_way        each text finds its other view, in both directions, with a learned temperature (CLIP)
     kl_teacher     cosines follow a teacher's scores (mining/teacher.py)
-    vector_mse     a text's vector becomes the teacher's (runs/teacher.py)
+    vector_mse     a text's vector becomes the teacher's (runs/setup.py)
 
 All are computed in float32, also under autocast: at τ = 0.05, similarities in bf16 change the gradient by 3 %
 (measured). token_objectives.py has objectives over tokens.
@@ -33,7 +33,6 @@ from training.validation import AboveZero, Count, Flag, Weight
 
 if TYPE_CHECKING:
     from training.model.encoder import TrainedEncoder
-    from training.text.lexicon import Lexicon
 
 
 NO_TEXT = -1  # number of the texts that fill up a row with fewer negatives than others
@@ -82,7 +81,6 @@ class Materials(NamedTuple):
     """Materials of an objective with its own weights."""
 
     encoder: TrainedEncoder
-    lexicon: Lexicon
     width: int  # P
     generator: torch.Generator
     taught: Tensor | None = None  # (texts, P): a teacher's vectors by the numbers of their texts

@@ -130,7 +130,7 @@ Dropout = Annotated[float, Field(ge=0, le=0.9, strict=True)]
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW. The rate rises during the warmup, and then falls linearly to 0 or stays (runs/optimizer.py)."""
+    """AdamW. The rate rises during the warmup, and then falls linearly to 0 or stays (runs/step.py)."""
 
     lr: Rate
     batch: Annotated[int, Field(ge=2, le=1 << 20, strict=True)]  # rows of one step

@@ -241,6 +241,5 @@ def published_language(model: nn.ModuleDict) -> Mapping[str, Tensor]:
 
 
 def word_table(encoder: TrainedEncoder) -> Tensor:
-    embeddings = encoder.backbone.get_input_embeddings()
-    table: Tensor = embeddings.weight
+    table: Tensor = encoder.backbone.get_input_embeddings().weight
     return table

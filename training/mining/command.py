@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -19,7 +20,7 @@ from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
-from training.mining.negatives import Counts, Mined, Rules, mine_negatives
+from training.mining.negatives import Mined, Rules, mine_negatives
 from training.mining.pairs import (
     MIN_SCORE,
     Labelled,
@@ -120,7 +121,7 @@ def _scores(command: argparse.ArgumentParser, least: float) -> None:
 def _negatives(options: argparse.Namespace) -> int:
     rules = Rules(options.count, options.margin, options.max_score, options.min_score, options.skip)
     labelled, out = _labelled(options)
-    counts = Counts()
+    counts = Counter[str]()
     with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
         mined = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
@@ -130,12 +131,12 @@ def _negatives(options: argparse.Namespace) -> int:
                 "No pair has a negative. Give more candidates, or a smaller --margin or --skip."
             )
     _print(
-        f"{counts.triples:,} negatives of {rows:,} of {counts.pairs:,} pairs; "
+        f"{counts['triples']:,} negatives of {rows:,} of {counts['pairs']:,} pairs; "
         f"candidates: {len(labelled.candidates):,}",
-        f"pairs with fewer than {rules.count}: {counts.short:,}; with none, left out: {counts.none:,}",
+        f"pairs with fewer than {rules.count}: {counts['short']:,}; with none, left out: {counts['none']:,}",
         f"pairs dropped: {labelled.blank:,} blank, {labelled.repeated:,} repeated or of equal texts",
-        f"candidates dropped as likely answers: {counts.above_margin:,} above the margin, "
-        f"{counts.above_max:,} more above --max-score; {counts.passed_over:,} passed over by --skip",
+        f"candidates dropped as likely answers: {counts['above_margin']:,} above the margin, "
+        f"{counts['above_max']:,} more above --max-score; {counts['passed_over']:,} passed over by --skip",
     )
     return 0
 

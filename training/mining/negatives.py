@@ -13,6 +13,7 @@ the default here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -74,23 +75,14 @@ class Mined(NamedTuple):
         }
 
 
-@dataclass
-class Counts:
-    """Counts of pairs and candidates, updated while the rows are read."""
-
-    pairs: int = 0
-    triples: int = 0
-    passed_over: int = 0  # by `skip`
-    above_margin: int = 0
-    above_max: int = 0  # without those above the margin
-    short: int = 0  # pairs with fewer negatives than `count`, including those without any
-    none: int = 0  # pairs without negatives, which are not in the output
-
-
 def mine_negatives(
-    labelled: Labelled, encode_queries: Encode, encode_documents: Encode, rules: Rules, counts: Counts
+    labelled: Labelled, encode_queries: Encode, encode_documents: Encode, rules: Rules, counts: Counter[str]
 ) -> Iterator[Mined]:
-    """Yields pairs that have negatives, in their order, and updates `counts`."""
+    """Yields pairs that have negatives, in their order, and updates `counts`.
+
+    Counted are `pairs`, `triples`, candidates `passed_over` by `skip`, candidates `above_margin`, others
+    `above_max`, pairs with fewer negatives than `count` (`short`) and those without any (`none`).
+    """
     anchors = list(labelled.positives)
     known = (text for positives in labelled.positives.values() for text in positives)
     texts = list(dict.fromkeys([*labelled.candidates, *known]))
@@ -105,7 +97,7 @@ def mine_negatives(
             allowed[own[own < len(allowed)]] = False
             for passed in highest(cosines, allowed, rules.skip):
                 allowed[passed] = False
-                counts.passed_over += 1
+                counts["passed_over"] += 1
             for positive in positives:
                 score = float(vector @ vectors[place[positive]])
                 if found := _of_pair(cosines, allowed, score, rules, counts):
@@ -115,7 +107,11 @@ def mine_negatives(
 
 
 def _of_pair(
-    cosines: NDArray[np.float32], allowed: NDArray[np.bool_], positive: float, rules: Rules, counts: Counts
+    cosines: NDArray[np.float32],
+    allowed: NDArray[np.bool_],
+    positive: float,
+    rules: Rules,
+    counts: Counter[str],
 ) -> list[int]:
     """Returns the places of the negatives of a pair whose own cosine is `positive`."""
     below_margin = cosines <= positive - rules.margin * abs(positive)
@@ -123,10 +119,12 @@ def _of_pair(
     negatives = highest(
         cosines, allowed & below_margin & below_max & (cosines >= rules.min_score), rules.count
     )
-    counts.pairs += 1
-    counts.triples += len(negatives)
-    counts.above_margin += int(np.count_nonzero(allowed & ~below_margin))
-    counts.above_max += int(np.count_nonzero(allowed & below_margin & ~below_max))
-    counts.short += len(negatives) < rules.count
-    counts.none += not negatives
+    counts.update(
+        pairs=1,
+        triples=len(negatives),
+        above_margin=int(np.count_nonzero(allowed & ~below_margin)),
+        above_max=int(np.count_nonzero(allowed & below_margin & ~below_max)),
+        short=len(negatives) < rules.count,
+        none=not negatives,
+    )
     return negatives

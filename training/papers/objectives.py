@@ -8,7 +8,6 @@ mi_jsd         the vector of a text tells its own runs of words from those of ot
 """
 
 # ruff: noqa: N806  shapes live in names
-# ruff: noqa: N806  shapes live in names
 from __future__ import annotations
 
 import math

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from training.errors import TrainingError
+from training.evaluation.sts import Floats
 from training.model.encoder import Affine, TrainedEncoder
 from training.validation import AboveZero, Count, Flag
 
-Floats = NDArray[np.float64]
 _DIMENSIONS_PER_DIRECTION = 100  # drop_pcs removes one direction for so many dimensions
 _NOTHING = 1e-10  # share of the largest variance below which vectors do not differ in a direction
 

@@ -12,6 +12,7 @@ No query, title or text that was held out is in it. Titles and negatives are tho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -20,7 +21,7 @@ from itertools import starmap
 
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import Scorable
-from training.mining.negatives import Counts, Rules, mine_negatives
+from training.mining.negatives import Rules, mine_negatives
 from training.mining.pairs import Labelled, folded, get_body, title_pairs
 from training.mining.queries import Query, build_queries
 from training.mining.teacher import lists
@@ -185,7 +186,7 @@ def _triples(
     wholes = {get_body(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
     encoders = active.encode_queries, active.encode_documents
     mined: dict[tuple[str, str], list[str]] = {}
-    for row in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):
+    for row in mine_negatives(labelled, *encoders, Rules(count=negatives), Counter()):
         own = wholes.get(row.positive)  # its own document, with the title before it
         mined[row.anchor, row.positive] = [negative for negative in row.negatives if negative != own]
     text = {document.id: folded(document.text) for document in documents}

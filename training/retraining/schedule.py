@@ -35,7 +35,7 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
-from models.files.retrainings import get_outcome, now, read_runs, remove_progress, write_runs
+from models.files.retrainings import FAILED, OUTCOMES, now, read_runs, remove_progress, write_runs
 from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
@@ -231,7 +231,7 @@ class Schedule:
         began = now()
         log.info("A retraining begins (%s)", why)
         status, said = self._child_to_its_end({"started": began, "why": why})
-        outcome = get_outcome(status)
+        outcome = OUTCOMES.get(status, FAILED)
         last = {"started": began, "ended": now(), "why": why, "status": status, "outcome": outcome}
         before = read_runs(self._models)
         runs = dict(before.get("runs") or {})

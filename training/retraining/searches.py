@@ -172,8 +172,9 @@ def _others(split: Split) -> list[Document]:
 
 def _figures(collection: Collection, lists: Sequence[Sequence[str]]) -> dict[str, Any]:
     rankings = judge_all(collection, lists)
-    return mean(rankings)._asdict() | {
-        EACH: [ranking.ndcg10 for ranking in rankings],
+    return {
+        **mean(rankings),
+        EACH: [ranking["ndcg10"] for ranking in rankings],
         HITS: [ranked[:TOP] for ranked in lists],
     }
 

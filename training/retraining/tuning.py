@@ -172,7 +172,7 @@ def by_collection(
                 for weight, tokens in queried:
                     nearest = near[lengths.index(tokens)] if weight else {}
                     ranked = fused(nearest, worded, weight, _DEPTH)
-                    figures.append(judge([ids[at] for at in ranked], relevant).ndcg10)
+                    figures.append(judge([ids[at] for at in ranked], relevant)["ndcg10"])
                 yield query, collection, figures
 
 

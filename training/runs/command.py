@@ -32,6 +32,9 @@ from training.text.service import chosen as chosen_collections
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
+# Arguments that `Options` has under the same name.
+_SAME = ("steps", "seed", "batch", "precision", "device", "threads", "chunk", "eval_steps")
+
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
     """Trains `recipe` on `corpus` from the folder `base` and keeps the run in the folder `out`.
@@ -195,19 +198,8 @@ def _run_stages(stages: Stages, options: argparse.Namespace, base: Base) -> int:
 
 
 def _options(options: argparse.Namespace) -> Options:
-    return Options(
-        steps=options.steps,
-        seed=options.seed,
-        batch=options.batch,
-        precision=options.precision,
-        device=options.device,
-        threads=options.threads,
-        chunk=options.chunk,
-        eval_steps=options.eval_steps,
-        data=optional_data_folder(options.data),
-        progress=True,
-        say=_say,
-    )
+    same = {name: getattr(options, name) for name in _SAME}
+    return Options(**same, data=optional_data_folder(options.data), progress=True, say=_say)
 
 
 def _done(result: Result) -> str:

@@ -61,4 +61,5 @@ def read_dev(data: Path | None) -> Pairs | None:
 
 def spearman(encode: Encode, pairs: Pairs) -> float:
     """Returns the rank correlation of cosines and scores, from -1 to 1. NaN if all cosines are equal."""
-    return similarity(pairs, encode).spearman_all
+    score: float = similarity(pairs, encode)["spearman_all"]
+    return score

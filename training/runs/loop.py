@@ -41,7 +41,7 @@ from training.runs.processes import World, join_world, own_device
 from training.runs.record import FILE_NAME as RECORD
 from training.runs.record import Record, machine, versions
 from training.runs.setup import VECTORS, build_identity, build_trainer, claimed, save
-from training.runs.step import Trainer
+from training.runs.step import Trainer, rate
 from training.text.corpus import Corpus
 from training.text.tokens import clear
 
@@ -188,7 +188,7 @@ class _Run:
             "step",
             step=done,
             loss=self._state["loss"],
-            lr=self._trainer.rate(done - 1),
+            lr=rate(self._job.recipe.optim, self._steps, done - 1),
             sentences_per_second=round(self._rate(), 1),
             uniformity=self._collapse.newest,
         )

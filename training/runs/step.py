@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from training.errors import TrainingError
 from training.evaluation.encoding import Choose, Encode
-from training.methods.components import Ema, Rows
+from training.methods.components import Ema
 from training.methods.objectives import Extra, Materials, Reps
 from training.methods.recipe import Optim, Recipe, column_of_each_view
 from training.methods.sources import Batch, Source
@@ -73,7 +73,10 @@ class Trainer:
         self._device = encoder.device
         self._contrasted = sum(not stands_aside(view) for view in recipe.views)
         self._columns = column_of_each_view(recipe)
-        self._objectives, self._negatives = self._build(taught)
+        generator, width = torch.Generator().manual_seed(recipe.seed), encoder.width
+        materials = Materials(encoder, width, generator, taught)
+        self._objectives = [objective.build(materials) for objective in recipe.objectives]
+        self._negatives = [negatives.build(width, recipe.optim.batch) for negatives in recipe.negatives]
         self.model = self._modules(head)
         twin: Any = self.model["twin"] if recipe.twin else encoder
         self._forward = Forward(recipe, encoder, twin, bf16=bf16)
@@ -89,7 +92,8 @@ class Trainer:
         """Makes step `number`, counted from 0. If the loss is not finite, the weights keep their values."""
         generator = self._seed(number)
         batch = self._source.batch(number)
-        views = self._views(batch, generator)
+        pairs = zip(self._recipe.views, self._columns, strict=True)
+        views = [view(batch.columns[at], generator, self.encoder.lexicon) for view, at in pairs]
         texts = len(views[0])
         share = self._world.share(texts)
         own = tuple(view.select(torch.arange(texts)[_or_first(share)]) for view in views)
@@ -153,13 +157,6 @@ class Trainer:
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), seen[0]
 
-    def _views(self, batch: Batch, generator: torch.Generator) -> tuple[Tokens, ...]:
-        lexicon = self.encoder.lexicon
-        return tuple(
-            view(batch.columns[column], generator, lexicon)
-            for view, column in zip(self._recipe.views, self._columns, strict=True)
-        )
-
     def quickly(self, choose: Choose) -> Choose:
         """Returns a `choose` that encodes in the training precision.
 
@@ -197,23 +194,11 @@ class Trainer:
         for negatives in self._negatives:
             negatives.push(Extra(z, batch.texts[:, 0]))
 
-    def rate(self, number: int) -> float:
-        """Returns the learning rate of a step, counted from 0."""
-        return rate(self._recipe.optim, self._steps, number)
-
     def _seed(self, number: int) -> torch.Generator:
         """Seeds dropout, differently in each process, and returns the generator of the views."""
         entropy = np.random.SeedSequence([self._recipe.seed, _STEPS, number]).generate_state(2, np.uint64)
         torch.manual_seed((int(entropy[0]) + self._world.rank) % (1 << 64))
         return torch.Generator().manual_seed(int(entropy[1]))
-
-    def _build(self, taught: Tensor | None) -> tuple[list[nn.Module], list[Rows]]:
-        """Builds the objectives with their own weights, and the modules of additional negatives."""
-        recipe, width = self._recipe, self.encoder.width
-        generator = torch.Generator().manual_seed(recipe.seed)
-        materials = Materials(self.encoder, self.encoder.lexicon, width, generator, taught)
-        objectives = [objective.build(materials) for objective in recipe.objectives]
-        return objectives, [negatives.build(width, recipe.optim.batch) for negatives in recipe.negatives]
 
     def _modules(self, head: nn.Module) -> nn.ModuleDict:
         """Returns all modules that a checkpoint stores."""

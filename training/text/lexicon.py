@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from training.text.tokens import Tokens
 
 _MASKS = ("[MASK]", "<mask>")
 _SPACES = ("Ġ", "▁")  # the space before a word in byte-level and sentencepiece vocabularies
+Around = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Lexicon:
     mask: int | None
     special: tuple[int, ...]  # never masked, repeated, deleted or inserted
     tokenizer: Mapping[str, Any]  # tokenizer.json
+    # Cache of `around`, which every step calls.
+    _around: dict[str, Around] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, source: Source) -> Lexicon:
@@ -62,18 +65,13 @@ class Lexicon:
             raise TrainingError("The base's tokenizer has no [MASK] token, which this recipe needs.")
         return self.mask
 
-    def around(self, template: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    def around(self, template: str) -> Around:
         """Returns the ids before and after a text in `template`, and the distance of [MASK] from the end."""
         if template not in self._around:
             written, distance = with_template(self.tokenizer, template)
             before, after = affixes(open_tokenizer(written))
             self._around[template] = (tuple(before), tuple(after), distance)
         return self._around[template]
-
-    @cached_property
-    def _around(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """Cache of `around`, which every step calls."""
-        return {}
 
     @cached_property
     def is_special(self) -> Tensor:

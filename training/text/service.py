@@ -36,10 +36,8 @@ def fetch_collections(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Sequ
     """
     if tuple(requested) != ALL:
         return requested
-    with _client() as client:
-        answer = _get(client, url, "/collections")
-    rows = answer.get("collections") if isinstance(answer, dict) else None
-    if not isinstance(rows, list) or not all(_has(row, {"name": str}) for row in rows):
+    rows = _answer(url, "/collections", collections=list)["collections"]
+    if not all(_has(row, {"name": str}) for row in rows):
         raise _stranger(url)
     return [row["name"] for row in rows]
 
@@ -79,23 +77,21 @@ def fetch_searches(url: str) -> Searches:
 
 def fetch_info(url: str) -> dict[str, Any]:
     """Returns the answer of `GET /info` of the service at `url`."""
-    with _client() as client:
-        answer = _get(client, url, "/info")
-    if not isinstance(answer, dict):
-        raise _stranger(url)
-    return answer
+    return _answer(url, "/info")
 
 
 def fetch_count(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> int:
     """Returns the number of documents in these collections."""
-    count = 0
-    for collection in fetch_collections(url, requested):
-        with _client() as client:
-            answer = _get(client, url, f"{_scope(collection)}/documents/count")
-        if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
-            raise _stranger(url)
-        count += answer["count"]
-    return count
+    scopes = map(_scope, fetch_collections(url, requested))
+    return sum(_answer(url, f"{scope}/documents/count", count=int)["count"] for scope in scopes)
+
+
+def _answer(url: str, path: str, **fields: type) -> dict[str, Any]:
+    with _client() as client:
+        answer = _get(client, url, path)
+    if not _has(answer, fields):
+        raise _stranger(url)
+    return dict(answer)
 
 
 def _scope(collection: str) -> str:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnxruntime
@@ -28,6 +29,7 @@ from models.publishing.proof import check_golden
 from models.publishing.publish import publish
 from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text
+from tests.models.feeds import padded
 from tests.tiny import MAX_LENGTH, tiny_source
 from tests.waiting import LIMIT
 
@@ -51,13 +53,7 @@ EXHAUSTED = [
 
 @pytest.fixture(scope="module")
 def feed(encoder: Encoder) -> dict[str, np.ndarray]:
-    rows = [row.ids for row in encoder.tokenize(TEXTS)]
-    ids = np.zeros((len(rows), MAX_LENGTH), np.int64)
-    mask = np.zeros_like(ids)
-    for at, row in enumerate(rows):
-        ids[at, : len(row)] = row
-        mask[at, : len(row)] = 1
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    return padded([row.ids for row in encoder.tokenize(TEXTS)], MAX_LENGTH)
 
 
 @pytest.fixture
@@ -130,9 +126,8 @@ def test_a_row_that_overflows_in_fp16_is_computed_again_in_fp32(
     another = CudaEngine(overflowing / ONNX, "fp16", ON_CPU, MAX_LENGTH)
     for _ in range(12):
         another.run(_part(feed, [row]), SENTENCE)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{count} {cuda.RECOMPUTED}" for count in (1, 10)
-    ]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"{count} {cuda.RECOMPUTED}" for count in (1, 10)]
 
 
 def test_a_row_that_cannot_be_computed_again_fails_alone(
@@ -143,11 +138,7 @@ def test_a_row_that_cannot_be_computed_again_fails_alone(
 ) -> None:
     expected = Encoder.open(overflowing).encode(TEXTS).vectors
     engine = CudaEngine(overflowing / ONNX, "fp16", ON_CPU, MAX_LENGTH)
-
-    def full(graph: object, provider: object) -> None:
-        raise RuntimeError(EXHAUSTED[1])
-
-    monkeypatch.setattr(cuda, "open_session", full)
+    monkeypatch.setattr(cuda, "open_session", Mock(side_effect=RuntimeError(EXHAUSTED[1])))
     found = engine.run(feed, SENTENCE)
     finite = np.isfinite(found).all(axis=1)
     assert 5 <= finite.sum() <= len(TEXTS) - 5

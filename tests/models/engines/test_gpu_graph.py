@@ -21,6 +21,7 @@ from models.graph.head import POOLED, SCOPE, SENTENCE
 from models.publishing.publish import prepare
 from models.sources.folder import read_source
 from models.sources.template import with_template
+from tests.models import feeds
 from tests.parts.json_files import edit_json
 from tests.tiny import LAYERS, tiny_source
 
@@ -32,24 +33,13 @@ def _model(folder: Path, pooling: str = "mean", activation: str = "gelu") -> onn
     tiny_source(folder, pooling=pooling)
     edit_json(folder / "config.json", hidden_act=activation)
     if "mask" in pooling:
-        content, _ = with_template(
-            json.loads((folder / "tokenizer.json").read_bytes()), 'the "{}" is [MASK].'
-        )
-        (folder / "tokenizer.json").write_text(json.dumps(content))
+        plain = json.loads((folder / "tokenizer.json").read_bytes())
+        (folder / "tokenizer.json").write_text(json.dumps(with_template(plain, 'the "{}" is [MASK].')[0]))
     return prepare(read_source(folder)).model
 
 
 def _backbone(folder: Path) -> Backbone:
     return Backbone.from_config(json.loads((folder / "config.json").read_bytes()))
-
-
-def _feed(length: int = 64) -> dict[str, np.ndarray]:
-    ids = np.zeros((len(ROWS), length), np.int64)
-    mask = np.zeros_like(ids)
-    for at, row in enumerate(ROWS):
-        ids[at, : len(row)] = row
-        mask[at, : len(row)] = 1
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
 
 
 def _computed(model: onnx.ModelProto) -> np.ndarray:
@@ -58,9 +48,10 @@ def _computed(model: onnx.ModelProto) -> np.ndarray:
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    taken = {given.name for given in session.get_inputs()}
-    feed = {name: array for name, array in _feed().items() if name in taken}
-    found: np.ndarray = session.run([SENTENCE], feed)[0]
+    feed = feeds.padded(ROWS, 64)
+    found: np.ndarray = session.run(
+        [SENTENCE], {given.name: feed[given.name] for given in session.get_inputs()}
+    )[0]
     return found
 
 

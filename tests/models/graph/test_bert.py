@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -21,6 +22,7 @@ from models.graph.bert import HIDDEN, POOLED_FROM, bert_graph
 from models.graph.blocks import packs
 from models.graph.head import Dense, Head, append_head
 from models.graph.nodes import build_model
+from tests.models.feeds import padded
 from tests.tiny import ROUNDING, WIDTH
 from tests.tiny import tiny_source as make_tiny_source
 
@@ -41,39 +43,32 @@ def _mean_graph(source: Path) -> tuple[Backbone, Tensors, onnx.GraphProto]:
 
 def _run(model: onnx.ModelProto, rows: list[list[int]], output: str, length: int = 0) -> np.ndarray:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    shape = (len(rows), length or max(map(len, rows)))
-    ids, mask = np.full(shape, 9), np.zeros(shape, np.int64)  # no kind of padding may count
-    for at, row in enumerate(rows):
-        ids[at, : len(row)], mask[at, : len(row)] = row, 1
-    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros(shape, np.int64)}
+    feed = padded(rows, length or max(map(len, rows)), 9)  # no kind of padding may count
     taken = {given.name: feed[given.name] for given in session.get_inputs()}
     found: np.ndarray = session.run([output], taken)[0]
     return found
 
 
-def _dense(generator: np.random.Generator, out: int, inner: int, activation: str, bias: bool) -> Dense:
-    # Activations keep their size, as in a trained head: larger weights would also enlarge rounding.
-    weight = generator.normal(0, inner**-0.5, (out, inner)).astype(np.float32)
-    return Dense(weight, generator.normal(size=out).astype(np.float32) if bias else None, activation)
-
-
 GENERATOR = np.random.default_rng(5)
+
+
+def _dense(out: int, inner: int, activation: str, *, bias: bool = True) -> Dense:
+    # Activations keep their size, as in a trained head: larger weights would also enlarge rounding.
+    weight = GENERATOR.normal(0, inner**-0.5, (out, inner)).astype(np.float32)
+    return Dense(weight, GENERATOR.normal(size=out).astype(np.float32) if bias else None, activation)
+
+
 HEADS = {
     **{name: Head((name,), ()) for name in ("mean", "cls", "max", "mean_sqrt_len_tokens")},
     "several": Head(("cls", "max", "mean"), ()),
-    "dense": Head(("mean",), (_dense(GENERATOR, 20, WIDTH, "tanh", bias=True),)),
-    "two dense": Head(
-        ("mean",),
-        (_dense(GENERATOR, 20, WIDTH, "identity", bias=False), _dense(GENERATOR, 12, 20, "tanh", bias=True)),
-    ),
+    "dense": Head(("mean",), (_dense(20, WIDTH, "tanh"),)),
+    "two dense": Head(("mean",), (_dense(20, WIDTH, "identity", bias=False), _dense(12, 20, "tanh"))),
     "mask": Head(("mask:2",), ()),
     "the last token": Head(("mask:0",), ()),
     "first and last": Head(("mean",), (), "first_last"),
     "several of first and last": Head(("max", "mask:1", "cls"), (), "first_last"),
     "static": Head(("mean",), (), "static"),
-    "static with dense": Head(
-        ("max", "mean"), (_dense(GENERATOR, 20, 2 * WIDTH, "tanh", bias=True),), "static"
-    ),
+    "static with dense": Head(("max", "mean"), (_dense(20, 2 * WIDTH, "tanh"),), "static"),
 }
 
 
@@ -95,9 +90,8 @@ def test_the_graph_gives_the_vectors_of_the_formulas(tiny_source: Path, name: st
     for length in (0, 64, 100):
         np.testing.assert_allclose(_run(model, ROWS, "sentence_embedding", length), expected, atol=ROUNDING)
     pooled = _run(model, ROWS, "pooled_embedding")
-    np.testing.assert_allclose(
-        pooled / np.linalg.norm(pooled, axis=1, keepdims=True), expected, atol=ROUNDING
-    )
+    pooled /= np.linalg.norm(pooled, axis=1, keepdims=True)
+    np.testing.assert_allclose(pooled, expected, atol=ROUNDING)
     hidden = _run(model, ROWS, HIDDEN, 70)
     last = "static" if head.tokens == "static" else "last"
     for row, tokens in zip(hidden, reference.token_vectors(backbone, tensors, last, ROWS), strict=True):
@@ -130,9 +124,8 @@ def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
     options.log_severity_level = 3
-    onnxruntime.InferenceSession(
-        build_model(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    model = build_model(graph).SerializeToString()
+    onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     operators = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
     assert operators["Gemm"] == 6 * backbone.layers  # every linear layer with its bias
     assert operators["Gelu"] == backbone.layers
@@ -168,11 +161,8 @@ def test_padding_may_stand_on_either_side(tiny_source: Path) -> None:
     ids = np.array([[0, 0, 2, 7, 3], [2, 40, 41, 42, 3]])
     mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     found = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
-    moved = tensors | {
-        "embeddings.position_embeddings.weight": np.roll(
-            tensors["embeddings.position_embeddings.weight"], -2, axis=0
-        )
-    }
+    places = "embeddings.position_embeddings.weight"
+    moved = tensors | {places: np.roll(tensors[places], -2, axis=0)}
     left = reference.embed(backbone, moved, HEADS["mean"], [[2, 7, 3]])
     right = reference.embed(backbone, tensors, HEADS["mean"], [[2, 40, 41, 42, 3]])
     np.testing.assert_allclose(found, np.concatenate([left, right]), atol=ROUNDING)
@@ -181,26 +171,18 @@ def test_padding_may_stand_on_either_side(tiny_source: Path) -> None:
 def test_old_names_and_half_precision_give_the_same_tensors(tiny_source: Path, tmp_path: Path) -> None:
     backbone = _backbone(tiny_source)
     stored = load_file(tiny_source / "model.safetensors")
-    renamed = {
-        "bert."
-        + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-            "LayerNorm.bias", "LayerNorm.beta"
-        ): tensor
-        for name, tensor in stored.items()
-    }
-    save_file(renamed, tmp_path / "old.safetensors")
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    names = {name: re.sub("|".join(old), lambda found: old[found[0]], f"bert.{name}") for name in stored}
+    save_file({names[name]: tensor for name, tensor in stored.items()}, tmp_path / "old.safetensors")
     expected = read_backbone([tiny_source / "model.safetensors"], backbone)
     found = read_backbone([tmp_path / "old.safetensors"], backbone)
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
     assert "pooler.dense.weight" not in found
-    save_file(
-        {name: tensor.astype(np.float16) for name, tensor in stored.items()}, tmp_path / "half.safetensors"
-    )
-    half = read_backbone([tmp_path / "half.safetensors"], backbone)
-    assert all(
-        np.array_equal(half[name], expected[name].astype(np.float16).astype(np.float32)) for name in half
-    )
+    halves = {name: tensor.astype(np.float16) for name, tensor in stored.items()}
+    save_file(halves, tmp_path / "half.safetensors")
+    for name, tensor in read_backbone([tmp_path / "half.safetensors"], backbone).items():
+        assert np.array_equal(tensor, expected[name].astype(np.float16).astype(np.float32))
 
 
 def test_bfloat16_is_read_as_the_upper_half_of_a_float32(tmp_path: Path) -> None:

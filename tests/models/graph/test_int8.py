@@ -183,12 +183,11 @@ def test_which_processors_add_8_bit_products_exactly(tmp_path: Path, flags: str,
     assert has_int8(tmp_path / "nowhere") is True
 
 
-def test_int8_is_asked_for_by_name_only() -> None:
+def test_int8_is_asked_for_by_name_only_and_a_processor_that_adds_in_16_bits_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert form_for("int8") == INT8
     assert form_for("auto") != INT8
-
-
-def test_a_processor_that_adds_in_16_bits_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(opening, "has_int8", lambda: False)
     with pytest.raises(FormUnavailable, match="no VNNI instructions"):
         form_for("int8")

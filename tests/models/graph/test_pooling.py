@@ -25,6 +25,7 @@ from models.sources.folder import read_source
 from models.sources.template import with_template
 from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
+from tests.models import feeds
 from tests.parts.json_files import edit_json
 from tests.tiny import ROUNDING, WIDTH, tiny_source
 
@@ -94,9 +95,7 @@ def test_static_vectors_are_rows_of_the_word_table_and_nothing_else(tmp_path: Pa
     model = onnx.load(store.folder(manifest.version) / "onnx" / "model.onnx")
     (table_node,) = (node for node in model.graph.node if not node.name.startswith("simile."))
     assert (table_node.op_type, list(table_node.output)) == ("Gather", [HIDDEN])
-    assert [tensor.name for tensor in model.graph.initializer if not tensor.name.startswith("simile.")] == [
-        WORDS
-    ]
+    assert {tensor.name for tensor in model.graph.initializer if "simile." not in tensor.name} == {WORDS}
 
 
 def test_the_docs_name_each_pooling_that_a_folder_may_have() -> None:
@@ -117,10 +116,7 @@ def test_graph_formulas_and_torch_agree_alone_and_padded(tmp_path: Path, kind: s
     expected = _expected(folder, kind)
     np.testing.assert_allclose(Forward.load(source).embed(ROWS), expected, atol=ROUNDING)
 
-    longest = max(map(len, ROWS)) + 5
-    ids, mask = torch.full((3, longest), 9), torch.zeros(3, longest, dtype=torch.long)
-    for at, row in enumerate(ROWS):
-        ids[at, : len(row)], mask[at, : len(row)] = torch.tensor(row), 1
+    ids, mask, _ = map(torch.tensor, feeds.padded(ROWS, max(map(len, ROWS)) + 5, 9).values())
     with torch.no_grad():
         states = token_vectors(load_backbone(folder), ids, mask, source.head.tokens)
         padded = torch.nn.functional.normalize(pool(states, mask, source.head.pooling), dim=-1)
@@ -173,20 +169,14 @@ def test_a_folder_that_was_written_is_read_back_as_it_was(tmp_path: Path, kind: 
     (tmp_path / "written").mkdir()
     write_layout(before, tmp_path / "written")
     after = read_source(tmp_path / "written")
-    assert (after.head.names, after.head.pooling, after.head.tokens) == (
-        tuple(names),
-        before.head.pooling,
-        before.head.tokens,
-    )
+    assert after.head.names == tuple(names)
+    assert (after.head.pooling, after.head.tokens) == (before.head.pooling, before.head.tokens)
     (layer,) = after.head.layers
     assert isinstance(layer, Dense)
     np.testing.assert_array_equal(layer.weight, dense.weight)
     assert after.tokenizer["post_processor"] == before.tokenizer["post_processor"]
-    assert (after.max_length, after.prompts, after.config) == (
-        before.max_length,
-        before.prompts,
-        before.config,
-    )
+    for field in ("max_length", "prompts", "config"):
+        assert getattr(after, field) == getattr(before, field)
     spaces = [prepare(replace(source, onnx=None)).space for source in (before, after)]
     assert spaces[0] == spaces[1]
     config = json.loads((tmp_path / "written" / "1_Pooling" / "config.json").read_bytes())
@@ -204,8 +194,7 @@ def test_a_version_that_sentence_transformers_reads_says_so(tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_each_kind_is_a_space_of_its_own(tmp_path: Path) -> None:
-    kinds = [*KINDS, "mean", "cls", "max", "mask:3"]
-    names = {}
+    kinds, store, names = [*KINDS, "mean", "cls", "max", "mask:3"], ModelStore(tmp_path / "models"), {}
     for at, kind in enumerate(kinds):
         folder = _folder(tmp_path / str(at), kind.replace("mask:3", "mask:2"))
         if kind == "mask:3":
@@ -214,10 +203,7 @@ def test_each_kind_is_a_space_of_its_own(tmp_path: Path) -> None:
             assert distance == 3
             (folder / "tokenizer.json").write_text(json.dumps(content))
             _edit_pooling(folder, kind)
-        names[kind] = (
-            prepare(read_source(folder)).space["pooling"],
-            publish(ModelStore(tmp_path / "models"), folder).fingerprint,
-        )
+        names[kind] = (prepare(read_source(folder)).space["pooling"], publish(store, folder).fingerprint)
     assert [pooling for pooling, _ in names.values()] == kinds
     assert len({fingerprint for _, fingerprint in names.values()}) == len(kinds)
 
@@ -255,7 +241,7 @@ def _foreign_onnx(folder: Path) -> None:
     [
         (
             lambda at: edit_json(at / "config.json", model_type="distilbert"),
-            "first_last.mean is supported for BERT folders only",
+            "mean is supported for BERT folders",
         ),
         (_foreign_onnx, "put model.safetensors next to"),
         (lambda at: _edit_pooling(at, "static.cls"), "the same for every text"),

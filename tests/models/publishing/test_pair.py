@@ -74,9 +74,8 @@ def test_a_pair_is_the_teacher_with_the_student_beside_it(made: Place) -> None:
 
 
 def test_documents_are_the_teachers_and_queries_the_students_to_the_bit(made: Place) -> None:
-    teacher, student, both = (
-        made.store.open(manifest.version) for manifest in (made.teacher, made.student, made.pair)
-    )
+    of = (made.teacher, made.student, made.pair)
+    teacher, student, both = (made.store.open(manifest.version) for manifest in of)
     assert both.for_queries is both.queries
     assert (teacher.for_queries, teacher.queries) == (teacher, None)
     expected, found = teacher.encode(PROOF_TEXTS).vectors, both.encode(PROOF_TEXTS).vectors
@@ -94,11 +93,9 @@ def test_the_distance_in_the_manifest_is_that_of_the_example_texts(made: Place) 
     one, other = teacher.encode(queries).vectors, student.encode(queries).vectors
     cosines = (one * other).sum(axis=1)
     same = []
-    for at, (by_teacher, by_student) in enumerate(zip(one @ documents.T, other @ documents.T, strict=True)):
-        tops = [
-            [text for text in np.argsort(-scores) if text != at][:10] for scores in (by_teacher, by_student)
-        ]
-        same.append(len({*tops[0]} & {*tops[1]}) / 10)
+    for at, rows in enumerate(zip(one @ documents.T, other @ documents.T, strict=True)):
+        tops = [{*[text for text in np.argsort(-scores) if text != at][:10]} for scores in rows]
+        same.append(len(tops[0] & tops[1]) / 10)
     said = made.pair.query_encoder
     assert said is not None
     assert said.measured_on == len(texts) == 320
@@ -119,19 +116,16 @@ def test_the_same_pair_is_published_once_and_another_student_takes_its_place(pla
     again = pair(place.store, place.pair.version, other.version)
     assert again.query_encoder is not None
     assert again.query_encoder.version == other.version
-    assert {file.removeprefix("queries/") for file in again.files if file.startswith("queries/")} == {
-        *other.files,
-        "manifest.json",
-    }
+    beside = {file.removeprefix("queries/") for file in again.files if file.startswith("queries/")}
+    assert beside == {*other.files, "manifest.json"}
     assert place.store.find(place.teacher) == place.teacher, "a pair is another version than its teacher"
 
 
 def test_a_student_of_another_teacher_is_refused(place: Place) -> None:
     other_source = tiny_source(place.folder / "other", seed=3, prompts={"query": "query: "})
     other = publish(place.store, other_source, origin="other")
-    with pytest.raises(
-        Unsupported, match=f"its teacher is {place.teacher.version}. Train one: python -m training"
-    ):
+    said = f"its teacher is {place.teacher.version}. Train one: python -m training"
+    with pytest.raises(Unsupported, match=said):
         pair(place.store, other.version, place.student.version)
     with pytest.raises(Unsupported, match="its teacher is not a version here"):
         pair(place.store, place.teacher.version, other.version)
@@ -173,6 +167,9 @@ def test_a_pair_is_no_student(place: Place) -> None:
         pair(place.store, place.teacher.version, "20260101T000000-nobody-00000000")
 
 
+QUERIES = "queries/manifest.json"
+
+
 def _put(at: Path, path: str, content: bytes) -> None:
     (at / path).write_bytes(content)
     files = Manifest.read(at).files | {path: hashlib.sha256(content).hexdigest()}
@@ -180,8 +177,7 @@ def _put(at: Path, path: str, content: bytes) -> None:
 
 
 def _inner(at: Path, **fields: object) -> None:
-    content = json.loads((at / "queries/manifest.json").read_bytes()) | fields
-    _put(at, "queries/manifest.json", json.dumps(content).encode())
+    _put(at, QUERIES, json.dumps(json.loads((at / QUERIES).read_bytes()) | fields).encode())
 
 
 TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -189,10 +185,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: flip(at / "queries/onnx/model.onnx", 5000),
         r"queries/onnx/model\.onnx was changed after it was published",
     ),
-    "one byte of the student's manifest": (
-        lambda at: flip(at / "queries/manifest.json", 40),
-        r"queries/manifest\.json was changed",
-    ),
+    "one byte of the student's manifest": (lambda at: flip(at / QUERIES, 40), rf"{QUERIES} was changed"),
     "no student": (lambda at: shutil.rmtree(at / "queries"), r"queries/.* is missing"),
     "another graph, with its checksum": (
         lambda at: _put(at, "queries/onnx/model.onnx", (at / "onnx/model.onnx").read_bytes()),
@@ -207,14 +200,8 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
         "queries/ holds another query encoder than its manifest names",
     ),
     "another dimension": (lambda at: _inner(at, dimension=9), "dimension=32 and its query encoder 9"),
-    "another prompt": (
-        lambda at: _inner(at, search_prompt=""),
-        "search_prompt='query: ' and its query encoder ''",
-    ),
-    "half a manifest": (
-        lambda at: _put(at, "queries/manifest.json", b"{"),
-        r"queries/manifest\.json is malformed",
-    ),
+    "another prompt": (lambda at: _inner(at, search_prompt=""), "='query: ' and its query encoder ''"),
+    "half a manifest": (lambda at: _put(at, QUERIES, b"{"), rf"{QUERIES} is malformed"),
 }
 
 
@@ -255,14 +242,11 @@ def test_the_command_says_what_the_student_costs(place: Place, capsys: pytest.Ca
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert said.startswith(
-        f"{place.pair.version} was published before: the student's queries have a mean cosine"
+        f"{place.pair.version} was published before: the student's queries have a mean cos"
     )
     place.store.prune(place.pair.version)
     assert main(arguments) == 0
-    [version] = {known.version for known in place.store.versions()} - {
-        place.teacher.version,
-        place.student.version,
-    }
+    [version] = {known.version for known in place.store.versions()} - {*arguments[-2:]}
     assert capsys.readouterr().out.startswith(f"{version} published: ")
     assert main([*arguments[:3], place.student.version, place.teacher.version]) == 1
     assert "did not learn the vectors of" in capsys.readouterr().err

@@ -31,7 +31,10 @@ from models.tokens.texts import PROOF_TEXTS
 from tests.models.forms import needs_int8
 from tests.tiny import WIDTH, tiny_source
 
-TYPES = "sentence_transformers.models."
+
+def _modules(folder: Path, **paths: str) -> None:
+    listed = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in paths.items()]
+    (folder / "modules.json").write_text(json.dumps(listed))
 
 
 def _vectors(store: ModelStore, version: str) -> np.ndarray:
@@ -46,11 +49,8 @@ def test_the_published_folder_is_a_whole_sentence_transformers_folder(
     assert manifest.version.endswith(f"-tiny-model-v2-{manifest.fingerprint[:8]}")
     assert manifest.lineage == {"seed": 1}
     modules = json.loads((at / "modules.json").read_bytes())
-    assert [(module["type"].rsplit(".")[-1], module["path"]) for module in modules] == [
-        ("Transformer", ""),
-        ("Pooling", "1_Pooling"),
-        ("Normalize", "2_Normalize"),
-    ]
+    paths = {module["type"].rsplit(".")[-1]: module["path"] for module in modules}
+    assert paths == {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     assert json.loads((at / "1_Pooling" / "config.json").read_bytes())["pooling_mode_mean_tokens"] is True
     assert json.loads((at / "sentence_bert_config.json").read_bytes())["max_seq_length"] == 64
     tokenizer = json.loads((at / "tokenizer.json").read_bytes())
@@ -58,9 +58,8 @@ def test_the_published_folder_is_a_whole_sentence_transformers_folder(
     assert tokenizer["truncation"]["max_length"] == 64
     outputs = [output.name for output in onnx.load(at / "onnx" / "model.onnx").graph.output]
     assert outputs == [HIDDEN, SENTENCE, POOLED]
-    assert set(manifest.files) == {f.relative_to(at).as_posix() for f in at.rglob("*") if f.is_file()} - {
-        "manifest.json"
-    }
+    files = {f.relative_to(at).as_posix() for f in at.rglob("*") if f.is_file()}
+    assert set(manifest.files) == files - {"manifest.json"}
 
 
 def test_publishing_again_answers_the_version_that_is_there(store: ModelStore, folder: Path) -> None:
@@ -79,10 +78,7 @@ def _drop_int8(manifest: dict[str, Any], at: Path) -> None:
     [
         (lambda manifest, _: manifest.pop("packed"), lambda manifest: not manifest.packed),
         (lambda manifest, _: manifest.pop("calibration"), lambda manifest: manifest.calibration.int8 is None),
-        (
-            lambda manifest, _: manifest.update(calibration={}),
-            lambda manifest: manifest.calibration.int8 is None,
-        ),
+        (lambda manifest, _: manifest.update(calibration={}), lambda it: it.calibration.int8 is None),
         pytest.param(_drop_int8, lambda manifest: manifest.quantised is None, marks=needs_int8),
     ],
     ids=["packing", "calibration", "empty calibration", "int8"],
@@ -171,10 +167,8 @@ def test_a_dense_layer_and_several_poolings_come_along(
     generator = np.random.default_rng(3)
     weight = generator.normal(size=(12, 2 * WIDTH)).astype(np.float32)
     (folder / "2_Dense").mkdir()
-    save_file(
-        {"linear.weight": weight, "linear.bias": weight[:, 0].copy()},
-        folder / "2_Dense" / "model.safetensors",
-    )
+    layer = {"linear.weight": weight, "linear.bias": weight[:, 0].copy()}
+    save_file(layer, folder / "2_Dense" / "model.safetensors")
     (folder / "2_Dense" / "config.json").write_text("{}")
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": ["mean", "cls"]}')
     modules = json.loads((folder / "modules.json").read_bytes())
@@ -188,13 +182,10 @@ def test_a_dense_layer_and_several_poolings_come_along(
     assert again.fingerprint == manifest.fingerprint
 
 
-def test_weights_that_are_not_finite_are_refused_by_name(store: ModelStore, folder: Path) -> None:
+def _not_finite(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["encoder.layer.0.output.dense.bias"][0] = np.nan
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(Unsupported, match=r"output\.dense\.bias is not finite"):
-        publish(store, folder)
-    assert store.versions() == []
 
 
 @pytest.mark.parametrize(
@@ -205,7 +196,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(store: ModelStore, fold
         (
             "encoder.layer.1.output.dense.weight",
             lambda values: values * np.float32(1.01),
-            "the same weights computed in numpy",
+            "computed in numpy",
         ),
     ],
 )
@@ -257,24 +248,10 @@ def test_pickles_are_neither_read_nor_copied(store: ModelStore, folder: Path) ->
         (lambda at: (at / "config.json").write_text("{"), "is not JSON"),
         (lambda at: (at / "tokenizer.json").unlink(), r"no tokenizer\.json"),
         (lambda at: (at / "modules.json").write_text('[{"path": ""}]'), "malformed"),
-        (
-            lambda at: (at / "modules.json").write_text(
-                json.dumps([{"type": f"{TYPES}Transformer", "path": "../elsewhere"}])
-            ),
-            "points outside",
-        ),
-        (
-            lambda at: (at / "modules.json").write_text(
-                json.dumps(
-                    [{"type": f"{TYPES}Transformer", "path": ""}, {"type": f"{TYPES}CNN", "path": "1"}]
-                )
-            ),
-            "lists Transformer, CNN",
-        ),
-        (
-            lambda at: (at / "1_Pooling" / "config.json").write_text('{"pooling_mode": "median"}'),
-            "median",
-        ),
+        (lambda at: _modules(at, Transformer="../elsewhere"), "points outside"),
+        (lambda at: _modules(at, Transformer="", CNN="1"), "lists Transformer, CNN"),
+        (lambda at: (at / "1_Pooling" / "config.json").write_text('{"pooling_mode": "median"}'), "median"),
+        (_not_finite, r"output\.dense\.bias is not finite"),
     ],
 )
 def test_what_cannot_be_published_is_refused_by_name(

@@ -37,9 +37,8 @@ _PIECES = (
 
 
 def _random_text(generator: random.Random, length: int) -> str:
-    pieces = generator.choices(
-        _PIECES, k=generator.randint(1, 12)
-    )  # few kinds, so that runs and gaps grow long
+    # Few kinds, so that runs and gaps grow long.
+    pieces = generator.choices(_PIECES, k=generator.randint(1, 12))
     text = "".join(generator.choices(pieces, k=length))
     return text[: generator.randint(1, 4 * length)]
 
@@ -123,9 +122,8 @@ def test_every_character_to_cut_at_begins_a_word_of_its_own(file: Path) -> None:
     for cut in WHITESPACE + PUNCTUATION + "天\u4e00\u9fa5":
         for before in ("ru", "か", "e\u0301", "1", "."):
             for after in ("nning", "\u0301x", "\u0338", "s"):
-                assert ids(before + cut + after) == ids(before) + ids(cut + after), ascii(
-                    (before, cut, after)
-                )
+                text = before + cut + after
+                assert ids(text) == ids(before) + ids(cut + after), ascii(text)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,42 +17,36 @@ from tests.tiny import tiny_source as make_tiny_source
 from tests.training.evaluation.pairs import small_data
 from training.__main__ import main
 
+pytestmark = pytest.mark.usefixtures("version")
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return small_data(tmp_path / "data")
 
 
-@pytest.fixture(autouse=True)
-def models_dir(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
-    monkeypatch.delenv("SIMILE_EVAL_DATA", raising=False)
-    return tiny_models_dir
-
-
 def test_a_version_is_scored_as_a_table_and_as_json(
-    data: Path, tmp_path: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, tiny_models_dir: Path, version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = ModelStore(models_dir).versions()[0]
     file = tmp_path / "scores.json"
-    assert main(["evaluate", version.version, "--data", str(data), "--json", str(file)]) == 0
+    assert main(["evaluate", version, "--data", str(data), "--json", str(file)]) == 0
     scores = json.loads(file.read_text())
-    assert (scores["model"], scores["version"]) == (version.version, version.version)
-    assert (scores["fingerprint"], scores["form"]) == (version.fingerprint, "fp32/onnxruntime")
+    assert (scores["model"], scores["version"]) == (version, version)
+    fingerprint = ModelStore(tiny_models_dir).verify(version).fingerprint
+    assert (scores["fingerprint"], scores["form"]) == (fingerprint, "fp32/onnxruntime")
     assert list(scores["sts"]) == ["sts12", "stsb", "sickr"]
     assert scores["absent"] == ["sts13", "sts14", "sts15", "sts16"]
     assert scores["date"].endswith("+00:00")
     assert scores["seconds"] >= 0
     captured = capsys.readouterr()
-    assert f"version: {version.version}" in captured.out
+    assert f"version: {version}" in captured.out
     stsb = next(line for line in captured.out.splitlines() if line.startswith("STS-B"))
     assert stsb.split()[1] == f"{100 * scores['sts']['stsb']['spearman_all']:.2f}"
     assert "absent: STS13, STS14, STS15, STS16" in captured.out
     assert "encoding the sentences …" in captured.err
 
 
-def test_every_figure_is_a_row_of_the_csv(data: Path, tmp_path: Path, models_dir: Path) -> None:
-    version = ModelStore(models_dir).versions()[0].version
+def test_every_figure_is_a_row_of_the_csv(data: Path, tmp_path: Path, version: str) -> None:
     files = tmp_path / "scores.json", tmp_path / "scores.csv"
     given = ["evaluate", version, "--data", str(data), "--json", str(files[0]), "--csv", str(files[1])]
     assert main(given) == 0
@@ -69,11 +64,10 @@ def test_every_figure_is_a_row_of_the_csv(data: Path, tmp_path: Path, models_dir
 
 
 def test_a_folder_is_scored_published_or_not(
-    data: Path, tmp_path: Path, tiny_source: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny_source: Path, tiny_models_dir: Path, version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = ModelStore(models_dir).versions()[0].version
     found = {}
-    for name in (str(models_dir / version), str(tiny_source)):
+    for name in (str(tiny_models_dir / version), str(tiny_source)):
         assert main(["evaluate", name, "--data", str(data), "--json", "-"]) == 0
         found[name] = json.loads(capsys.readouterr().out)
     published, source = found.values()
@@ -83,9 +77,9 @@ def test_a_folder_is_scored_published_or_not(
 
 
 def test_a_model_that_is_not_published_has_no_version(
-    data: Path, tmp_path: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, tiny_models_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = sorted(models_dir.iterdir())
+    before = sorted(tiny_models_dir.iterdir())
     folder = make_tiny_source(tmp_path / "other", seed=5)
     assert main(["evaluate", str(folder), "--data", str(data), "--json", "-"]) == 0
     captured = capsys.readouterr()
@@ -93,17 +87,16 @@ def test_a_model_that_is_not_published_has_no_version(
     assert scores["version"] is None
     assert len(scores["fingerprint"]) == 64
     assert "not published in the models folder" in captured.err  # the table, since stdout is JSON
-    assert sorted(models_dir.iterdir()) == before
+    assert sorted(tiny_models_dir.iterdir()) == before
 
 
 @needs_int8
 def test_a_version_is_scored_in_the_form_that_would_be_served(
-    data: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    manifest = ModelStore(models_dir).versions()[0]
     found = {}
     for precision in ("fp32", "int8"):
-        given = ["evaluate", manifest.version, "--data", str(data), "--precision", precision, "--json", "-"]
+        given = ["evaluate", version, "--data", str(data), "--precision", precision, "--json", "-"]
         assert main(given) == 0
         found[precision] = json.loads(capsys.readouterr().out)
     assert found["int8"]["form"] == "int8/onnxruntime"
@@ -113,10 +106,9 @@ def test_a_version_is_scored_in_the_form_that_would_be_served(
 
 
 def test_a_form_that_cannot_be_had_is_not_scored_as_another(
-    data: Path, models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, version: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(opening, "has_int8", lambda: False)
-    version = ModelStore(models_dir).versions()[0].version
     server = "http://127.0.0.1:1"
     for model, reason in ((version, "This processor has no VNNI"), (server, f"{server} has a precision")):
         assert main(["evaluate", model, "--data", str(data), "--precision", "int8"]) == 1
@@ -124,10 +116,9 @@ def test_a_form_that_cannot_be_had_is_not_scored_as_another(
 
 
 def test_a_damaged_version_is_not_scored(
-    data: Path, tmp_path: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, tiny_models_dir: Path, version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = ModelStore(models_dir).versions()[0].version
-    folder = shutil.copytree(models_dir / version, tmp_path / version)
+    folder = shutil.copytree(tiny_models_dir / version, tmp_path / version)
     (folder / "tokenizer.json").write_text("{}")
     assert main(["evaluate", str(folder), "--data", str(data)]) == 1
     assert "tokenizer.json was changed after it was published" in capsys.readouterr().err
@@ -175,9 +166,8 @@ def test_a_pipe_or_a_device_is_not_replaced_by_a_file(
 
 
 def test_the_figures_are_written_where_a_link_leads_and_the_link_stays(
-    data: Path, tmp_path: Path, models_dir: Path
+    data: Path, tmp_path: Path, version: str
 ) -> None:
-    version = ModelStore(models_dir).versions()[0].version
     (tmp_path / "results").mkdir()
     link = tmp_path / "scores.json"
     link.symlink_to(tmp_path / "results" / "today.json")
@@ -190,15 +180,12 @@ def test_the_figures_are_written_where_a_link_leads_and_the_link_stays(
 def test_the_table_is_seen_even_if_the_file_cannot_be_written(
     data: Path,
     tmp_path: Path,
-    models_dir: Path,
+    version: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def full(file: Path, text: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(file))
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr("training.evaluation.command.replace_text", full)
-    version = ModelStore(models_dir).versions()[0].version
     assert main(["evaluate", version, "--data", str(data), "--json", str(tmp_path / "scores.json")]) == 1
     captured = capsys.readouterr()
     assert "STS-B" in captured.out

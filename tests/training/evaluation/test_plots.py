@@ -65,9 +65,8 @@ def test_a_model_lies_on_the_plane_where_its_figures_say_and_its_seeds_around_it
     assert places(seeds) == [(-1.0, 0.5), (-2.0, 0.0), (-3.0, 0.7)]
     assert places(mean) == [pytest.approx((-2.0, 0.4))]
     assert names(drawn) == ["a", "b"]
-    assert (
-        drawn.description == "a: uniformity -2.500, alignment 0.250; b: uniformity -2.000, alignment 0.400."
-    )
+    said = "a: uniformity -2.500, alignment 0.250; b: uniformity -2.000, alignment 0.400."
+    assert drawn.description == said
 
 
 def test_the_planes_landmarks_are_what_vectors_of_that_kind_have() -> None:
@@ -93,10 +92,8 @@ def test_the_axes_of_a_spectrum_are_whole_numbers_and_powers_of_ten() -> None:
     drawn.svg()
     assert ticks(axes, "y") == ["0.001", "0.01", "0.1", "1"]
     assert all(text.isdigit() for text in ticks(axes, "x"))
-    assert (axes.get_xlabel(), axes.get_ylabel()) == (
-        "direction, from the largest",
-        "singular value, by the largest (log)",
-    )
+    assert axes.get_xlabel() == "direction, from the largest"
+    assert axes.get_ylabel() == "singular value, by the largest (log)"
 
 
 def test_dev_scores_are_lines_over_the_steps_with_a_ring_at_the_best() -> None:
@@ -193,10 +190,9 @@ def test_who_hears_the_page_is_told_what_a_picture_shows() -> None:
     root = ET.fromstring(drawn.svg())
     assert root.get("role") == "img"
     named = {each.get("id"): each.text for each in root if each.get("id")}
-    assert [named[name] for name in root.get("aria-labelledby", "").split()] == [
-        "Spectrum of the sentences of STS-B",
-        "a: below a half from direction 2 on, the last of 3 is 0.125.",
-    ]
+    title, said = (named[name] for name in root.get("aria-labelledby", "").split())
+    assert title == "Spectrum of the sentences of STS-B"
+    assert said == "a: below a half from direction 2 on, the last of 3 is 0.125."
 
 
 def test_the_same_figures_are_the_same_file_in_every_process() -> None:

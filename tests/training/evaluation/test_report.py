@@ -11,7 +11,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from models.store import ModelStore
 from tests.training.evaluation.pairs import small_data
 from tests.training.evaluation.written import save, scores, searched, shape, similar, tables, transferred
 from training.__main__ import main
@@ -38,6 +37,7 @@ def _recorded(folder: Path, *events: dict[str, Any], end: str = "") -> str:
     return str(folder)
 
 
+DEV = '{"event": "dev", "time": "2026-11-21T09:00:00+00:00", "step": 1, "stsb_dev": %s}\n'
 START = _event("start", "09:00:00", method="simcse-unsup", base_name="tiny", seed=7, steps=400, texts=64)
 
 
@@ -57,45 +57,25 @@ def test_every_figure_that_was_measured_is_in_a_table(tmp_path: Path) -> None:
     assert list(similarity)[1:] == ["STS12", "STS-B", "mean of 2", "KorSTS"]
     assert similarity["mean of 2"] == ["62.50", "", "", "", "", "over STS12, STS-B"]
     geometry = found["Geometry of STS-B (train, dev, test)"]
-    assert [cells[0] for name, cells in geometry.items() if name] == [
-        "0.2500",
-        "-2.0000",
-        "0.1250",
-        "0.5000",
-        "2.5",
-    ]
+    figures = [cells[0] for name, cells in geometry.items() if name]
+    assert figures == ["0.2500", "-2.0000", "0.1250", "0.5000", "2.5"]
     assert "7 pairs" in geometry["alignment"][1]
     assert "40 distinct" in geometry["uniformity"][1]
     assert geometry["effective rank"][1] == "of 4 directions"
     header = ["nDCG@10", "recall@1", "recall@10", "recall@100", "MRR@10", "MAP@100", "queries", "documents"]
     assert found["Search"][""][:8] == header
-    assert found["Search"]["my\\_own"][:8] == [
-        "62.50",
-        "10.00",
-        "20.00",
-        "30.00",
-        "40.00",
-        "50.00",
-        "3",
-        "20",
-    ]
+    own = ["62.50", "10.00", "20.00", "30.00", "40.00", "50.00", "3", "20"]
+    assert found["Search"]["my\\_own"][:8] == own
     assert found["Transfer"]["MRPC"][:3] == ["70.00", "87.50", "1725"]
     assert found["Transfer"]["SST2"][:3] == ["81.25", "", "100"]
     assert found["Transfer"]["mean of 2"][0] == "75.62"
 
 
 def test_it_says_which_model_was_measured_when_and_on_what(tmp_path: Path) -> None:
-    about: dict[str, Any] = {
-        "version": "20261121T000000-a-1a2b3c4d",
-        "fingerprint": "ab" * 32,
-        "data": "/my_sets",
-    }
-    [rows] = tables(write_report(tmp_path, scores(**about), [])).values()
-    assert rows["model"] == ["default"]
-    assert rows["version"] == [about["version"]]
-    assert rows["fingerprint"] == [about["fingerprint"]]
-    assert rows["date"] == ["2026-11-21T09:42:27+00:00"]
-    assert rows["data"] == ["/my\\_sets"]
+    about: dict[str, Any] = {"version": "20261121T000000-a-1a2b3c4d", "fingerprint": "ab" * 32}
+    [rows] = tables(write_report(tmp_path, scores(**about, data="/my_sets"), [])).values()
+    expected = {"model": "default", "date": "2026-11-21T09:42:27+00:00", "data": "/my\\_sets"} | about
+    assert {name: rows[name] for name in expected} == {name: [cell] for name, cell in expected.items()}
     [rows] = tables(write_report(tmp_path, scores(), [])).values()
     assert rows["version"] == ["not published in the models folder"]
     assert "absent" not in rows
@@ -162,18 +142,7 @@ def test_a_course_knows_its_best_step_and_its_last_one(tmp_path: Path) -> None:
     assert course.best == 200  # the first of the two that are equal, as `best/` has it
     report = write_report(tmp_path, scores(), [course])
     cells = tables(report)["Training"]["a\\_run"]
-    assert cells == [
-        "simcse-unsup",
-        "tiny",
-        "7",
-        "400",
-        "200",
-        "75.00",
-        "undefined",
-        "9.0",
-        "60",
-        "a processor",
-    ]
+    assert cells == [*"simcse-unsup tiny 7 400 200 75.00 undefined 9.0 60".split(), "a processor"]
     assert "a_run: 75.00 at step 300, the best 75.00 at step 200." in (tmp_path / "dev.svg").read_text()
 
 
@@ -191,10 +160,8 @@ def test_what_was_lost_before_going_on_is_superseded_and_the_pause_is_no_work(tm
     assert course.dev == {100: 0.5, 150: 0.625}
     assert (course.done, course.best, course.finished) == (150, 150, False)
     assert course.seconds == 150
-    assert (
-        tables(write_report(tmp_path, scores(), [course]))["Training"]["seventh"][3]
-        == "150 of 400, unfinished"
-    )
+    [*_, cells] = tables(write_report(tmp_path, scores(), [course]))["Training"].values()
+    assert cells[3] == "150 of 400, unfinished"
 
 
 def test_a_fitted_post_processor_makes_the_last_step_the_best(tmp_path: Path) -> None:
@@ -212,9 +179,8 @@ def test_a_fitted_post_processor_makes_the_last_step_the_best(tmp_path: Path) ->
 
 def test_the_record_that_a_run_writes_is_the_one_that_is_read(tmp_path: Path) -> None:
     with closing(record.Record(tmp_path / record.FILE_NAME, unheard)) as written:
-        written.write(
-            "start", method="pairs", seed=3, steps=2, texts=9, base_name="tiny", described={"post": []}
-        )
+        about = {"method": "pairs", "seed": 3, "steps": 2, "texts": 9, "base_name": "tiny"}
+        written.write("start", **about, described={"post": []})
         written.write("step", step=2, loss=1.0, sentences_per_second=12.5)
         written.write("dev", step=2, **{dev.STSB_DEV: 0.5})
         written.write("end", step=2, loss=1.0, dev={"2": 0.5})
@@ -239,14 +205,8 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
         (json.dumps(START) + "\n[]\n", r"line 2: it is no event"),
         (json.dumps(START | {"time": "noon"}) + "\n", r"line 1: it is no event"),
         (json.dumps(START | {"step": "9"}) + "\n", r"line 1: it is no event"),
-        (
-            json.dumps(_event("dev", "09:00:00", step=1, stsb_dev=0.5)) + "\n",
-            r"does not tell how the run began",
-        ),
-        (
-            json.dumps(START) + "\n" + json.dumps(_event("dev", "09:00:00", step=1, stsb_dev="x")) + "\n",
-            "line 2",
-        ),
+        (DEV % 0.5, r"does not tell how the run began"),
+        (json.dumps(START) + "\n" + DEV % '"x"', "line 2"),
     ],
 )
 def test_a_folder_without_a_readable_record_is_refused(
@@ -258,12 +218,6 @@ def test_a_folder_without_a_readable_record_is_refused(
         (folder / "record.jsonl").write_text(content)
     with pytest.raises(TrainingError, match=reason):
         read_runs([str(folder)])
-
-
-@pytest.fixture
-def version(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
-    return ModelStore(tiny_models_dir).versions()[0].version
 
 
 def test_a_model_is_evaluated_into_a_folder_that_is_made(tmp_path: Path, version: str) -> None:
@@ -278,13 +232,8 @@ def test_a_model_is_evaluated_into_a_folder_that_is_made(tmp_path: Path, version
     assert written["data"] == str(data)
     assert found["Similarity"]["STS-B"][0] == f"{100 * written['sts']['stsb']['spearman_all']:.2f}"
     assert found["Training"]["seventh"][5] == "50.00"
-    assert sorted(each.name for each in folder.iterdir()) == [
-        "cosines.svg",
-        "dev.svg",
-        "plane.svg",
-        "report.md",
-        "spectrum.svg",
-    ]
+    names = {"cosines.svg", "dev.svg", "plane.svg", "report.md", "spectrum.svg"}
+    assert {each.name for each in folder.iterdir()} == names
 
 
 @pytest.mark.parametrize(
@@ -312,6 +261,7 @@ def test_a_report_that_cannot_be_is_refused_before_anything_is_measured(
 
 
 SPEARMAN = "Similarity: Spearman"
+HISTOGRAM = shape()["histogram"]
 
 
 def _compared(folder: Path, contents: dict[str, dict[str, Any]], *more: str) -> Path:
@@ -404,15 +354,12 @@ def test_every_kind_of_figure_has_its_table(tmp_path: Path) -> None:
 
 def test_what_keeps_figures_from_being_compared_is_said_once(tmp_path: Path) -> None:
     sst2 = {"sst2": transferred(0.5, remarks=["trained on 6920 sentences"])}
-    other = scores({"stsb": similar(0.5, pairs=1378, undefined=1)}, transfer=sst2)
-    same = {"fingerprint": "ab" * 32}
-    int8, fp32 = "int8/onnxruntime", "fp32/onnxruntime"
+    same: dict[str, Any] = {"fingerprint": "ab" * 32, "transfer": sst2}
+    mine, other = {"mine": searched(0.5)}, {"mine": searched(0.5, documents=21)}
     contents = {
-        "a-1": scores({"stsb": 0.5}, transfer=sst2, retrieval={"mine": searched(0.5)}, form=int8, **same),
-        "a-2": scores(
-            {"stsb": 0.5}, transfer=sst2, retrieval={"mine": searched(0.5, documents=21)}, form=fp32, **same
-        ),
-        "b": other,
+        "a-1": scores({"stsb": 0.5}, retrieval=mine, form="int8/onnxruntime", **same),
+        "a-2": scores({"stsb": 0.5}, retrieval=other, form="fp32/onnxruntime", **same),
+        "b": scores({"stsb": similar(0.5, pairs=1378, undefined=1)}, transfer=sst2),
     }
     assert _remarks(_compared(tmp_path, contents)) == [
         "STS-B is not the same data in all files: 1378, 1379 pairs.",
@@ -431,24 +378,17 @@ def test_nothing_is_said_where_nothing_keeps_them_from_it(tmp_path: Path) -> Non
 
 
 def test_every_file_is_listed_with_its_model_and_date(tmp_path: Path) -> None:
-    about: dict[str, Any] = {
-        "version": "20261121T000000-a-1a2b3c4d",
-        "fingerprint": "0123456789",
-        "form": "int8/onnxruntime",
-        "absent": ["sts13"],
-    }
-    rows = tables(_compared(tmp_path, {"a-1": scores(**about), "a-2": scores()}))["Comparison"]
+    version, form = "20261121T000000-a-1a2b3c4d", "int8/onnxruntime"
+    one = scores(version=version, fingerprint="0123456789", form=form, absent=["sts13"])
+    rows = tables(_compared(tmp_path, {"a-1": one, "a-2": scores()}))["Comparison"]
     date = "2026-11-21T09:42:27+00:00"
-    form = about["form"]
-    assert rows["a"] == ["a-1.json", "default", about["version"], "01234567", form, date, "sets", "STS13"]
+    assert rows["a"] == ["a-1.json", "default", version, "01234567", form, date, "sets", "STS13"]
 
 
 def test_models_share_the_pictures_and_seeds_a_color(tmp_path: Path) -> None:
     contents = {
         "a-1": scores(geometry=shape(uniformity=-3.0)),
-        "a-2": scores(
-            geometry=shape(uniformity=-1.0, histogram=shape()["histogram"] | {"0-1": [0] * 39 + [4]})
-        ),
+        "a-2": scores(geometry=shape(uniformity=-1.0, histogram=HISTOGRAM | {"0-1": [0] * 39 + [4]})),
         "b": scores(geometry=shape(alignment=None)),
         "c": scores({"stsb": 0.5}),
     }
@@ -462,14 +402,9 @@ def test_models_share_the_pictures_and_seeds_a_color(tmp_path: Path) -> None:
 
 
 def test_runs_are_lines_of_one_picture(tmp_path: Path) -> None:
-    more = []
-    for seed in ("x", "y"):
-        (tmp_path / seed).mkdir()
-        time = {"time": "2026-11-21T09:42:27+00:00"}
-        events = [{"event": "start"} | time, {"event": "dev", "step": 10, "stsb_dev": 0.5} | time]
-        (tmp_path / seed / "record.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-        more += ["--run", str(tmp_path / seed)]
-    report = _compared(tmp_path, {"a": scores({"stsb": 0.5})}, *more)
+    events = _event("start", "09:42:27"), _event("dev", "09:42:27", step=10, stsb_dev=0.5)
+    x, y = (_recorded(tmp_path / seed, *events) for seed in ("x", "y"))
+    report = _compared(tmp_path, {"a": scores({"stsb": 0.5})}, "--run", x, "--run", y)
     assert [cells[5] for cells in tables(report)["Training"].values()] == ["best dev", "50.00", "50.00"]
     svg = (report.parent / "dev.svg").read_text()
     assert ["x: 50.00 at step 10" in svg, "y: 50.00 at step 10" in svg] == [True, True]
@@ -493,10 +428,7 @@ def _lines(svg: str, color: str) -> int:
         (scores() | {"sts": {"sts99": similar(0.5)}}, "sts.sts99 is no set that is known"),
         (scores({"stsb": 0.5}) | {"mean": {"sets": ["sts12"]}}, "mean.sets is missing or of another kind"),
         (scores(geometry=shape(spectrum=[1.0, None])), "geometry.spectrum is missing or of another kind"),
-        (
-            scores(geometry=shape(histogram=shape()["histogram"] | {"1-2": [1, 2]})),
-            "geometry.histogram.1-2 is missing",
-        ),
+        (scores(geometry=shape(histogram=HISTOGRAM | {"1-2": [1, 2]})), "geometry.histogram.1-2 is missing"),
         (scores(geometry=shape(uniformity="-2")), "geometry.uniformity is missing or of another kind"),
         (scores(retrieval={"mine": {}}), "retrieval.mine.ndcg10 is missing"),
         (scores(transfer={"sst2": transferred(0.5, remarks="x")}), "transfer.sst2.remarks is missing"),
@@ -535,10 +467,9 @@ def test_a_file_that_cannot_be_read_leaves_no_report(
 
 
 def test_what_evaluate_writes_is_what_compare_reads(
-    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
-    version, data = ModelStore(tiny_models_dir).versions()[0].version, small_data(tmp_path / "data")
+    data = small_data(tmp_path / "data")
     file, folder = str(tmp_path / "tiny.json"), tmp_path / "report"
     assert main(["evaluate", version, "--data", str(data), "--json", file]) == 0
     capsys.readouterr()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from scipy.stats import norm, spearmanr
 
-from models.store import ModelStore
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.evaluation.beir import write_collection
 from tests.training.evaluation.pairs import small_data
@@ -63,27 +62,15 @@ def test_a_set_of_another_language_stands_beside_the_mean() -> None:
 
 @pytest.mark.long
 def test_two_versions_are_compared_by_their_names(
-    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, version: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
     data = small_data(tmp_path / "data")
     shutil.copytree(data / "stsb", data / "korsts")
     write_collection(data / "tiny", {"a": ("", "the cat"), "b": ("", "a dog")}, {"q": "cat"}, [("q", "a", 1)])
-    first = ModelStore(tiny_models_dir).versions()[0].version
     second = str(make_tiny_source(tmp_path / "other", seed=5))
     file = tmp_path / "found.csv"
-    given = [
-        "significance",
-        first,
-        second,
-        "--data",
-        str(data),
-        "--suite",
-        "sts,retrieval",
-        "--csv",
-        str(file),
-    ]
-    assert main(given) == 0
+    given = ["significance", version, second, "--data", str(data), "--suite"]
+    assert main([*given, "sts,retrieval", "--csv", str(file)]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert names == ["STS12", "STS-B", "SICK-R", "KorSTS", "mean", "tiny", "tiny"]
     with file.open(newline="") as stream:
@@ -91,7 +78,7 @@ def test_two_versions_are_compared_by_their_names(
     assert float(rows["STS12"]["low"]) <= float(rows["STS12"]["difference"]) <= float(rows["STS12"]["high"])
     assert [rows[name]["items"] for name in ("tiny", "tiny hybrid")] == ["1"] * 2
     assert rows["mean of 3"]["items"] == str(sum(int(rows[name]["items"]) for name in names[:3]))
-    assert main(["significance", first, second, "--data", str(data), "--suite", "transfer"]) == 1
+    assert main([*given, "transfer"]) == 1
     assert "There is no suite 'transfer'. There are: sts, retrieval." in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
 
 from tests.training.evaluation.beir import DOCUMENTS, write_collection
 from tests.training.evaluation.pairs import EAST, TWO_SOURCES, TWO_SOURCES_ALL, encode, pairs_of, write
@@ -138,19 +138,12 @@ def test_a_folder_without_any_set_is_refused(tmp_path: Path) -> None:
         score(encode, tmp_path, ["geometry"])
 
 
-@pytest.mark.parametrize(
-    ("suites", "reason"),
-    [
-        (
-            ["sts", "stss"],
-            r"There is no suite 'stss'\. There are: sts, geometry, retrieval, transfer, clustering\.",
-        ),
-        ([" "], r"No suite is named\."),
-    ],
-)
-def test_a_suite_that_there_is_not_is_refused_by_name(tmp_path: Path, suites: list[str], reason: str) -> None:
-    with pytest.raises(TrainingError, match=reason):
-        score(encode, _data(tmp_path), suites)
+def test_a_suite_that_there_is_not_is_refused_by_name(tmp_path: Path) -> None:
+    known = r"There are: sts, geometry, retrieval, transfer, clustering\."
+    with pytest.raises(TrainingError, match=rf"There is no suite 'stss'\. {known}"):
+        score(encode, _data(tmp_path), ["sts", "stss"])
+    with pytest.raises(TrainingError, match=r"No suite is named\."):
+        score(encode, tmp_path, [" "])
 
 
 def test_a_figure_that_is_no_number_is_null_in_json_and_said_in_the_table(tmp_path: Path) -> None:
@@ -173,15 +166,12 @@ def test_the_table_gives_hundredths_and_names_what_keeps_a_figure_from_being_com
     sts14 = next(line for line in lines if line.startswith("STS14"))
     assert sts14.split()[:4] == ["STS14", "-60.00", "0.00", "20.00"]
     assert sts14.endswith("5  the published set has 3750; 1 without a gold score left out")
-    assert any(line.startswith("absent: STS12, STS13") for line in lines)
+    assert any(line.startswith("absent: STS12, STS13, STS15, STS16, SICK-R") for line in lines)
     assert next(line for line in lines if line.startswith("mean of 2")).split()[3] == "20.00"
     assert next(line for line in lines if line.startswith("alignment")).split()[1] == "1.3333"
     # East, north, west and the direction at 60°: the six cosines sum to -0.134.
     assert next(line for line in lines if line.startswith("mean cosine")).split()[2] == "-0.0223"
     assert next(line for line in lines if line.startswith("effective rank")).split()[2:4] == ["1.9", "of"]
-    assert next(line for line in lines if line.startswith("absent: ")).startswith(
-        "absent: STS12, STS13, STS15, STS16, SICK-R"
-    )
 
 
 def test_each_sentence_is_encoded_once(tmp_path: Path) -> None:
@@ -221,17 +211,17 @@ def test_a_text_that_was_asked_for_before_is_not_encoded_again() -> None:
 
 def test_a_years_subsets_are_ranked_together_and_not_averaged() -> None:
     found = similarity(pairs_of(TWO_SOURCES), encode)
-    assert found.spearman_all == pytest.approx(TWO_SOURCES_ALL)
-    assert found.spearman_mean == pytest.approx(0)
-    assert found.spearman_wmean == pytest.approx((3 - 2) / 5)
-    assert found.pairs == 5
-    assert found.undefined == 0
+    assert found["spearman_all"] == pytest.approx(TWO_SOURCES_ALL)
+    assert found["spearman_mean"] == pytest.approx(0)
+    assert found["spearman_wmean"] == pytest.approx((3 - 2) / 5)
+    assert found["pairs"] == 5
+    assert found["undefined"] == 0
 
 
 def test_equal_values_share_the_mean_of_their_ranks() -> None:
     # Ranks 1 2.5 2.5 4 against 1 2 3 4: 4.5 / sqrt(4.5 * 5). Ranks in order of arrival would give 1.
     rows = [("", 0.1, 1.0), ("", 0.2, 2.0), ("", 0.2, 3.0), ("", 0.4, 4.0)]
-    assert similarity(pairs_of(rows), encode).spearman_all == pytest.approx(4.5 / math.sqrt(22.5))
+    assert similarity(pairs_of(rows), encode)["spearman_all"] == pytest.approx(4.5 / math.sqrt(22.5))
 
 
 def test_only_the_order_counts_for_spearman_and_the_distances_for_pearson() -> None:
@@ -242,8 +232,8 @@ def test_only_the_order_counts_for_spearman_and_the_distances_for_pearson() -> N
 
 def test_a_vector_without_a_direction_counts_as_cosine_0_and_is_told() -> None:
     found = similarity(pairs_of([("", -0.5, 1.0), ("", "nowhere", 2.0), ("", 0.5, 3.0)]), encode)
-    assert found.spearman_all == pytest.approx(1)
-    assert found.undefined == 1
+    assert found["spearman_all"] == pytest.approx(1)
+    assert found["undefined"] == 1
 
 
 def test_a_cosine_does_not_depend_on_the_vectors_lengths() -> None:
@@ -256,19 +246,15 @@ def test_a_cosine_does_not_depend_on_the_vectors_lengths() -> None:
 
 def test_a_model_that_gives_one_vector_for_everything_has_no_spearman() -> None:
     found = similarity(pairs_of(TWO_SOURCES), lambda texts: np.ones((len(texts), 2), np.float32))
-    assert math.isnan(found.spearman_all)
-    assert math.isnan(found.pearson_all)
-
-
-def _brute_force_uniformity(vectors: NDArray[np.float32]) -> float:
-    x = [row / np.linalg.norm(row) for row in vectors.astype(np.float64)]
-    terms = [math.exp(-2 * float(((a - b) ** 2).sum())) for i, a in enumerate(x) for b in x[i + 1 :]]
-    return math.log(sum(terms) / len(terms))
+    assert math.isnan(found["spearman_all"])
+    assert math.isnan(found["pearson_all"])
 
 
 def test_uniformity_is_the_log_of_one_mean_over_all_pairs() -> None:
     vectors = np.random.default_rng(0).normal(0.3, 1, (1100, 4)).astype(np.float32)  # three parts of its loop
-    assert uniformity(vectors) == pytest.approx(_brute_force_uniformity(vectors), abs=1e-9)
+    unit = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
+    expected = math.log(np.exp(-2 * pdist(unit, "sqeuclidean")).mean())
+    assert uniformity(vectors) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -278,14 +264,11 @@ def test_uniformity_is_the_log_of_one_mean_over_all_pairs() -> None:
         ([[1, 0], [-3, 0]], -8.0),
         ([[1, 0], [2, 0], [5, 0]], 0.0),
         ([[1, 0], [0, 1], [-1, 0]], math.log((2 * math.exp(-4) + math.exp(-8)) / 3)),
+        ([[1, 1]], math.nan),
     ],
 )
 def test_uniformity_runs_from_minus_8_to_0(vectors: list[list[float]], expected: float) -> None:
-    assert uniformity(np.array(vectors, np.float32)) == pytest.approx(expected)
-
-
-def test_uniformity_of_one_sentence_is_no_number() -> None:
-    assert math.isnan(uniformity(np.ones((1, 3), np.float32)))
+    assert uniformity(np.array(vectors, np.float32)) == pytest.approx(expected, nan_ok=True)
 
 
 def test_alignment_is_the_mean_squared_distance_at_length_1() -> None:
@@ -297,30 +280,18 @@ def test_alignment_is_the_mean_squared_distance_at_length_1() -> None:
 def test_alignment_takes_pairs_above_4_only() -> None:
     splits = [pairs_of([("", 0.5, 4.0), ("", 0.0, 4.2)]), pairs_of([("", -1.0, 5.0), ("", 0.9, 0.0)])]
     found = geometry(splits, encode)
-    assert found.alignment == pytest.approx((2 + 4) / 2)
-    assert found.pairs == 2
+    assert found["alignment"] == pytest.approx((2 + 4) / 2)
+    assert found["pairs"] == 2
 
 
 def test_a_sentence_that_occurs_often_counts_once() -> None:
-    splits = [pairs_of([("", 0.0, 1.0), ("", 0.0, 2.0)]), pairs_of([("", 0.0, 3.0)])]
-    found = geometry(splits, encode)
-    assert found.sentences == 2
-    assert found.uniformity == pytest.approx(-4)
-    assert math.isnan(found.alignment)  # no pair is above 4
-
-
-def test_a_vector_without_a_direction_leaves_no_geometry() -> None:
-    found = geometry([pairs_of([("", "nowhere", 5.0), ("", 0.5, 5.0)])], encode)
-    assert math.isnan(found.alignment)
-    assert math.isnan(found.uniformity)
-
-
-def _cosines(x: NDArray[np.float32], y: NDArray[np.float32]) -> list[float]:
-    pairs = zip(x.astype(float).tolist(), y.astype(float).tolist(), strict=True)
-    return [
-        math.fsum(a * b for a, b in zip(p, q, strict=True)) / math.hypot(*p) / math.hypot(*q)
-        for p, q in pairs
-    ]
+    found = geometry([pairs_of([("", 0.0, 1.0), ("", 0.0, 2.0)]), pairs_of([("", -1.0, 3.0)])], encode)
+    assert found["sentences"] == 3
+    # East, north and west: cosines 0, 0 and -1.
+    assert found["uniformity"] == pytest.approx(math.log((2 * math.exp(-4) + math.exp(-8)) / 3))
+    assert found["mean_cosine"] == pytest.approx(-1 / 3)
+    assert found["top_energy"] == pytest.approx(2 / 3)
+    assert math.isnan(found["alignment"])  # no pair is above 4
 
 
 @pytest.mark.parametrize(
@@ -341,22 +312,21 @@ def test_spread_worked_out_by_hand(
     spectrum: list[float],
 ) -> None:
     found = spread(np.array(vectors, np.float32))
-    assert found.mean_cosine == pytest.approx(mean_cosine, abs=1e-12)
-    assert found.top_energy == pytest.approx(top_energy)
-    assert found.effective_rank == pytest.approx(effective_rank)
-    assert found.spectrum == pytest.approx(spectrum, abs=1e-6)
+    assert found["mean_cosine"] == pytest.approx(mean_cosine, abs=1e-12)
+    assert found["top_energy"] == pytest.approx(top_energy)
+    assert found["effective_rank"] == pytest.approx(effective_rank)
+    assert found["spectrum"] == pytest.approx(spectrum, abs=1e-6)
 
 
 def test_spread_is_that_of_every_pair_and_of_numpys_singular_values() -> None:
     vectors = np.random.default_rng(1).normal(0.4, 1, (60, 7)).astype(np.float32)
     found = spread(vectors)
-    first, second = np.triu_indices(60, 1)
-    assert found.mean_cosine == pytest.approx(np.mean(_cosines(vectors[first], vectors[second])))
+    assert found["mean_cosine"] == pytest.approx(1 - pdist(vectors.astype(float), "cosine").mean())
     values = np.linalg.svd(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), compute_uv=False)
-    assert found.spectrum == pytest.approx(values / values[0], abs=2e-6)
+    assert found["spectrum"] == pytest.approx(values / values[0], abs=2e-6)
     shares = [float(value) ** 2 / 60 for value in values]
-    assert found.top_energy == pytest.approx(shares[0])
-    assert found.effective_rank == pytest.approx(math.prod(share**-share for share in shares), rel=1e-5)
+    assert found["top_energy"] == pytest.approx(shares[0])
+    assert found["effective_rank"] == pytest.approx(math.prod(share**-share for share in shares), rel=1e-5)
 
 
 def test_a_cosine_is_counted_under_its_gold_score() -> None:
@@ -370,23 +340,9 @@ def test_a_cosine_is_counted_under_its_gold_score() -> None:
     assert {len(bins) for bins in found.values()} == {40}
 
 
-def test_a_pair_without_a_cosine_is_not_in_the_histogram_and_leaves_no_spread() -> None:
-    found = geometry([pairs_of([("", "nowhere", 5.0), ("", 0.5, 2.0)])], encode)
-    assert {name: sum(bins) for name, bins in found.histogram.items()} == {
-        "0-1": 0,
-        "1-2": 0,
-        "2-3": 1,
-        "3-4": 0,
-        "4-5": 0,
-    }
-    assert found.spectrum == []
-    assert math.isnan(found.mean_cosine)
-    assert math.isnan(found.top_energy)
-    assert math.isnan(found.effective_rank)
-
-
-def test_spread_counts_a_sentence_once() -> None:
-    found = geometry([pairs_of([("", 0.0, 1.0), ("", 0.0, 2.0)]), pairs_of([("", -1.0, 3.0)])], encode)
-    # East, north and west: cosines 0, 0 and -1.
-    assert found.mean_cosine == pytest.approx(-1 / 3)
-    assert found.top_energy == pytest.approx(2 / 3)
+def test_a_pair_without_a_cosine_is_not_in_the_histogram_and_leaves_no_geometry() -> None:
+    found = geometry([pairs_of([("", "nowhere", 5.0), ("", 0.5, 5.0), ("", 0.5, 2.0)])], encode)
+    assert [sum(bins) for bins in found["histogram"].values()] == [0, 0, 1, 0, 1]
+    assert found["spectrum"] == []
+    for figure in ("alignment", "uniformity", "mean_cosine", "top_energy", "effective_rank"):
+        assert math.isnan(found[figure]), figure

@@ -12,12 +12,12 @@ from tests.evaldata import FOLDER, needs
 from tests.training.evaluation.pairs import write
 from training.evaluation.encoding import Vectors
 from training.evaluation.report.table import table
+from training.evaluation.sts import Floats
 from training.evaluation.suites import score
 from training.evaluation.tasks import Examples, Task, load
 from training.evaluation.transfer import (
     FOLDS,
     L2,
-    Floats,
     Labels,
     agreement,
     fit,
@@ -49,27 +49,27 @@ LINE_TEST = [(0, "-9 1"), (0, "-2 1"), (1, "2 1"), (0, "9 1")]
 def test_train_and_test_are_scored_with_l2_by_folds() -> None:
     said: list[str] = []
     found = transfer(task(train=split(LINE), test=split(LINE_TEST)), encode, said.append)
-    assert (found.accuracy, found.f1, found.examples, found.dev) == (0.75, None, 4, 1)
-    assert found.l2 == [max(L2)]
-    assert found.protocol == "l2 by 10-fold cross-validation on train, scored on test"
-    assert found.remarks == ["a remark"]
+    assert (found["accuracy"], found["f1"], found["examples"], found["dev"]) == (0.75, None, 4, 1)
+    assert found["l2"] == [max(L2)]
+    assert found["protocol"] == "l2 by 10-fold cross-validation on train, scored on test"
+    assert found["remarks"] == ["a remark"]
     assert said == ["fitting classifiers for TOY"]
 
 
 def test_a_dev_split_chooses_l2() -> None:
     dev = split([(0, "-3 1"), (1, "3 1"), (1, "-4 1"), (0, "-1 1"), (1, "5 1")])
     found = transfer(task(train=split(LINE), dev=dev, test=split(LINE_TEST)), encode)
-    assert (found.accuracy, found.dev, found.examples) == (0.75, 0.8, 4)
-    assert found.protocol == "l2 by dev, scored on test"
+    assert (found["accuracy"], found["dev"], found["examples"]) == (0.75, 0.8, 4)
+    assert found["protocol"] == "l2 by dev, scored on test"
 
 
 def test_without_a_test_split_every_example_is_predicted_once() -> None:
     # 2 of 32 examples sit where the other label is, and each is predicted without itself.
     wrong = [(1, "-2.5 1"), (0, "2.5 1")]
     found = transfer(task(all=split(LINE + wrong)), encode)
-    assert (found.accuracy, found.examples) == (30 / 32, 32)
-    assert len(found.l2) == 10
-    assert found.protocol == "nested 10-fold cross-validation"
+    assert (found["accuracy"], found["examples"]) == (30 / 32, 32)
+    assert len(found["l2"]) == 10
+    assert found["protocol"] == "nested 10-fold cross-validation"
 
 
 @pytest.mark.parametrize(
@@ -86,17 +86,16 @@ def test_pairs_are_told_apart_by_distance_and_product(
     alike: list[tuple[str, str]], unlike: list[tuple[str, str]], tested: list[tuple[str, str]]
 ) -> None:
     train = [(1, *pair) for pair in alike] * 10 + [(0, *pair) for pair in unlike] * 10
-    found = transfer(
-        task(train=split(train), test=split([(1, *tested[0]), (0, *tested[1]), (0, *tested[0])])), encode
-    )
+    test = split([(1, *tested[0]), (0, *tested[1]), (0, *tested[0])])
+    found = transfer(task(train=split(train), test=test), encode)
     # The third is predicted 1 and labelled 0: one true, one false positive, no false negative.
-    assert (found.accuracy, found.f1) == pytest.approx((2 / 3, 2 / 3))
+    assert (found["accuracy"], found["f1"]) == pytest.approx((2 / 3, 2 / 3))
 
 
 def test_a_vector_that_is_no_number_counts_as_0_and_is_told() -> None:
     found = transfer(task(train=split([*LINE, (0, "nan 1")]), test=split([*LINE_TEST, (1, "inf 0")])), encode)
-    assert (found.undefined, found.examples, found.accuracy) == (2, 5, 0.6)
-    assert found.dev > 0.9
+    assert (found["undefined"], found["examples"], found["accuracy"]) == (2, 5, 0.6)
+    assert found["dev"] > 0.9
 
 
 def test_neither_labels_nor_vectors_of_the_test_fold_change_its_classifier() -> None:
@@ -199,12 +198,9 @@ def trec(folder: Path) -> Path:
 
 def test_the_suite_clusters_the_sentences_of_all_splits(tmp_path: Path) -> None:
     found = score(first_letter, trec(tmp_path), ["clustering"])
-    assert found["clustering"]["trec"] == {
-        "accuracy": pytest.approx(24 / 25),  # one NUM lies with ABBR
-        "classes": 6,
-        "sentences": 25,
-        "undefined": 0,
-    }
+    accuracy = pytest.approx(24 / 25)  # one NUM lies with ABBR
+    expected = {"accuracy": accuracy, "classes": 6, "sentences": 25, "undefined": 0}
+    assert found["clustering"]["trec"] == expected
     assert found["clustering"] == score(first_letter, tmp_path, ["clustering"])["clustering"]
     assert "transfer" not in found
     line = next(line for line in table(found).splitlines() if line.startswith("TREC"))
@@ -214,10 +210,8 @@ def test_the_suite_clusters_the_sentences_of_all_splits(tmp_path: Path) -> None:
 def sick(folder: Path) -> Path:
     """The features of a pair show its relation: the same first letter, the next, or another."""
     pairs = ("a x,a y", "b x,b y"), ("a x,b y", "b x,a y"), ("c x,d y", "d x,c y")
-    relations = ("ENTAILMENT", "NEUTRAL", "CONTRADICTION")
-    rows = [
-        (*pair.split(","), relation) for each, relation in zip(pairs, relations, strict=True) for pair in each
-    ]
+    relations = zip(pairs, ("ENTAILMENT", "NEUTRAL", "CONTRADICTION"), strict=True)
+    rows = [(*pair.split(","), relation) for each, relation in relations for pair in each]
     for split in ("train", "trial", "test"):
         write(folder / "sick" / f"{split}.tsv.gz", rows * 6, "sentence1 sentence2 entailment")
     return folder
@@ -241,7 +235,7 @@ def test_the_default_model_on_trec(default_models_dir: Path) -> None:
     encoder = store.open(store.versions()[0].version, threads=1)
     tasks, _ = load(FOLDER)
     found = transfer(tasks["trec"], lambda texts: encoder.encode(texts).vectors)
-    assert found.examples == 500
-    assert found.remarks == []
-    assert found.accuracy == pytest.approx(0.904, abs=0.008)
-    assert found.dev == pytest.approx(0.856, abs=0.003)
+    assert found["examples"] == 500
+    assert found["remarks"] == []
+    assert found["accuracy"] == pytest.approx(0.904, abs=0.008)
+    assert found["dev"] == pytest.approx(0.856, abs=0.003)

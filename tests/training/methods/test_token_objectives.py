@@ -90,12 +90,7 @@ def rtd_by_hand(theirs: Any, module: RtdModule, family: str, h: Tensor, masks: l
     for layer in backbone.encoder.layer:
         x = layer(x, unseen)
     logits = F.linear(x, module.classifier.weight, module.classifier.bias)
-    total, count = torch.zeros(()), 0
-    for row, at in mask.nonzero().tolist():
-        changed = int(replaced[row, at] != original[row, at])
-        total = total - logits[row, at].log_softmax(0)[changed]
-        count += 1
-    return total / count
+    return F.cross_entropy(logits[mask.bool()], (replaced != original)[mask.bool()].long())
 
 
 def rtd_reps(z: Tensor, masks: list[Tokens], dropout: float = 0.0) -> Reps:
@@ -135,18 +130,22 @@ def test_the_generator_has_its_dropout_on(tmp_path: Path) -> None:
     assert len(found) > 1
 
 
+def embedded_by(module: RtdModule) -> list[Tensor]:
+    """What its discriminator reads from now on."""
+    found: list[Tensor] = []
+    encoder: Any = module.discriminator.encoder
+    encoder.register_forward_pre_hook(lambda _module, given: found.append(given[0][0].detach()))
+    return found
+
+
 def test_another_vector_changes_the_answers_about_its_own_text_only(tmp_path: Path) -> None:
     _, _, module = rtd_of(tmp_path / "raw")
     h = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
     other = h.clone()
     other[2] += 1
-    embedded: list[Tensor] = []
-    hook = module.discriminator.encoder.register_forward_pre_hook(
-        lambda _module, given: embedded.append(given[0][0].detach())
-    )
+    embedded = embedded_by(module)
     with torch.no_grad():
         answers = [module._discriminate(ROWS, vectors, 0.0) for vectors in (h, other)]
-    hook.remove()
     moved = (embedded[0] != embedded[1]).any(-1).nonzero()[:, 0].tolist()
     assert moved == [int(ROWS.starts[2])], "the first place of that text, and no other"
     assert torch.equal(embedded[1][ROWS.starts[:-1]], other)
@@ -158,10 +157,7 @@ def test_another_vector_changes_the_answers_about_its_own_text_only(tmp_path: Pa
 def test_the_vector_is_put_in_behind_the_dropout_of_the_embeddings(tmp_path: Path) -> None:
     _, _, module = rtd_of(tmp_path / "raw")
     h = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
-    embedded: list[Tensor] = []
-    module.discriminator.encoder.register_forward_pre_hook(
-        lambda _module, given: embedded.append(given[0][0].detach())
-    )
+    embedded = embedded_by(module)
     module._discriminate(ROWS, h, 0.5)
     assert torch.equal(embedded[0][ROWS.starts[:-1]], h)
     assert (embedded[0] == 0).float().mean() > 0.2, "its dropout is on"
@@ -239,12 +235,8 @@ def next_token_loss(decoder: Any, z: Tensor) -> Tensor:
     """Each token from those before it; the last one of a text has no next."""
     ids, mask = padded(ROWS)
     logits = decoder(input_ids=ids, attention_mask=mask, encoder_hidden_states=z[:, None]).logits
-    losses = [
-        -logits[row, at].log_softmax(0)[ids[row, at + 1]]
-        for row, length in enumerate(mask.sum(1).tolist())
-        for at in range(length - 1)
-    ]
-    return torch.stack(losses).mean()
+    has_next = mask[:, 1:].bool()
+    return F.cross_entropy(logits[:, :-1][has_next], ids[:, 1:][has_next])
 
 
 def test_denoising_is_transformers_own_decoder_with_tied_weights(family: str, tmp_path: Path) -> None:
@@ -315,9 +307,8 @@ def test_a_generator_with_other_words_is_refused(tmp_path: Path) -> None:
 def test_mlm_head_gives_a_base_a_head_and_changes_nothing_else(tmp_path: Path) -> None:
     base = raw_source(tmp_path / "raw", language=False)
     options = Options(precision="fp32", device="cpu", threads=1, steps=6)
-    head = train(
-        load_recipe("mlm-head", {"optim.batch": 32}), build_corpus(TEXTS), base, tmp_path / "head", options
-    )
+    recipe = load_recipe("mlm-head", {"optim.batch": 32})
+    head = train(recipe, build_corpus(TEXTS), base, tmp_path / "head", options)
     before, after = load_file(base / "model.safetensors"), load_file(head.last / "model.safetensors")
     for name, tensor in before.items():
         if name.startswith("pooler."):  # of the pre-training, which no model here has

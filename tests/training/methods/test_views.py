@@ -32,17 +32,7 @@ from tests.training.vocabularies import (
 )
 from training.errors import TrainingError
 from training.methods.recipe import AnyView
-from training.methods.views import (
-    Crop,
-    Cutoff,
-    Delete,
-    Mask,
-    Repeat,
-    Same,
-    Shuffle,
-    Template,
-    View,
-)
+from training.methods.views import Crop, Cutoff, Delete, Mask, Repeat, Same, Shuffle, Template, View
 from training.text.lexicon import Lexicon
 
 TEMPLATE = 'the "{}" is [MASK].'
@@ -198,14 +188,11 @@ def test_a_template_s_bias_has_the_positions_that_its_tokens_have_around_each_te
     assert build_rows(bias) == [empty] * 3  # texts of 0, 1 and 3 tokens
     assert of_text.tolist() == [2, 1, 0, 1, 2]
     assert bias.positions is not None
-    assert bias.positions.reshape(3, 8).tolist() == [
-        [0, 1, 2, 3, 4, 5, 6, 7],
-        [0, 1, 2, 4, 5, 6, 7, 8],
-        [0, 1, 2, 6, 7, 8, 9, 10],
-    ]
+    places = [[0, 1, 2, *range(at, at + 5)] for at in (3, 4, 6)]
+    assert bias.positions.reshape(3, 8).tolist() == places
     for row, of in enumerate(of_text.tolist()):  # as in the text's own row, whose [MASK] it is taken from
-        places = torch.arange(int(tokens.lengths[row]))
-        assert bias.positions.reshape(3, 8)[of].tolist() == [*places[:3], *places[-5:]]
+        whole = torch.arange(int(tokens.lengths[row]))
+        assert places[of] == [*whole[:3], *whole[-5:]]
 
 
 @pytest.mark.parametrize("view", [Mask(1.0), Repeat(1.0), Delete(1.0), Delete(0.0), Crop(0.1)])
@@ -291,9 +278,8 @@ def test_the_rate_is_the_expected_share_and_one_word_always_stays(wordpiece: Lex
         assert min(left) == 1
         expected = [stats.binom.pmf(n, words, 0.4) for n in range(words + 1)]
         expected[1] += expected[0]  # what would have left nothing leaves one
-        assert np.mean(left) == pytest.approx(
-            np.dot(range(words + 1), expected), rel=0.03 if words > 1 else 0
-        )
+        mean = np.dot(range(words + 1), expected)
+        assert np.mean(left) == pytest.approx(mean, rel=0.03 if words > 1 else 0)
     assert [len(row) for row in between(Delete(1.0)(tokens, seeded(), wordpiece))] == [1] * 4000
 
 
@@ -320,8 +306,7 @@ def test_texts_of_a_batch_do_not_change_each_other(wordpiece: Lexicon) -> None:
     tokens = tokens_in(wordpiece, "the rivers, stones", "green ☃ paper", "cat", "", SENTENCE)
     for view in (Delete(0.5), Crop(0.5)):
         for seed in range(20):
-            for old, new in zip(
-                build_rows(tokens), build_rows(view(tokens, seeded(seed), wordpiece)), strict=True
-            ):
+            found = view(tokens, seeded(seed), wordpiece)
+            for old, new in zip(build_rows(tokens), build_rows(found), strict=True):
                 left = iter(old)
                 assert all(id in left for id in new)  # a subsequence

@@ -16,10 +16,7 @@ from tests.training.mining.test_pairs import beir
 from training.__main__ import main
 from training.text.corpus import TRIPLES, read_corpus
 
-
-@pytest.fixture(autouse=True)
-def models_dir(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
+pytestmark = pytest.mark.usefixtures("version")
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
@@ -135,9 +132,8 @@ def test_dedupe_keeps_the_first_of_each_as_it_was(
 def test_dedupe_shows_what_it_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "it is a long text of many words, so that one more full stop is hardly any difference at all to it"
     (tmp_path / "c.txt").write_text(f"{text}\n{text}.\n")
-    assert (
-        main(["mine", "dedupe", "--corpus", str(tmp_path / "c.txt"), "--out", str(tmp_path / "o.txt")]) == 0
-    )
+    given = ["mine", "dedupe", "--corpus", str(tmp_path / "c.txt")]
+    assert main([*given, "--out", str(tmp_path / "o.txt")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("1 texts kept of 2; dropped: 1 near-duplicates, of which 0 share every shingle")
     assert said[1].split()[:3] == [f"{exact(text, text + '.'):.3f}", "kept", "it"]
@@ -147,36 +143,26 @@ def test_dedupe_shows_what_it_dropped(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["dedupe", "--corpus", "{in}", "--out", "{in}"], "is also the file to read: name another file"),
-        (["dedupe", "--corpus", "{in}", "--out", "{dir}/o.jsonl"], "must end as c.txt does"),
-        (
-            ["dedupe", "--corpus", "{in}", "--out", "{dir}/no/o.txt"],
-            "cannot be written: name a file in a folder",
-        ),
-        (["dedupe", "--corpus", "{dir}/none.txt", "--out", "{dir}/o.txt"], "There is no file"),
-        (["pairs", "--corpus", "{in}", "--out", "{dir}/o.jsonl", "--source", "titles"], "has no titles"),
-        (
-            ["lists", "--corpus", "{in}", "--out", "{dir}/o.jsonl"],
-            "no title, heading or first sentence for a query",
-        ),
-        (
-            ["pairs", "--corpus", "{in}", "--out", "{dir}/o.jsonl", "--min-score", "2"],
-            "--min-score must be below",
-        ),
-        (
-            ["negatives", "--beir", "{dir}", "--corpus", "{in}", "--out", "{dir}/o.jsonl"],
-            "--corpus goes with",
-        ),
-        (["negatives", "--pairs", "{in}", "--split", "dev", "--out", "{dir}/o.jsonl"], "--split goes with"),
+        ("dedupe --corpus c.txt --out c.txt", "is also the file to read: name another file"),
+        ("dedupe --corpus c.txt --out o.jsonl", "must end as c.txt does"),
+        ("dedupe --corpus c.txt --out no/o.txt", "cannot be written: name a file in a folder"),
+        ("pairs --corpus c.txt --out o.jsonl --source titles", "has no titles"),
+        ("lists --corpus c.txt --out o.jsonl", "no title, heading or first sentence for a query"),
+        ("pairs --corpus c.txt --out o.jsonl --min-score 2", "--min-score must be below"),
+        ("negatives --beir . --corpus c.txt --out o.jsonl", "--corpus goes with"),
+        ("negatives --pairs c.txt --split dev --out o.jsonl", "--split goes with"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_exit_1(
-    tmp_path: Path, arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "c.txt").write_text("a cat\na dog\n")
-    names = {"{in}": str(tmp_path / "c.txt"), "{dir}": str(tmp_path)}
-    given = [a.replace("{in}", names["{in}"]).replace("{dir}", names["{dir}"]) for a in arguments]
-    assert main(["mine", *given]) == 1
+    assert main(["mine", *arguments.split()]) == 1
     message = capsys.readouterr().err
     assert reason in message
     assert len(message.splitlines()) == 1
@@ -191,17 +177,20 @@ def test_mining_needs_no_torch() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def mined_lists(folder: Path, model: Path, texts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    corpus, out = folder / "c.jsonl", folder / "lists.jsonl"
+    corpus.write_text("".join(json.dumps(text) + "\n" for text in texts))
+    given = ["mine", "lists", "--corpus", str(corpus), "--model", str(model), "--out", str(out)]
+    assert main(given) == 0
+    return rows(out)
+
+
 def test_lists_of_text_alone_are_what_the_recipe_trains_on(tiny_source: Path, tmp_path: Path) -> None:
     texts = [
         {"text": f"the {word} is in the {other}. the {other} sleeps", "title": f"{word} {n}"}
         for n, (word, other) in enumerate(itertools.pairwise(WORDS))
     ]
-    corpus, out = tmp_path / "c.jsonl", tmp_path / "lists.jsonl"
-    corpus.write_text("".join(json.dumps(text) + "\n" for text in texts))
-    assert (
-        main(["mine", "lists", "--corpus", str(corpus), "--model", str(tiny_source), "--out", str(out)]) == 0
-    )
-    found = rows(out)
+    found, out = mined_lists(tmp_path, tiny_source, texts), tmp_path / "lists.jsonl"
     assert len(found) == 2 * len(texts)  # a title and a first sentence each
     assert found[1]["doc_1"] == f"{WORDS[0]} 0 the {WORDS[1]} sleeps"
     run = ["train", "distil-hybrid", "--corpus", str(out), "--base", str(tiny_source), "--steps", "2"]
@@ -216,11 +205,6 @@ def test_a_title_that_no_search_looks_into_is_in_front_of_no_document(
         {"text": f"the {word} is here. it sleeps {n}", "metadata": {"title": f"Title {n}"}}
         for n, word in enumerate(WORDS)
     ]
-    corpus, out = tmp_path / "c.jsonl", tmp_path / "lists.jsonl"
-    corpus.write_text("".join(json.dumps(text) + "\n" for text in texts))
-    assert (
-        main(["mine", "lists", "--corpus", str(corpus), "--model", str(tiny_source), "--out", str(out)]) == 0
-    )
-    found = rows(out)
+    found = mined_lists(tmp_path, tiny_source, texts)
     assert {row["query"] for row in found} >= {f"Title {n}" for n in range(len(texts))}
     assert not any("Title" in row[f"doc_{at}"] for row in found for at in range(1, 9))

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from models.tokens.normalize import Form
-from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import WORDS
 from training.__main__ import main
 from training.mining import corpus_report
@@ -18,8 +17,8 @@ from training.text.corpus import Corpus
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_source(tmp_path_factory.mktemp("tokens") / "tiny") / "tokenizer.json"
+def tokenizer(tiny_source: Path) -> Path:
+    return tiny_source / "tokenizer.json"
 
 
 # Words of the tiny model's vocabulary, each one token.
@@ -39,18 +38,8 @@ def lines(tokenizer: Path, texts: list[str], max_length: int = 16) -> list[str]:
 
 
 def test_the_figures_of_a_small_corpus_by_hand(tokenizer: Path) -> None:
-    corpus = Corpus.of(
-        [
-            "the cat sleeps",
-            "the cat runs",
-            "The cat, the dog",
-            "dog",
-            "天地 ж",
-            "dog",
-            " ",
-        ],
-        "hand",
-    )
+    texts = ["the cat sleeps", "the cat runs", "The cat, the dog", "dog", "天地 ж", "dog", " "]
+    corpus = Corpus.of(texts, "hand")
     found = measure(corpus, tokenizer, max_length=5)
     # Tokens: the cat sleeps = 3, the cat runs = 3, the cat , the dog = 5, dog = 1, 天 地 [UNK] = 3.
     assert dataclasses.astuple(found.tokens) == pytest.approx((1, 3, 3, 4.6, 5))
@@ -150,12 +139,8 @@ def test_a_language_that_the_base_cannot_read(tokenizer: Path) -> None:
     words = ["".join(chance.choices(letters, k=6)) for _ in range(200)]
     russian = [" ".join(chance.choices(words, k=6)) for _ in range(200)]
     unknown, foreign = lines(tokenizer, russian)
-    assert unknown.startswith(
-        "100.0% of the tokens are unknown to the base model: choose one whose vocabulary"
-    )
-    assert foreign.startswith(
-        "100.0% of the letters are Cyrillic, and 0 entries of the base model's vocabulary"
-    )
+    assert unknown.startswith("100.0% of the tokens are unknown to the base model: choose one whose vocab")
+    assert foreign.startswith("100.0% of the letters are Cyrillic, and 0 entries of the base model's vocab")
 
 
 def test_a_vocabulary_with_words_of_the_language_is_fine(tokenizer: Path) -> None:
@@ -201,9 +186,7 @@ def test_the_command_prints_the_figures_and_writes_them(
     content = json.loads(file.read_text())
     assert (content["texts"], content["repeated"], content["blank"], content["batch"]) == (30, 1, 2, 64)
     assert (content["recipe"], content["max_length"], content["tokens"]["median"]) == ("simcse-unsup", 32, 6)
-    assert [f"! {sentence}" for sentence in content["warnings"]] == [
-        line for line in printed.splitlines() if line.startswith("!")
-    ]
+    told = [line.removeprefix("! ") for line in printed.splitlines() if line.startswith("! ")]
+    assert content["warnings"] == told
     assert main([*arguments[:-1], str(corpus)]) == 1
     assert "is also the file to read" in capsys.readouterr().err
-    assert main(["report", "--corpus", str(tmp_path / "none.txt"), "--base", str(tiny_source)]) == 1

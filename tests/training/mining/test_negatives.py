@@ -1,5 +1,6 @@
 """Which candidates become negatives: rule by rule with cosines worked by hand, and whole on a real model."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from models.store import ModelStore
 from tests.training.evaluation.pairs import EAST, encode
 from training.errors import TrainingError
 from training.mining import neighbors
-from training.mining.negatives import Counts, Mined, Rules, mine_negatives
+from training.mining.negatives import Mined, Rules, mine_negatives
 from training.mining.neighbors import highest, mutual_nearest, unit_vectors
 from training.mining.pairs import Labelled
 from training.text.corpus import Corpus
@@ -19,8 +20,8 @@ from training.text.corpus import Corpus
 CANDIDATES = ["0.8", "0.99", "0.77", "0.75", "0.1", "0.5", EAST, "-0.3"]
 
 
-def mined(rules: Rules, positives: list[str] | None = None) -> tuple[list[str], Counts]:
-    counts = Counts()
+def mined(rules: Rules, positives: list[str] | None = None) -> tuple[list[str], Counter[str]]:
+    counts = Counter[str]()
     labelled = Labelled({EAST: positives or ["0.8"]}, CANDIDATES, 0, 0)
     rows = list(mine_negatives(labelled, encode, encode, rules, counts))
     for row in rows:
@@ -34,21 +35,18 @@ def test_the_hardest_below_the_margin_come_first() -> None:
     negatives, counts = mined(Rules(count=3))
     # 0.99 would be a false negative: it is closer to the anchor than the known answer is. 0.77 is too close.
     assert negatives == ["0.75", "0.5", "0.1"]
-    assert counts == Counts(pairs=1, triples=3, above_margin=2)
+    assert counts == Counter(pairs=1, triples=3, above_margin=2)
 
 
-def test_without_a_margin_what_is_no_closer_than_the_positive_is_taken() -> None:
+def test_without_a_margin_what_is_no_closer_is_taken_and_a_wider_one_drops_more() -> None:
     assert mined(Rules(count=2, margin=0))[0] == ["0.77", "0.75"]
-
-
-def test_a_wider_margin_drops_more() -> None:
     negatives, counts = mined(Rules(count=1, margin=0.5))  # 0.4
-    assert (negatives, counts.above_margin) == (["0.1"], 4)
+    assert (negatives, counts["above_margin"]) == (["0.1"], 4)
 
 
 def test_the_margin_of_a_negative_score_is_below_it() -> None:
     labelled = Labelled({EAST: ["-0.5"]}, ["-0.49", "-0.51", "-0.53"], 0, 0)
-    found = list(mine_negatives(labelled, encode, encode, Rules(count=2), Counts()))  # -0.5 - 0.025
+    found = list(mine_negatives(labelled, encode, encode, Rules(count=2), Counter[str]()))  # -0.5 - 0.025
     assert [row.negatives for row in found] == [("-0.53",)]
 
 
@@ -56,18 +54,18 @@ def test_every_known_positive_is_left_out_for_each_of_them() -> None:
     negatives, counts = mined(Rules(count=1), ["0.8", "0.75", "-0.3"])
     # Ceilings 0.76, 0.7125 and -0.315; no candidate is below the last.
     assert negatives == ["0.5", "0.5"]
-    assert (counts.pairs, counts.triples, counts.short, counts.none) == (3, 2, 1, 1)
+    assert (counts["pairs"], counts["triples"], counts["short"], counts["none"]) == (3, 2, 1, 1)
 
 
 def test_skipped_ranks_are_counted_among_candidates_only() -> None:
     negatives, counts = mined(Rules(count=1, skip=3))  # 0.99, 0.77 and 0.75: neither the anchor nor 0.8
-    assert (negatives, counts.passed_over, counts.above_margin) == (["0.5"], 3, 0)
+    assert (negatives, counts["passed_over"], counts["above_margin"]) == (["0.5"], 3, 0)
 
 
 def test_scores_may_be_bounded() -> None:
     negatives, counts = mined(Rules(count=5, max_score=0.6, min_score=0))
     assert negatives == ["0.5", "0.1"]
-    assert (counts.above_margin, counts.above_max, counts.short, counts.none) == (2, 1, 1, 0)
+    assert (counts["above_margin"], counts["above_max"], counts["short"], counts["none"]) == (2, 1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +92,9 @@ def test_a_real_model_gives_what_brute_force_gives(
     monkeypatch.setattr(neighbors, "_BLOCK", block)
     store = ModelStore(tmp_path / "models")
     encoder = store.open(publish(store, tiny_source).version)
-    texts = corpus.texts
-    positives = {texts[at]: [texts[at + 20], texts[at + 40]] for at in range(20)}
-    labelled = Labelled(positives, list(texts[10:]), 0, 0)
+    every = corpus.texts
+    positives = {every[at]: [every[at + 20], every[at + 40]] for at in range(20)}
+    labelled = Labelled(positives, list(every[10:]), 0, 0)
     rules = Rules(count=4, margin=0.02, skip=2)
 
     def vectors(texts: list[str]) -> np.ndarray:
@@ -104,17 +102,15 @@ def test_a_real_model_gives_what_brute_force_gives(
 
     expected = []
     for anchor, answers in positives.items():
-        of = {
-            text: float(vectors([anchor])[0] @ vectors([text])[0])
-            for text in (*labelled.candidates, *answers)
-        }
+        texts = [*labelled.candidates, *answers]
+        of = {text: float(vectors([anchor])[0] @ vectors([text])[0]) for text in texts}
         ranked = sorted(set(labelled.candidates) - {anchor, *answers}, key=lambda text: -of[text])[2:]
         for answer in answers:
             below = [text for text in ranked if of[text] <= 0.98 * of[answer]]
             hardest = tuple(below[:4])
             scores = tuple(of[text] for text in hardest)
             expected += [Mined(anchor, answer, hardest, of[answer], scores)] if hardest else []
-    found = list(mine_negatives(labelled, vectors, vectors, rules, Counts()))
+    found = list(mine_negatives(labelled, vectors, vectors, rules, Counter[str]()))
     assert [row[:3] for row in found] == [row[:3] for row in expected]
     for row, other in zip(found, expected, strict=True):
         assert np.allclose([row[3], *row[4]], [other[3], *other[4]], atol=1e-5)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from models.search.content import Content
+from tests.training.conftest import WORDS
 from tests.training.evaluation.pairs import encode
 from training.errors import NothingToLearn
 from training.evaluation.encoding import Encode, Vectors
@@ -19,14 +20,14 @@ from training.mining.queries import Query, build_queries
 from training.mining.teacher import DEPTH, Listed, lists, spread
 from training.text.corpus import LISTED
 
-WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
 DOCUMENTS = [f"{word} and {WORDS[at - 1]}" for at, word in enumerate(WORDS)]
 
 
 def scorable(queries: Encode, documents: Encode) -> Scorable:
-    return Scorable(
-        None, None, None, queries, queries, documents, lambda content, _: content.text.split(" | "), 64
-    )
+    def split(content: Content, _: int | None) -> list[str]:
+        return content.text.split(" | ")
+
+    return Scorable(None, None, None, queries, queries, documents, split, 64)
 
 
 def listed(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -> list[Listed]:
@@ -89,7 +90,7 @@ def test_what_people_asked_is_ranked_as_the_service_ranks_it() -> None:
     model = scorable(vectors, vectors)
     with closing(WordIndex(documents)) as words:
         passages = get_passages([Content(text) for text in documents], model.split, vectors)
-        expected = [[*each.hybrid] for each in find(queries, vectors(queries), passages, words, DEPTH)]
+        expected = [[*each["hybrid"]] for each in find(queries, vectors(queries), passages, words, DEPTH)]
     found = listed(documents, [Query(query) for query in queries], model)
     for each, ranked in zip(found, expected, strict=True):
         assert each.documents == tuple(documents[place] for place in spread(ranked, LISTED))

@@ -27,15 +27,7 @@ from training.methods.loading import load_encoder
 from training.methods.recipe import load_recipe
 from training.model import packed
 from training.model.dropout import set_dropout
-from training.model.packed import (
-    NAME,
-    build_groups,
-    build_packing,
-    get_attention,
-    pad,
-    run_backbone,
-    unpad,
-)
+from training.model.packed import NAME, build_groups, build_packing, get_attention, pad, run_backbone, unpad
 from training.text.tokens import Tokens, build_tokens
 
 PACKED, PADDED = ("bert", "roberta", "roberta with padding 1"), ("distilbert", "mpnet")
@@ -56,14 +48,10 @@ def build_backbone(folder: Path, family: str) -> Path:
     sizes |= {"intermediate_size": INNER, "max_position_embeddings": 128, "pad_token_id": 1}
     sizes |= {"vocab_size": read_json(folder / "config.json")["vocab_size"]}
     torch.manual_seed(0)
-    model: Any
-    if family == "mpnet":
-        config = transformers.MPNetConfig(**sizes, initializer_range=0.2)
-        model = transformers.MPNetModel(config)
-    else:
-        model = transformers.RobertaModel(transformers.RobertaConfig(**sizes, initializer_range=0.2))
+    of = transformers.MPNetConfig if family == "mpnet" else transformers.RobertaConfig
+    opened: Any = transformers.AutoModel
     with quiet():
-        model.save_pretrained(folder)
+        opened.from_config(of(**sizes, initializer_range=0.2)).save_pretrained(folder)
     return folder
 
 
@@ -135,14 +123,8 @@ def test_a_cpu_pads_texts_to_those_of_like_length_beside_them_only() -> None:
         assert not build_packing(tokens, torch.device("meta")).parts
         return [tuple(part.mask.shape) for part in packing.parts]
 
-    assert shapes(*[10] * 64, *[128] * 40, 600, 5) == [
-        (64, 10),
-        (16, 128),
-        (16, 128),
-        (8, 128),
-        (1, 600),
-        (1, 5),
-    ]
+    parts = [(64, 10), (16, 128), (16, 128), (8, 128), (1, 600), (1, 5)]
+    assert shapes(*[10] * 64, *[128] * 40, 600, 5) == parts
     assert shapes(*[10] * 8, *[128] * 8) == [(8, 10), (8, 128)]
     assert shapes(20, 30, 25, 12, 30) == [(5, 30)]
 

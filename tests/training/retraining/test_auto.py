@@ -38,6 +38,7 @@ KOREAN = [first + second for first in SYLLABLES[:7] for second in SYLLABLES[7:]]
 BETTER = ('require = "not worse"', 'require = "better"')
 
 Auto = Callable[..., int]
+Captured = pytest.CaptureFixture[str]
 
 
 def documents(words: list[str], count: int) -> list[dict[str, str]]:
@@ -62,15 +63,10 @@ def retrain(job: Job) -> Auto:
         found: list[dict[str, str]], *more: tuple[str, str], judged: int = 0, train: str = "steps = 2"
     ) -> int:
         write_documents(place, found, judging(found[:judged]))
+        folders = {"models": job.store.root, "work": job.work, "sets": Path(str(job.data))}
+        judgements = '[judgements]\nfile = "judged.tsv"'
         text = tiny_config(
-            'file = "documents.jsonl"',
-            "anchor",
-            models=job.store.root,
-            work=job.work,
-            sets=Path(str(job.data)),
-            steps=2,
-            batch=4,
-            schedule='[judgements]\nfile = "judged.tsv"',
+            'file = "documents.jsonl"', "anchor", **folders, steps=2, batch=4, schedule=judgements
         )
         lines = [line for line in text.splitlines() if not line.strip().startswith(("recipe", "set ="))]
         text = "\n".join(lines).replace("steps = 2", train)
@@ -110,10 +106,7 @@ def test_what_there_is_decides_what_is_tried(material: Material, expected: list[
         (Material(150, 3, 40, ""), "it takes 30 judged queries (POST /feedback) or 200 documents"),
         (Material(150, 3, 40, "x"), "It takes 1,000 documents to learn tokens from, and there are 150"),
         (Material(5000, 3, 40, "x", takes_tokens=False), "its vocabulary takes no new tokens"),
-        (
-            Material(150, 3, 40, "x", most_read=True),
-            "not the others: x. That is too little: it takes 30 judged",
-        ),
+        (Material(150, 3, 40, "x", most_read=True), "others: x. That is too little: it takes 30 judged"),
     ],
 )
 def test_what_is_missing_is_named(material: Material, says: str) -> None:
@@ -157,14 +150,10 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     found = documents(WORDS, 420)
     assert retrain(found, BETTER, judged=80) == 0
     said = capsys.readouterr()
-    order = [
-        "triples, because",
-        "triples was refused: ",
-        "distil-hybrid, because",
-        "distil-hybrid was refused: ",
-        "search, because",
+    both = [
+        f"{name}{end}" for name in ("triples", "distil-hybrid") for end in (", because", " was refused: ")
     ]
-    places = [said.err.index(words) for words in order]
+    places = [said.err.index(words) for words in (*both, "search, because")]
     assert places == sorted(places)
     assert said.err[: places[-1]].count(f"scoring {active}") == 2, "more queries judge text alone"
     requested = str(job.store.requested())
@@ -252,11 +241,8 @@ def test_a_text_that_the_model_cannot_read_becomes_readable(
     assert retrain(unread_text, *LOOSE, train="minutes = 0.05") == 0
     said = capsys.readouterr()
     assert "adapt, because the model cannot read the text" in said.err
-    [version] = [
-        each.version
-        for each in job.store.versions()
-        if "-adapt-" in each.version and "-search-" not in each.version
-    ]
+    names = [each.version for each in job.store.versions()]
+    [version] = [name for name in names if "-adapt-" in name and "-search-" not in name]
     requested = str(job.store.requested())
     assert version in {requested, job.store.verify(requested).parent}, "its search may be learned as well"
     texts = [each["text"] for each in unread_text]
@@ -281,7 +267,7 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
     job: Job,
     retrain: Auto,
     unread_text: list[dict[str, str]],
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tight = ("mean_fall = 0.1", "mean_fall = 0.0")
@@ -387,12 +373,7 @@ def test_judged_queries_that_are_cross_fitted_take_three_trainings() -> None:
 
 @pytest.mark.parametrize(("few", "times"), [(1, 1), (1000, 3)])
 def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
-    job: Job,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    few: int,
-    times: int,
+    job: Job, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, few: int, times: int
 ) -> None:
     monkeypatch.setattr(halves, "CROSSFIT_GROUPS", few)  # groups held out, from which on one half is enough
     monkeypatch.setattr(advise, "_pace", lambda *_: 1.0)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) 
         ('[corpus]\nfile = "b"\n[gate]\nslower = 2.0\n', "gate.slower must be from 0 to 1, not 2.0."),
         (
             '[corpus]\nfile = "b"\n[gate]\nrequire = "best"\n',
-            "gate.require 'best' is not known; 'better' is. There are:",
+            "require 'best' is not known; 'better' is. There",
         ),
         ('[corpus]\nfile = "b"\ncollections = ["a"]\n', "`collections` goes with `service`"),
         ('[corpus]\nservice = "b"\ncollections = ["a", "*"]\n', "'*' is no name of one"),
@@ -82,7 +83,7 @@ def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) 
         ('[corpus]\nfile = "b"\n[train]\nminutes = inf\n', "train.minutes: input should be a finite number"),
         (
             '[corpus]\nfile = "b"\n[events]\nposition_bias = "x"\n',
-            "events.position_bias: write `estimate` or a number from 0 to 3, not 'x'.",
+            "write `estimate` or a number from 0 to 3, not",
         ),
         ('[corpus]\nfile = "b"\n[events]\nposition_bias = 9\n', "a number from 0 to 3, not 9."),
         ('[corpus]\nfile = "b"\n[events]\nvisitors = 0\n', "events.visitors must be from 1 on, not 0."),
@@ -109,12 +110,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("cron", "0 0 30 2 *"),
-        ("cron", "every night"),
-        ("cron", "99 * * * *"),
-        ("timezone", "Mars"),
-    ],
+    [("cron", "0 0 30 2 *"), ("cron", "every night"), ("cron", "99 * * * *"), ("timezone", "Mars")],
 )
 def test_a_clock_that_there_is_not_is_refused(tmp_path: Path, key: str, value: str) -> None:
     table = config(tmp_path, f'[corpus]\nfile = "b"\n[schedule]\n{key} = "{value}"\n').schedule
@@ -146,15 +142,13 @@ Retrain = Callable[..., int]
 def documents(count: int = 180) -> str:
     rng = random.Random(1)
     texts = (" ".join(rng.choices(WORDS, k=12)) for _ in range(count))
-    return "".join(
-        json.dumps({"id": f"d{at}", "title": text[:20], "text": text}) + "\n" for at, text in enumerate(texts)
-    )
+    rows = ({"id": f"d{at}", "title": text[:20], "text": text} for at, text in enumerate(texts))
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def config_file(job: Job, corpus: str = 'file = "documents.jsonl"', base: str = "active") -> Path:
-    text = tiny_config(
-        corpus, base, models=job.store.root, work=job.work, sets=Path(str(job.data)), steps=3, batch=8
-    )
+    folders: dict[str, Any] = {"models": job.store.root, "work": job.work, "sets": Path(str(job.data))}
+    text = tiny_config(corpus, base, **folders, steps=3, batch=8)
     file = job.store.root.parent / "retrain.toml"
     file.write_text(text, encoding="utf-8")
     return file
@@ -187,12 +181,8 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     report = json.loads((job.store.folder(str(version)) / REPORT).read_bytes())
     counts = report["meta"]["documents"]
     assert counts["all"] == 180
-    assert (
-        sum(
-            counts[name] for name in ("trained_on", "held_out", "held_out_for_dev", "left_out_as_near_copies")
-        )
-        == 180
-    )
+    parts = "trained_on", "held_out", "held_out_for_dev", "left_out_as_near_copies"
+    assert sum(counts[name] for name in parts) == 180
     assert 36 <= counts["held_out"] <= 72
     assert report["meta"]["corpus_report"]["texts"] == counts["trained_on"]
     assert report["candidate"]["own"]["titles"]["queries"] <= counts["held_out"]
@@ -315,20 +305,9 @@ def test_a_number_that_makes_no_sense_is_wrong_usage(job: Job, tmp_path: Path, w
 
 
 def run(job: Job, corpus: Path, *more: str) -> int:
-    given = [
-        "retrain",
-        "--corpus",
-        str(corpus),
-        "--recipe",
-        "simcse-unsup",
-        "--steps",
-        "3",
-        "--least",
-        "2",
-        "--models-dir",
-        str(job.store.root),
-    ]
-    return main([*given, "--precision", "fp32", "--data", str(job.data), *more])
+    fixed = "--recipe simcse-unsup --steps 3 --least 2 --precision fp32".split()
+    folders = ["--models-dir", str(job.store.root), "--data", str(job.data)]
+    return main(["retrain", "--corpus", str(corpus), *fixed, *folders, *more])
 
 
 def test_the_command_answers_0_3_and_4(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,9 +79,8 @@ def test_all_judged_queries_judge_what_learns_from_text_alone(job: Job, config: 
 def test_without_a_gate_nothing_is_held_back(job: Job, config: Config) -> None:
     gathered = gather(config, job.store, silent)
     off = config.model_copy(update={"gate": GateTable(mode="off")})
-    assert len(job_for("crops", gathered, off, job).corpus) > len(
-        job_for("crops", gathered, config, job).corpus
-    )
+    without, by_gate = (job_for("crops", gathered, how, job).corpus for how in (off, config))
+    assert len(without) > len(by_gate)
 
 
 def test_where_few_are_judged_all_of_them_count_as_what_there_is_to_learn_from(
@@ -120,27 +120,14 @@ def test_a_few_queries_alone_do_not_let_stages_train(job: Job, config: Config, t
 
 
 def build_text(*collections: tuple[str, int]) -> Split:
-    return Split(
-        tuple(
-            Document(f"{name}{at}", "", "text", collection=name)
-            for name, count in collections
-            for at in range(count)
-        ),
-        (),
-        {},
-    )
+    named = [(name, f"{name}{at}") for name, count in collections for at in range(count)]
+    return Split(tuple(Document(id, "", "text", collection=name) for name, id in named), (), {})
 
 
-def build_lineage_identity(
-    split: Split, answers: dict[str, list[str]], **how: object
-) -> tuple[Split, Judged]:
+def build_lineage_identity(split: Split, answers: dict[str, list[str]], **how: Any) -> tuple[Split, Judged]:
     ids = {document.id: document.id for document in split.train}
-    found = judged(
-        [Judgment(query, id, True) for query, some in answers.items() for id in some],
-        ids,
-        0.5,
-        **how,  # type: ignore[arg-type]
-    )
+    said = [Judgment(query, id, True) for query, some in answers.items() for id in some]
+    found = judged(said, ids, 0.5, **how)
     return split.moved(found.parts), found
 
 
@@ -205,15 +192,11 @@ def test_both_halves_are_one_search_in_which_each_query_counts_once() -> None:
 
 
 def test_the_queries_of_both_halves_keep_their_order() -> None:
-    halves = [
-        Collection({"d": Content("x"), name: Content("y")}, {name: name}, {name: {name: 1.0}}, 0)
-        for name in "ba"
-    ]
-    corpus = Corpus.of(["a text"], "a text")
-    assert list(queried([Fold(corpus, {"judged": half}, {}) for half in halves])["judged"].queries) == [
-        "b",
-        "a",
-    ]
+    corpus, folds = Corpus.of(["a text"], "a text"), []
+    for name in "ba":
+        half = Collection({"d": Content("x"), name: Content("y")}, {name: name}, {name: {name: 1.0}}, 0)
+        folds.append(Fold(corpus, {"judged": half}, {}))
+    assert list(queried(folds)["judged"].queries) == ["b", "a"]
     assert queried([]) == {}
 
 
@@ -225,16 +208,12 @@ def place(job: Job) -> Path:
     rows = [{"id": f"d{at}", "text": " ".join(rng.choices(WORDS, k=12))} for at in range(260)]
     queried = [(f"{' '.join(rng.choices(WORDS, k=4))} {at}", f"d{at}") for at in range(40)]
     write_documents(place, rows, queried)
+    folders = {"models": job.store.root, "work": job.work, "sets": Path(str(job.data))}
+    judgements = '[judgements]\nfile = "judged.tsv"'
     config = tiny_config(
-        'file = "documents.jsonl"',
-        "active",
-        models=job.store.root,
-        work=job.work,
-        sets=Path(str(job.data)),
-        steps=2,
-        batch=4,
-        schedule='[judgements]\nfile = "judged.tsv"',
-    ).replace("simcse-unsup", "pairs")
+        'file = "documents.jsonl"', "active", **folders, steps=2, batch=4, schedule=judgements
+    )
+    config = config.replace("simcse-unsup", "pairs")
     (place / "retrain.toml").write_text(config, encoding="utf-8")
     return place
 

@@ -54,10 +54,8 @@ def test_a_query_without_a_relevant_document_is_none_and_unknown_ones_are_counte
 
 
 def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
-    said = [
-        Judgment(f"{'Query' if at % 2 else 'query'}   {at // 2}", f"d{at // 2}", True) for at in range(400)
-    ]
-    found = judged(said, {f"d{at}": f"d{at}" for at in range(200)}, 0.5)
+    said = [Judgment(f"{('query', 'Query')[at % 2]}   {at // 2}", f"d{at // 2}", True) for at in range(400)]
+    found = judged(said, MANY, 0.5)
     train, dev, held = ({query.casefold() for query in part} for part in (found.train, found.dev, found.held))
     assert not train & held
     assert not dev & (train | held)
@@ -170,11 +168,8 @@ def test_what_is_not_relevant_is_kept_by_query() -> None:
 
 
 def test_a_judgment_names_the_collection_of_its_document(tmp_path: Path) -> None:
-    lines = write(
-        tmp_path,
-        "j.jsonl",
-        '{"query": "q", "id": "a", "collection": "tickets"}\n{"query": "q", "id": "a"}\n',
-    )
+    content = '{"query": "q", "id": "a", "collection": "tickets"}\n{"query": "q", "id": "a"}\n'
+    lines = write(tmp_path, "j.jsonl", content)
     assert [judgment.id for judgment in judgments_in(lines)] == ["collection:tickets/a", "a"]
 
 
@@ -246,12 +241,8 @@ def test_queries_that_are_nearly_equal_are_on_one_side() -> None:
     relevant = {long.format(at) + mark: [f"{at}{mark}"] for at in range(40) for mark in ("", "?", " !")}
     found = split(relevant)
     for at in range(40):
-        together = {
-            name
-            for name, part in (("train", found.train), ("dev", found.dev), ("judge", found.judge))
-            if any(query.startswith(long.format(at)) for query in part)
-        }
-        assert len(together) == 1
+        sides = found.train, found.dev, found.judge
+        assert sum(any(query.startswith(long.format(at)) for query in part) for part in sides) == 1
     assert split({"Reset  it": ["a"], "reset it": ["b"]}).groups == {"Reset  it": 0, "reset it": 0}
 
 
@@ -266,9 +257,8 @@ def test_new_queries_on_known_documents_move_nothing() -> None:
 
 def test_a_component_that_is_most_of_all_is_cut_and_still_shares_no_answer() -> None:
     rng = random.Random(1)
-    relevant = {
-        f"how do I do {at * 7919}?": rng.sample([f"d{n}" for n in range(300)], 8) for at in range(200)
-    }
+    ids = [f"d{at}" for at in range(300)]
+    relevant = {f"how do I do {at * 7919}?": rng.sample(ids, 8) for at in range(200)}
     found = split(relevant)
     assert 60 < len(found.judge) < 140
     assert len(found.train) > 20

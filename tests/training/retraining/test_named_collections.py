@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from models.manifest import REPORT
 from models.publishing.layout import CARD
 from models.store import ModelStore
+from tests.parts.json_server import json_server
 from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.jobs import as_if_served
@@ -48,13 +47,9 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
             ]
             path = f"/collections/{name}"
             service.client.post(f"{path}/documents", json={"documents": documents}).raise_for_status()
+            queries = [" ".join([*draw.choices(WORDS, k=6), str(at), name]) for at in range(280)]
             judgements = [
-                {
-                    "query": " ".join([*draw.choices(WORDS, k=6), str(number), name]),
-                    "id": f"d{number}",
-                    "relevant": True,
-                }
-                for number in range(280)
+                {"query": each, "id": f"d{at}", "relevant": True} for at, each in enumerate(queries)
             ]
             service.client.post(f"{path}/feedback", json={"feedback": judgements}).raise_for_status()
         yield service
@@ -65,9 +60,7 @@ def config_of(service: Service, file: Path, recipe: str, *names: str) -> Config:
     said = [
         {"collection": name} | {key: row[key] for key in ("query", "id")}
         for name in (NAMES if names == ("*",) else names)
-        for row in service.client.get(f"/collections/{name}/feedback", params={"limit": 1000}).json()[
-            "feedback"
-        ]
+        for row in service.client.get(f"/collections/{name}/feedback?limit=1000").json()["feedback"]
     ]
     file.write_text("\n".join(map(json.dumps, said)))
     return Config(
@@ -108,11 +101,11 @@ def test_rows_and_searches_are_of_the_collections_that_are_named(
 
 def test_the_documents_that_begin_a_run_are_those_of_the_named_collection(service: Service) -> None:
     url = f"http://127.0.0.1:{service.port}"
-    assert (fetch_count(url, ("tickets",)), fetch_count(url, NAMES), fetch_count(url)) == (
+    assert [fetch_count(url, ("tickets",)), fetch_count(url, NAMES), fetch_count(url)] == [
         COUNT,
         2 * COUNT,
         0,
-    )
+    ]
 
 
 @pytest.mark.long
@@ -121,14 +114,8 @@ def test_a_named_collection_is_retrained_on_from_end_to_end(
     job: Job, service: Service, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["retrain", "--from-service", f"http://127.0.0.1:{service.port}", "--collection", "tickets"]
-    given += [
-        "--models-dir",
-        str(as_if_served(job.store.root, service)),
-        "--data",
-        str(job.data),
-        "--recipe",
-        method,
-    ]
+    given += ["--models-dir", str(as_if_served(job.store.root, service)), "--data", str(job.data)]
+    given += ["--recipe", method]
     assert main([*given, "--steps", "2", "--precision", "fp32", "--set", "optim.batch=8"]) in (0, 3)
     said = capsys.readouterr().err
     assert "of the training is kept" in said
@@ -175,9 +162,8 @@ def test_documents_of_the_service_are_held_out_and_judge(
     assert "own titles" in {row["name"] for row in report["rows"]}
     counts = report["meta"]["documents"]
     card = (job.store.folder(refused.version) / CARD).read_text(encoding="utf-8")
-    assert (
-        f"Of the corpus, {counts['trained_on']} documents were there to learn from, and {counts['held_out']}"
-    ) in card
+    learned, held = counts["trained_on"], counts["held_out"]
+    assert f"Of the corpus, {learned} documents were there to learn from, and {held}" in card
 
 
 @pytest.mark.long
@@ -281,21 +267,8 @@ def test_every_command_that_would_use_another_folder_ends_before_it_trains(
 @pytest.fixture
 def old(tiny_models_dir: Path) -> Iterator[str]:
     """A service of an earlier release, with the version that the tiny folder wants."""
-
-    class Old(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = json.dumps({"model_version": ModelStore(tiny_models_dir).requested()}).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with json_server(lambda *_: (200, {"model_version": ModelStore(tiny_models_dir).requested()})) as url:
+        yield url
 
 
 def test_of_a_service_without_an_id_the_active_version_tells(

@@ -253,8 +253,11 @@ def test_a_temporary_work_folder_goes_with_its_process_and_dead_ones_are_swept(
     assert not first.exists()
 
 
+Three = tuple[ModelStore, list[str]]
+
+
 @pytest.fixture
-def three(tmp_path: Path) -> tuple[ModelStore, list[str]]:
+def three(tmp_path: Path) -> Three:
     """The first of three versions is live."""
     versions = published(tmp_path / "models", 3)
     store = ModelStore(tmp_path / "models")
@@ -264,16 +267,15 @@ def three(tmp_path: Path) -> tuple[ModelStore, list[str]]:
 
 @pytest.mark.parametrize("state", [None, {"state": "building", "reason": None}, {"state": "retired"}])
 def test_what_a_person_activated_is_not_overridden_while_it_is_built(
-    three: tuple[ModelStore, list[str]], state: dict[str, str] | None
+    three: Three, state: dict[str, str] | None
 ) -> None:
     store, (active, chosen, candidate) = three
     store.request(chosen, "activate")
     store.write_state({"live": active, "versions": {chosen: state} if state else {}})
     outcome = request(store, active, candidate, None)
     assert not outcome.published
-    assert outcome.reason == (
-        f"{chosen} was activated by hand and is about to go live; it was compared with {active}."
-    )
+    said = f"{chosen} was activated by hand and is about to go live; it was compared with {active}."
+    assert outcome.reason == said
     assert store.requested() == chosen
 
 
@@ -286,7 +288,7 @@ def test_what_a_person_activated_is_not_overridden_while_it_is_built(
     ],
 )
 def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
-    three: tuple[ModelStore, list[str]], kind: Kind, state: dict[str, str | None]
+    three: Three, kind: Kind, state: dict[str, str | None]
 ) -> None:
     store, (active, chosen, candidate) = three
     store.request(chosen, kind)
@@ -298,9 +300,7 @@ def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
     assert store.requested() == candidate
 
 
-def test_what_the_state_says_is_older_than_the_decision_of_a_person(
-    three: tuple[ModelStore, list[str]],
-) -> None:
+def test_what_the_state_says_is_older_than_the_decision_of_a_person(three: Three) -> None:
     """The service is stopped, or has not looked yet: it will honour the decision."""
     store, (active, chosen, candidate) = three
     left = {chosen: {"state": "retired", "reason": "rolled back from"}}
@@ -311,7 +311,7 @@ def test_what_the_state_says_is_older_than_the_decision_of_a_person(
     assert store.requested() == chosen
 
 
-def test_a_search_of_what_a_person_activated_goes_with_it(three: tuple[ModelStore, list[str]]) -> None:
+def test_a_search_of_what_a_person_activated_goes_with_it(three: Three) -> None:
     store, (_, chosen, candidate) = three
     store.request(chosen, "activate")
     assert request(store, chosen, candidate, None).published
@@ -445,9 +445,8 @@ def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(stor
     content = {"meta": {"looks": looks.number, "asked": looks.queried}}
     (store.folder(str(store.requested())) / REPORT).write_text(json.dumps(content), encoding="utf-8")
     assert count_looks(store, {"titles": many}).number == 2
-    assert count_looks(store, both | {"known": searches(9000, 6000)["judged"]}).number == pytest.approx(
-        1.5, abs=0.1
-    )
+    more = both | {"known": searches(9000, 6000)["judged"]}
+    assert count_looks(store, more).number == pytest.approx(1.5, abs=0.1)
 
 
 def test_without_judged_queries_the_others_are_counted(store: ModelStore) -> None:

@@ -48,6 +48,7 @@ from training.text.service import DEFAULT, Searches
 
 Retune = Callable[..., Outcome]
 USUALLY = Searches()
+NOTHING = "Nothing became better by more than luck explains."
 
 
 @pytest.fixture
@@ -70,13 +71,10 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
         clicked: The judged queries are those that dense search answers, by clicks or by feedback.
         key: Key of all judgments.
         """
-        queries = [
-            f"{' '.join(each['text'].split()[4:7])} {at}"
-            if clicked is None
-            else f"{each['title']} {each['text']}"
-            for at, each in enumerate(found)
-        ]
-        queried = [(query, each["id"]) for query, each in zip(queries, found, strict=True)][:judged]
+        queried = []
+        for at, each in enumerate(found[:judged]):
+            words = f"{' '.join(each['text'].split()[4:7])} {at}"
+            queried.append((words if clicked is None else f"{each['title']} {each['text']}", each["id"]))
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
         config = configured(tmp_path, rows, queried, held_out=0.3, least=20)
         gathered = gather(config, job.store, lambda _: None)
@@ -151,9 +149,8 @@ def test_the_search_of_a_pair_is_tuned_as_it_is_served_and_stays_a_pair(
     assert {file for file in both.files if file.startswith("queries/")} <= made.files.keys()
     stored = documents(WORDS, 420)
     assert len(by_student & {each["title"] for each in stored}) > 50
-    assert not any(each["text"] in text for text in by_student for each in stored), (
-        "documents are not its own"
-    )
+    own = [text for text in by_student if any(each["text"] in text for each in stored)]
+    assert own == [], "documents are not its own"
 
 
 def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> None:
@@ -209,10 +206,7 @@ def test_a_search_that_is_refused_again_has_the_newer_report_and_counts_the_look
     before, looks = job.store.names(), []
     for _ in range(2):
         outcome = tuned(judged=160, clicked=False)
-        assert (outcome.published, outcome.reason) == (
-            False,
-            "Nothing became better by more than luck explains.",
-        )
+        assert (outcome.published, outcome.reason) == (False, NOTHING)
         [version] = job.store.names() - before
         assert version == outcome.version
         looks.append(json.loads((job.store.folder(version) / REPORT).read_bytes())["meta"]["looks"])
@@ -266,9 +260,8 @@ def test_where_no_document_is_split_no_length_is_tried_and_none_is_forgotten(
     job: Job, tuned: Retune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     active = str(job.store.requested())
-    learned = with_search(
-        job.store, active, {DEFAULT: SearchDefaults(mode="dense", weight=1, passage_tokens=32)}
-    )
+    search = SearchDefaults(mode="dense", weight=1, passage_tokens=32)
+    learned = with_search(job.store, active, {DEFAULT: search})
     job.store.write_state({"live": active})
     job.store.request(learned)
     monkeypatch.setattr(tuning, "_LENGTHS", (32,))
@@ -417,7 +410,7 @@ def test_a_collection_whose_halves_cannot_choose_is_not_judged_by_another() -> N
 def test_clicks_guard_and_do_not_hide_what_was_never_shown(job: Job, tuned: Retune) -> None:
     """All answers are what dense search found already: another search can gain nothing there, or lose."""
     refused = tuned(judged=160, clicked=False)
-    assert (refused.published, refused.reason) == (False, "Nothing became better by more than luck explains.")
+    assert (refused.published, refused.reason) == (False, NOTHING)
     outcome = tuned(judged=160, clicked=True)
     assert outcome.published, outcome.reason
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
@@ -441,19 +434,12 @@ def _scores(means: dict[float, float], spread: float, queries: int, shorter: flo
 
 @pytest.mark.parametrize(
     ("reads", "lengths"),
-    [
-        (0, (None,)),
-        (64, (None,)),
-        (128, (None, 128)),
-        (256, (None, 64, 256)),
-        (512, (None, 64, 128, 512)),
-        (8192, (None, 64, 128, 512, 8192)),
-    ],
+    [(0, ()), (64, ()), (128, (128,)), (256, (64, 256)), (512, (64, 128, 512)), (8192, (64, 128, 512, 8192))],
 )
 def test_lengths_are_those_that_the_model_reads_and_no_two_are_the_same(
-    reads: int, lengths: tuple[int | None, ...]
+    reads: int, lengths: tuple[int, ...]
 ) -> None:
-    assert list_lengths(reads) == lengths
+    assert list_lengths(reads) == (None, *lengths)
 
 
 def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:

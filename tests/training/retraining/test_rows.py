@@ -71,11 +71,7 @@ def test_texts_are_the_documents() -> None:
 def test_pairs_are_judged_queries_and_titles_with_their_text() -> None:
     corpus = build_corpus(PAIRS, DOCUMENTS, JUDGED, never, 1)
     rows = list(zip(corpus.texts[::2], corpus.texts[1::2], strict=True))
-    assert rows == [
-        ("Alpha", "first text"),
-        ("Gamma", "third text"),
-        ("which is second?", "second text"),
-    ]
+    assert rows == [("Alpha", "first text"), ("Gamma", "third text"), ("which is second?", "second text")]
 
 
 def test_triples_have_the_negative_that_the_model_finds_nearest_below_the_margin() -> None:
@@ -97,24 +93,25 @@ def test_triples_have_the_negative_that_the_model_finds_nearest_below_the_margin
     ]
 
 
+def placed(vectors: dict[str, list[float]], other: list[float]) -> Scorable:
+    """A model that gives these vectors, and `other` to any other text."""
+
+    def of(texts: list[str]) -> np.ndarray:
+        return np.array([vectors.get(text, other) for text in texts], np.float32)
+
+    return model(of, of)
+
+
 def test_a_document_that_begins_with_its_title_is_no_negative_of_itself() -> None:
     documents = [Document("a", "Alpha", "Alpha: first text"), Document("b", "", "second text")]
     vectors = {"Alpha: first text": [0.5, 0.86], "first text": [1.0, 0.0], "second text": [0.4, 0.91]}
-
-    def of(texts: list[str]) -> np.ndarray:
-        return np.array([vectors.get(text, [1.0, 0.0]) for text in texts], np.float32)
-
-    corpus = build_corpus(TRIPLES, documents, {}, lambda: model(of, of), 2)
+    corpus = build_corpus(TRIPLES, documents, {}, lambda: placed(vectors, [1.0, 0.0]), 2)
     assert corpus.texts == ("Alpha", "first text", "second text")
 
 
 def test_the_negatives_of_a_pair_are_one_row() -> None:
     vectors = {"first text": [1.0, 0.0], "second text": [0.6, 0.8], "third text": [0.8, 0.6]}
-
-    def of(texts: list[str]) -> np.ndarray:
-        return np.array([vectors.get(text, [1.0, 0.0]) for text in texts], np.float32)
-
-    corpus = build_corpus(TRIPLES, DOCUMENTS, {}, lambda: model(of, of), 2)
+    corpus = build_corpus(TRIPLES, DOCUMENTS, {}, lambda: placed(vectors, [1.0, 0.0]), 2)
     assert corpus.columns == 4
     assert corpus.texts == (
         *("Alpha", "first text", "third text", "second text"),
@@ -131,10 +128,8 @@ def test_without_titles_and_judgments_there_is_no_pair() -> None:
 
 def test_nothing_that_judges_is_trained_on_however_it_is_written() -> None:
     withheld = {"alpha", "third text"}  # a query that was held out is a title here, a held-out text a text
-    assert build_corpus(TEXTS, DOCUMENTS, JUDGED, never, 1, withheld).texts == (
-        "first  text",
-        "second text",
-    )
+    texts = build_corpus(TEXTS, DOCUMENTS, JUDGED, never, 1, withheld).texts
+    assert texts == ("first  text", "second text")
     corpus = build_corpus(PAIRS, DOCUMENTS, JUDGED, never, 1, withheld)
     assert corpus.texts == ("which is second?", "second text")
 
@@ -201,14 +196,13 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
     somehow = drawn()
 
     queried = {"two": ["where is the bridge", "Held  out"], "gone": ["nobody"]}
-    corpus = build_corpus(
-        LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"}, queried=queried
-    )
+    by = model(somehow, somehow)
+    corpus = build_corpus(LISTS, documents, {}, lambda: by, 1, {"held out"}, queried=queried)
     assert corpus.texts[0] == "where is the bridge"
     assert len(corpus.texts) == 9
     assert {text.split()[0] for text in corpus.texts[1:]} == {"two"}
     with pytest.raises(NothingToLearn):
-        build_corpus(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"})
+        build_corpus(LISTS, documents, {}, lambda: by, 1, {"held out"})
 
 
 def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those_of_people_first(
@@ -242,14 +236,11 @@ def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
 def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_mined() -> None:
     documents = [*DOCUMENTS, Document("d", "", "fourth text"), Document("e", "", "second  text")]
     vectors = {"second text": [0.6, 0.8], "first text": [0.6, 0.8], "third text": [0.8, 0.6]}
-
-    def of(texts: list[str]) -> np.ndarray:
-        return np.array([vectors.get(text, [0.0, 1.0]) for text in texts], np.float32)
-
+    by = placed(vectors, [0.0, 1.0])
     said = {"which is second?": ["d", "e", "held out"], "Alpha": ["c"], "nobody asked": ["a"]}
 
     def row(negatives: int) -> tuple[str, ...]:
-        found = build_corpus(TRIPLES, documents, JUDGED, lambda: model(of, of), negatives, not_relevant=said)
+        found = build_corpus(TRIPLES, documents, JUDGED, lambda: by, negatives, not_relevant=said)
         rows = [found.texts[at : at + found.columns] for at in range(0, len(found.texts), found.columns)]
         [of_query] = [row for row in rows if row[0] == "which is second?"]
         return of_query[1:]
@@ -259,14 +250,10 @@ def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_min
 
 
 def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
-    def of(texts: list[str]) -> np.ndarray:
-        return np.ones((len(texts), 2), np.float32)
-
-    said = [None, {}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
+    said: list[dict[str, list[str]]] = [{}, {}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
+    by, always = placed({}, [1.0, 1.0]), {"Alpha": ["c"]}
     digests = [
-        build_corpus(
-            TRIPLES, DOCUMENTS, JUDGED, lambda: model(of, of), 1, not_relevant={"Alpha": ["c"]} | (each or {})
-        ).digest
+        build_corpus(TRIPLES, DOCUMENTS, JUDGED, lambda: by, 1, not_relevant=always | each).digest
         for each in said
     ]
     assert digests[0] == digests[1]
@@ -294,14 +281,9 @@ def test_lists_are_mined_in_the_quickest_nearly_exact_form_unless_all_is_fp32(
         return encoder
 
     monkeypatch.setattr(ModelStore, "open", open_and_note)
-    config = Config.model_validate(
-        {
-            "corpus": {"file": tmp_path / "documents.jsonl"},
-            "train": {"recipe": "distil-hybrid", "precision": precision},
-            "gate": {"data": job.data},
-            "folders": {"models": job.store.root, "work": job.work},
-        }
-    )
+    tables: dict[str, Any] = {"corpus": {"file": tmp_path / "documents.jsonl"}, "gate": {"data": job.data}}
+    tables["train"] = {"recipe": "distil-hybrid", "precision": precision}
+    config = Config.model_validate(tables)
     prepare(config, load_recipe("distil-hybrid", {}), job.store, job.work, lambda line: None)
     assert opened == [form]
 
@@ -374,7 +356,8 @@ def test_a_damaged_run_or_one_of_another_release_is_begun_anew(
 ) -> None:
     queried = of_triples(job, triples())
     for damage in ("checkpoint", "release"):
-        stopped(replace(queried, recipe=replace(queried.recipe, seed=len(damage))), monkeypatch)
+        damaged = replace(queried, recipe=replace(queried.recipe, seed=len(damage)))
+        stopped(damaged, monkeypatch)
         [run] = job.work.glob("*/run")
         if damage == "checkpoint":
             (run / "checkpoint.safetensors").write_bytes(b"nothing")
@@ -383,9 +366,7 @@ def test_a_damaged_run_or_one_of_another_release_is_begun_anew(
             del known["precision"]
             (run / "run.json").write_text(json.dumps(known))
         said: list[str] = []
-        assert retrain(
-            replace(queried, recipe=replace(queried.recipe, seed=len(damage))), said.append
-        ).published
+        assert retrain(damaged, said.append).published
         [why] = [words for words in said if "training begins anew" in words]
         assert {"checkpoint": "is not a checkpoint", "release": "lacks precision"}[damage] in why
         shutil.rmtree(job.work)
@@ -406,11 +387,8 @@ def test_a_run_of_a_release_that_did_not_note_its_rows_goes_on(
 
 def config_of(job: Job, recipe: str) -> Config:
     file = job.store.root.parent / "documents.jsonl"
-    found = enumerate(itertools.permutations(WORDS, 3))
-    rows = [
-        {"id": str(at), "title": f"{a} {at}", "text": f"{b} {c} {a} {at}."}
-        for at, (a, b, c) in itertools.islice(found, 0, 2000, 11)
-    ]
+    found = itertools.islice(enumerate(itertools.permutations(WORDS, 3)), 0, 2000, 11)
+    rows = [{"id": str(at), "title": f"{a} {at}", "text": f"{b} {c} {a} {at}."} for at, (a, b, c) in found]
     file.write_text("\n".join(map(json.dumps, rows)))
     return Config(corpus=CorpusTable(file=file, least=20), train=TrainTable(recipe=recipe, steps=2))
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import pytest
 
 from models.engines.opening import has_int8
 from models.files.retrainings import PROGRESS, read_progress, read_runs
+from tests.parts.json_server import json_server
 from tests.waiting import until
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable
@@ -49,9 +49,8 @@ def small(
     **table: Any,
 ) -> Small:
     given = {"cron": "* * * * * *", "jitter_seconds": 0} | table
-    config = Config.model_validate(
-        {"corpus": corpus or {"file": "x.txt"}, "schedule": given, "folders": {"models": folder}}
-    )
+    tables = {"corpus": corpus or {"file": "x.txt"}, "schedule": given, "folders": {"models": folder}}
+    config = Config.model_validate(tables)
     jumping: dict[str, Any] = {"wall": wall, "look_seconds": 0.01} if wall else {}
     made = kind(folder / "retrain.toml", config, **jumping)
     made.code = code
@@ -169,23 +168,9 @@ def test_a_run_that_takes_too_much_memory_ends_and_threads_are_bounded(tmp_path:
 
 def test_new_documents_begin_a_run_before_the_clock_does(tmp_path: Path) -> None:
     counts = [100]
-
-    class Service(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = json.dumps({"count": counts[0]}).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Service) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        corpus = {"service": f"http://127.0.0.1:{server.server_port}"}
+    with json_server(lambda *_: (200, {"count": counts[0]})) as url:
         often: dict[str, Any] = {"cron": "0 0 1 1 *", "new_documents": 50, "poll_seconds": 0.1}
-        with started(small(tmp_path, "raise SystemExit(0)", corpus, **often)):
+        with started(small(tmp_path, "raise SystemExit(0)", {"service": url}, **often)):
             until(lambda: read_runs(tmp_path).get("documents") == 100)
             counts[0] = 149
             time.sleep(0.5)
@@ -198,7 +183,6 @@ def test_new_documents_begin_a_run_before_the_clock_does(tmp_path: Path) -> None
             assert read_runs(tmp_path)["runs"] == {"published": 1}
             counts[0] = 20  # deleted: counted from there
             until(lambda: read_runs(tmp_path)["documents"] == 20)
-        server.shutdown()
 
 
 class Wall:
@@ -209,6 +193,9 @@ class Wall:
 
     def __call__(self) -> datetime:
         return self.now
+
+
+BERLIN = {"timezone": "Europe/Berlin"}
 
 
 def runs_of(folder: Path) -> int:
@@ -236,24 +223,14 @@ def runs_of(folder: Path) -> int:
         ("30 3 * * *", ["2026-11-22T03:30:01", "2026-11-22T03:29:59", "2026-11-22T03:30:02"], 1, {}),
         # Every hour, and set back before all of the runs: none of them comes twice.
         ("0 * * * *", ["T04:01", "T05:01", "T06:01", "T03:30", "T04:01", "T05:01", "T06:01"], 3, {}),
-        (
-            "0 * * * *",
-            ["T04:01", "T05:01", "T04:30", "T05:01", "T03:30", "T04:01", "T05:01", "T06:01"],
-            3,
-            {},
-        ),
+        ("0 * * * *", "T04:01 T05:01 T04:30 T05:01 T03:30 T04:01 T05:01 T06:01".split(), 3, {}),
         # A run that jitter delays, and set back meanwhile: by less than that, and by more; and after it.
         ("5 3 * * *", ["T03:08", "T03:06", "T03:16"], 1, {"jitter_seconds": 600}),
         ("5 3 * * *", ["T03:08", "T03:06", "T03:09", "T03:05", "T03:16"], 1, {"jitter_seconds": 600}),
         ("5 3 * * *", ["T03:08", "T03:03", "T03:16"], 1, {"jitter_seconds": 600}),
         ("5 3 * * *", ["T03:16", "T03:08", "T03:16"], 1, {"jitter_seconds": 600}),
         # Half past two comes twice in the night of winter time, and both are due.
-        (
-            "30 * * * *",
-            [f"2027-10-31T{at}" for at in ("00:29", "00:31", "01:31")],
-            3,
-            {"timezone": "Europe/Berlin"},
-        ),
+        ("30 * * * *", [f"2027-10-31T{at}" for at in ("00:29", "00:31", "01:31")], 3, BERLIN),
     ],
 )
 def test_what_came_due_while_the_clock_jumped_runs_once(

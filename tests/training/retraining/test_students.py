@@ -26,6 +26,7 @@ from training.retraining.one import Job, retrain
 from training.retraining.students import find_start, find_teacher
 from training.text.corpus import Corpus
 
+DISTIL = load_recipe("distil", {"student.layers": 1, "optim.lr": 3e-3, "optim.batch": 8})
 LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, drift=1)
 
 
@@ -77,15 +78,13 @@ def test_what_would_be_slower_than_a_student_or_a_pair_is_refused_before_it_is_t
 ) -> None:
     job, _, student, both = studied
     job.store.request(student)
-    with pytest.raises(
-        NothingToLearn, match=f"{student} is a student, and simcse-unsup would train a model as"
-    ):
+    said = f"{student} is a student, and simcse-unsup would train a model as"
+    with pytest.raises(NothingToLearn, match=said):
         retrain(job)
     job.store.request(both)
     for base in ("anchor", "active"):
-        with pytest.raises(
-            NothingToLearn, match=f"{both} is a pair, .*gate.slower = 1, and it may be slower"
-        ):
+        said = f"{both} is a pair, .*gate.slower = 1, and it may be slower"
+        with pytest.raises(NothingToLearn, match=said):
             retrain(replace(job, base=base))
     assert not job.work.exists()
 
@@ -112,10 +111,9 @@ def test_distil_is_accepted_for_its_speed_and_distils_the_teacher_again(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = job.store.versions()[0]
-    changes: dict[str, Any] = {"student.layers": 1, "optim.lr": 3e-3, "optim.batch": 8}
     paces = [{"texts_per_second": 100.0, "megabytes": 2.0}, {"texts_per_second": 190.0, "megabytes": 1.0}]
     monkeypatch.setattr(one, "costs", lambda *_: (paces[0], paces[-1]))
-    queried = replace(job, recipe=load_recipe("distil", changes), thresholds=LOOSE, base="anchor")
+    queried = replace(job, recipe=DISTIL, thresholds=LOOSE, base="anchor")
     outcome = retrain(replace(queried, require="faster"))
     assert outcome.published, outcome.reason
     student = job.store.verify(str(outcome.version))
@@ -127,9 +125,8 @@ def test_distil_is_accepted_for_its_speed_and_distils_the_teacher_again(
     again = retrain(replace(queried, corpus=more, require="not worse"))
     second = job.store.verify(str(again.version))
     assert (second.lineage[TEACHER], second.parent) == (teacher.fingerprint, teacher.version)
-    slower = retrain(
-        replace(queried, corpus=Corpus.of([*more.texts, "and another"], "most"), require="faster")
-    )
+    most = Corpus.of([*more.texts, "and another"], "most")
+    slower = retrain(replace(queried, corpus=most, require="faster"))
     assert not slower.published
     assert "It is not faster by 80%: +0% texts per second." in slower.reason
     both = pair(job.store, teacher.version, student.version).query_encoder
@@ -142,7 +139,6 @@ def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_o
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = job.store.versions()[0]
-    changes: dict[str, Any] = {"student.layers": 1, "optim.lr": 3e-3, "optim.batch": 8}
     paces = [{"queries_per_second": 100.0, "megabytes": 2.0}, {"queries_per_second": 190.0, "megabytes": 3.0}]
     timed: list[str] = []
 
@@ -155,14 +151,7 @@ def test_a_pair_is_judged_as_it_would_be_served_and_a_second_one_has_a_student_o
 
     monkeypatch.setattr(one, "costs", costs)
     limits = LOOSE.model_copy(update={"larger": 1})
-    queried = replace(
-        job,
-        recipe=load_recipe("distil", changes),
-        thresholds=limits,
-        base="anchor",
-        require="faster",
-        pair=True,
-    )
+    queried = replace(job, recipe=DISTIL, thresholds=limits, base="anchor", require="faster", pair=True)
     outcome = retrain(queried)
     assert outcome.published, outcome.reason
     both = job.store.verify(str(outcome.version))
@@ -191,9 +180,8 @@ def test_a_pair_of_a_base_that_is_not_published_is_refused_before_it_is_trained(
     job: Job, tiny_source: Path
 ) -> None:
     recipe = load_recipe("distil", {"student.layers": 1})
-    with pytest.raises(
-        TrainingError, match=r"train\.pair needs a published version to distil, and .* is none"
-    ):
+    said = r"train\.pair needs a published version to distil, and .* is none"
+    with pytest.raises(TrainingError, match=said):
         retrain(replace(job, recipe=recipe, base=str(tiny_source), pair=True))
     assert not job.work.exists()
 

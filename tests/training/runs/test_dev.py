@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from models.publishing.publish import publish
 from models.store import ModelStore
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import Run
@@ -33,16 +34,17 @@ from training.runs.mix import SHARES, best, between
 from training.runs.record import FILE_NAME, MAX_POINTS, read_curve
 from training.text.corpus import Corpus
 
+PAIRS = {
+    ("river", "river stone"): 4.0,
+    ("cat", "dog"): 1.0,
+    ("cat dog", "dog cat"): 5.0,
+    ("a", "window"): 0.0,
+}
+
 
 def write_dev(data: Path) -> Path:
     rows = ["genre\tscore\tsentence1\tsentence2"]
-    pairs = [
-        ("river", "river stone", 4.0),
-        ("cat", "dog", 1.0),
-        ("cat dog", "dog cat", 5.0),
-        ("a", "window", 0.0),
-    ]
-    rows += [f"x\t{score}\t{first}\t{second}" for first, second, score in pairs]
+    rows += [f"x\t{score}\t{first}\t{second}" for (first, second), score in PAIRS.items()]
     (data / "stsb").mkdir(parents=True)
     (data / "stsb" / "dev.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
     return data
@@ -52,10 +54,8 @@ def assert_best_is_step_4(result: Result, run: Run, monkeypatch: pytest.MonkeyPa
     """Of the same run, stopped there."""
     stop_after(monkeypatch, 4)
     stopped = load_file(run("four").out / "checkpoint.safetensors")
-    best = load_file(result.best / "model.safetensors")
-    assert all(
-        np.array_equal(array, stopped[f"model.encoder.backbone.{name}"]) for name, array in best.items()
-    )
+    for name, array in load_file(result.best / "model.safetensors").items():
+        assert np.array_equal(array, stopped[f"model.encoder.backbone.{name}"])
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,9 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(
     still = replace(recipe, optim=replace(recipe.optim, lr=0.0))
     result = run("out", data=write_dev(tmp_path / "data"), recipe=still, steps=1)
     # By ranks: the model's own vectors of the four pairs, computed by the published path.
-    from models.publishing.publish import publish
-    from models.store import ModelStore
-
     store = ModelStore(tmp_path / "models")
     encoder = store.open(publish(store, tiny_source).version)
-    pairs = [("river", "river stone"), ("cat", "dog"), ("cat dog", "dog cat"), ("a", "window")]
-    cosines = [float(np.dot(*encoder.encode(pair).vectors)) for pair in pairs]
+    cosines = [float(np.dot(*encoder.encode(pair).vectors)) for pair in PAIRS]
     ranks, gold = np.argsort(np.argsort(cosines)), np.array([2, 1, 3, 0])
     assert result.dev[1] == pytest.approx(1 - 6 * np.sum((ranks - gold) ** 2) / (4 * 15), abs=1e-9)
 
@@ -220,14 +216,9 @@ def test_weights_are_a_share_of_the_way() -> None:
 
 @pytest.mark.parametrize(
     ("means", "kept"),
-    [
-        ((0.3, 0.3, 0.3, 0.3), 1.0),  # a tie
-        ((0.3, 0.4, 0.5, 0.6), 1.0),
-        ((0.3, 0.5, 0.4, 0.1), 0.5),
-        ((0.3, 0.5, 0.4, 0.5), 1.0),
-    ],
+    [((3, 3, 3, 3), 1.0), ((3, 4, 5, 6), 1.0), ((3, 5, 4, 1), 0.5), ((3, 5, 4, 5), 1.0)],
 )
-def test_the_best_share_is_kept_and_of_equal_ones_the_largest(means: tuple[float, ...], kept: float) -> None:
+def test_the_best_share_is_kept_and_of_equal_ones_the_largest(means: tuple[int, ...], kept: float) -> None:
     assert best(dict(zip(SHARES, means, strict=True))) == kept
 
 
@@ -251,9 +242,8 @@ def test_a_run_ends_with_the_share_that_searches_choose(
     choose = Peak(0.5)
     result = run("out", steps=6, choose=choose, precision=precision)
     assert choose.requested == len(SHARES)
-    base, best, last = (
-        load_file(folder / "model.safetensors") for folder in (tiny_source, result.best, result.last)
-    )
+    folders = tiny_source, result.best, result.last
+    base, best, last = (load_file(folder / "model.safetensors") for folder in folders)
     for name, tensor in best.items():
         assert tensor == pytest.approx((base[name] + last[name]) / 2, abs=1e-6), name
     assert len({vectors.tobytes() for vectors in choose.vectors}) == len(SHARES)
@@ -300,21 +290,14 @@ def test_what_came_after_a_lost_step_is_drawn_once(tmp_path: Path) -> None:
         {"event": "share", "share": 0.5},
         {"event": "end", "step": 20, "loss": 2.5},
     )
-    assert read_curve(tmp_path / "run") == {
-        "loss": [(10, 3.0), (20, 2.5)],
-        "dev": [(10, 0.5)],
-        "dev_name": "stsb_dev",
-    }
+    loss = [(10, 3.0), (20, 2.5)]
+    assert read_curve(tmp_path / "run") == {"loss": loss, "dev": [(10, 0.5)], "dev_name": "stsb_dev"}
 
 
 def test_stages_follow_each_other_by_their_numbers(tmp_path: Path) -> None:
     for number in (1, 2, 10):
-        recorded(
-            tmp_path / f"{number}-mlm",
-            {"event": "start", "steps": 5},
-            step(5, float(number)),
-            {"event": "end", "step": 5},
-        )
+        start, end = {"event": "start", "steps": 5}, {"event": "end", "step": 5}
+        recorded(tmp_path / f"{number}-mlm", start, step(5, float(number)), end)
     assert read_curve(tmp_path)["loss"] == [(5, 1.0), (10, 2.0), (15, 10.0)]
 
 

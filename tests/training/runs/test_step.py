@@ -34,6 +34,7 @@ from training.runs.step import Step, Trainer, _uniformity, rate
 from training.text.corpus import TEXTS, Corpus
 from training.text.tokens import Tokens, build_tokens
 
+HEADS = ["simcse-unsup-mlm", "mlm", "diffcse", "tsdae"]
 NO_STEPS = ["first-last", "static-average", "whitening", "all-but-the-top", "static-max", "power-means"]
 
 
@@ -251,11 +252,8 @@ def gradients_of(
     encoder.zero_grad()
     torch.manual_seed(3)
     loss = backward(lambda rows: encoder(rows, 0.3).pooled)
-    return loss.item(), {
-        name: parameter.grad.clone()
-        for name, parameter in encoder.named_parameters()
-        if parameter.grad is not None
-    }
+    found = {name: each.grad for name, each in encoder.named_parameters() if each.grad is not None}
+    return loss.item(), {name: gradient.clone() for name, gradient in found.items()}
 
 
 def in_chunks(encode: Callable[[Tokens], Tensor]) -> Tensor:
@@ -334,22 +332,14 @@ def test_steps_in_chunks_are_the_steps_of_the_whole_batch(tmp_path: Path, case: 
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [
-        ("simcse-unsup-mlm", {}),
-        ("mlm", {}),
-        ("diffcse", {}),
-        ("tsdae", {}),
-        ("simcse-unsup", {"fixed_mask": True}),
-    ],
+    [*((name, {}) for name in HEADS), ("simcse-unsup", {"fixed_mask": True})],
 )
 def test_what_reads_more_than_vectors_refuses_chunks_and_leaves_nothing(
     run: Run, tmp_path: Path, name: str, changes: dict[str, Any]
 ) -> None:
     given = {"recipe": load_recipe(name, changes), "base": raw_source(tmp_path / "raw")}
-    with pytest.raises(
-        TrainingError,
-        match=f"The recipe {name} reads more than vectors, or encodes view by view: its batch cannot",
-    ):
+    said = f"The recipe {name} reads more than vectors, or encodes view by view: its batch cannot"
+    with pytest.raises(TrainingError, match=said):
         run("out", **given, chunk=2)
     assert not (tmp_path / "out").exists()
 
@@ -359,40 +349,26 @@ SIMCSE = load_recipe("simcse-unsup")
 EASY = {"dropout": 0.0, "objectives": [{"name": "info_nce", "tau": 0.001}]}
 
 
-@pytest.mark.parametrize("steps", [LOOK, 1000])
-def test_only_a_run_whose_first_steps_are_all_easy_is_ended(steps: int) -> None:
+@pytest.mark.parametrize(("steps", "looked"), [(LOOK, LOOK), (1000, LOOK), (2, 2)])
+def test_only_a_run_whose_first_steps_are_all_easy_is_ended(steps: int, looked: int) -> None:
     easy = Saturation(SIMCSE, steps)
-    for number in range(1, LOOK):
+    for number in range(1, looked):
         easy.seen(number, SATURATED / 2)
-    with pytest.raises(NothingToLearn, match=r"The loss was 0\.005 at most in the first 10 steps: "):
-        easy.seen(LOOK, SATURATED / 3)
+    with pytest.raises(NothingToLearn, match=rf"The loss was 0\.005 at most in the first {looked} steps: "):
+        easy.seen(looked, SATURATED / 3)
 
 
-@pytest.mark.parametrize("hard", [1, 5, LOOK])
-def test_one_step_that_has_something_to_learn_lets_a_run_go_on(hard: int) -> None:
-    watched = Saturation(SIMCSE, 1000)
-    for number in range(1, 500):
-        watched.seen(number, SATURATED if number == hard else 0.0)
-
-
-def test_a_loss_that_falls_later_has_taught_something() -> None:
-    watched = Saturation(SIMCSE, 1000)
-    for number in range(1, 1000):
-        watched.seen(number, 2.0 if number < 5 else 1e-6)
-
-
-def test_a_shorter_run_is_looked_at_whole() -> None:
-    watched = Saturation(SIMCSE, 2)
-    watched.seen(1, 0.0)
-    with pytest.raises(NothingToLearn, match="first 2 steps"):
-        watched.seen(2, 0.0)
-
-
-@pytest.mark.parametrize("name", ["distil-hybrid", "tsdae", "mlm", "diffcse", "simcse-unsup-mlm"])
-def test_a_small_loss_of_another_kind_or_beside_one_says_nothing(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "hard"),
+    [
+        *(("simcse-unsup", {at}) for at in (1, 5, LOOK)),
+        *((name, set()) for name in ("distil-hybrid", *HEADS)),
+    ],
+)
+def test_one_hard_step_or_a_loss_of_another_kind_lets_a_run_go_on(name: str, hard: set[int]) -> None:
     watched = Saturation(load_recipe(name), 1000)
     for number in range(1, 500):
-        watched.seen(number, 0.0)
+        watched.seen(number, SATURATED if number in hard else 0.0)
 
 
 def test_a_saturated_run_ends_and_its_record_says_so(run: Run, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.training.corpora import write
 from training.errors import TrainingError
 from training.text.lines import LARGEST_LINE, Record, build_text, layout, read_records
 
@@ -15,9 +16,7 @@ TEXT = [("sentence", "text")]
 
 
 def read(folder: Path, name: str, content: str | bytes) -> list[Record]:
-    raw = content.encode() if isinstance(content, str) else content
-    (folder / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-    return list(read_records(folder / name, TEXT))
+    return list(read_records(write(folder, name, content), TEXT))
 
 
 @pytest.mark.parametrize(
@@ -37,13 +36,7 @@ def test_the_end_of_a_file_s_name_says_how_it_is_laid_out(name: str, expected: s
 
 
 def test_lines_keep_everything_but_their_end(tmp_path: Path) -> None:
-    odd = [
-        "a\x0bb\x0cc\x1cd\x85e\u2028f\u2029g",
-        " spaces ",
-        "\x00",
-        '{"text": "not read as JSON"}',
-        "e\u0301 ﬁ",
-    ]
+    odd = ["a\x0bb\x0cc\x1cd\x85e\u2028f\u2029g", " spaces ", "\x00", '{"text": "no JSON"}', "e\u0301 ﬁ"]
     records = read(tmp_path, "a.txt", "\r\n".join(odd))
     assert [record.fields["text"] for record in records] == odd
     assert records[2].at == f"{tmp_path / 'a.txt'}, line 3"

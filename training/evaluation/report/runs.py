@@ -33,7 +33,6 @@ class Course(NamedTuple):
     method: str
     seed: int | None
     base: str
-    texts: int | None  # of the corpus
     planned: int | None  # steps
     done: int  # steps
     finished: bool
@@ -87,7 +86,6 @@ def _course(name: str, folder: Path) -> Course:
         method=str(start.get("method", "")),
         seed=start.get("seed"),
         base=str(start.get("base_name", "")),
-        texts=start.get("texts"),
         planned=start.get("steps"),
         done=done,
         finished=events[-1]["event"] == "end",

@@ -135,30 +135,23 @@ def _found(figures: Mapping[str, Any]) -> Iterator[str]:
 
 def similarity_remarks(figures: Mapping[str, Any], published: int) -> list[str]:
     """Returns reasons why a figure cannot be compared with others."""
-    remarks = []
-    if figures["pairs"] != published:
-        remarks += [f"the published set has {published}"]
-    if figures["unscored"]:
-        remarks += [f"{figures['unscored']} without a gold score left out"]
-    if figures["undefined"]:
-        remarks += [f"{figures['undefined']} cosines undefined, counted as 0"]
-    return remarks
+    other_set = [f"the published set has {published}"] if figures["pairs"] != published else []
+    left_out = "without a gold score left out"
+    return other_set + _counted(figures, unscored=left_out, undefined="cosines undefined, counted as 0")
 
 
 def search_remarks(figures: Mapping[str, Any]) -> list[str]:
-    remarks = []
-    if figures["empty"]:
-        remarks += [f"{figures['empty']} without text left out"]
-    if figures["undefined"]:
-        remarks += [f"{figures['undefined']} vectors without a direction, their cosines counted as 0"]
-    return remarks
+    undefined = "vectors without a direction, their cosines counted as 0"
+    return _counted(figures, empty="without text left out", undefined=undefined)
 
 
 def transfer_remarks(figures: Mapping[str, Any]) -> list[str]:
-    remarks = list(figures["remarks"])
-    if figures["undefined"]:
-        remarks += [f"{figures['undefined']} vectors undefined, counted as 0"]
-    return remarks
+    return [*figures["remarks"], *_counted(figures, undefined="vectors undefined, counted as 0")]
+
+
+def _counted(figures: Mapping[str, Any], **remarks: str) -> list[str]:
+    """Returns the remark on each of these counts that is not 0."""
+    return [f"{figures[key]} {remark}" for key, remark in remarks.items() if figures[key]]
 
 
 def title(key: str) -> str:

@@ -1,0 +1,16 @@
+"""Rows of token ids as a batch that an engine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def padded(rows: Sequence[Sequence[int]], length: int, padding: int = 0) -> dict[str, np.ndarray]:
+    """The inputs of a graph, each row followed by the id `padding`."""
+    ids = np.full((len(rows), length), padding, np.int64)
+    mask = np.zeros_like(ids)
+    for at, row in enumerate(rows):
+        ids[at, : len(row)], mask[at, : len(row)] = row, 1
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
