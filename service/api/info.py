@@ -206,9 +206,8 @@ async def show_key(request: Request) -> Response:
     """The name and the role of the key that was sent."""
     check_parameters(request)
     account: Account | None = request.scope.get("account")
-    if account is None:
-        return json_response({"name": None, "role": Role.ADMIN.value})
-    return json_response({"name": account.key.name, "role": account.key.role.value})
+    name, role = (None, Role.ADMIN) if account is None else (account.key.name, account.key.role)
+    return json_response({"name": name, "role": role})
 
 
 class Health(BaseModel):
