@@ -49,17 +49,14 @@ class App(FastAPI):
         settings = runtime.settings
         routes = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
         router = ExactRouter(routes, self.routes)
-        hosts: Hosts = self.state.hosts
-        shedder = LoadShedder(
-            runtime.batcher.overloaded, self.state.access, self.routes, hosts, self.state.connections
-        )
+        shedder = LoadShedder(runtime.batcher.overloaded, self)
         observers = [write_line] if settings.access_log else []
         if runtime.tracing is not None:
             observers.append(runtime.tracing.record)
         edge = Edge(router, settings, runtime.metrics, shedder, observers)
         origins = allowed_origins(settings.cors_origins)
         # Outermost, so that a page can also read errors.
-        return Cors(edge, origins, hosts, openapi.TIMED) if origins else edge
+        return Cors(edge, origins, self.state.hosts, openapi.TIMED) if origins else edge
 
 
 def create_app(settings: Settings) -> FastAPI:

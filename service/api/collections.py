@@ -114,8 +114,7 @@ async def list_collections(request: Request, runtime: Service) -> Response:
 
 
 @router.delete(
-    f"/{{{PARAMETER}}}",
-    **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED]),
+    f"/{{{PARAMETER}}}", **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED])
 )
 async def delete_collection(request: Request, runtime: Service) -> Response:
     """Delete a collection with its documents, judgments, events and maps. The default one stays, empty.

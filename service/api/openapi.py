@@ -281,11 +281,7 @@ class CohereRefusal(BaseModel):
     message: str
 
 
-_REFUSALS: dict[str, type[BaseModel]] = {
-    "native": Refusal,
-    "openai": OpenAIRefusal,
-    "cohere": CohereRefusal,
-}
+_REFUSALS: dict[str, type[BaseModel]] = {"native": Refusal, "openai": OpenAIRefusal, "cohere": CohereRefusal}
 _read_by_hand: set[type[BaseModel]] = set()
 
 
@@ -358,10 +354,9 @@ def build_document(app: FastAPI) -> dict[str, Any]:
     for route in app.routes:
         if isinstance(route, RoleRoute) and route.include_in_schema:
             for method in route.methods or ():
-                operation = document["paths"][route.path_format][method.lower()]
-                operation["operationId"] = "_".join(
-                    re.findall(r"[a-z0-9]+", f"{method.lower()} {route.path_format}")
-                )
+                verb, path = method.lower(), route.path_format
+                operation = document["paths"][path][verb]
+                operation["operationId"] = "_".join(re.findall(r"[a-z0-9]+", f"{verb} {path}"))
                 _correct_parameters(operation)
                 _add_refusals(operation, route, components["responses"])
                 if app.state.access is not None and route.role is not None:

@@ -261,9 +261,8 @@ def detect_layout(head: bytes, name: str, options: Options, *, complete: bool) -
     if options.delimiter is not None:
         separator = detection.checked_separator(options.delimiter, options.spell)
     else:
-        separator = detection.detect_separator(
-            decoded(head, encoding, final=complete), kind, complete=complete
-        )
+        text = decoded(head, encoding, final=complete)
+        separator = detection.detect_separator(text, kind, complete=complete)
     return Layout(kind, encoding, certain, sample, separator)
 
 

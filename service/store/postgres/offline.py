@@ -72,11 +72,7 @@ def find_name_faults(url: str, shown: int) -> NameFaults:
 
     """
     try:
-        with (
-            Raw.connect(url, **PARAMETERS) as raw,
-            raw.transaction(),
-            raw.cursor("documents") as cursor,
-        ):
+        with Raw.connect(url, **PARAMETERS) as raw, raw.transaction(), raw.cursor("documents") as cursor:
             cursor.itersize = _ROWS
             cursor.execute(
                 "SELECT CASE collection WHEN %s THEN id ELSE collection || '/' || id END, metadata::text "

@@ -13,6 +13,7 @@ become active, so the replica reports that it is lost.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import re
@@ -265,11 +266,9 @@ class Touch:
     async def news(self, seconds: float) -> None:
         """Waits for an announcement, for `seconds` at most."""
         heard = self._heard
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await heard.wait()
-        except TimeoutError:
-            return
 
     async def _listen(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
         async with asyncio.timeout(LEASE_SECONDS):

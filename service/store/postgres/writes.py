@@ -7,7 +7,6 @@ ids, so writes never wait in a circle.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from models.search.content import Content
 from service.store.postgres import documents, fulltext, vectors
 from service.store.postgres.connection import Again, Connection
 from service.store.postgres.documents import sequence
@@ -16,7 +15,7 @@ from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql.feedback import DELETED_ROWS, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
-from service.store.sql.records import has_collection, refuse_another
+from service.store.sql.records import has_collection, refuse_another, unembedded
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -171,10 +170,7 @@ def _insert(connection: Connection, documents: Sequence[Document], collection: s
 
 
 def _add_words(
-    connection: Connection,
-    documents: Mapping[int, Document],
-    collection: str,
-    removed: Mapping[int, Terms],
+    connection: Connection, documents: Mapping[int, Document], collection: str, removed: Mapping[int, Terms]
 ) -> None:
     """Stores the terms of documents, by revision. `removed` are the terms of replaced documents."""
     terms = parse_terms([document.content for document in documents.values()])
@@ -187,13 +183,10 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
     """Deletes the vectors of documents before the documents are deleted. Returns their terms by revision."""
     if not revisions:
         return {}
-    rows = connection.execute(
-        "SELECT revision, text, title FROM documents WHERE revision = ANY(?)", ([*revisions],)
-    ).fetchall()
-    gone = [row[0] for row in rows]
-    terms = dict(zip(gone, parse_terms([Content(text, title) for _, text, title in rows]), strict=True))
+    gone = unembedded(connection, revisions)
+    terms = dict(zip(gone, parse_terms([each.content for each in gone.values()]), strict=True))
     for number in kept_numbers(connection):
-        vectors.remove(connection, number, gone)
+        vectors.remove(connection, number, [*gone])
     return terms
 
 
