@@ -329,12 +329,10 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
     return await import_response(runtime, Imported, tally, errors=errors)
 
 
-async def import_response(
-    runtime: Runtime, model: type[BaseModel], tally: Tally, **fields: object
-) -> Response:
-    """Answers an import. `fields` are those that the tally does not have."""
+async def import_response(runtime: Runtime, model: type[BaseModel], tally: Tally, **more: object) -> Response:
+    """Answers an import. `more` are fields that the tally does not have."""
     sequence = tally.sequence or await runtime.corpus.store.sequence()
-    answer = collect_fields(model, tally, documents=tally.seen.distinct, **(fields | {"sequence": sequence}))
+    answer = collect_fields(model, tally, documents=tally.seen.distinct, **(more | {"sequence": sequence}))
     version = tally.version or runtime.active.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
 

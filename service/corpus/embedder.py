@@ -62,9 +62,8 @@ class DocumentEncoder:
 
         """
         prompt = generation.manifest.document_prompt
-        heads = await self._batcher.embed(
-            generation.encoder, [prompt + each.whole for each in contents], lane=lane
-        )
+        texts = [prompt + each.whole for each in contents]
+        heads = await self._batcher.embed(generation.encoder, texts, lane=lane)
         found = [
             Embedding(vector, cut, tokens)
             for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)

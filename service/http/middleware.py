@@ -96,7 +96,7 @@ class LoadShedder:
         return overloaded
 
 
-@dataclass
+@dataclass(eq=False)
 class Edge:
     """ASGI middleware around the application.
 

@@ -207,10 +207,8 @@ def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embe
     share_states(connection)
     if generation not in kept_numbers(connection):  # It was dropped in the meantime.
         return 0
-    alive = connection.execute(
-        "SELECT revision, collection FROM documents WHERE revision = ANY(?) ORDER BY revision FOR SHARE",
-        ([*rows],),
-    ).fetchall()
+    sql = "SELECT revision, collection FROM documents WHERE revision = ANY(?) ORDER BY revision FOR SHARE"
+    alive = connection.execute(sql, ([*rows],)).fetchall()
     places: dict[str, dict[int, Embedding]] = {}
     for revision, collection in alive:
         places.setdefault(collection, {})[revision] = rows[revision]
@@ -235,10 +233,8 @@ def skip(connection: Connection, generation: int, revision: int, reason: str) ->
         "DELETE FROM lacking WHERE generation = ? AND revision = ?", (generation, revision)
     ).rowcount
     if gone:
-        connection.execute(
-            "INSERT INTO skipped (generation, revision, reason) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            (generation, revision, reason),
-        )
+        sql = "INSERT INTO skipped (generation, revision, reason) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+        connection.execute(sql, (generation, revision, reason))
 
 
 def forget_skipped(connection: Connection, generation: int) -> None:

@@ -139,10 +139,8 @@ def keep_request(connection: Connection, requested: RequestedVersion, at: float 
     found = request(connection, requested.id)
     if found is not None and not is_newer(requested, at, found):
         return found.standing
-    connection.execute(
-        "INSERT INTO requests (id, version, kind) VALUES (?, ?, ?)",
-        (requested.id, requested.version, requested.kind),
-    )
+    sql = "INSERT INTO requests (id, version, kind) VALUES (?, ?, ?)"
+    connection.execute(sql, (requested.id, requested.version, requested.kind))
     connection.execute(
         "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?", (KEPT_REQUESTS,)
     )

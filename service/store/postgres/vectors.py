@@ -246,10 +246,8 @@ def matching(connection: Connection, where: Predicate, collection: str) -> Filte
 
 def revisions_in(connection: Connection, source: str, parameters: Sequence[Any]) -> Revisions:
     """Returns the revisions of a query's rows as one value: a row for each takes ten times as long."""
-    row = connection.execute(
-        f"SELECT string_agg(int8send(revision), NULL) FROM (SELECT revision FROM {source}) AS found",
-        parameters,
-    ).fetchone()
+    sql = f"SELECT string_agg(int8send(revision), NULL) FROM (SELECT revision FROM {source}) AS found"
+    row = connection.execute(sql, parameters).fetchone()
     sent = b"" if row is None or row[0] is None else row[0]
     return np.frombuffer(sent, ">i8").astype(np.int64)
 

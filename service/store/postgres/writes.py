@@ -95,12 +95,8 @@ def put(
         anew = [at for at in given[number] if at not in of_position and at not in kept[number]]
         rows |= {before[at].revision: given[number][at] for at in anew}
         vectors.remove(connection, number, [before[at].revision for at in anew])
-        vectors.insert(
-            connection,
-            number,
-            collection,
-            {revision: embedding for revision, embedding in rows.items() if embedding is not None},
-        )
+        there = {revision: embedding for revision, embedding in rows.items() if embedding is not None}
+        vectors.insert(connection, number, collection, there)
         if missing := [revision for revision, embedding in rows.items() if embedding is None]:
             connection.execute(
                 "INSERT INTO lacking (generation, revision) SELECT ?, unnest(?::bigint[]) "
@@ -227,10 +223,8 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
 
 def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
     """Stores events, as store_events does. Deletes of their documents wait, and find them."""
-    rows = connection.execute(
-        "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE",
-        (given[0].collection, [event.id for event in given]),
-    )
+    sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
+    rows = connection.execute(sql, (given[0].collection, [event.id for event in given]))
     return in_turn(store_events)(connection, given, limits, {id for (id,) in rows})
 
 

@@ -263,9 +263,8 @@ def list_events(
 ) -> tuple[list[tuple[int, Event]], bool]:
     """Returns events, as `protocol.Events.list_events` says."""
     rows, more = _page(connection, "events", _EVENT_COLUMNS, (after, limit, max_bytes), selection)
-    return [
-        (number, Event(**row | {"shown": tuple(orjson.loads(row["shown"]))})) for number, row in rows
-    ], more
+    found = [(number, Event(**row | {"shown": tuple(orjson.loads(row["shown"]))})) for number, row in rows]
+    return found, more
 
 
 def count_events(connection: Connection, selection: Selection) -> int:
@@ -384,10 +383,8 @@ def delete_events_of_document(connection: Connection, collection: str, id: str) 
 
 def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
     """Deletes DELETED_ROWS rows at most. Returns whether there may be more."""
-    deleted = connection.execute(
-        f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)",
-        (parameter, DELETED_ROWS),
-    ).rowcount
+    sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
+    deleted = connection.execute(sql, (parameter, DELETED_ROWS)).rowcount
     return deleted == DELETED_ROWS
 
 

@@ -143,10 +143,8 @@ def make_active(connection: Connection, number: int, requested: str, *, rollback
     execute("DELETE FROM verdicts WHERE version = ?", (version,))
     if rollback:
         judge(connection, left, Verdict(ROLLED_BACK, f"rolled back from, to {version}"), requested)
-        execute(
-            "DELETE FROM history WHERE position > (SELECT max(position) FROM history WHERE version = ?)",
-            (version,),
-        )
+        sql = "DELETE FROM history WHERE position > (SELECT max(position) FROM history WHERE version = ?)"
+        execute(sql, (version,))
     _remember(connection, version)
     back = previous(connection)
     execute(

@@ -214,10 +214,8 @@ def sizes(
     connection: Reading, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
 ) -> dict[int, int]:
     """Returns the bytes of these columns, for the current revisions among `times`."""
-    rows = connection.execute(
-        f"SELECT revision, {_bytes(connection, columns)} FROM documents WHERE revision {connection.AMONG}",
-        (connection.listed([*times]),),
-    )
+    sql = f"SELECT revision, {_bytes(connection, columns)} FROM documents WHERE revision {connection.AMONG}"
+    rows = connection.execute(sql, (connection.listed([*times]),))
     found: dict[int, int] = {}
     for revision, size in rows:
         found[revision] = size
@@ -244,10 +242,8 @@ def records(
         columns: The parts to read.
         fails: Raise DamagedDocument. Otherwise damaged documents are left out.
     """
-    rows = connection.execute(
-        f"SELECT revision, {_columns(connection, columns)} FROM documents WHERE revision {connection.AMONG}",
-        (connection.listed([*times]),),
-    )
+    sql = f"SELECT revision, {_columns(connection, columns)} FROM documents WHERE revision {connection.AMONG}"
+    rows = connection.execute(sql, (connection.listed([*times]),))
     found: dict[int, Record] = {}
     for revision, *row in rows:
         try:
@@ -270,10 +266,8 @@ def sample(
     chosen: list[tuple[bytes, int]] = []
     after: str | None = ""
     while after is not None:
-        rows = connection.execute(
-            "SELECT id, revision FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
-            (collection, after, SAMPLE_IDS),
-        ).fetchall()
+        sql = "SELECT id, revision FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = connection.execute(sql, (collection, after, SAMPLE_IDS)).fetchall()
         hashed = [(blake2b(id.encode(), digest_size=8).digest(), revision) for id, revision in rows]
         chosen = heapq.nsmallest(count, [*chosen, *hashed])
         after = rows[-1][0] if rows else None
@@ -290,14 +284,9 @@ def sample(
 
 def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unembedded]:
     """Returns titles and texts to embed, for the current revisions among these."""
-    rows = connection.execute(
-        f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}",
-        (connection.listed(revisions),),
-    )
-    return {
-        revision: Unembedded(collection, id, Content(text, title))
-        for revision, collection, id, text, title in rows
-    }
+    sql = f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}"
+    rows = connection.execute(sql, (connection.listed(revisions),))
+    return {at: Unembedded(collection, id, Content(text, title)) for at, collection, id, text, title in rows}
 
 
 def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:

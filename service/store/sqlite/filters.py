@@ -47,18 +47,14 @@ Value: TypeAlias = bytes | str | int | float
 
 def add_values(connection: sqlite3.Connection, names: Iterable[str], revisions: tuple[int, int]) -> None:
     """Stores the values of the fields of the documents from one revision to another."""
-    connection.executemany(
-        "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)",
-        _value_rows(connection, [*names], revisions),
-    )
+    sql = "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)"
+    connection.executemany(sql, _value_rows(connection, [*names], revisions))
 
 
 def remove_values(connection: sqlite3.Connection, names: Iterable[str], revision: int) -> None:
     """Removes the values of a document that still exists."""
-    connection.executemany(
-        "DELETE FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?",
-        _value_rows(connection, [*names], (revision, revision)),
-    )
+    sql = "DELETE FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?"
+    connection.executemany(sql, _value_rows(connection, [*names], (revision, revision)))
 
 
 def remove_damaged_values(connection: sqlite3.Connection, names: Iterable[str], revision: int) -> None:

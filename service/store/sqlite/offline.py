@@ -111,10 +111,8 @@ class OfflineStore(Snapshot):
         return count_unreachable(rows, shown)
 
     def generations(self) -> list[GenerationRow]:
-        rows = self.execute(
-            "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number",
-            (DROPPED,),
-        )
+        sql = "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number"
+        rows = self.execute(sql, (DROPPED,))
         return [GenerationRow(*row) for row in rows]
 
     def heads(

@@ -55,10 +55,8 @@ def add(
 
 
 def remove(transaction: Transaction, generation: int, revisions: Iterable[int]) -> None:
-    transaction.connection.executemany(
-        "DELETE FROM vectors WHERE generation = ? AND revision = ?",
-        ((generation, revision) for revision in revisions),
-    )
+    sql = "DELETE FROM vectors WHERE generation = ? AND revision = ?"
+    transaction.connection.executemany(sql, ((generation, revision) for revision in revisions))
 
 
 def stored(transaction: Transaction, generation: int, revision: int) -> Embedding | None:
@@ -182,11 +180,8 @@ def add_stored(transaction: Transaction, generation: int, after: int, limit: int
 def load(transaction: Transaction, generation: int, indexes: VectorSink) -> bool:
     """Loads the stored vectors of a generation into `indexes`, as `protocol.Generations.load` says."""
     connection, damaged = transaction.connection, list[int]()
-    indexes.load(
-        collections(connection),
-        lambda collection: read(connection, generation, indexes.dimension, damaged, collection),
-        sequence(connection),
-    )
+    reading = partial(read, connection, generation, indexes.dimension, damaged)
+    indexes.load(collections(connection), reading, sequence(connection))
     indexes.discard(damaged)  # Removes their sound passages.
     forget_skipped(transaction, generation, damaged)
     return not damaged
