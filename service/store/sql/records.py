@@ -345,7 +345,7 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
             ).fetchall()
             for id, metadata in rows:
                 left -= len(metadata)
-                sample.add(parse_metadata(connection.as_json(metadata)))
+                sample.add(parse_metadata(metadata, connection.as_json))
                 last, before = (id, before) if order == "ASC" else (last, id)
                 if left <= 0:
                     sample.complete = False
@@ -357,10 +357,10 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
     return sample
 
 
-def parse_metadata(json: bytes | str) -> dict[str, Any]:
-    """Returns metadata as an object. Damaged metadata has no fields."""
+def parse_metadata(metadata: Any, as_json: Callable[[Any], bytes | str] = lambda it: it) -> dict[str, Any]:
+    """Returns metadata as an object. Damaged metadata, on which `as_json` may fail, has no fields."""
     try:
-        parsed = orjson.loads(json)
+        parsed = orjson.loads(as_json(metadata))
     except orjson.JSONDecodeError:
         return {}
     return parsed if isinstance(parsed, dict) else {}
