@@ -22,7 +22,7 @@ from service import memory
 from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
 from service.index.index_set import Indexes, Size, StoredIndexes
-from service.index.ivf_snapshots import Origin
+from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.store.values import Changes
 
 AnyIndexes: TypeAlias = Indexes | StoredIndexes
@@ -33,8 +33,10 @@ def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> 
     """Returns a factory of indexes in this process, with optional snapshots and GPU search."""
 
     def made(number: int, encoder: Encoder) -> Indexes:
+        if snapshots is None:
+            return Indexes(encoder.dimension)
         origin = Origin(number, encoder.fingerprint, encoder.dimension)
-        return Indexes(encoder.dimension, snapshots, origin, owner)
+        return Indexes(encoder.dimension, lambda name: IvfSnapshots(snapshots / name, origin, owner))
 
     return made
 
@@ -158,9 +160,7 @@ class ActiveGeneration:
     @property
     def encoding(self) -> set[str]:
         """The versions whose models are in memory, query encoders included."""
-        return {
-            encoder.manifest.version for generation in self.generations for encoder in generation.encoders
-        }
+        return {each.manifest.version for generation in self.generations for each in generation.encoders}
 
     def follow(self, generation: Generation) -> None:
         generation.on_close = self._on_close

@@ -49,17 +49,14 @@ class App(FastAPI):
         settings = runtime.settings
         routes = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
         router = ExactRouter(routes, self.routes)
-        hosts: Hosts = self.state.hosts
-        shedder = LoadShedder(
-            runtime.batcher.overloaded, self.state.access, self.routes, hosts, self.state.connections
-        )
+        shedder = LoadShedder(runtime.batcher.overloaded, self)
         observers = [write_line] if settings.access_log else []
         if runtime.tracing is not None:
             observers.append(runtime.tracing.record)
         edge = Edge(router, settings, runtime.metrics, shedder, observers)
         origins = allowed_origins(settings.cors_origins)
         # Outermost, so that a page can also read errors.
-        return Cors(edge, origins, hosts, openapi.TIMED) if origins else edge
+        return Cors(edge, origins, self.state.hosts, openapi.TIMED) if origins else edge
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -91,12 +88,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.runtime = runtime
     keys = settings.api_keys_file
     app.state.access = None if keys is None else Access(keys, settings, runtime.metrics)
-    app.state.hosts = Hosts(
-        allowed_hosts(settings.allowed_hosts),
-        settings.host,
-        allowed_origins(settings.cors_origins),
-        keys=keys is not None,
-    )
+    names, origins = allowed_hosts(settings.allowed_hosts), allowed_origins(settings.cors_origins)
+    app.state.hosts = Hosts(names, settings.host, origins, keys=keys is not None)
     app.state.connections = Connections(settings.max_connections)
     install(app)
     routers = [*(module.router for module in MODULES), collections.map_router, openapi.router]

@@ -88,9 +88,7 @@ class Settings(BaseSettings):
     gpu_mem_mb: int = Field(0, ge=0)  # 0: all free memory
     workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup
     threads: int = Field(0, ge=0, le=256)  # per worker; 0: one
-    single_text_threads: int = Field(
-        0, ge=0, le=256
-    )  # for a single text; 0: as many as all workers have, at most 4
+    single_text_threads: int = Field(0, ge=0, le=256)  # 0: as many as all workers have, at most 4
     cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are not shared
     timeout_seconds: float = Field(120.0, gt=0)
     hang_seconds: float = Field(20.0, ge=0)  # 0: no detection of hanging work

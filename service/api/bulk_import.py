@@ -243,28 +243,18 @@ class Import:
             await asyncio.sleep(RETRY_SECONDS)
 
 
-class Line(NamedTuple):
-    """A line of the body.
-
-    Attributes:
-        number: Counts from 1, empty lines included.
-        content: The bytes. None if they exceed MAX_LINE_BYTES.
-
-    """
-
-    number: int
-    content: bytes | None
-
-
 class Lines:
-    """Splits pieces into lines. Call `feed` with each piece, then `finish`. Skips empty lines."""
+    """Splits pieces into lines, each with its number from 1. Call `feed` with each piece, then `finish`.
+
+    Skips empty lines, but counts them. Yields None for a line of more than MAX_LINE_BYTES.
+    """
 
     def __init__(self) -> None:
         self._number = 0
         self._rest = bytearray()  # start of an unfinished line
         self._too_long = False
 
-    def feed(self, piece: bytes) -> Iterator[Line]:
+    def feed(self, piece: bytes) -> Iterator[tuple[int, bytes | None]]:
         *ended, rest = piece.split(b"\n")
         for part in ended:
             self._keep(part)
@@ -278,7 +268,7 @@ class Lines:
         else:
             self._rest += part
 
-    def finish(self) -> Iterator[Line]:
+    def finish(self) -> Iterator[tuple[int, bytes | None]]:
         """Yields the line that ends here, unless it is empty."""
         self._number += 1
         content, self._rest = bytes(self._rest), bytearray()
@@ -286,9 +276,9 @@ class Lines:
         if self._number == 1:
             content = content.removeprefix(_BYTE_ORDER_MARK)
         if too_long:
-            yield Line(self._number, None)
+            yield self._number, None
         elif content and not content.isspace():
-            yield Line(self._number, content)
+            yield self._number, content
 
 
 class LineError(BaseModel):
@@ -324,14 +314,14 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
             async for piece in pieces:
                 content = piece or b""
                 for at in range(0, len(content), STEP_BYTES):
-                    for line in lines.feed(content[at : at + STEP_BYTES]):
-                        await _take(importing, line, parse)
+                    for number, line in lines.feed(content[at : at + STEP_BYTES]):
+                        await _take(importing, number, line, parse)
                         await slices.rest()
                     await slices.rest()  # The step may contain no line end.
                     flow.moved()
                 await importing.look(idle=piece is None)
-        for line in lines.finish():
-            await _take(importing, line, parse)
+        for number, line in lines.finish():
+            await _take(importing, number, line, parse)
         tally = await importing.finish()
     if not tally.upserted and not tally.failed:
         raise Empty("The body has no line. Send one JSON object per line.")
@@ -339,12 +329,10 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
     return await import_response(runtime, Imported, tally, errors=errors)
 
 
-async def import_response(
-    runtime: Runtime, model: type[BaseModel], tally: Tally, **fields: object
-) -> Response:
-    """Answers an import. `fields` are those that the tally does not have."""
+async def import_response(runtime: Runtime, model: type[BaseModel], tally: Tally, **more: object) -> Response:
+    """Answers an import. `more` are fields that the tally does not have."""
     sequence = tally.sequence or await runtime.corpus.store.sequence()
-    answer = collect_fields(model, tally, documents=tally.seen.distinct, **(fields | {"sequence": sequence}))
+    answer = collect_fields(model, tally, documents=tally.seen.distinct, **(more | {"sequence": sequence}))
     version = tally.version or runtime.active.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})
 
@@ -366,20 +354,20 @@ async def body_pieces(request: Request) -> AsyncGenerator[bytes | None]:
         yield piece
 
 
-async def _take(importing: Import, line: Line, parse: Parse) -> None:
+async def _take(importing: Import, number: int, line: bytes | None, parse: Parse) -> None:
     try:
         document = parse(_object(line))
     except ServiceError as error:
-        importing.fail(Span(line.number, line.number), error.message)
+        importing.fail(Span(number, number), error.message)
     else:
-        await importing.add(Span(line.number, line.number), document)
+        await importing.add(Span(number, number), document)
 
 
-def _object(line: Line) -> dict[str, Any]:
-    if line.content is None:
+def _object(line: bytes | None) -> dict[str, Any]:
+    if line is None:
         raise TooLarge(f"The line is longer than {MAX_LINE_BYTES >> 20} MiB. Split the document.")
     try:
-        value = exact_json.loads(line.content)
+        value = exact_json.loads(line)
     except exact_json.Inexact as error:
         raise Validation(str(error)) from error
     except orjson.JSONDecodeError as error:

@@ -114,7 +114,11 @@ async def embed_texts(request: Request, runtime: Service, body: EmbedByTypeReque
 
     def prepare(manifest: Manifest) -> Rows:
         for kind in kinds:
-            _check_kind(kind, manifest)
+            if kind in {"int8", "uint8"} and manifest.calibration.int8 is None:
+                raise Validation(
+                    f"{manifest.version} was published without the calibration that {kind} needs. Publish it "
+                    "again, or ask for float, base64, binary or ubinary."
+                )
         if body.max_tokens is not None and body.max_tokens < manifest.max_length:
             raise Validation(
                 f"max_tokens cannot be less than the model's own {manifest.max_length}. Leave it out."
@@ -168,29 +172,17 @@ def _get_text(at: int, given: object) -> object:
     raise Validation(f'inputs[{at}].content must be one text: [{{"type": "text", "text": "…"}}].')
 
 
-def _check_kind(kind: Kind, manifest: Manifest) -> None:
-    if kind in {"int8", "uint8"} and manifest.calibration.int8 is None:
-        raise Validation(
-            f"{manifest.version} was published without the calibration that {kind} needs. Publish it again, "
-            "or ask for float, base64, binary or ubinary."
-        )
-
-
 def _int8(vectors: Vectors, manifest: Manifest) -> Any:
     calibrated = manifest.calibration.int8
-    assert calibrated is not None  # noqa: S101  _check_kind
+    assert calibrated is not None  # noqa: S101  `prepare` checks it
     return to_int8(vectors, calibrated, manifest.dimension)
-
-
-def _bits(vectors: Vectors) -> Any:
-    return np.packbits(vectors > 0, axis=1)
 
 
 _SHOWN: dict[Kind, Callable[[Vectors, Manifest], Any]] = {
     "float": lambda vectors, _: vectors,
     "int8": _int8,
     "uint8": lambda vectors, manifest: (_int8(vectors, manifest).astype(np.int16) + 128).astype(np.uint8),
-    "binary": lambda vectors, _: (_bits(vectors).astype(np.int16) - 128).astype(np.int8),
-    "ubinary": lambda vectors, _: _bits(vectors),
+    "binary": lambda vectors, _: (np.packbits(vectors > 0, axis=1).astype(np.int16) - 128).astype(np.int8),
+    "ubinary": lambda vectors, _: np.packbits(vectors > 0, axis=1),
     "base64": lambda vectors, _: in_base64(vectors),
 }

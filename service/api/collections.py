@@ -54,18 +54,14 @@ class Dropped(BaseModel):
     sequence: int
 
 
-def get_collection(request: Request) -> str:
-    """Returns the collection that the path names.
+def get_collection(request: Request, given: str | None = None) -> str:
+    """Returns the collection that a parameter gave, or else the one that the path names.
 
     Raises:
         Validation: No collection can have such a name.
 
     """
-    name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION)
-    return _checked(name)
-
-
-def _checked(name: str) -> str:
+    name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION) if given is None else given
     if not COLLECTION_NAME.fullmatch(name):
         raise Validation(
             f"A collection's name is up to 64 letters, digits, points, hyphens and underscores, not "
@@ -74,25 +70,15 @@ def _checked(name: str) -> str:
     return name
 
 
-async def existing(request: Request, runtime: Runtime) -> str:
-    """Returns the collection that the path names, for a route that only reads.
-
-    Raises:
-        NotFound: The collection does not exist.
-
-    """
-    return await existing_named(get_collection(request), runtime)
-
-
-async def existing_named(name: str, runtime: Runtime) -> str:
-    """Returns `name`, which a parameter gave.
+async def existing(request: Request, runtime: Runtime, given: str | None = None) -> str:
+    """Returns the collection as `get_collection`, for a route that only reads.
 
     Raises:
         Validation: No collection can have such a name.
         NotFound: The collection does not exist.
 
     """
-    _checked(name)
+    name = get_collection(request, given)
     if name != DEFAULT_COLLECTION and not await runtime.corpus.store.has_collection(name):
         raise NotFound(
             f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
@@ -128,8 +114,7 @@ async def list_collections(request: Request, runtime: Service) -> Response:
 
 
 @router.delete(
-    f"/{{{PARAMETER}}}",
-    **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED]),
+    f"/{{{PARAMETER}}}", **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED])
 )
 async def delete_collection(request: Request, runtime: Service) -> Response:
     """Delete a collection with its documents, judgments, events and maps. The default one stays, empty.

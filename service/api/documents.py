@@ -157,15 +157,10 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     # The last of two equal ids wins.
     distinct = list({document.id: document for document in documents}.values())
     stored = await runtime.corpus.put(distinct, get_collection(request))
-    answer: dict[str, Any] = {
-        "upserted": len(documents),
-        "truncated": stored.truncated,
-        "sequence": stored.sequence,
-    }
-    if not every_id:
-        answer["ids"] = [document.id for document in documents]
+    ids = {} if every_id else {"ids": [document.id for document in documents]}
+    answer = {"upserted": len(documents), "truncated": stored.truncated, "sequence": stored.sequence}
     headers = {VERSION_HEADER: stored.version, "x-compute-tokens": str(stored.tokens)}
-    return json_response(answer, headers)
+    return json_response(answer | ids, headers)
 
 
 async def _documents(request: Request, settings: Settings) -> tuple[list[Document], bool]:
@@ -346,8 +341,7 @@ def _too_deep(name: str) -> Validation:
 
 def _depth(json: bytes) -> int:
     """Returns how many objects and arrays surround the innermost value."""
-    codes = (
-        np.frombuffer(_STRING.sub(b"", json), np.uint8) | 0x20
-    )  # `[` and `{` differ by that bit, and so do `]` and `}`.
+    # `[` and `{` differ by one bit, and so do `]` and `}`.
+    codes = np.frombuffer(_STRING.sub(b"", json), np.uint8) | 0x20
     steps = (codes == ord("{")).astype(np.int32) - (codes == ord("}"))
     return int(np.cumsum(steps).max(initial=0))

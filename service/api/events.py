@@ -77,8 +77,7 @@ class EventIn(BaseModel):
     )
     query: StoredQuery | None = Field(None, description="Absent: that of the search, if it is remembered")
     shown: Annotated[list[DocumentId], Field(max_length=MAX_SHOWN_SENT)] | None = Field(
-        None,
-        description="Ids of the hits on the page, best first. Absent: those of the search",
+        None, description="Ids of the hits on the page, best first. Absent: those of the search"
     )
     at: _Time | None = Field(None, description="Absent: now")
     event_id: EventName | None = Field(None, description="Absent: one event per search, document and type")
@@ -188,12 +187,11 @@ async def list_events(request: Request, runtime: Service, params: Annotated[List
     `next` is the `after` of the following page.
     """
     read = runtime.corpus.store.list_events
-    return await list_rows(request, runtime, params, "events", read, EventOut, at=_moment)
 
+    def moment(event: Event) -> str:  # RFC 3339, with a fraction if the time has one.
+        return datetime.fromtimestamp(event.at, UTC).isoformat().replace("+00:00", "Z")
 
-def _moment(event: Event) -> str:
-    """Returns the time of an event as RFC 3339, with its fraction if it has one."""
-    return datetime.fromtimestamp(event.at, UTC).isoformat().replace("+00:00", "Z")
+    return await list_rows(request, runtime, params, "events", read, EventOut, at=moment)
 
 
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))

@@ -141,11 +141,7 @@ def _judgment(value: object, name: str, visitors: Visitors, sender: Sender) -> J
         release_frames(error)
         return error
     return Judgment(
-        given.query,
-        given.id,
-        given.relevant,
-        visitor=visitors.hashed(given.user),
-        trusted=sender.trusted,
+        given.query, given.id, given.relevant, visitor=visitors.hashed(given.user), trusted=sender.trusted
     )
 
 

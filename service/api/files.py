@@ -20,12 +20,11 @@ from service.api.collections import get_collection
 from service.api.documents import build_document
 from service.api.openapi import COUNT, EMBEDS, MAX_ID_CHARACTERS, VERSIONED, Role, describe
 from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
-from service.files.columns import Columns
-from service.files.conversion import parse_types
-from service.files.detection import find_format, refuse_name
+from service.files.columns import Placed
+from service.files.detection import find_format
 from service.files.preview import SHOWN_ROWS, preview
-from service.files.reader import FileReader, Options, Unpacked
-from service.files.values import BadFile, BadRow, Format, Row, query_parameter, split_names
+from service.files.reader import FileReader, Options, Unpacked, build_options
+from service.files.values import BadFile, BadRow, Format, Row, query_parameter
 from service.http.bodies import RAW_FILE, Slices, StreamedBody, collect_fields, json_response
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
@@ -252,28 +251,12 @@ def _require_raw(request: Request) -> None:
 
 def _options(params: FileQuery, collection: str) -> Options:
     """Returns the reader's options. Raises BadFile if an option is wrong."""
-    if params.format is None:
-        refuse_name(params.name)
-    metadata = None if params.metadata in {None, ALL} else split_names(params.metadata or "")
-    columns = Columns(
-        params.id,
-        params.title,
-        split_names(params.text) or ("",),
-        metadata,
-        params.metadata == ALL,
-        "unsaid" if collection == DEFAULT_COLLECTION else "one",
-        query_parameter,
-    )
-    types = parse_types(split_names(params.types or ""), query_parameter)
+    every = params.metadata == ALL
+    metadata = None if every else params.metadata
+    placed: Placed = "unsaid" if collection == DEFAULT_COLLECTION else "one"
     kind = params.format or find_format(params.name) or ("file" if params.name else None)
-    return Options(
-        kind,
-        params.encoding,
-        params.delimiter,
-        columns,
-        types,
-        html=params.html is not None,
-        spell=query_parameter,
+    return build_options(
+        params, params.name, kind, params.id, metadata, placed, every=every, spell=query_parameter
     )
 
 

@@ -175,10 +175,8 @@ def _query_encoder(encoder: Encoder) -> dict[str, Any] | None:
     said = encoder.manifest.query_encoder
     if said is None or encoder.queries is None:
         return None
-    return said.model_dump(exclude={"measured_on"}) | {
-        "texts": said.measured_on,
-        "form": str(encoder.queries.form),
-    }
+    more = {"texts": said.measured_on, "form": str(encoder.queries.form)}
+    return said.model_dump(exclude={"measured_on"}) | more
 
 
 def _cost(encoder: Encoder) -> dict[str, Any] | None:
@@ -188,12 +186,8 @@ def _cost(encoder: Encoder) -> dict[str, Any] | None:
         return measured | {"texts": published.measured_on}
     if turned is None:
         return None
-    return {
-        "texts": turned.texts,
-        "cosine_mean": round(turned.mean, COSINE_DIGITS),
-        "cosine_least": round(turned.least, COSINE_DIGITS),
-        "same_neighbours": None,
-    }
+    mean, least = round(turned.mean, COSINE_DIGITS), round(turned.least, COSINE_DIGITS)
+    return {"texts": turned.texts, "cosine_mean": mean, "cosine_least": least, "same_neighbours": None}
 
 
 class Caller(BaseModel):
@@ -206,9 +200,8 @@ async def show_key(request: Request) -> Response:
     """The name and the role of the key that was sent."""
     check_parameters(request)
     account: Account | None = request.scope.get("account")
-    if account is None:
-        return json_response({"name": None, "role": Role.ADMIN.value})
-    return json_response({"name": account.key.name, "role": account.key.role.value})
+    name, role = (None, Role.ADMIN) if account is None else (account.key.name, account.key.role)
+    return json_response({"name": name, "role": role})
 
 
 class Health(BaseModel):

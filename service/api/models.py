@@ -190,11 +190,7 @@ async def read_report_page(runtime: Service, version: str, file: str) -> Respons
         )
     content = await _of_report(runtime, version, f"{REPORT_PAGE}/{file}")
     # A name in the report may contain markup, which must not run.
-    headers = {
-        "content-type": kind,
-        "content-security-policy": REPORT_POLICY,
-    }
-    return Response(content, headers=headers)
+    return Response(content, headers={"content-type": kind, "content-security-policy": REPORT_POLICY})
 
 
 async def _of_report(runtime: Runtime, version: str, path: str) -> bytes:

@@ -223,14 +223,8 @@ _RAISES = "x-raises"  # of an operation, until the document is complete
 
 # Any route: a repeated header, a wrong host, a bad deadline, a bug, a service that stops, a deadline that
 # passed.
-_ANY = (
-    errors.Malformed,
-    errors.Misdirected,
-    errors.Validation,
-    errors.Internal,
-    errors.Unhealthy,
-    errors.Timeout,
-)
+_FAILS = (errors.Internal, errors.Unhealthy, errors.Timeout)
+_ANY = (errors.Malformed, errors.Misdirected, errors.Validation, *_FAILS)
 _WITH_A_BODY = (errors.Empty, errors.TooLarge, errors.MediaType, errors.Overloaded)
 # Of a service with keys. Forbidden is also the answer to a page of another site.
 _WITH_A_ROLE = (errors.Unauthorized, errors.Forbidden, errors.RateLimited)
@@ -281,11 +275,7 @@ class CohereRefusal(BaseModel):
     message: str
 
 
-_REFUSALS: dict[str, type[BaseModel]] = {
-    "native": Refusal,
-    "openai": OpenAIRefusal,
-    "cohere": CohereRefusal,
-}
+_REFUSALS: dict[str, type[BaseModel]] = {"native": Refusal, "openai": OpenAIRefusal, "cohere": CohereRefusal}
 _read_by_hand: set[type[BaseModel]] = set()
 
 
@@ -313,10 +303,8 @@ def describe(
         parameters: Parameters that the endpoint parses itself.
 
     """
-    extra: dict[str, Any] = {
-        "x-role": OPEN if role is None else role.value,
-        _RAISES: [kind.__name__ for kind in raises],
-    }
+    needed = OPEN if role is None else role.value
+    extra: dict[str, Any] = {"x-role": needed, _RAISES: [kind.__name__ for kind in raises]}
     if parameters:
         extra["parameters"] = [*parameters]
     if reads is not None:
@@ -358,10 +346,9 @@ def build_document(app: FastAPI) -> dict[str, Any]:
     for route in app.routes:
         if isinstance(route, RoleRoute) and route.include_in_schema:
             for method in route.methods or ():
-                operation = document["paths"][route.path_format][method.lower()]
-                operation["operationId"] = "_".join(
-                    re.findall(r"[a-z0-9]+", f"{method.lower()} {route.path_format}")
-                )
+                verb, path = method.lower(), route.path_format
+                operation = document["paths"][path][verb]
+                operation["operationId"] = "_".join(re.findall(r"[a-z0-9]+", f"{verb} {path}"))
                 _correct_parameters(operation)
                 _add_refusals(operation, route, components["responses"])
                 if app.state.access is not None and route.role is not None:
@@ -428,11 +415,8 @@ PAGE_POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _OWN = Path(__file__).parent / "docs"
-_KINDS = {
-    "swagger-ui.css": "text/css",
-    "swagger-ui-bundle.js": "text/javascript",
-    "start.js": "text/javascript",
-}
+_SCRIPT = "text/javascript"
+_KINDS = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": _SCRIPT, "start.js": _SCRIPT}
 
 router = APIRouter(route_class=RoleRoute, include_in_schema=False)
 

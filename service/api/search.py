@@ -1,6 +1,7 @@
 """`GET /search?q=` and `POST /search`. Start reading at `_search`."""
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -38,7 +39,7 @@ from service.api.search_plan import (
     parse_query,
     parse_where,
 )
-from service.corpus.search import Hits, Search
+from service.corpus.search import Hits, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.bodies import JsonChunks, in_chunks, json_array
 from service.http.routing import RoleRoute
@@ -139,20 +140,8 @@ async def search_for_one_query(
 ) -> Response:
     """The documents that answer one query best: give `q` or `id`."""
     query = parse_query(params.q, params.id)
-    check_characters([query], runtime.settings.max_query_characters)
-    where = parse_where(runtime, params.filter)
     fields = None if params.fields is None else [field for field in params.fields.split(",") if field]
-    shown = parse_fields(fields)
-    plan = Plan(
-        queries=[query],
-        options=params,
-        passages=params.passages == "true",
-        filter=params.filter,
-        where=where,
-        shown=shown,
-        collection=await existing(request, runtime),
-        version=pinned(request, None, runtime),
-    )
+    plan = await _plan(request, runtime, params, [query], fields, passages=params.passages == "true")
     return await _search(request, runtime, plan, {"query": params.q} if query.text else {"id": params.id})
 
 
@@ -160,25 +149,33 @@ async def search_for_one_query(
 async def search_for_several_queries(request: Request, runtime: Service, body: SearchRequest) -> Response:
     """The documents that answer each of several queries best: texts, vectors, or documents by their ids."""
     queries = parse_queries(body.queries, runtime.settings.max_inputs)
-    check_characters(queries, runtime.settings.max_query_characters)
-    shown = parse_fields(body.fields)
-    where = parse_where(runtime, body.filter)
-    collection = await existing(request, runtime)
     # For vectors, `model` names the version that made them. Only the header chooses the version to search.
     model = None if queries[0].vector is not None else body.model
-    plan = Plan(
-        queries=queries,
-        options=body,
-        passages=body.passages,
-        filter=body.filter,
-        where=where,
-        shown=shown,
-        collection=collection,
-        version=pinned(request, model, runtime),
-        several=True,
-        vectors_version=body.model,
-    )
+    more = {"passages": body.passages, "several": True, "vectors_version": body.model}
+    plan = await _plan(request, runtime, body, queries, body.fields, model, **more)
     return await _search(request, runtime, plan, {})
+
+
+async def _plan(
+    request: Request,
+    runtime: Runtime,
+    options: SearchParameters | SearchRequest,
+    queries: list[Query],
+    fields: Sequence[str] | None,
+    model: str | None = None,
+    **more: Any,
+) -> Plan:
+    check_characters(queries, runtime.settings.max_query_characters)
+    return Plan(
+        queries=queries,
+        options=options,
+        filter=options.filter,
+        where=parse_where(runtime, options.filter),
+        shown=parse_fields(fields),
+        collection=await existing(request, runtime),
+        version=pinned(request, model, runtime),
+        **more,
+    )
 
 
 async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[str, Any]) -> Response:
@@ -200,7 +197,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
             await corpus.check_complete(generation, active=plan.version is None)
         queries, embedded, notes = await embed_queries(runtime, generation, search.mode, plan)
         try:
-            hits = await corpus.search(generation, queries, search, write, kept=plan.version is not None)
+            hits = await corpus.search(generation, queries, search, write)
         except TooMuch as error:
             raise Validation(
                 f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "

@@ -122,12 +122,8 @@ def parse_fields(fields: Sequence[str] | None) -> Shown:
     named = []
     for field in fields:
         first, *names = field.split(".")
-        if (
-            first not in COLUMNS
-            or (names and first != METADATA)
-            or "" in names
-            or len(names) > MAX_FIELD_PARTS
-        ):
+        nothing = first not in COLUMNS or (names and first != METADATA) or "" in names
+        if nothing or len(names) > MAX_FIELD_PARTS:
             raise Validation(
                 f"fields: {field[:80]!r} is nothing that a hit has. There are title, text, metadata, and one "
                 "value of the metadata such as metadata.topic; id and score always come."
@@ -164,8 +160,7 @@ class Options(BaseModel):
     k: int = Field(10, ge=1, le=MAX_K)
     offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Hits to leave out before the first")
     mode: Mode | None = Field(
-        None,
-        description="Absent: SIMILE_SEARCH_MODE, else what the version learned, else dense",
+        None, description="Absent: SIMILE_SEARCH_MODE, else what the version learned, else dense"
     )
     min_score: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         None, description="With mode dense only"
@@ -238,6 +233,7 @@ class Plan:
             passages=self.passages,
             max_bytes=settings.max_answer_bytes,
             columns=self.shown.columns,
+            kept=self.version is not None,
         )
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:

@@ -9,9 +9,10 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from service.api.collections import existing, existing_named
+from service.api.collections import existing
 from service.api.embedding import check_count
 from service.api.openapi import Limit, Role, User
+from service.auth.access import Account
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
 from service.http.bodies import Slices, collect_fields, json_response, validated
@@ -103,12 +104,6 @@ def trusted_now(request: Request, row: Event | Judgment) -> bool:
     return row.trusted and (access is None or access.trusts(row.key))
 
 
-def own_only(request: Request) -> str | None:
-    """Returns the name of the key whose rows the request may delete. None: it may delete all rows."""
-    account = request.scope.get("account")
-    return None if account is None or Role.ADMIN in account.allows else account.key.name
-
-
 async def build_selection(request: Request, runtime: Runtime, params: Selected) -> Selection:
     """Returns the rows that query parameters select.
 
@@ -122,10 +117,8 @@ async def build_selection(request: Request, runtime: Runtime, params: Selected) 
         if getattr(params, name) == "":
             raise Empty(f"{name} is empty, and nothing stored has that. Leave it out, or name one.")
     collection: str | None = None
-    if params.collection is None:
-        collection = await existing(request, runtime)
-    elif params.collection != EVERY_COLLECTION:
-        collection = await existing_named(params.collection, runtime)
+    if params.collection != EVERY_COLLECTION:
+        collection = await existing(request, runtime, params.collection)
     key = NO_KEY if params.key == WITHOUT_KEY else params.key
     visitor = None if params.user is None else runtime.visitors.hashed(params.user)
     query, id = (params.query, params.id) if isinstance(params, Forgetting) else (None, None)
@@ -186,7 +179,8 @@ async def forget(
     """Deletes rows by `work` of the store, and writes a line of the audit log for each key whose rows were
     deleted.
 
-    The lines are also written if the work fails or is cancelled after some steps.
+    Keys without the role admin may delete only their own rows. The lines are also written if the work fails
+    or is cancelled after some steps.
     """
     deleted: Counter[str] = Counter()
     ended, lock = False, threading.Lock()
@@ -198,8 +192,10 @@ async def forget(
                 return
         _audit_deleted(request, action, selection, step)  # The deadline passed during this step.
 
+    account: Account | None = request.scope.get("account")
+    own = None if account is None or Role.ADMIN in account.allows else account.key.name
     try:
-        done = await work(selection, own_only(request), tell)
+        done = await work(selection, own, tell)
     except BaseException:
         with lock:
             ended = True

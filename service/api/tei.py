@@ -67,13 +67,9 @@ Steps: TypeAlias = Generator[None, None, bytes]
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")
 
 
-def _direction(value: object) -> object:
-    return value.capitalize() if isinstance(value, str) else value
-
-
 Direction = Annotated[
     Literal["Right", "Left"],
-    BeforeValidator(_direction),
+    BeforeValidator(lambda value: value.capitalize() if isinstance(value, str) else value),
     ShownAs(Annotated[str, Field(pattern="^([Rr][Ii][Gg][Hh][Tt]|[Ll][Ee][Ff][Tt])$")]),
 ]
 

@@ -100,8 +100,9 @@ class Access:
         """
         if self._file.changed():
             self._open_accounts()
-        given = _bearer(scope)
-        if given is None:
+        scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        given = key.strip()
+        if scheme.lower() != b"bearer" or not given:
             raise _unauthorized("This needs a key. Send it in the header `Authorization: Bearer KEY`.")
         digest = hashlib.sha256(given).digest()
         found: Account | None = None
@@ -134,11 +135,6 @@ class Access:
                 f"This needs a key of role {needed}; {account.key.name!r} has the role {account.key.role}."
             )
         account.spend()
-
-
-def _bearer(scope: Scope) -> bytes | None:
-    scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-    return key.strip() or None if scheme.lower() == b"bearer" else None
 
 
 def _unauthorized(message: str) -> Unauthorized:

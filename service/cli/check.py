@@ -145,8 +145,7 @@ def _documents(settings: Settings) -> str:
 
 
 def _disk(folder: Path) -> str:
-    while not folder.exists():
-        folder = folder.parent
+    folder = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(folder).free
     writable = "writable" if os.access(folder, os.W_OK) else "NOT writable"
     return f"{free / 2**30:.1f} GiB free at {folder.resolve()}, {writable}"

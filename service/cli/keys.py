@@ -77,11 +77,7 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def add(
-    file: Path,
-    name: str,
-    role: Role,
-    limits: tuple[int | None, int | None] = (None, None),
-    trust: str = "",
+    file: Path, name: str, role: Role, limits: tuple[int | None, int | None] = (None, None), trust: str = ""
 ) -> str:
     """Adds the hash of a new key to `file`, and returns the key."""
     text = file.read_text(encoding="utf-8-sig") if file.exists() else ""

@@ -23,12 +23,12 @@ from service.corpus.embedder import DocumentEncoder
 from service.corpus.search import Hits, Query, Search, find
 from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
 from service.observability.logs import safe_message
+from service.settings import Settings
 from service.store.filters.grammar import Predicate
 from service.store.protocol import DocumentStore
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
-    MAX_COLLECTIONS,
     Document,
     Embedding,
     NeedsVectors,
@@ -70,19 +70,13 @@ class Corpus:
     """
 
     def __init__(
-        self,
-        active: ActiveGeneration,
-        batcher: Batcher,
-        store: DocumentStore,
-        *,
-        passages: bool = True,
-        max_collections: int = MAX_COLLECTIONS,
+        self, active: ActiveGeneration, batcher: Batcher, store: DocumentStore, settings: Settings
     ) -> None:
-        self._max_collections = max_collections
         self.active = active
         self.store = store
         self._batcher = batcher
-        self._encoder = DocumentEncoder(batcher, passages=passages)
+        self._settings = settings
+        self._encoder = DocumentEncoder(batcher, passages=settings.passages)
         self.on_gap: Callable[[], None] = lambda: None  # Called if a follower has no vector after a write.
 
     @property
@@ -114,9 +108,9 @@ class Corpus:
                     put = await self.store.put(
                         documents,
                         embedded,
-                        split=self._encoder.passages,
+                        split=self._settings.passages,
                         collection=collection,
-                        max_collections=self._max_collections,
+                        max_collections=self._settings.max_collections,
                     )
                     # Tokens of followers are not charged to the client.
                     tokens = sum(embedding.tokens for embedding in embedded[active.number].values())
@@ -188,18 +182,22 @@ class Corpus:
         self._encoder.close()
 
     async def embed(
-        self, generation: Generation, documents: Sequence[Content], collections: Sequence[str]
+        self,
+        generation: Generation,
+        documents: Sequence[Content],
+        collections: Sequence[str],
+        lane: Lane | None = None,
     ) -> list[Embedding]:
-        """Embeds documents, each with its collection, with the document prompt."""
-        return await self._encoder.embed(generation, documents, collections, self._lane(generation))
+        """Embeds documents, each with its collection, with the document prompt. `lane`: not the usual one."""
+        return await self._encoder.embed(generation, documents, collections, lane or self._lane(generation))
 
-    async def embed_last(
-        self, generation: Generation, documents: Mapping[int, Unembedded]
+    async def embed_stored(
+        self, generation: Generation, documents: Mapping[int, Unembedded], lane: Lane | None = None
     ) -> dict[int, Embedding]:
-        """Embeds documents, by revision, in the interactive lane, because writes wait for them."""
+        """Embeds stored documents, by revision, as `embed`."""
         contents = [document.content for document in documents.values()]
         collections = [document.collection for document in documents.values()]
-        made = await self._encoder.embed(generation, contents, collections, Lane.INTERACTIVE)
+        made = await self.embed(generation, contents, collections, lane)
         return dict(zip(documents, made, strict=True))
 
     def _lane(self, generation: Generation) -> Lane:
@@ -242,22 +240,16 @@ class Corpus:
             )
 
     def search(
-        self,
-        generation: Generation,
-        queries: Sequence[Query],
-        search: Search,
-        then: Callable[[Hits], T],
-        *,
-        kept: bool,
+        self, generation: Generation, queries: Sequence[Query], search: Search, then: Callable[[Hits], T]
     ) -> Coroutine[Any, Any, T]:
         """Searches on a reading thread, and returns the result of `then` for the hits.
 
-        `generation` has embedded `queries`. With `kept`, it may be another one than the active one.
+        `generation` has embedded `queries`.
 
         Raises:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.
             Moved: Another replica has activated another version.
 
         """
-        work = partial(find, generation=generation, queries=queries, search=search, then=then, kept=kept)
+        work = partial(find, generation=generation, queries=queries, search=search, then=then)
         return self.store.search(work, heavy=search.is_heavy(len(queries)))

@@ -62,9 +62,8 @@ class DocumentEncoder:
 
         """
         prompt = generation.manifest.document_prompt
-        heads = await self._batcher.embed(
-            generation.encoder, [prompt + each.whole for each in contents], lane=lane
-        )
+        texts = [prompt + each.whole for each in contents]
+        heads = await self._batcher.embed(generation.encoder, texts, lane=lane)
         found = [
             Embedding(vector, cut, tokens)
             for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)
@@ -154,9 +153,7 @@ class Readability:
         checked = [(text, name) for text, name in pairs if not self.knows(version, name)][:_TEXTS]
         for collection in dict.fromkeys(name for _, name in checked):
             starts = [text[:_CHARACTERS] for text, name in checked if name == collection]
-            seen = count_words(
-                starts, lambda rows: [[piece.id for piece in encoder.pieces(row)] for row in rows]
-            )
+            seen = count_words(starts, lambda rows: [[one.id for one in encoder.pieces(row)] for row in rows])
             with self._lock:
                 if self.knows(version, collection):
                     continue

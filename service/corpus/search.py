@@ -63,6 +63,7 @@ class Search:
         passages: Whether to compare all passages of a document, or only its head.
         max_bytes: Limit of the bytes of all hits.
         columns: Columns of the documents to read.
+        kept: Whether the generation may be another one than the active one.
 
     """
 
@@ -76,6 +77,7 @@ class Search:
     passages: bool = True
     max_bytes: float = inf
     columns: Sequence[Column] = COLUMNS
+    kept: bool = False
 
     @property
     def reach(self) -> int:
@@ -127,12 +129,8 @@ def find(
     queries: Sequence[Query],
     search: Search,
     then: Callable[[Hits], T],
-    *,
-    kept: bool,
 ) -> T:
     """Returns the result of `then` for the hits of each query, best first, equal scores by id.
-
-    With `kept`, the generation may be another one than the active one.
 
     Raises:
         Moved: Another version is active.
@@ -142,14 +140,12 @@ def find(
 
     """
     if search.mode != "lexical":
-        snapshot.require(generation.number, kept=kept)
+        snapshot.require(generation.number, kept=search.kept)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
     queries, own = _resolved(snapshot, generation, queries, search.collection)
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
     rankings = _rankings(snapshot, moment, queries, search, allowed)
-    pages = [
-        _page(snapshot, ranking, search, excluded) for ranking, excluded in zip(rankings, own, strict=True)
-    ]
+    pages = [_page(snapshot, ranking, search, id) for ranking, id in zip(rankings, own, strict=True)]
     uses = Counter(ranked.revision for page in pages for ranked in page)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
@@ -167,11 +163,9 @@ def find(
     )
 
 
-def _page(
-    snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, excluded: int | None
-) -> list[Ranked]:
-    """Returns the requested hits of a ranking, without the document `excluded`."""
-    ranking = [ranked for ranked in ranking if ranked.revision != excluded]
+def _page(snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, own: int | None) -> list[Ranked]:
+    """Returns the requested hits of a ranking, without the document `own`."""
+    ranking = [ranked for ranked in ranking if ranked.revision != own]
     best = _best(ranking, search.reach)
     ids = snapshot.get_ids([ranked.revision for ranked in best])
     # The index is newer than the snapshot. Other documents replace those that the snapshot does not have.

@@ -261,14 +261,11 @@ class Seen:
 
     def sentence(self) -> str:
         """Returns a sentence such as `id 1003 came twice`, or an empty text."""
-        parts = [f"{label} came {_times(times)}" for label, times in self._repeated.items()]
+        said = {2: "twice"}
+        parts = [f"{label} came {said.get(n, f'{n} times')}" for label, n in self._repeated.items()]
         return ", ".join([*parts, "and others more than once"] if self._others else parts)
 
 
 def _holds(part: NDArray[np.uint64], key: int) -> bool:
     at = int(np.searchsorted(part, np.uint64(key)))
     return at < len(part) and int(part[at]) == key
-
-
-def _times(times: int) -> str:
-    return "twice" if times == 2 else f"{times} times"

@@ -39,32 +39,24 @@ _PARQUET = "this is a Parquet file; export it as CSV or as JSON lines."
 _SHEET = "this is an OpenDocument spreadsheet; save it as CSV."
 _ARCHIVE = "this is an archive; unpack it and import the files in it."
 _TAKEN = "import reads JSON lines, CSV, TSV and plain text."
-_BINARY = f"this is a binary file; {_TAKEN}"
+_BYTES = f"this is a binary file; {_TAKEN}"
 _OTHER = f"this is a document of another program; save it as plain text. I{_TAKEN[1:]}"
 _REFUSED_ENDINGS = {
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".xlsb", ".xltx"), _EXCEL),
     **dict.fromkeys((".parquet", ".pq"), _PARQUET),
     ".ods": _SHEET,
     ".numbers": "this is a Numbers spreadsheet; export it as CSV.",
-    **dict.fromkeys((".feather", ".arrow", ".avro", ".orc"), _BINARY),
+    **dict.fromkeys((".feather", ".arrow", ".avro", ".orc"), _BYTES),
     **dict.fromkeys((".pdf", ".docx", ".doc", ".odt", ".pptx", ".rtf", ".epub"), _OTHER),
     **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar", ".zst", ".bz2", ".xz"), _ARCHIVE),
-    **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".sqlite", ".db", ".exe"), _BINARY),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".sqlite", ".db", ".exe"), _BYTES),
 }  # fmt: skip
 _MAGIC = {
     _EXCEL: (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",),
     _PARQUET: (b"PAR1",),
     _ARCHIVE: (b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0", b"7z\xbc\xaf", b"Rar!", b"\x1f\x8b"),
     _OTHER: (b"%PDF", b"{\\rtf"),
-    _BINARY: (
-        b"SQLite format 3\0",
-        b"\x89PNG",
-        b"\xff\xd8\xff",
-        b"GIF8",
-        b"ARROW1\0",
-        b"Obj\x01",
-        b"\x7fELF",
-    ),
+    _BYTES: (b"SQLite format 3\0", b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"ARROW1\0", b"Obj\x01", b"\x7fELF"),
 }
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -126,7 +118,7 @@ def detect_encoding(head: bytes, *, complete: bool) -> Encoding:
     bad = text.count(MARK)
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if controls > len(head) * (0.05 if bad else 0.2):
-        raise BadFile(_BINARY)
+        raise BadFile(_BYTES)
     # Other encodings are hardly ever valid UTF-8 by chance. A few bad bytes are a damaged line.
     if bad <= sum(character > "\x7f" and character != MARK for character in text) if bad else True:
         return Encoding("utf-8", certain=True)

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from service.files import detection
-from service.files.columns import IDS, Columns
-from service.files.conversion import convert, plain_text
+from service.files.columns import IDS, Columns, Placed
+from service.files.conversion import convert, parse_types, plain_text
 from service.files.detection import HEAD_BYTES, SEPARATORS
 from service.files.lines import MAX_LINE_BYTES, Record, Records, TextLine, TextLines, decoded, note_on
-from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, command_option
+from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, command_option, split_names
 from service.http import exact_json
 
 GZIP_MARK = b"\x1f\x8b"
@@ -45,6 +45,41 @@ class Options:
     types: Mapping[str, str] = field(default_factory=dict)
     html: bool = False
     spell: Spelling = command_option
+
+
+def build_options(
+    given: Any,
+    name: str,
+    kind: Format | None,
+    id: str | None,
+    metadata: str | None,
+    placed: Placed,
+    *,
+    every: bool,
+    spell: Spelling = command_option,
+) -> Options:
+    """Returns the options of a command line or of query parameters.
+
+    Args:
+        given: Has the attributes format, encoding, delimiter, title, text, types and html, all as texts.
+        name: Name of the file. Checked unless `given` has a format.
+        kind: Format of the file.
+        id: As in `Columns`.
+        metadata: Names of the metadata columns.
+        placed: As in `Columns`.
+        every: Whether all other columns become metadata.
+        spell: Returns the caller's spelling of an option, for messages.
+
+    Raises:
+        BadFile: An option or the file's name is wrong.
+
+    """
+    if given.format is None:
+        detection.refuse_name(name)
+    text, chosen = split_names(given.text) or ("",), None if metadata is None else split_names(metadata)
+    columns = Columns(id, given.title, text, chosen, every, placed, spell)
+    types = parse_types(split_names(given.types or ""), spell)
+    return Options(kind, given.encoding, given.delimiter, columns, types, given.html is not None, spell)
 
 
 class Layout(NamedTuple):
@@ -226,9 +261,8 @@ def detect_layout(head: bytes, name: str, options: Options, *, complete: bool) -
     if options.delimiter is not None:
         separator = detection.checked_separator(options.delimiter, options.spell)
     else:
-        separator = detection.detect_separator(
-            decoded(head, encoding, final=complete), kind, complete=complete
-        )
+        text = decoded(head, encoding, final=complete)
+        separator = detection.detect_separator(text, kind, complete=complete)
     return Layout(kind, encoding, certain, sample, separator)
 
 
@@ -392,10 +426,8 @@ class _TableMaker(_Maker):
 
 
 def _id_hint(names: list[str], spell: Spelling) -> str:
-    if any(name in IDS for name in names):
-        return ""
     nearly = next((name for name in names if name.lower() in IDS), None)
-    if nearly is None:
+    if nearly is None or any(name in IDS for name in names):
         return ""
     return f"no column is named id, so ids are made from the text. Is it {nearly!r} ({spell('id')})?"
 

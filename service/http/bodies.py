@@ -39,9 +39,8 @@ from service.settings import Settings
 
 M = TypeVar("M", bound=BaseModel)
 
-STORED = (
-    "stored"  # Annotated[Model, STORED]: the body's values are stored, so none may change when it is parsed
-)
+# Annotated[Model, STORED]: the body's values are stored, so none may change when it is parsed.
+STORED = "stored"
 LARGE_BYTES = 1 << 18  # Smaller bodies are parsed on the event loop, in microseconds to 60 ms.
 SLICE_SECONDS = 0.005  # Several bodies may be in work at once, and an answer needs some rounds of the loop.
 MAX_FIELDS = 100  # No object of our routes has as many fields.
@@ -255,9 +254,8 @@ def json_response(value: object, headers: Mapping[str, str] | None = None, *, st
     """Returns `value` as a JSON answer. Numpy arrays and numbers are written directly, float32 in its
     shortest form.
     """
-    return Response(
-        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers, "application/json"
-    )
+    content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(content, status, headers, "application/json")
 
 
 def json_array(values: Iterable[Iterable[bytes]]) -> Iterator[bytes]:

@@ -428,12 +428,7 @@ class Handshake(sslproto.SSLProtocol):
     def __init__(self, protocol: _Encrypted, context: ssl.SSLContext, handshakes: Connections) -> None:
         waiter: Any = None
         super().__init__(
-            protocol.loop,
-            protocol,
-            context,
-            waiter,
-            server_side=True,
-            ssl_handshake_timeout=TLS_SECONDS,
+            protocol.loop, protocol, context, waiter, server_side=True, ssl_handshake_timeout=TLS_SECONDS
         )
         protocol.handshake = self
         self._handshakes = handshakes

@@ -56,17 +56,15 @@ class Hosts:
 
     Args:
         names: Allowed hosts, in addition to addresses and localhost.
-        own_name: The host that the service listens on.
+        own: The host that the service listens on.
         origins: Other sites whose pages may write.
         keys: Whether clients need API keys. DNS rebinding then gains nothing, so any host is allowed if
             `names` is empty.
 
     """
 
-    def __init__(
-        self, names: Collection[str], own_name: str, origins: Collection[str], *, keys: bool
-    ) -> None:
-        self._names = {*names, own_name.lower()}
+    def __init__(self, names: Collection[str], own: str, origins: Collection[str], *, keys: bool) -> None:
+        self._names = {*names, own.lower()}
         self._any_name = keys and not names
         self._origins = frozenset(origins)
 

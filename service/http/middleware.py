@@ -8,12 +8,14 @@ layer slows down every request.
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import memory
@@ -38,6 +40,7 @@ WATCH_AFTER_SECONDS = 0.25
 HEAVY_BYTES = MEGABYTE  # After a request of this size, freed memory is returned to the system.
 MAX_NAME_CHARACTERS = 80  # of an ignored field, in the header
 MAX_DRAINED_BYTES, DRAIN_SECONDS = 256 * MEGABYTE, 10.0
+_MILLISECONDS = re.compile("(?!0+$)[0-9]{1,12}")
 GONE = 499  # Status in logs and metrics if the client disconnected before an answer.
 
 
@@ -53,24 +56,17 @@ class LoadShedder:
 
     Args:
         overloaded: Returns the error for a new text, or None if the queue has room.
-        access: Checks API keys. None if clients need no key.
+        app: Has the routes, hosts and connections. Its `access` is None if clients need no key.
 
     """
 
-    def __init__(
-        self,
-        overloaded: Callable[[], ServiceError | None],
-        access: Access | None,
-        routes: Sequence[BaseRoute],
-        hosts: Hosts,
-        connections: Connections,
-    ) -> None:
+    def __init__(self, overloaded: Callable[[], ServiceError | None], app: FastAPI) -> None:
         self._overloaded = overloaded
-        self._access = access
-        self._hosts = hosts
-        self._connections = connections
+        self._access: Access | None = app.state.access
+        self._hosts: Hosts = app.state.hosts
+        self._connections: Connections = app.state.connections
         direct = (
-            route for route in routes if isinstance(route, RoleRoute) and METHOD in (route.methods or ())
+            route for route in app.routes if isinstance(route, RoleRoute) and METHOD in (route.methods or ())
         )
         self._routes = {route.path: route for route in direct if route.path in PATHS}
 
@@ -100,6 +96,7 @@ class LoadShedder:
         return overloaded
 
 
+@dataclass(eq=False)
 class Edge:
     """ASGI middleware around the application.
 
@@ -108,24 +105,18 @@ class Edge:
 
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        settings: Settings,
-        metrics: Metrics,
-        shedder: LoadShedder,
-        observers: Sequence[Callable[[RequestRecord], None]] = (),
-    ) -> None:
-        self._app = app
-        self.observers = observers
-        self._settings = settings
-        self._metrics = metrics
-        self._shedder = shedder
-        self.bodies = BodyBudget(settings)
-        self.answers = Answers(settings.max_answers_mb)
-        self._in_flight = 0
-        metrics.admitted_bytes.set_function(lambda: self.bodies.admitted_bytes)
-        metrics.in_flight.set_function(lambda: self._in_flight)
+    _app: ASGIApp
+    _settings: Settings
+    _metrics: Metrics
+    _shedder: LoadShedder
+    observers: Sequence[Callable[[RequestRecord], None]] = ()
+    _in_flight = 0
+
+    def __post_init__(self) -> None:
+        self.bodies = BodyBudget(self._settings)
+        self.answers = Answers(self._settings.max_answers_mb)
+        self._metrics.admitted_bytes.set_function(lambda: self.bodies.admitted_bytes)
+        self._metrics.in_flight.set_function(lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -157,12 +148,7 @@ class Edge:
         own = self._settings.timeout_seconds
         if requested_ms is None:
             return own
-        if not (
-            requested_ms.isascii()
-            and requested_ms.isdigit()
-            and len(requested_ms) <= 12
-            and int(requested_ms)
-        ):
+        if not _MILLISECONDS.fullmatch(requested_ms):
             raise Validation(
                 f"x-timeout-ms must be a number of milliseconds above 0, not {requested_ms[:20]!r}."
             )

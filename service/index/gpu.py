@@ -138,9 +138,8 @@ class GpuThread:
         swig: Any = faiss
 
         def search() -> Positions:
-            found: Positions = self._held[number].search(
-                queries, k, params=swig.SearchParametersIVF(nprobe=probes)
-            )[1]
+            params = swig.SearchParametersIVF(nprobe=probes)
+            found: Positions = self._held[number].search(queries, k, params=params)[1]
             return found
 
         return self._do(search, SEARCH_SECONDS)

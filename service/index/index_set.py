@@ -7,15 +7,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.index.gpu import GpuThread
 from service.index.index import Index
-from service.index.ivf_snapshots import IvfSnapshots, Origin
+from service.index.ivf_snapshots import IvfSnapshots
 from service.index.maintenance import Measured
 from service.index.moment import IndexMoment
 from service.store.protocol import FilterMatches, Snapshot
@@ -102,23 +100,13 @@ class Indexes:
     """The indexes of all collections. Only the writer thread changes them; any thread may read.
 
     Args:
-        root: Folder of snapshots. None means no snapshots.
-        origin: Identity of the vectors, which snapshots must match.
-        gpu: Searches large indexes. None means the CPU.
+        snapshots: Returns the snapshots of a collection. None means no snapshots.
 
     """
 
-    def __init__(
-        self,
-        dimension: int,
-        root: Path | None = None,
-        origin: Origin | None = None,
-        gpu: GpuThread | None = None,
-    ) -> None:
+    def __init__(self, dimension: int, snapshots: Callable[[str], IvfSnapshots] | None = None) -> None:
         self.dimension = dimension
-        self._root = root
-        self._origin = origin
-        self._gpu = gpu
+        self._snapshots: Callable[[str], IvfSnapshots | None] = snapshots or (lambda _: None)
         # Replaced and never changed, so readers need no lock.
         self.collections: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
         # The operation number that all indexes have reached. The view of an unchanged collection has an
@@ -127,12 +115,7 @@ class Indexes:
         self.sequence = 0
 
     def _new(self, collection: str) -> Index:
-        return Index(self.dimension, self._ivf_snapshots(collection))
-
-    def _ivf_snapshots(self, collection: str) -> IvfSnapshots | None:
-        if self._root is None or self._origin is None:
-            return None
-        return IvfSnapshots(self._root / collection, self._origin, self._gpu)
+        return Index(self.dimension, self._snapshots(collection))
 
     def of(self, collection: str) -> Index:
         """Returns the index of a collection, which may be empty."""
@@ -194,9 +177,7 @@ class Indexes:
         `read` returns the rows of a collection for `Index.load`.
         """
         loaded = {
-            collection: Index.load(
-                self.dimension, read(collection), sequence, self._ivf_snapshots(collection)
-            )
+            collection: Index.load(self.dimension, read(collection), sequence, self._snapshots(collection))
             for collection in collections
         }
         before, self.collections = self.collections, loaded

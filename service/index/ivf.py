@@ -180,10 +180,7 @@ def _only(selection: Selection) -> Any:
 
 
 def build(
-    dimension: int,
-    sources: Sequence[Rows],
-    training: Training | None,
-    cancelled: Callable[[], bool] = bool,
+    dimension: int, sources: Sequence[Rows], training: Training | None, cancelled: Callable[[], bool] = bool
 ) -> Clustered:
     """Builds a segment of all rows of `sources`, in their order. May take minutes on its one thread.
 

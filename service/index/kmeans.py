@@ -73,8 +73,7 @@ def nearest_rows(
     found = np.empty((len(rows), count), np.int64)
     cosines = np.empty((len(rows), count), np.float32)
     for start in range(0, len(rows), ROWS):
-        cosines[start : start + ROWS], found[start : start + ROWS] = index.search(
-            rows[start : start + ROWS], count
-        )
+        block = slice(start, start + ROWS)
+        cosines[block], found[block] = index.search(rows[block], count)
         tell(min(start + ROWS, len(rows)))
     return found, cosines

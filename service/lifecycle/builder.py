@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from models.search.content import Content
 from service.active import Generation, Retired
@@ -136,9 +136,7 @@ class Builder:
             return
         corpus, generation = self._corpus, self._generation
         try:
-            contents = [document.content for document in documents.values()]
-            collections = [document.collection for document in documents.values()]
-            embedded = await corpus.embed(generation, contents, collections)
+            embedded = await corpus.embed_stored(generation, documents)
         except Hung as error:
             if generation is not corpus.active.generation:
                 generation.fault = error.message
@@ -154,15 +152,15 @@ class Builder:
                 log.error("Document %r is left out of the index: %s", document.id, reason)  # noqa: TRY400
                 await self._store.skip(generation.number, revision, error.message)
             return
-        for rows in _jobs(zip(documents, embedded, strict=True)):
+        for rows in _jobs(embedded):
             await self._store.add_vectors(generation.number, rows)
 
 
-def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:
+def _jobs(embedded: Mapping[int, Embedding]) -> Iterator[dict[int, Embedding]]:
     """Yields embeddings by revision, in parts of about `STORE_ROWS` rows."""
     rows: dict[int, Embedding] = {}
     count = 0
-    for revision, embedding in embedded:
+    for revision, embedding in embedded.items():
         rows[revision] = embedding
         count += len(embedding.passages)
         if count >= STORE_ROWS:

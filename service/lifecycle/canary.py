@@ -27,7 +27,7 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 K = 10
-_TOP = Search(k=K, columns=())
+_TOP = Search(k=K, columns=(), kept=True)
 WORDS, CHARACTERS = 12, 100
 MIN_WORDS = 3  # A full stop after fewer words does not end a sentence, as in "Dr. Who".
 ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full
@@ -86,24 +86,22 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[
     queries = await canary_queries(corpus, settings)
     with corpus.active.borrow() as old:
         await corpus.check_complete(old, active=True)
-        by_collection = {
-            name: some for name, some in queries.items() if some and old.indexes.of(name).documents
-        }
-        if not by_collection:
+        given = {name: some for name, some in queries.items() if some and old.indexes.of(name).documents}
+        if not given:
             return None
-        distinct = list(dict.fromkeys(query for some in by_collection.values() for query in some))
+        distinct = list(dict.fromkeys(query for some in given.values() for query in some))
         vectors = {}
         for generation in (old, new):
             rows = await corpus.embed_queries(generation, distinct)
             vectors[generation] = dict(zip(distinct, rows, strict=True))
         shares: dict[str, list[float]] = {}
-        for name, some in by_collection.items():
+        for name, some in given.items():
             search = replace(_TOP, collection=name)
             for query in some:
                 found: list[set[str]] = []
                 for generation, get_vector in vectors.items():
                     query_batch = [Query(vector=get_vector[query])]
-                    found.append(await corpus.search(generation, query_batch, search, _ids, kept=True))
+                    found.append(await corpus.search(generation, query_batch, search, _ids))
                 if any(found):  # Otherwise the collection was emptied meanwhile.
                     common = len(found[0] & found[1]) / max(map(len, found))
                     shares.setdefault(name, []).append(common)

@@ -14,6 +14,7 @@ import errno
 import logging
 import time
 from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Any
@@ -252,9 +253,7 @@ class Controller:
         elif version == self._kept:
             self._kept = ""
         self.poke()
-        return any(
-            other.version == version and other.is_complete for other in self._corpus.active.generations
-        )
+        return any(one.version == version and one.is_complete for one in self._corpus.active.generations)
 
     def _kept_target(self, active: str) -> RequestedVersion | None:
         """Returns the version to keep loaded. None if its time is over, or it is active or deleted."""
@@ -343,9 +342,8 @@ class Controller:
         found[active] = as_state("active")
         if swap is not None:
             state = "active" if swap.version == active else swap.state  # It may be built in another form.
-            found[swap.version] = as_state(
-                state, swap.done, swap.total, swap.reason, eta_seconds=swap.eta_seconds
-            )
+            figures = {"done": swap.done, "total": swap.total, "eta_seconds": swap.eta_seconds}
+            found[swap.version] = as_state(state, reason=swap.reason, **figures)
         for version, shown in found.items():
             shown["canary"] = facts.canaries.get(version)
         return found
@@ -368,31 +366,19 @@ class Controller:
             self._written = state
 
 
+@dataclass(eq=False)
 class Following:
     """Serves the active version of the store, which any process may have activated.
 
     Used on the event loop. Other threads read `behind`.
 
-    Args:
-        loader: Opens the version.
-        active: The generations of this process.
-        metrics: Shows the version.
-        went_over: Called with the generation that is active now, or with None if it is not open yet.
-
     """
 
-    def __init__(
-        self,
-        loader: ModelLoader,
-        active: ActiveGeneration,
-        metrics: Metrics,
-        went_over: Callable[[Generation | None], None],
-    ) -> None:
-        self._loader = loader
-        self._active = active
-        self._metrics = metrics
-        self._went_over = went_over
-        self._ahead: Active | None = None  # The active generation, while it is not open here.
+    _loader: ModelLoader
+    _active: ActiveGeneration
+    _metrics: Metrics
+    _went_over: Callable[[Generation | None], None]  # Called with the active generation. None: not open yet.
+    _ahead: Active | None = field(default=None, init=False)  # The active generation until it is open here.
 
     @property
     def behind(self) -> str | None:
@@ -487,20 +473,7 @@ def was_refused(store: ModelStore, version: str) -> bool:
     return gate is not None and gate.verdict == "refused"
 
 
-def as_state(
-    state: str,
-    done: int | None = None,
-    total: int | None = None,
-    reason: str | None = None,
-    *,
-    eta_seconds: float | None = None,
-) -> dict[str, Any]:
+def as_state(state: str, **known: Any) -> dict[str, Any]:
     """Returns a version's state as GET /models and state.json show it."""
-    return {
-        "state": state,
-        "done": done,
-        "total": total,
-        "eta_seconds": eta_seconds,
-        "reason": reason,
-        "canary": None,
-    }
+    names = ("state", "done", "total", "eta_seconds", "reason", "canary")
+    return dict.fromkeys(names) | {"state": state} | known

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from models import cpus
 from models.encoder import Encoder
-from models.engines.form import CPU, FP32, Form, Place, read_form
+from models.engines.form import FP32, Form, read_form
 from models.engines.nvidia import require_cuda
 from models.engines.opening import CPU_FORMS, INT8, form_for, require
 from models.errors import (
@@ -119,34 +119,26 @@ class ModelLoader:
 
     Args:
         store: The models folder.
-        form: Precision and engine, unless a caller names another.
+        settings: Say precision, engine and device.
         layout: The workers that compute.
-        deterministic: Whether equal texts must give equal bits in any batch.
-        place: The device, for an engine of a GPU.
+
+    Raises:
+        StartupError: This machine does not support the precision.
 
     """
 
-    def __init__(
-        self,
-        store: ModelStore,
-        form: Form,
-        layout: Layout,
-        *,
-        deterministic: bool = False,
-        place: Place = CPU,
-    ) -> None:
+    def __init__(self, store: ModelStore, settings: Settings, layout: Layout) -> None:
         self.store = store
-        self.form = form
+        self.form = requested_form(settings)  # Precision and engine, unless a caller names another.
         self.max_loss: float | None = None
         self.layout = layout
         self._in_fp32 = set[str]()  # versions that are opened in fp32 instead of `form`
-        self._deterministic = deterministic
-        self._place = place
+        self._settings = settings
 
     @property
     def opens_single_text(self) -> bool:
         """True if a version can have a second session for single texts (single_text.py)."""
-        return self.form.runtime == "onnxruntime" and not self._deterministic
+        return self.form.runtime == "onnxruntime" and not self._settings.deterministic
 
     def get_form(self, version: str) -> Form:
         """Returns the precision and engine for a version."""
@@ -193,8 +185,8 @@ class ModelLoader:
             self.layout.threads,
             form=form,
             callers=self.layout.workers,
-            deterministic=self._deterministic,
-            place=self._place,
+            deterministic=self._settings.deterministic,
+            place=self._settings.place,
         )
         # The checksums are enough in fp32. The vectors of other engines depend on the machine.
         if verified or encoder.form != FP32:

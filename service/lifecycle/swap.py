@@ -18,6 +18,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +28,7 @@ from models.errors import ModelError
 from models.manifest import read_manifest
 from models.store import RequestedVersion
 from service.active import Generation, Retired
+from service.batching.request import Lane
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Overloaded, ServiceError, Storage, Timeout, Unhealthy, machine_error
 from service.lifecycle import canary, capacity
@@ -36,7 +38,7 @@ from service.lifecycle.model_loader import ModelLoader, read_when_there, stored_
 from service.observability.logs import safe_message
 from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.store.values import FAILED, Embedding, Unembedded, Verdict
+from service.store.values import FAILED, Activation, Embedding, Last, Unembedded, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -52,38 +54,31 @@ ATTEMPTS = 5  # to build an index that missed writes
 SKIPPED_SHARE = 0.01  # A model that fails on a larger share of the documents is rejected.
 
 
+@dataclass(eq=False)
 class Swap:
     """An attempt to make a version active.
 
     `state`, `done`, `total` and `reason` show its progress. A swap with `kept` only keeps the version loaded.
     """
 
-    def __init__(
-        self,
-        requested: RequestedVersion,
-        loader: ModelLoader,
-        corpus: Corpus,
-        settings: Settings,
-        metrics: Metrics,
-        *,
-        kept: bool = False,
-    ) -> None:
-        self.requested = requested
-        self.kept = kept
-        self.state = BUILDING
-        self.done, self.total = 0, 0
-        self.reason: str | None = None
-        self.swapped = False  # The version is active. The task may still run for a moment.
-        self.generation: Generation | None = None
-        self._loader = loader
-        self._corpus = corpus
-        self._settings = settings
-        self._metrics = metrics
-        self._progress: Progress | None = None
-        self._compared = False
-        self._too_different: str | None = None
+    requested: RequestedVersion
+    _loader: ModelLoader
+    _corpus: Corpus
+    _settings: Settings
+    _metrics: Metrics
+    kept: bool = False
+    state = BUILDING
+    done, total = 0, 0
+    reason: str | None = None
+    swapped = False  # The version is active. The task may still run for a moment.
+    generation: Generation | None = None
+    _progress: Progress | None = None
+    _compared = False
+    _too_different: str | None = None
+
+    def __post_init__(self) -> None:
         self._decided, self._wanted = asyncio.Event(), asyncio.Event()
-        self.renew(requested, kept=kept)
+        self.renew(self.requested, kept=self.kept)
 
     @property
     def version(self) -> str:
@@ -139,7 +134,7 @@ class Swap:
         """Completes the index, compares answers, and swaps."""
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
-        swap = partial(self._swap, generation, _LastDocuments(self._corpus, generation))
+        swap = partial(self._swap, generation, _embedding_last(self._corpus, generation))
         await self._patiently(builder.warm)
         if generation.is_complete and self.requested.kind == "rollback" and await self._patiently(swap):
             return
@@ -234,14 +229,12 @@ class Swap:
 
     async def _begin(self, encoder: Encoder) -> int:
         """Returns the number of the version's generation in the store."""
-        return await self._patiently(
-            partial(self._corpus.store.begin, encoder.manifest, stored_form(encoder))
-        )
+        begin = partial(self._corpus.store.begin, encoder.manifest, stored_form(encoder))
+        return await self._patiently(begin)
 
-    async def _swap(self, generation: Generation, last: "_LastDocuments") -> bool:
+    async def _swap(self, generation: Generation, last: Last) -> bool:
         """Swaps. Returns False if documents are missing, or if the index has a gap."""
         started, active = math.nan, self._corpus.active
-        rollback = self.requested.kind == "rollback"
 
         def may() -> bool:
             nonlocal started
@@ -255,15 +248,16 @@ class Swap:
             self.mark_activated(generation)
             self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
 
-        return await self._corpus.store.make_active(
-            generation.number,
-            generation.complete_through,
-            self.requested.id,
-            rollback=rollback,
+        swap = Activation(
+            generation=generation.number,
+            complete_through=generation.complete_through,
+            requested=self.requested.id,
+            rollback=self.requested.kind == "rollback",
             may=may,
             last=last,
             then=replace,
         )
+        return await self._corpus.store.make_active(swap)
 
     def mark_activated(self, generation: Generation) -> None:
         """Records that this process serves the version now. Another process may have activated it."""
@@ -285,9 +279,8 @@ class Swap:
             return
         while True:
             try:
-                await self._corpus.store.keep_verdict(
-                    self.version, Verdict(FAILED, reason), self.requested.id
-                )
+                verdict = Verdict(FAILED, reason)
+                await self._corpus.store.keep_verdict(self.version, verdict, self.requested.id)
             except TRANSIENT_ERRORS:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
@@ -305,26 +298,25 @@ class Swap:
             self._corpus.store.after_writes(partial(active.leave_unless_active, generation))
 
 
-class _LastDocuments:
-    """Embeds the few documents that were written just before a swap.
+def _embedding_last(corpus: Corpus, generation: Generation) -> Last:
+    """Returns a function that embeds the few documents that were written just before a swap.
 
-    Created on the event loop. Called on a thread of the store while writes wait.
+    Created on the event loop. The function is called on a thread of the store while writes wait. It returns
+    embeddings by revision, or None if this failed or took too long. The lane is the interactive one, because
+    writes wait.
     """
+    loop, seconds = asyncio.get_running_loop(), LAST_SECONDS
 
-    def __init__(self, corpus: Corpus, generation: Generation) -> None:
-        self._corpus = corpus
-        self._generation = generation
-        self._loop = asyncio.get_running_loop()
-        self._seconds = LAST_SECONDS
-
-    def __call__(self, lacking: Mapping[int, Unembedded]) -> Mapping[int, Embedding] | None:
-        """Returns embeddings by revision, or None if this failed or took too long."""
-        work = self._corpus.embed_last(self._generation, lacking)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def embed(lacking: Mapping[int, Unembedded]) -> Mapping[int, Embedding] | None:
+        nonlocal seconds
+        work = corpus.embed_stored(generation, lacking, Lane.INTERACTIVE)
+        future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
-            return future.result(self._seconds)
+            return future.result(seconds)
         except (TimeoutError, ServiceError) as error:  # The builder tries again.
             future.cancel()
-            log.info("%s is not active yet: %s", self._generation.version, safe_message(error))
-            self._seconds = min(2 * self._seconds, MAX_LAST_SECONDS)
+            log.info("%s is not active yet: %s", generation.version, safe_message(error))
+            seconds = min(2 * seconds, MAX_LAST_SECONDS)
             return None
+
+    return embed

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client import generate_latest
 
@@ -42,7 +42,9 @@ def show(
     metrics.serve(encoder.manifest, encoder.form)
     metrics.documents.set_function(lambda: active.generation.indexes.documents + active.generation.missing)
     metrics.index_missing.set_function(lambda: active.generation.missing)
-    metrics.index_recall.set_function(lambda: _recall(active))
+    metrics.index_recall.set_function(
+        lambda: getattr(active.generation.indexes.largest.measured, "recall", math.nan)
+    )
     metrics.damaged_documents.set_function(lambda: len(records.known_damage))
     loop = asyncio.get_running_loop()
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
@@ -66,20 +68,8 @@ def _disk(folder: Path, what: str) -> float:
         return math.nan
 
 
-class Shared(Protocol):
-    """The database that replicas share."""
-
-    lag_seconds: float
-
-    @property
-    def lease_age(self) -> float: ...
-    @property
-    def connections(self) -> Mapping[str, int]:
-        """The statistics of psycopg's pool."""
-
-
-def show_database(metrics: Metrics, shared: Shared) -> None:
-    """Registers the gauges of this replica's lease, its pool, and the database's standbys."""
+def show_database(metrics: Metrics, shared: Any) -> None:
+    """Registers the gauges of this replica's lease, its pool, and the standbys of the store `shared`."""
 
     def number(name: str) -> Callable[[], float]:
         return lambda: shared.connections.get(name, 0)
@@ -107,11 +97,6 @@ def _timestamp(moment: object) -> float:
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int) else math.nan
-
-
-def _recall(active: ActiveGeneration) -> float:
-    measured = active.generation.indexes.largest.measured
-    return math.nan if measured is None else measured.recall
 
 
 def scrape(metrics: Metrics, active: ActiveGeneration, building: Generation | None) -> bytes:

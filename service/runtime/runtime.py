@@ -33,7 +33,7 @@ from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
 from service.lifecycle.builder import CatchUp
 from service.lifecycle.controller import Controller
-from service.lifecycle.model_loader import ModelLoader, active_generation, requested_form, require_device
+from service.lifecycle.model_loader import ModelLoader, active_generation, require_device
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
@@ -102,15 +102,8 @@ class Runtime:
         """
         if self._is_open:
             return
-        form = requested_form(self.settings)
+        self._loader = loader = ModelLoader(self.store, self.settings, self.layout)
         require_device(self.settings)  # Fails before files are written or a model is published.
-        self._loader = loader = ModelLoader(
-            self.store,
-            form,
-            self.layout,
-            deterministic=self.settings.deterministic,
-            place=self.settings.place,
-        )
         with contextlib.ExitStack() as undo:
             if self.tracing is not None:
                 self.tracing.start()
@@ -163,9 +156,8 @@ class Runtime:
                 "SIMILE_DATABASE needs the extra postgres: pip install 'simile[cpu,postgres]'."
             ) from error
 
-        url = settings.database.get_secret_value()
         shared = self._documents = PostgresStore(
-            url,
+            settings.database.get_secret_value(),
             indexed_fields(settings.indexed_fields),
             connections=settings.database_connections,
             answer_seconds=settings.hang_seconds,
@@ -179,13 +171,7 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.active.generation
         self.batcher.start()
-        self.corpus = Corpus(
-            self.active,
-            self.batcher,
-            self._documents,
-            passages=self.settings.passages,
-            max_collections=self.settings.max_collections,
-        )
+        self.corpus = Corpus(self.active, self.batcher, self._documents, self.settings)
         self._index = IndexKeeper(self.corpus, self.metrics, self.ready, self._follow)
         self._documents.start(self._index.on_commit, self.metrics.write_seconds.observe)
         self._catch_up = CatchUp(self.corpus)
@@ -206,8 +192,7 @@ class Runtime:
         self.batcher.single_text.has_room = lambda: not self.controller.builds
         self.controller.published = await asyncio.to_thread(self.store.names)
         alone = self.settings.database is None
-        folders = {"data": self.settings.data_dir} if alone else {}
-        folders["models"] = self.store.root
+        folders = ({"data": self.settings.data_dir} if alone else {}) | {"models": self.store.root}
         gauges.show(self.metrics, self.active, self.health, self.readiness, folders)
         self.metrics.replicas.set_function(lambda: 1 + self._documents.others)
         self.metrics.swap_waiting.set_function(lambda: self.controller.waits)
@@ -220,12 +205,13 @@ class Runtime:
             log.warning("The model fails: %s", error.message)
         self._keep("The task of /health", self.health.run)
         self.active.lost = lambda: self._documents.lost or self.controller.following.behind
-        self._keep("The lease of the replica", self._keep_in_touch)
+        follow = self.controller.following.follow
+        in_touch = partial(self._documents.keep_in_touch, lambda: self.active.generation.number, follow)
+        self._keep("The lease of the replica", in_touch)
         await self._documents.joined()
         self._keep("The position of the store", self._documents.keep_noting)
-        self._keep(
-            "Deleting old events", partial(keep_expiring, self._documents, self.settings.events_seconds)
-        )
+        expire = partial(keep_expiring, self._documents, self.settings.events_seconds)
+        self._keep("Deleting old events", expire)
         self._keep("Computing checksums", partial(keep_filling, self._documents))
         self._keep("Completing the index", self._index.keep_whole)
         if self.settings.map_documents and alone and MapMaker.installed():
@@ -244,10 +230,6 @@ class Runtime:
         """Returns all metrics as Prometheus text. Blocks for some milliseconds."""
         swap = self.controller.swap
         return gauges.scrape(self.metrics, self.active, None if swap is None else swap.generation)
-
-    async def _keep_in_touch(self) -> None:
-        following = self.controller.following
-        await self._documents.keep_in_touch(lambda: self.active.generation.number, following.follow)
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(lasting(name, work)))

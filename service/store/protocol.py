@@ -21,6 +21,7 @@ from service.store.values import (
     DEFAULT_COLLECTION,
     MAX_COLLECTIONS,
     NO_KEY,
+    Activation,
     Active,
     Changes,
     Column,
@@ -40,7 +41,6 @@ from service.store.values import (
     RowNames,
     Selection,
     Step,
-    Unembedded,
     Vector,
     Verdict,
 )
@@ -447,32 +447,11 @@ class Generations(Protocol):
     async def abandon(self) -> None:
         """Drops the generations that are being built."""
 
-    async def make_active(
-        self,
-        generation: int,
-        complete_through: int,
-        requested: str,
-        /,
-        *,
-        rollback: bool,
-        may: Callable[[], bool],
-        last: Callable[[Mapping[int, Unembedded]], Mapping[int, Embedding] | None],
-        then: Callable[[int], None],
-    ) -> bool:
+    async def make_active(self, swap: Activation, /) -> bool:
         """Activates a generation in one transaction, and retires the one that was active.
 
-        Args:
-            generation: Number of the generation.
-            complete_through: All revisions up to this one have vectors of the generation.
-            requested: Id of the request. Empty: the request has no id.
-            rollback: The version that was active gets the verdict that it was rolled back from.
-            may: Returns whether the swap may still happen.
-            last: Embeds the few documents that still have no vector, on a thread. Used if several processes
-                write. Returns None to give up.
-            then: Called after the commit and before any other write, with the last revision of that moment.
-
         Returns:
-            False if `may` returned False, or if an existing document has no vector of the generation.
+            False if `swap.may` returned False, or if an existing document has no vector of the generation.
 
         """
 

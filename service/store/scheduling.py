@@ -316,23 +316,18 @@ class WriteQueue(Generic[J]):
         with self._changed:
             return sum(map(len, self._turns.values())) + len(self._barriers)
 
-    def put(self, job: J, *, alone: bool = False) -> None:
+    def put(self, job: J, *, alone: bool = False, last: bool = False) -> None:
         """Appends a job of the current caller.
 
         Args:
             job: The value that `get` returns.
             alone: Only one such job may run at a time. Call `end_alone` after each.
+            last: The job is taken after all jobs that were put before it, of any caller.
         """
         with self._changed:
             self._tickets += 1
-            self._turns.setdefault((caller.get(), alone), deque()).append((self._tickets, job))
-            self._changed.notify()
-
-    def put_barrier(self, job: J) -> None:
-        """Adds a job that is taken after all jobs that were put before it, of any caller."""
-        with self._changed:
-            self._tickets += 1
-            self._barriers.append((self._tickets, job))
+            jobs = self._barriers if last else self._turns.setdefault((caller.get(), alone), deque())
+            jobs.append((self._tickets, job))
             self._changed.notify()
 
     def get(self, *, wait: bool = True) -> tuple[J, bool] | None:
@@ -410,10 +405,7 @@ class Jobs:
             if self._closed:
                 raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
             self._require_alive()
-            if last:
-                self._queue.put_barrier((job, future))
-            else:
-                self._queue.put((job, future), alone=alone)
+            self._queue.put((job, future), alone=alone, last=last)
         return future
 
     def _require_alive(self) -> None:

@@ -1,7 +1,7 @@
 """Values that cross the interface of the store: its arguments and its answers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -172,6 +172,9 @@ class Unembedded(NamedTuple):
     content: Content
 
 
+Last: TypeAlias = Callable[[Mapping[int, Unembedded]], Mapping[int, Embedding] | None]
+
+
 class Lacking(NamedTuple):
     """The next documents that have no vector of a generation, by rising revision, all of one moment.
 
@@ -220,6 +223,31 @@ class Active:
     version: str
     fingerprint: str
     form: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """A swap to a generation.
+
+    Attributes:
+        generation: Number of the generation.
+        complete_through: All revisions up to this one have vectors of the generation.
+        requested: Id of the request. Empty: the request has no id.
+        rollback: The version that was active gets the verdict that it was rolled back from.
+        may: Returns whether the swap may still happen.
+        last: Embeds the few documents that still have no vector, on a thread. Used if several processes
+            write. Returns None to give up.
+        then: Called after the commit and before any other write, with the last revision of that moment.
+
+    """
+
+    generation: int
+    complete_through: int = 0
+    requested: str = ""
+    rollback: bool = False
+    may: Callable[[], bool] = lambda: True
+    last: Last = lambda _: None
+    then: Callable[[int], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)

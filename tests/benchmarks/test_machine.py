@@ -26,18 +26,11 @@ def curve(*megabytes: float) -> list[Sample]:
     return [Sample(float(at), value, files=1, threads=1) for at, value in enumerate(megabytes)]
 
 
-def test_the_first_third_is_warm_up_and_does_not_count() -> None:
+def test_a_steady_leak_shows_and_neither_a_warm_up_nor_a_peak_at_each_swap_does() -> None:
     samples = curve(*range(0, 3000, 100), *[500.0] * 61)
     assert [len(part) for part in thirds(samples)] == [30, 30, 31]
     assert memory_growth(samples) == 1
-
-
-def test_a_steady_leak_shows() -> None:
-    # Medians of the seconds 30 to 59 and 60 to 90.
     assert memory_growth(curve(*(100 + at for at in range(91)))) == pytest.approx(175 / 144.5)
-
-
-def test_a_peak_at_each_swap_is_not_a_leak() -> None:
     assert memory_growth(curve(*(400 + (150 if at % 20 < 4 else 0) for at in range(301)))) == 1
 
 

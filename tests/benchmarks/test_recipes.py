@@ -45,18 +45,7 @@ def test_a_candidate_is_computed_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def made(*options: str) -> list[str]:
         Trial.made = []
-        given = [
-            "recipes",
-            "few",
-            "--out",
-            str(out),
-            "--recipes",
-            "titles",
-            "crops",
-            "--steps",
-            "3",
-            *options,
-        ]
+        given = [*f"recipes few --out {out} --recipes titles crops --steps 3".split(), *options]
         monkeypatch.setattr("sys.argv", given)
         recipes.main()
         return Trial.made
@@ -88,19 +77,12 @@ ROW = {
 }
 
 
-def test_rows_without_a_gate_do_not_count_for_or_against_it() -> None:
+def test_tables_of_results() -> None:
     verdicts = [("nothing to learn", True), ("accepted", False), ("not asked", True)]
     found = tables([ROW | {"verdict": verdict, "ungated": off} for verdict, off in verdicts])
     assert found.splitlines()[-3:] == ["| better | 1 | 0 |", "| no different | 0 | 0 |", "| worse | 0 | 0 |"]
-
-
-def test_the_mean_of_sets_has_an_interval_of_its_own() -> None:
-    """The sets gain 25 and -5 points: 10 in the mean. The second's queries lose 10 and 0."""
-    other = {"set": "other", "after": {mode: [0.4, 0.25] for mode in MODES}}
-    assert tables([ROW, ROW | other]).splitlines()[-1].startswith("| crops | 3 | 1 | 2 | +10.00 ± 2.50 |")
-
-
-def test_a_learned_search_has_no_share_of_a_training() -> None:
     learned = {"recipe": "search", "kept": None, "sts": 0.7, "minutes": 5.0}
     line = next(line for line in tables([ROW | learned]).splitlines() if line.startswith("| few | search |"))
     assert line.endswith("|  | 70.0 | 5.0 | 1 not asked |")
+    other = {"set": "other", "after": {mode: [0.4, 0.25] for mode in MODES}}
+    assert tables([ROW, ROW | other]).splitlines()[-1].startswith("| crops | 3 | 1 | 2 | +10.00 ± 2.50 |")

@@ -1,5 +1,6 @@
 """The report and the verdicts of `make bench`, from figures that are chosen."""
 
+from math import nan
 from typing import Any
 
 import pytest
@@ -94,13 +95,7 @@ def test_the_table_has_the_figures_of_each_contestant() -> None:
 
 @pytest.mark.parametrize(
     ("value", "at_least", "passed"),
-    [
-        (1.0, True, True),
-        (0.9, True, False),
-        (1.0, False, True),
-        (1.1, False, False),
-        (float("nan"), False, False),
-    ],
+    [(1.0, True, True), (0.9, True, False), (1.0, False, True), (1.1, False, False), (nan, False, False)],
 )
 def test_a_bound_belongs_to_the_promise(value: float, at_least: bool, passed: bool) -> None:
     assert Verdict("a figure", value, 1.0, at_least).passed is passed

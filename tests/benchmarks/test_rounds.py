@@ -86,36 +86,29 @@ def test_ctrl_c_keeps_complete_rounds_and_ends_the_program_without_any() -> None
         Turns([Job(Interrupted("b", order, 0), SHORT, True)]).run(repeats=5, minutes=1)
 
 
-def test_a_busy_machine_ends_the_run_after_twice_the_repeats() -> None:
+@pytest.mark.parametrize(("minutes", "rounds"), [(1, 4), (0, 2)])
+def test_a_busy_machine_ends_the_run_after_twice_the_repeats_or_the_time(minutes: int, rounds: int) -> None:
     turns = Turns([Job(Recorded("a", [], repeat(BUSY)), SHORT, True)])
-    turns.run(repeats=2, minutes=1)
-    assert turns.rounds == 4
+    turns.run(repeats=2, minutes=minutes)
+    assert turns.rounds == rounds
 
 
-def test_no_additional_round_begins_after_the_time_limit() -> None:
-    turns = Turns([Job(Recorded("a", [], repeat(BUSY)), SHORT, True)])
-    turns.run(repeats=2, minutes=0)
-    assert turns.rounds == 2
-
-
-def test_a_peer_that_fails_repeatedly_is_left_out_and_named() -> None:
+@pytest.mark.parametrize(
+    ("repeats", "failures", "broken", "expected", "missing"),
+    [
+        (5, range(1, 9), {"p": "it broke"}, "a0 p0 p1 a1 a2 p2 p3 a3 a4", [1, 2, 3, 4]),
+        (2, range(1, 2), {}, "a0 p0 p1 a1 a2 p2", [1]),
+    ],
+)
+def test_a_peer_that_fails_once_misses_a_measurement_and_one_that_fails_repeatedly_is_left_out(
+    repeats: int, failures: range, broken: dict[str, str], expected: str, missing: list[int]
+) -> None:
     order: list[str] = []
-    peer = Failing("p", order, range(1, 9))
+    peer = Failing("p", order, failures)
     turns = Turns([Job(Recorded("a", order), SHORT, True), Job(peer, SHORT, False)])
-    turns.run(repeats=5, minutes=1)
-    assert turns.broken == {"p": "it broke"}
-    assert order == ["a0", "p0", "p1", "a1", "a2", "p2", "p3", "a3", "a4"]
-    assert [one is None for one in turns.cells["p", SHORT.name]] == [False, True, True, True, True]
-
-
-def test_a_peer_that_fails_once_misses_one_measurement() -> None:
-    order: list[str] = []
-    peer = Failing("p", order, range(1, 2))
-    turns = Turns([Job(Recorded("a", order), SHORT, True), Job(peer, SHORT, False)])
-    turns.run(repeats=2, minutes=1)
-    assert turns.broken == {}
-    assert order == ["a0", "p0", "p1", "a1", "a2", "p2"]
-    assert [one is None for one in turns.cells["p", SHORT.name]] == [False, True, False]
+    turns.run(repeats=repeats, minutes=1)
+    assert (turns.broken, order) == (broken, expected.split())
+    assert [at for at, one in enumerate(turns.cells["p", SHORT.name]) if one is None] == missing
 
 
 def test_a_failure_of_the_service_ends_the_run() -> None:

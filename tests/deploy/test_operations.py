@@ -189,9 +189,7 @@ def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
 
 
 @pytest.mark.long
-def test_the_drill_runs_beside_the_service_and_counts_its_documents(
-    tmp_path: Path, tiny_models_dir: Path
-) -> None:
+def test_the_drill_runs_by_the_service_and_counts_documents(tmp_path: Path, tiny_models_dir: Path) -> None:
     drill = block_of("### The drill")
     assert drill.count("8001") == 3
     path = in_path(tmp_path)

@@ -1,6 +1,6 @@
 """A service of its own for each test, with helpers to store and search documents."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from models.encoder import Encoder
 from service.settings import Settings
 from tests.service.conftest import new_settings, serving
 
-__all__ = ["client", "encoder_of", "hits", "place", "put"]
+__all__ = ["client", "encoder_of", "hits", "place", "put", "put_texts"]
 
 
 @pytest.fixture
@@ -31,6 +31,10 @@ def put(client: TestClient, *documents: dict[str, Any], path: str = "/documents"
     assert answer.status_code == 200, answer.text
     stored: dict[str, Any] = answer.json()
     return stored
+
+
+def put_texts(client: TestClient, texts: Mapping[str, str]) -> dict[str, Any]:
+    return put(client, *({"id": id, "text": text} for id, text in texts.items()))
 
 
 def hits(client: TestClient, q: str, **options: Any) -> list[dict[str, Any]]:

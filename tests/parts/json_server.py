@@ -7,22 +7,24 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-Answer = Callable[[str, dict[str, str], Mapping[str, str]], tuple[int, object]]
+Answer = Callable[[str, dict[str, str], Mapping[str, str]], tuple[Any, ...]]
 
 
 @contextmanager
 def json_server(answer: Answer) -> Iterator[str]:
-    """Yields the address. `answer` maps path, parameters and headers to a status and a body, or its bytes."""
+    """Yields the address. `answer` maps path, parameters and headers to status, body and maybe headers."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             split = urlsplit(self.path)
-            status, body = answer(split.path, dict(parse_qsl(split.query)), dict(self.headers))
+            status, body, *headers = answer(split.path, dict(parse_qsl(split.query)), dict(self.headers))
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
-            self.send_header("content-length", str(len(content)))
+            for name, value in {"content-length": str(len(content)), **dict(*headers)}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 

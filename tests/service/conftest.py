@@ -19,6 +19,8 @@ from service.app import create_app
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests import postgres
+from tests.service.process import Service
+from tests.service.raw import ending_well
 from tests.tiny import tiny_source
 from tests.waiting import LIMIT, until
 
@@ -72,6 +74,16 @@ def client(running: TestClient) -> Iterator[TestClient]:
     yield running
     assert running.post("/embed", json={"inputs": "and now for something else"}).status_code == 200
     assert running.get("/health").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path
+) -> Iterator[Service]:
+    """A service in a process of its own, with the variables `VARIABLES` of the test module."""
+    variables = getattr(request.module, "VARIABLES", {})
+    with ending_well(tmp_path_factory.mktemp("service"), tiny_models_dir, **variables) as service:
+        yield service
 
 
 @contextmanager

@@ -49,17 +49,14 @@ def test_a_pair_that_closes_is_told_of_for_both_of_its_encoders() -> None:
     assert told == [pair.encoder, student]
 
 
-def test_a_retired_generation_that_nobody_uses_closes_at_once() -> None:
-    old, encoder = generation(1)
-    old.retire()
-    assert encoder.closed
-
-
-def test_a_borrower_that_fails_gives_its_generation_back() -> None:
+def test_a_borrower_that_fails_gives_its_generation_back_which_closes_once_nobody_uses_it() -> None:
     old, encoder = generation(1)
     active = ActiveGeneration(old)
     with pytest.raises(ValueError, match="mine"), active.borrow():
         raise ValueError("mine")
+    old.retire()
+    assert encoder.closed
+    old, encoder = generation(1)
     old.retire()
     assert encoder.closed
 

@@ -34,12 +34,8 @@ def test_the_defaults_are_those_of_the_specification() -> None:
     assert (settings.host, settings.port) == ("127.0.0.1", 8000)
     assert settings.data_dir == Path("data")
     assert settings.models_dir == Path("data/models")
-    assert (settings.model, settings.activate, settings.device, settings.precision) == (
-        "default",
-        "auto",
-        "cpu",
-        "fp32",
-    )
+    assert (settings.model, settings.activate) == ("default", "auto")
+    assert (settings.device, settings.precision) == ("cpu", "fp32")
     assert (settings.cache_mb, settings.examples, settings.insecure) == (64, False, False)
 
 
@@ -65,9 +61,7 @@ def test_bodies_in_flight_take_a_sixteenth_of_the_memory_and_one_always_has_room
     assert read().max_admitted_mb == 5
 
 
-def test_models_live_beside_the_data_unless_they_have_their_own_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_models_live_beside_the_data_or_in_their_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMILE_DATA_DIR", "/somewhere")
     assert read().models_dir == Path("/somewhere/models")
     monkeypatch.setenv("SIMILE_MODELS_DIR", "/elsewhere")
@@ -75,9 +69,7 @@ def test_models_live_beside_the_data_unless_they_have_their_own_folder(
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "mps"])
-def test_a_device_that_is_none_is_refused_with_those_that_are(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_device_that_is_none_is_refused_with_others(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert refusal(monkeypatch, SIMILE_DEVICE=name) == f"SIMILE_DEVICE={name}: name cpu, cuda or cuda:N."
 
 
@@ -107,9 +99,7 @@ def test_a_precision_that_a_gpu_does_not_compute_in_is_refused(
         requested_form(read())
 
 
-def test_the_gpu_is_the_default_where_its_extra_is_installed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_gpu_is_the_default_where_its_extra_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed = tmp_path / "onnxruntime_gpu-1.31.1.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.31.1\n")
@@ -119,27 +109,16 @@ def test_the_gpu_is_the_default_where_its_extra_is_installed(
     assert read().place == CPU
 
 
-def test_check_says_whether_the_device_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIMILE_DEVICE", "cpu")
-    assert said_of_the_device(check.report(read())) == "cpu"
-    monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")
-    with pytest.raises(StartupError, match="SIMILE_DEVICE requests"):
-        check.report(read())
-
-
 def said_of_the_device(report: str) -> str:
     facts = dict(line.split(maxsplit=1) for line in report.partition("\n\n")[2].splitlines())
     return facts["device"]
 
 
-def test_a_mistyped_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistyped_name_or_value_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal(monkeypatch, SIMILE_PORT="eighty") == "SIMILE_PORT must be a whole number, not 'eighty'."
     message = refusal(monkeypatch, SIMILE_DATADIR="/x")
     assert "SIMILE_DATADIR" in message
     assert "SIMILE_DATA_DIR" in message
-
-
-def test_a_value_that_does_not_parse_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(monkeypatch, SIMILE_PORT="eighty") == "SIMILE_PORT must be a whole number, not 'eighty'."
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
@@ -155,15 +134,12 @@ def test_every_loopback_address_is_allowed(monkeypatch: pytest.MonkeyPatch, host
     assert read().host == host
 
 
-def test_two_distributions_of_one_import_are_refused_with_the_fix() -> None:
+def test_a_missing_runtime_and_two_distributions_of_one_import_are_refused_with_the_fix() -> None:
     refuse_clashes({"onnxruntime", "faiss-cpu", "numpy"})
     with pytest.raises(StartupError, match=r"faiss-cpu and faiss-gpu .*pip uninstall -y faiss-cpu faiss-gpu"):
         refuse_clashes({"onnxruntime", "faiss-cpu", "faiss-gpu"})
     with pytest.raises(StartupError, match="onnxruntime and onnxruntime-gpu"):
         refuse_clashes({"onnxruntime", "onnxruntime-gpu", "faiss-cpu"})
-
-
-def test_a_missing_runtime_is_refused_with_the_extra_that_brings_it() -> None:
     with pytest.raises(StartupError, match=r"constraints.txt '\.\[cpu\]'"):
         refuse_clashes({"faiss-cpu"})
 
@@ -201,30 +177,23 @@ def test_check_prints_every_setting_with_its_source_and_writes_nothing(
     assert not (tmp_path / "new").exists()
 
 
-def test_check_says_when_a_precision_cannot_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_says_whether_precision_and_device_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMILE_PRECISION", "fp16")
     assert "none: SIMILE_PRECISION=fp16: fp16 is not available" in check.report(read())
     monkeypatch.setenv("SIMILE_PRECISION", "fp32")
     monkeypatch.setenv("SIMILE_DETERMINISTIC", "1")
     assert "fp32/onnxruntime, deterministic" in check.report(read())
+    monkeypatch.setenv("SIMILE_DEVICE", "cpu")
+    assert said_of_the_device(check.report(read())) == "cpu"
+    monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")
+    with pytest.raises(StartupError, match="SIMILE_DEVICE requests"):
+        check.report(read())
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("mysql://u:secret-word@h/x", "does not begin with postgresql://"),
-        ("secret-word", "does not begin with postgresql://"),
-        ("postgresql:///x", "names no host"),
-        ("postgresql://u:secret-word/@h:5432/x", "%2F"),
-    ],
-)
-def test_a_database_that_is_no_url_is_refused_without_its_password(
-    monkeypatch: pytest.MonkeyPatch, url: str, says: str
-) -> None:
-    monkeypatch.setenv("SIMILE_DATABASE", url)
-    with pytest.raises(StartupError, match=says) as raised:
-        read()
-    assert "secret-word" not in str(raised.value)
+def test_a_database_that_is_no_url_is_refused_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = refusal(monkeypatch, SIMILE_DATABASE="mysql://u:secret-word@h/x")
+    assert "does not begin with postgresql://" in said
+    assert "secret-word" not in said
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:p%40@h/x", "postgres://h", "postgresql:///x?host=/run/pg"])

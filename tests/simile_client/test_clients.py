@@ -1,13 +1,10 @@
 """Both clients against the real service, and against a server that is full."""
 
 import asyncio
-import json
 import re
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import pytest
 from models.publishing.publish import publish
 from models.store import ModelStore
 from simile_client import AsyncClient, Client, Document, SimileError
+from tests.parts.json_server import json_server
 from tests.service.process import Service, free_port
 from tests.tiny import tiny_source
 
@@ -125,35 +123,10 @@ def test_a_refusal_says_what_to_do(service: str) -> None:
         assert refused.value.error_type
 
 
-class _Full(BaseHTTPRequestHandler):
-    """Answers 429, then 503, then 200."""
-
-    answers: list[tuple[int, dict[str, str], object]]
-
-    def do_GET(self) -> None:
-        status, headers, body = self.answers.pop(0)
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in (headers | {"content-length": str(len(content))}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def full(*answers: tuple[int, dict[str, str], object]) -> Iterator[str]:
-    handler = type("Handler", (_Full,), {"answers": list(answers)})
-    with HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+def full(*answers: tuple[Any, ...]) -> AbstractContextManager[str]:
+    """A server with these answers, one after another."""
+    left = list(answers)
+    return json_server(lambda *_: left.pop(0))
 
 
 BUSY = {"error": "The queue is full.", "error_type": "overloaded"}
@@ -167,8 +140,7 @@ def test_it_waits_as_long_as_the_service_asks_and_tries_again(monkeypatch: pytes
         pauses.append(seconds)
 
     monkeypatch.setattr("simile_client.clients.asyncio.sleep", paused)
-    answers: tuple[tuple[int, dict[str, str], object], ...]
-    answers = ((429, {"retry-after": "7"}, BUSY), (503, {}, BUSY), (200, {}, {"dimension": 3}))
+    answers = ((429, BUSY, {"retry-after": "7"}), (503, BUSY), (200, {"dimension": 3}))
     with full(*answers) as url, Client(url) as client:
         assert client.info() == {"dimension": 3}
     assert pauses == [7.0, 1.0]
@@ -183,11 +155,7 @@ def test_it_waits_as_long_as_the_service_asks_and_tries_again(monkeypatch: pytes
 
 
 def test_an_answer_of_another_program_is_said_to_be_one() -> None:
-    with (
-        full((200, {}, "hello")) as url,
-        Client(url) as client,
-        pytest.raises(SimileError, match="not Simile"),
-    ):
+    with full((200, "hello")) as url, Client(url) as client, pytest.raises(SimileError, match="not Simile"):
         client.search("x")
 
 
@@ -195,7 +163,7 @@ def test_patience_ends_and_other_refusals_are_not_tried_again(monkeypatch: pytes
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
     with (
-        full(*[(429, {"retry-after": "1000"}, BUSY)] * 2) as url,
+        full(*[(429, BUSY, {"retry-after": "1000"})] * 2) as url,
         Client(url, retries=1) as client,
         pytest.raises(SimileError, match=r"The queue is full\.") as refused,
     ):
@@ -203,11 +171,7 @@ def test_patience_ends_and_other_refusals_are_not_tried_again(monkeypatch: pytes
     assert (refused.value.status, refused.value.error_type) == (429, "overloaded")
     assert pauses == [60.0], "no service keeps a program for longer"
     pauses.clear()
-    with (
-        full((500, {}, "no JSON object")) as url,
-        Client(url) as client,
-        pytest.raises(SimileError, match="500"),
-    ):
+    with full((500, "no JSON object")) as url, Client(url) as client, pytest.raises(SimileError, match="500"):
         client.info()
     assert not pauses
 

@@ -131,9 +131,8 @@ class Remote:
         wait = response.headers.get("retry-after", "")
         seconds = min(float(wait) if wait.isdigit() else WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         try:
-            return Answer(
-                response.status, json.loads(content), seconds
-            )  # orjson reads fewer levels of nesting.
+            # orjson reads fewer levels of nesting.
+            return Answer(response.status, json.loads(content), seconds)
         except ValueError as error:
             raise CommandError(f"The server at {self.url} is not Simile (it sent no JSON).") from error
         except RecursionError as error:

@@ -47,11 +47,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         raise CommandError(f"The data directory {data_dir} does not exist. Name the directory of a service.")
     lock = DataDirLock(data_dir)
     try:
-        said = asyncio.run(
-            copying.between(
-                data_dir, url, into_database=arguments.to is not None, start_over=arguments.start_over
-            )
-        )
+        into, over = arguments.to is not None, arguments.start_over
+        said = asyncio.run(copying.between(data_dir, url, into_database=into, start_over=over))
     except StartupError as error:
         raise CommandError(str(error).replace("SIMILE_DATABASE", "the copy")) from error
     finally:

@@ -34,11 +34,11 @@ from service.cli.commands.client import (
     named_collection,
 )
 from service.errors import CommandError
-from service.files.columns import Columns, Placed, Seen, derived_id
-from service.files.conversion import TYPES, parse_types
-from service.files.detection import find_format, refuse_name
-from service.files.reader import FileReader, Options, Unpacked
-from service.files.values import BadFile, BadRow, Row, command_option, split_names
+from service.files.columns import Placed, Seen, derived_id
+from service.files.conversion import TYPES
+from service.files.detection import find_format
+from service.files.reader import FileReader, Options, Unpacked, build_options
+from service.files.values import BadFile, BadRow, Row
 from service.http.bodies import NDJSON
 
 FORMATS = ("jsonl", "csv", "tsv", "text")
@@ -141,23 +141,13 @@ def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Option
     """
     kind = "file" if arguments.per_file else arguments.format or find_format(name)
     try:
-        if arguments.format is None:
-            refuse_name(name)
-        columns = Columns(
-            arguments.id or None,
-            arguments.title,
-            split_names(arguments.text) or ("",),
-            None if arguments.metadata is None else split_names(arguments.metadata),
-            arguments.metadata_all,
-            placed,
-        )
-        types = parse_types(split_names(arguments.types or ""), command_option)
+        id, every = arguments.id or None, arguments.metadata_all
+        options = build_options(arguments, name, kind, id, arguments.metadata, placed, every=every)
     except BadFile as error:
         raise CommandError(f"{name}: {error}") from error
     if kind is None:
         raise CommandError(f"{name}: is it jsonl, csv, tsv or text? Say so with --format.")
-    html = arguments.html == "strip"
-    return Options(kind, arguments.encoding, arguments.delimiter, columns, types, html=html)
+    return options
 
 
 def _size(name: str) -> int:

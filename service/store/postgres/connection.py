@@ -83,6 +83,11 @@ class Raw(psycopg.Connection[tuple[Any, ...]]):
 class Connection:
     """A connection of the pool, as the shared queries use it."""
 
+    AMONG = "= ANY(?)"
+
+    def listed(self, values: Sequence[object], /) -> list[object]:
+        return [*values]
+
     def __init__(self, raw: Raw) -> None:
         self.raw = raw
 

@@ -224,9 +224,7 @@ async def copy(source: Either, target: Either) -> str:
     await copy_rows(source, target)
     if isinstance(target, PostgresStore):
         await target.build_index(number)
-    sums = [
-        await _sums(store, generation) for store, generation in ((source, active.number), (target, number))
-    ]
+    sums = [await _sums(*each) for each in ((source, active.number), (target, number))]
     if sums[0] != sums[1]:
         differing = sorted(name for name in sums[0] if sums[0][name] != sums[1].get(name))
         raise CommandError(
@@ -246,12 +244,10 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
     copying = await target.search(lambda snapshot: fact(cast("AnyConnection", snapshot), COPYING))
     needed = f"{active.version} {active.form}"
     if there is None:
-        manifest = SimpleNamespace(
-            version=active.version, fingerprint=active.fingerprint, dimension=dimension
-        )
+        made = SimpleNamespace(version=active.version, fingerprint=active.fingerprint, dimension=dimension)
         # Before anything else, so that no service starts after a kill.
         await target.writer.run(partial(note, name=COPYING, value=needed))
-        number = target.activate(cast("Manifest", manifest), active.form)
+        number = target.activate(cast("Manifest", made), active.form)
         if isinstance(target, PostgresStore):  # The index is built at the end.
             await target.writer.run(lambda connection: vectors.drop_index(connection, number))
         return number

@@ -153,10 +153,8 @@ def _range(field: str, bounds: Mapping[str, Any]) -> tuple[str, list[str]]:
             instants.append(f"{instant_at(field)} {sign} ?::text")
             instant_operands.append(time.instant)
     ways = [" AND ".join(each) for each in (tests, instants) if each]
-    return (
-        f"({' OR '.join(f'({way})' for way in ways)} OR {has_many(field)})",
-        [*operands, *instant_operands],
-    )
+    sql = f"({' OR '.join(f'({way})' for way in ways)} OR {has_many(field)})"
+    return sql, [*operands, *instant_operands]
 
 
 log = logging.getLogger(__name__)

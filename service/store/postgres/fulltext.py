@@ -50,9 +50,7 @@ class Terms(NamedTuple):
 
 def parse_terms(contents: Sequence[Content]) -> list[Terms]:
     """Returns the terms of titles and texts."""
-    return [
-        Terms(counts, sum(counts.values())) for counts in _stemmed([cut(each.whole) for each in contents])
-    ]
+    return [Terms(counts, sum(counts.values())) for counts in _stemmed([cut(one.whole) for one in contents])]
 
 
 def query_terms(query: str) -> tuple[list[str], list[str]]:
@@ -96,9 +94,8 @@ def _stored_term(term: str) -> str:
 
 
 FULL = 3900  # Bytes of a body at most. Two bodies fit a page.
-OPEN = (
-    2000  # Smaller blocks, in bytes, are joined with others. The index `open_postings` has the same number.
-)
+# Smaller blocks, in bytes, are joined with others. The index `open_postings` has the same number.
+OPEN = 2000
 TOGETHER = 4  # Small blocks of a term that are joined.
 FOLDED = 20_000, 100_000  # Changed terms that are worth a fold, and terms of one fold at most.
 REMOVED_COST = 20  # A removed revision counts as this many terms, because every search reads it.

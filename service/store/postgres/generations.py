@@ -15,7 +15,7 @@ the active one. Replicas without a lease are not waited for.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from models.manifest import Manifest
@@ -27,8 +27,8 @@ from service.store.postgres.replicas import LEASE_SECONDS, PATIENCE_SECONDS
 from service.store.sql import generations
 from service.store.sql.connection import fact
 from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, HANDLED, kept_numbers
-from service.store.sql.records import last_revision
-from service.store.values import Embedding, Lacking, Moved, Unembedded
+from service.store.sql.records import last_revision, unembedded
+from service.store.values import Activation, Embedding, Lacking, Moved, Unembedded
 
 LAST_DOCUMENTS = 64  # Documents that a swap embeds at most, while writes wait.
 TAKEN_SECONDS = 60  # Time to embed a step. After that another replica takes it.
@@ -202,28 +202,13 @@ def take_lacking(
     return Lacking(found, last_revision(connection), skipped, left - len(found), closing)
 
 
-def last_lacking(connection: Connection, generation: int) -> dict[int, Unembedded]:
-    """Returns all documents without a vector, for a swap that holds the states."""
-    rows = connection.execute(
-        "SELECT revision, d.collection, d.id, d.text, d.title FROM lacking JOIN documents d USING (revision) "
-        "WHERE generation = ?",
-        (generation,),
-    )
-    return {
-        revision: Unembedded(collection, id, Content(text, title))
-        for revision, collection, id, text, title in rows
-    }
-
-
 def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embedding]) -> int:
     """Stores a builder's vectors of revisions that still exist. Returns their number."""
     share_states(connection)
     if generation not in kept_numbers(connection):  # It was dropped in the meantime.
         return 0
-    alive = connection.execute(
-        "SELECT revision, collection FROM documents WHERE revision = ANY(?) ORDER BY revision FOR SHARE",
-        ([*rows],),
-    ).fetchall()
+    sql = "SELECT revision, collection FROM documents WHERE revision = ANY(?) ORDER BY revision FOR SHARE"
+    alive = connection.execute(sql, ([*rows],)).fetchall()
     places: dict[str, dict[int, Embedding]] = {}
     for revision, collection in alive:
         places.setdefault(collection, {})[revision] = rows[revision]
@@ -234,13 +219,8 @@ def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embe
 
 def share_vectors(connection: Connection, generation: int, revisions: Sequence[int]) -> set[int]:
     """Copies vectors of other generations of the same model and form. Returns the revisions that got some."""
-    others = connection.execute(
-        "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
-        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
-        (generation, DROPPED),
-    ).fetchall()
     found: dict[int, Embedding] = {}
-    for (other,) in others:
+    for other in generations.alike_numbers(connection, generation):
         found = vectors.stored(connection, other, revisions) | found
     add_vectors(connection, generation, found)
     return {*found}
@@ -253,10 +233,8 @@ def skip(connection: Connection, generation: int, revision: int, reason: str) ->
         "DELETE FROM lacking WHERE generation = ? AND revision = ?", (generation, revision)
     ).rowcount
     if gone:
-        connection.execute(
-            "INSERT INTO skipped (generation, revision, reason) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            (generation, revision, reason),
-        )
+        sql = "INSERT INTO skipped (generation, revision, reason) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+        connection.execute(sql, (generation, revision, reason))
 
 
 def forget_skipped(connection: Connection, generation: int) -> None:
@@ -298,8 +276,6 @@ def purge(connection: Connection) -> bool:
 LAST_BYTES = 1 << 20  # Characters of the texts that a swap embeds.
 _SWAP_LOCK = 7_405_816
 
-Last = Callable[[Mapping[int, Unembedded]], Mapping[int, Embedding] | None]
-
 
 class Answer(Enum):
     """The answer to a replica that is ready to swap."""
@@ -310,13 +286,9 @@ class Answer(Enum):
     NOW = auto()
 
 
-def roll_call(
-    connection: Connection, replica: str, generation: int, requested: str, *, rollback: bool
-) -> Answer:
-    """Notes that this replica is ready, and returns whether the swap can be committed.
-
-    `desired` is the id of the request that is carried out.
-    """
+def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
+    """Notes that this replica is ready, and returns whether the swap can be committed."""
+    generation = swap.generation
     row = connection.execute(
         "SELECT state, version, listed AND NOT EXISTS "
         "(SELECT 1 FROM lacking WHERE generation = number OFFSET ?) FROM generations WHERE number = ?",
@@ -331,7 +303,7 @@ def roll_call(
         return Answer.LACKS
     active = generations.active(connection)
     other_form = active is not None and active.version == version
-    if not (other_form or _is_requested(connection, version, requested)):
+    if not (other_form or _is_requested(connection, version, swap.requested)):
         return Answer.WAIT
     replicas.stand(connection, replica, generation, ready=True)
     [waited] = connection.execute(
@@ -339,7 +311,7 @@ def roll_call(
         "RETURNING extract(epoch FROM now() - called)::float8",
         (generation,),
     ).fetchone() or (0.0,)
-    patience = math.inf if other_form else LEASE_SECONDS if rollback else PATIENCE_SECONDS
+    patience = math.inf if other_form else LEASE_SECONDS if swap.rollback else PATIENCE_SECONDS
     if waited < patience and replicas.not_ready(connection, replica, generation):
         return Answer.WAIT
     return Answer.NOW
@@ -354,39 +326,28 @@ def _is_requested(connection: Connection, version: str, requested: str) -> bool:
     return not judged or (requested != "" and fact(connection, HANDLED) != requested)
 
 
-def make_active(
-    connection: Connection,
-    replica: str,
-    generation: int,
-    requested: str,
-    *,
-    rollback: bool,
-    may: Callable[[], bool],
-    last: Last,
-) -> Answer:
-    """Activates a generation in one transaction, if `may` and the roll call allow it.
-
-    `last` embeds the last documents within a moment, or returns None.
-    """
+def make_active(connection: Connection, replica: str, swap: Activation) -> Answer:
+    """Activates a generation in one transaction, if `swap.may` and the roll call allow it."""
+    generation = swap.generation
     [alone] = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_SWAP_LOCK,)).fetchone() or (False,)
     if not alone:  # Another replica is committing.
         return Answer.WAIT
     hold_states(connection)
-    if not may():
+    if not swap.may():
         return Answer.LACKS
-    answer = roll_call(connection, replica, generation, requested, rollback=rollback)
+    answer = roll_call(connection, replica, swap)
     if answer is not Answer.NOW:
         return answer
-    lacking = last_lacking(connection, generation)
-    if lacking:
-        if sum(len(each.content.whole) for each in lacking.values()) > LAST_BYTES:
+    missing = unembedded(connection, lacking(connection, generation, 0, LAST_DOCUMENTS))
+    if missing:
+        if sum(len(each.content.whole) for each in missing.values()) > LAST_BYTES:
             return Answer.LACKS
-        embedded = last(lacking)
+        embedded = swap.last(missing)
         if embedded is None:
             return Answer.LACKS
         add_vectors(connection, generation, embedded)
     # No write is in progress, so the remaining rows belong to deleted documents.
     connection.execute("DELETE FROM lacking WHERE generation = ?", (generation,))
-    generations.make_active(connection, generation, requested, rollback=rollback)
+    generations.make_active(connection, generation, swap.requested, rollback=swap.rollback)
     replicas.announce(connection)
     return Answer.NOW

@@ -48,11 +48,8 @@ def examine(url: str) -> tuple[int, int, list[str]]:
                     f"The database has schema {version}, and this version knows {SCHEMA_VERSION}. Start the "
                     "service once, or use the version that wrote it."
                 )
-            return (
-                documents.count_all(connection),
-                count_without_checksums(connection),
-                documents.damaged_documents(connection),
-            )
+            count, unknown = documents.count_all(connection), count_without_checksums(connection)
+            return count, unknown, documents.damaged_documents(connection)
     except psycopg.Error as error:
         raise unreadable(error) from None
 
@@ -72,11 +69,7 @@ def find_name_faults(url: str, shown: int) -> NameFaults:
 
     """
     try:
-        with (
-            Raw.connect(url, **PARAMETERS) as raw,
-            raw.transaction(),
-            raw.cursor("documents") as cursor,
-        ):
+        with Raw.connect(url, **PARAMETERS) as raw, raw.transaction(), raw.cursor("documents") as cursor:
             cursor.itersize = _ROWS
             cursor.execute(
                 "SELECT CASE collection WHEN %s THEN id ELSE collection || '/' || id END, metadata::text "

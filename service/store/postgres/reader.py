@@ -7,7 +7,7 @@ own()    reads of the service itself, on their own threads
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -40,7 +40,6 @@ def as_sent(metadata: str) -> bytes:
 class Snapshot(Connection):
     """A read transaction. protocol.py and index/index_set.py say what its methods promise."""
 
-    AMONG = "= ANY(?)"
     BYTES = "octet_length(CAST({} AS text))"
     RAW = "convert_to({}, 'UTF8')"
     METADATA = "coalesce(sent, metadata::text)"
@@ -54,9 +53,6 @@ class Snapshot(Connection):
     nearest = vectors.nearest
     nearest_words = fulltext.nearest
     require = generations.require
-
-    def listed(self, values: Sequence[object]) -> list[object]:
-        return [*values]
 
     as_json = staticmethod(as_sent)
 

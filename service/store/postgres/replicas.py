@@ -13,6 +13,7 @@ become active, so the replica reports that it is lost.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import re
@@ -138,10 +139,8 @@ def keep_request(connection: Connection, requested: RequestedVersion, at: float 
     found = request(connection, requested.id)
     if found is not None and not is_newer(requested, at, found):
         return found.standing
-    connection.execute(
-        "INSERT INTO requests (id, version, kind) VALUES (?, ?, ?)",
-        (requested.id, requested.version, requested.kind),
-    )
+    sql = "INSERT INTO requests (id, version, kind) VALUES (?, ?, ?)"
+    connection.execute(sql, (requested.id, requested.version, requested.kind))
     connection.execute(
         "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?", (KEPT_REQUESTS,)
     )
@@ -265,11 +264,9 @@ class Touch:
     async def news(self, seconds: float) -> None:
         """Waits for an announcement, for `seconds` at most."""
         heard = self._heard
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await heard.wait()
-        except TimeoutError:
-            return
 
     async def _listen(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
         async with asyncio.timeout(LEASE_SECONDS):

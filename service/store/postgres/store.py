@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -31,7 +32,7 @@ from service.store.postgres import (
 )
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw, reason, refusing
 from service.store.postgres.filters import JsonbDialect
-from service.store.postgres.generations import Answer, Last
+from service.store.postgres.generations import Answer
 from service.store.postgres.reader import Readers, Snapshot
 from service.store.postgres.replicas import Touch
 from service.store.postgres.writer import Writer, in_turn
@@ -40,7 +41,7 @@ from service.store.sql import feedback, records
 from service.store.sql import generations as states
 from service.store.sql.connection import NONE_THERE, unfinished_copy, visitor_secret
 from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
-from service.store.values import Active, Changes, Lacking, Moved, NeedsVectors, Put
+from service.store.values import Activation, Active, Changes, Lacking, Moved, NeedsVectors, Put
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class PostgresStore(Touch, CommonMethods):
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
         super().__init__(url)
         self._declared = declared
-        self._sizes: dict[int, vectors.Held] = {}  # By generation, as last counted.
+        self._sizes: dict[int, tuple[int, int]] = {}  # By generation, as last counted.
         self._counted = -inf  # time.monotonic() of the last count.
         self.lag_seconds = math.nan  # Of the slowest standby.
         try:
@@ -147,9 +148,9 @@ class PostgresStore(Touch, CommonMethods):
         """Opens a connection outside of the pool for long work, with its own settings and locks."""
         return Raw.connect(self._url, **PARAMETERS)
 
-    def size(self, generation: int) -> vectors.Held:
+    def size(self, generation: int) -> tuple[int, int]:
         """Returns documents and rows of a generation, as last counted."""
-        return self._sizes.get(generation, vectors.Held(0, 0))
+        return self._sizes.get(generation, (0, 0))
 
     async def counted(self, job: Callable[[Connection], T]) -> T:
         """Runs a job in a transaction, and counts the generations' sizes in it."""
@@ -240,18 +241,14 @@ class PostgresStore(Touch, CommonMethods):
     forget_skipped = writing(generations.forget_skipped)
 
     async def begin(self, manifest: Manifest, form: str) -> int:
-        number = await self.writer.run(
-            lambda connection: generations.begin(connection, self.replica, manifest, form)
-        )
-        await self.writer.run(lambda connection: generations.list_lacking(connection, number))
+        number = await self.writer.run(lambda it: generations.begin(it, self.replica, manifest, form))
+        await self.writer.run(lambda it: generations.list_lacking(it, number))
         await self.writer.run(generations.drop_left)
         return number
 
     async def next_lacking(self, generation: int, _after: int, limit: int, max_bytes: int, /) -> Lacking:
         found = await self.counted(
-            lambda connection: generations.take_lacking(
-                connection, self.replica, generation, limit, max_bytes
-            )
+            lambda it: generations.take_lacking(it, self.replica, generation, limit, max_bytes)
         )
         ends = found.closing or not (found.documents or found.left)
         if ends and not await self.build_index(generation):
@@ -322,9 +319,8 @@ class PostgresStore(Touch, CommonMethods):
             raise
 
     async def requested(self, requested: RequestedVersion | None, at: float) -> RequestedVersion | None:
-        found = await self.readers.own(
-            lambda it: replicas.request(it, "" if requested is None else requested.id)
-        )
+        own = "" if requested is None else requested.id
+        found = await self.readers.own(lambda it: replicas.request(it, own))
         if requested is None or not replicas.is_newer(requested, at, found):
             standing = None if found is None else found.standing
             if requested is not None and found is not None and standing != requested and at > -inf:
@@ -344,9 +340,7 @@ class PostgresStore(Touch, CommonMethods):
             return lambda connection: replicas.settle(connection, name, self.replica, result)
 
         while True:
-            mine, result = await self.writer.run(
-                lambda connection: replicas.claim(connection, name, self.replica)
-            )
+            mine, result = await self.writer.run(lambda it: replicas.claim(it, name, self.replica))
             if result is not None:
                 return result
             if mine:
@@ -364,33 +358,16 @@ class PostgresStore(Touch, CommonMethods):
     async def abandon(self) -> None:
         await self.writer.run(lambda connection: generations.abandon(connection, self.replica))
 
-    async def make_active(
-        self,
-        generation: int,
-        _complete_through: int,
-        requested: str,
-        /,
-        *,
-        rollback: bool,
-        may: Callable[[], bool],
-        last: Last,
-        then: Callable[[int], None],
-    ) -> bool:
-        def call(connection: Connection) -> Answer:
-            return generations.roll_call(connection, self.replica, generation, requested, rollback=rollback)
-
-        def commit(connection: Connection) -> Answer:
-            return generations.make_active(
-                connection, self.replica, generation, requested, rollback=rollback, may=may, last=last
-            )
-
+    async def make_active(self, swap: Activation, /) -> bool:
+        call = partial(generations.roll_call, replica=self.replica, swap=swap)
+        commit = partial(generations.make_active, replica=self.replica, swap=swap)
         while (answer := await self.writer.run(call)) is not Answer.LACKS:
             if answer is Answer.NOW:
                 answer = await self.writer.run(commit)
-            if answer is Answer.ACTIVATED and not may():
+            if answer is Answer.ACTIVATED and not swap.may():
                 return False
             if answer in {Answer.ACTIVATED, Answer.NOW}:
-                then(0)
+                swap.then(0)
                 return True
             await self.news(NEWS_SECONDS)
         return False

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,6 @@ from service.store.values import (
 PLAIN_DIMENSIONS = 1990  # A vector of this size fits a page of 8 KiB with the other columns.
 HALF_DIMENSIONS = 4000  # pgvector can index this many dimensions.
 _BUILD_LOCK = 7_405_832
-
-
-class Held(NamedTuple):
-    """Documents with vectors, and all rows of a generation."""
-
-    documents: int
-    rows: int
 
 
 def table(generation: int) -> str:
@@ -153,13 +146,13 @@ def _grow(connection: Connection, generation: int, documents: int, rows: int) ->
         connection.execute("INSERT INTO sizes VALUES (?, ?, ?)", (generation, documents, rows))
 
 
-def held(connection: Connection) -> dict[int, Held]:
+def held(connection: Connection) -> dict[int, tuple[int, int]]:
     """Returns the documents with vectors, and all rows, of each generation."""
     rows = connection.execute(
         "SELECT number, coalesce(sum(documents), 0)::bigint, coalesce(sum(rows), 0)::bigint "
         "FROM generations LEFT JOIN sizes ON generation = number GROUP BY number"
     )
-    return {number: Held(*counts) for number, *counts in rows}
+    return {number: (documents, passages) for number, documents, passages in rows}
 
 
 def stored(connection: Connection, generation: int, revisions: Sequence[int]) -> dict[int, Embedding]:
@@ -253,10 +246,8 @@ def matching(connection: Connection, where: Predicate, collection: str) -> Filte
 
 def revisions_in(connection: Connection, source: str, parameters: Sequence[Any]) -> Revisions:
     """Returns the revisions of a query's rows as one value: a row for each takes ten times as long."""
-    row = connection.execute(
-        f"SELECT string_agg(int8send(revision), NULL) FROM (SELECT revision FROM {source}) AS found",
-        parameters,
-    ).fetchone()
+    sql = f"SELECT string_agg(int8send(revision), NULL) FROM (SELECT revision FROM {source}) AS found"
+    row = connection.execute(sql, parameters).fetchone()
     sent = b"" if row is None or row[0] is None else row[0]
     return np.frombuffer(sent, ">i8").astype(np.int64)
 
@@ -365,6 +356,4 @@ def _best(rows: Sequence[_Row]) -> list[tuple[float, int]]:
 
 
 def _arrays(found: Sequence[tuple[float, int]]) -> Nearest:
-    return np.array([score for score, _ in found], np.float32), np.array(
-        [name for _, name in found], np.int64
-    )
+    return np.array([score for score, _ in found], np.float32), np.array([row for _, row in found], np.int64)

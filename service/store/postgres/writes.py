@@ -7,7 +7,6 @@ ids, so writes never wait in a circle.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from models.search.content import Content
 from service.store.postgres import documents, fulltext, vectors
 from service.store.postgres.connection import Again, Connection
 from service.store.postgres.documents import sequence
@@ -16,7 +15,7 @@ from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql.feedback import DELETED_ROWS, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
-from service.store.sql.records import has_collection, refuse_another
+from service.store.sql.records import has_collection, refuse_another, unembedded
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -96,12 +95,8 @@ def put(
         anew = [at for at in given[number] if at not in of_position and at not in kept[number]]
         rows |= {before[at].revision: given[number][at] for at in anew}
         vectors.remove(connection, number, [before[at].revision for at in anew])
-        vectors.insert(
-            connection,
-            number,
-            collection,
-            {revision: embedding for revision, embedding in rows.items() if embedding is not None},
-        )
+        there = {revision: embedding for revision, embedding in rows.items() if embedding is not None}
+        vectors.insert(connection, number, collection, there)
         if missing := [revision for revision, embedding in rows.items() if embedding is None]:
             connection.execute(
                 "INSERT INTO lacking (generation, revision) SELECT ?, unnest(?::bigint[]) "
@@ -171,10 +166,7 @@ def _insert(connection: Connection, documents: Sequence[Document], collection: s
 
 
 def _add_words(
-    connection: Connection,
-    documents: Mapping[int, Document],
-    collection: str,
-    removed: Mapping[int, Terms],
+    connection: Connection, documents: Mapping[int, Document], collection: str, removed: Mapping[int, Terms]
 ) -> None:
     """Stores the terms of documents, by revision. `removed` are the terms of replaced documents."""
     terms = parse_terms([document.content for document in documents.values()])
@@ -187,13 +179,10 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
     """Deletes the vectors of documents before the documents are deleted. Returns their terms by revision."""
     if not revisions:
         return {}
-    rows = connection.execute(
-        "SELECT revision, text, title FROM documents WHERE revision = ANY(?)", ([*revisions],)
-    ).fetchall()
-    gone = [row[0] for row in rows]
-    terms = dict(zip(gone, parse_terms([Content(text, title) for _, text, title in rows]), strict=True))
+    gone = unembedded(connection, revisions)
+    terms = dict(zip(gone, parse_terms([each.content for each in gone.values()]), strict=True))
     for number in kept_numbers(connection):
-        vectors.remove(connection, number, gone)
+        vectors.remove(connection, number, [*gone])
     return terms
 
 
@@ -234,10 +223,8 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
 
 def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
     """Stores events, as store_events does. Deletes of their documents wait, and find them."""
-    rows = connection.execute(
-        "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE",
-        (given[0].collection, [event.id for event in given]),
-    )
+    sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
+    rows = connection.execute(sql, (given[0].collection, [event.id for event in given]))
     return in_turn(store_events)(connection, given, limits, {id for (id,) in rows})
 
 

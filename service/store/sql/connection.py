@@ -47,10 +47,8 @@ def visitor_secret(connection: Connection) -> str:
     """Returns the secret that visitors' ids are hashed with (auth/access.py). The first call creates it."""
     if (secret := fact(connection, _VISITOR_SECRET)) is not None:
         return secret
-    connection.execute(
-        "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
-        (_VISITOR_SECRET, token_hex(_SECRET_BYTES)),
-    )
+    sql = "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
+    connection.execute(sql, (_VISITOR_SECRET, token_hex(_SECRET_BYTES)))
     secret = fact(connection, _VISITOR_SECRET)  # Another process may have created it first.
     assert secret is not None  # noqa: S101
     return secret

@@ -79,9 +79,7 @@ def store_judgments(
             last[given.query, given.id] = given
     same = "f.collection = ? AND f.key = ? AND f.query = given.column1 AND f.id = given.column2"
     before = _matches(connection, "feedback f", "f.sequence, f.query, f.id", same, (collection, key), [*last])
-    connection.executemany(
-        "DELETE FROM feedback WHERE sequence = ?", [(sequence,) for sequence, *_ in before]
-    )
+    connection.executemany("DELETE FROM feedback WHERE sequence = ?", [(row[0],) for row in before])
     rows = [
         (each.query, each.id, int(each.relevant), key, collection, each.visitor, int(each.trusted))
         for each in last.values()
@@ -139,11 +137,7 @@ def list_judgments(
 ) -> tuple[list[tuple[int, Judgment]], bool]:
     """Returns judgments of living documents, as `protocol.Feedback.judgements` says."""
     rows, more = _page(connection, "feedback f", _JUDGMENT_COLUMNS, (after, limit, max_bytes), selection)
-    judgements = [
-        (number, Judgment(query, id, bool(relevant), key, collection, visitor, bool(trusted)))
-        for number, query, id, relevant, key, collection, visitor, trusted in rows
-    ]
-    return judgements, more
+    return [(number, Judgment(**row | {"relevant": bool(row["relevant"])})) for number, row in rows], more
 
 
 def count_judgments(connection: Connection, selection: Selection) -> int:
@@ -183,10 +177,9 @@ def store_events(
         connection, "events e", "e.event_id", sent_before, (key, collection), [(e.event_id,) for e in events]
     )
     seen = {event_id for (event_id,) in before}
-    ids = [*dict.fromkeys(event.id for event in events)]
     if there is None:
-        there = _living(connection, collection, ids)
-    room = _Room(connection, limits, key, collection, ids, len(events))
+        there = _living(connection, collection, [*dict.fromkeys(event.id for event in events)])
+    room = _Room(connection, limits, events)
     new: list[int] = []
     refused: dict[int, ServiceError] = {}
     for at, event in enumerate(events):
@@ -218,29 +211,19 @@ class _Room:
     Args:
         connection: A connection to SQLite or PostgreSQL.
         limits: Bounds on stored events.
-        key: The key of the events.
-        collection: Their collection.
-        ids: The documents that they are about.
-        count: How many events the job has.
+        events: The events of the job, of one key and collection.
 
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        limits: EventLimits,
-        key: str,
-        collection: str,
-        ids: Sequence[str],
-        count: int,
-    ) -> None:
+    def __init__(self, connection: Connection, limits: EventLimits, events: Sequence[Event]) -> None:
+        key, collection = events[0].key, events[0].collection
         self._connection, self._limits, self._key = connection, limits, key
-        self._in_all = self._left(limits.in_all, count, Selection())
-        self._of_key = self._left(limits.per_key, count, Selection(key=key))
+        self._in_all = self._left(limits.in_all, len(events), Selection())
+        self._of_key = self._left(limits.per_key, len(events), Selection(key=key))
         self._of_documents: dict[str, int] = {}  # Stored events of each document, if that has a limit.
         if limits.per_document:
             of_documents = "e.collection = ? AND e.id = given.column1 AND e.key = ? GROUP BY e.id"
-            given = [(id,) for id in ids]
+            given = [(id,) for id in dict.fromkeys(event.id for event in events)]
             self._of_documents = dict(
                 _matches(connection, "events e", "e.id, count(*)", of_documents, (collection, key), given)
             )
@@ -280,11 +263,7 @@ def list_events(
 ) -> tuple[list[tuple[int, Event]], bool]:
     """Returns events, as `protocol.Events.list_events` says."""
     rows, more = _page(connection, "events", _EVENT_COLUMNS, (after, limit, max_bytes), selection)
-    found = []
-    for number, *row in rows:
-        values = dict(zip(_EVENT_COLUMNS, row, strict=True))
-        values |= {"shown": tuple(orjson.loads(values["shown"])), "trusted": bool(values["trusted"])}
-        found.append((number, Event(**values)))
+    found = [(number, Event(**row | {"shown": tuple(orjson.loads(row["shown"]))})) for number, row in rows]
     return found, more
 
 
@@ -300,8 +279,8 @@ def _page(
     columns: Sequence[str],
     bounds: tuple[int, int, float],
     selection: Selection,
-) -> tuple[list[tuple[Any, ...]], bool]:
-    """Returns selected rows in the order of their numbers, and whether others follow.
+) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
+    """Returns numbers and columns of selected rows in the order of the numbers, and whether others follow.
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
@@ -320,12 +299,13 @@ def _page(
         f"WHERE sequence > ? AND {condition}{living} ORDER BY sequence LIMIT ?",
         [after, *parameters, limit + 1],
     )
-    found: list[tuple[Any, ...]] = []
-    for row in rows:
+    found: list[tuple[int, dict[str, Any]]] = []
+    for number, *row in rows:
         max_bytes -= sum(len(value.encode()) for value in row if isinstance(value, str))
         if len(found) == limit or (found and max_bytes < 0):
             return found, True
-        found.append(row)
+        values = dict(zip(columns, row, strict=True))
+        found.append((number, values | {"trusted": bool(values["trusted"])}))
     return found, False
 
 
@@ -403,10 +383,8 @@ def delete_events_of_document(connection: Connection, collection: str, id: str) 
 
 def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
     """Deletes DELETED_ROWS rows at most. Returns whether there may be more."""
-    deleted = connection.execute(
-        f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)",
-        (parameter, DELETED_ROWS),
-    ).rowcount
+    sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
+    deleted = connection.execute(sql, (parameter, DELETED_ROWS)).rowcount
     return deleted == DELETED_ROWS
 
 

@@ -59,6 +59,16 @@ def kept_numbers(connection: Connection) -> set[int]:
     return {row[0] for row in rows}
 
 
+def alike_numbers(connection: Connection, number: int) -> list[int]:
+    """Returns the other generations of the same model and form whose vectors exist."""
+    rows = connection.execute(
+        "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
+        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
+        (number, DROPPED),
+    )
+    return [other for (other,) in rows]
+
+
 def insert(connection: Connection, manifest: Manifest, form: str, state: str) -> int:
     [number] = connection.execute(
         "INSERT INTO generations (version, fingerprint, form, dimension, state) VALUES (?, ?, ?, ?, ?) "
@@ -80,15 +90,6 @@ def activate(connection: Connection, manifest: Manifest, form: str, *, examples:
     if examples:
         note(connection, EXAMPLES, NEEDED)
     return insert(connection, manifest, form, ACTIVE)
-
-
-def need_examples(connection: Connection) -> bool:
-    """Returns whether the example corpus was requested and is not stored yet."""
-    return fact(connection, EXAMPLES) == NEEDED
-
-
-def examples_loaded(connection: Connection) -> None:
-    note(connection, EXAMPLES, LOADED)
 
 
 def begin(connection: Connection, manifest: Manifest, form: str) -> int:
@@ -142,10 +143,8 @@ def make_active(connection: Connection, number: int, requested: str, *, rollback
     execute("DELETE FROM verdicts WHERE version = ?", (version,))
     if rollback:
         judge(connection, left, Verdict(ROLLED_BACK, f"rolled back from, to {version}"), requested)
-        execute(
-            "DELETE FROM history WHERE position > (SELECT max(position) FROM history WHERE version = ?)",
-            (version,),
-        )
+        sql = "DELETE FROM history WHERE position > (SELECT max(position) FROM history WHERE version = ?)"
+        execute(sql, (version,))
     _remember(connection, version)
     back = previous(connection)
     execute(
@@ -199,11 +198,9 @@ def previous(connection: Connection, known: Container[str] | None = None) -> str
     current, *before = [
         row[0] for row in connection.execute("SELECT version FROM history ORDER BY position DESC")
     ]
-    judged = verdicts(connection)
-    for version in before:
-        if version != current and version not in judged and (known is None or version in known):
-            return str(version)
-    return None
+    judged = {current, *verdicts(connection)}
+    kept = (name for name in before if name not in judged and (known is None or name in known))
+    return next(kept, None)
 
 
 def has_dropped(connection: Connection) -> bool:

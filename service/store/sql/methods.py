@@ -14,6 +14,7 @@ from service.errors import Storage, Timeout, Unhealthy
 from service.store.filters.grammar import Predicate
 from service.store.scheduling import ReadingThreads
 from service.store.sql import feedback, generations, records
+from service.store.sql.connection import fact, note
 from service.store.sql.feedback import DELETED_ROWS, Table, delete_some, forget
 from service.store.values import Event, EventLimits, Recorded, Selection, Step
 
@@ -72,18 +73,15 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
 
         deleted, last = Counter[str](), None
         while True:
-            under_way = store.writer.submit(
-                lambda given, last=last: forget(table, given, selection, own, last)
-            )
+            under_way = store.writer.submit(lambda it, last=last: forget(table, it, selection, own, last))
             try:
                 step, last = await asyncio.wrap_future(under_way)
             except (Storage, Timeout, Unhealthy) as error:
                 said = f"{error.message} {deleted.total()} were deleted before that. Send it again."
                 raise type(error)(said if deleted else error.message, headers=error.headers) from error
             finally:
-                under_way.add_done_callback(
-                    report_deleted
-                )  # At once, unless the caller left during the step.
+                # At once, unless the caller left during the step.
+                under_way.add_done_callback(report_deleted)
             deleted += step
             if step.total() < DELETED_ROWS:
                 return dict(deleted)
@@ -158,8 +156,8 @@ class CommonMethods:
     keep_verdict = writing(generations.judge)
     once: Callable[[str, Callable[[], Awaitable[str]]], Coroutine[Any, Any, str]]
     _keep_canary = writing(generations.remember_canary)
-    _need_examples = reading_itself(generations.need_examples)
-    _examples_loaded = writing(generations.examples_loaded)
+    _examples = reading_itself(partial(fact, name=generations.EXAMPLES))
+    _examples_loaded = writing(partial(note, name=generations.EXAMPLES, value=generations.LOADED))
 
     async def compare_once(self, version: str, new: int, active: int, compare: Compare) -> Overlap | None:
         async def work() -> str:
@@ -173,7 +171,7 @@ class CommonMethods:
 
     async def fill_with_examples(self, put: Callable[[], Awaitable[None]]) -> None:
         async def work() -> str:
-            if not await self._need_examples():
+            if await self._examples() != generations.NEEDED:
                 return "not wanted"
             await put()
             await self._examples_loaded()

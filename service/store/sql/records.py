@@ -49,9 +49,8 @@ class DamagedDocument(Storage):
         )
 
 
-known_damage: set[bytes] = (
-    set()
-)  # Damaged documents that this process has read, by `encode_parts`'s first part.
+# Damaged documents that this process has read, by `encode_parts`'s first part.
+known_damage: set[bytes] = set()
 
 
 def crc32(part: bytes) -> bytes:
@@ -120,15 +119,21 @@ SAMPLED_TOGETHER = 100
 MAX_SAMPLED_BYTES = 2 << 20  # Of metadata, in some 20 ms.
 
 
-class Reading(Connection, Protocol):
-    """A connection that reads documents, with the parts of SQL in which the databases differ."""
+class Listing(Connection, Protocol):
+    """A connection that takes a list of values as one parameter."""
 
     AMONG: str  # Follows a column. The parameter is the result of `listed`.
+
+    def listed(self, values: Sequence[object], /) -> Any: ...
+
+
+class Reading(Listing, Protocol):
+    """A connection that reads documents, with the parts of SQL in which the databases differ."""
+
     BYTES: str  # The number of bytes of a text column.
     RAW: str  # A text column as UTF-8 bytes.
     METADATA: str  # The metadata, as `as_json` takes it.
 
-    def listed(self, values: Sequence[object], /) -> Any: ...
     def as_json(self, metadata: Any, /) -> bytes: ...
     def checksum(self, part: bytes, /) -> bytes: ...
 
@@ -197,10 +202,7 @@ def page(
 
 
 def answered(
-    connection: Reading,
-    times: Mapping[int, int],
-    max_bytes: float = inf,
-    columns: Sequence[Column] = COLUMNS,
+    connection: Reading, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
 ) -> dict[int, Record]:
     """Returns the documents of an answer, as `protocol.Snapshot.answered` says."""
     found = sizes(connection, times, max_bytes, columns)
@@ -209,16 +211,11 @@ def answered(
 
 
 def sizes(
-    connection: Reading,
-    times: Mapping[int, int],
-    max_bytes: float = inf,
-    columns: Sequence[Column] = COLUMNS,
+    connection: Reading, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
 ) -> dict[int, int]:
     """Returns the bytes of these columns, for the current revisions among `times`."""
-    rows = connection.execute(
-        f"SELECT revision, {_bytes(connection, columns)} FROM documents WHERE revision {connection.AMONG}",
-        (connection.listed([*times]),),
-    )
+    sql = f"SELECT revision, {_bytes(connection, columns)} FROM documents WHERE revision {connection.AMONG}"
+    rows = connection.execute(sql, (connection.listed([*times]),))
     found: dict[int, int] = {}
     for revision, size in rows:
         found[revision] = size
@@ -245,10 +242,8 @@ def records(
         columns: The parts to read.
         fails: Raise DamagedDocument. Otherwise damaged documents are left out.
     """
-    rows = connection.execute(
-        f"SELECT revision, {_columns(connection, columns)} FROM documents WHERE revision {connection.AMONG}",
-        (connection.listed([*times]),),
-    )
+    sql = f"SELECT revision, {_columns(connection, columns)} FROM documents WHERE revision {connection.AMONG}"
+    rows = connection.execute(sql, (connection.listed([*times]),))
     found: dict[int, Record] = {}
     for revision, *row in rows:
         try:
@@ -271,10 +266,8 @@ def sample(
     chosen: list[tuple[bytes, int]] = []
     after: str | None = ""
     while after is not None:
-        rows = connection.execute(
-            "SELECT id, revision FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
-            (collection, after, SAMPLE_IDS),
-        ).fetchall()
+        sql = "SELECT id, revision FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?"
+        rows = connection.execute(sql, (collection, after, SAMPLE_IDS)).fetchall()
         hashed = [(blake2b(id.encode(), digest_size=8).digest(), revision) for id, revision in rows]
         chosen = heapq.nsmallest(count, [*chosen, *hashed])
         after = rows[-1][0] if rows else None
@@ -289,16 +282,11 @@ def sample(
     return [found[revision] for revision in revisions]
 
 
-def unembedded(connection: Reading, revisions: Sequence[int]) -> dict[int, Unembedded]:
+def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unembedded]:
     """Returns titles and texts to embed, for the current revisions among these."""
-    rows = connection.execute(
-        f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}",
-        (connection.listed(revisions),),
-    )
-    return {
-        revision: Unembedded(collection, id, Content(text, title))
-        for revision, collection, id, text, title in rows
-    }
+    sql = f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}"
+    rows = connection.execute(sql, (connection.listed(revisions),))
+    return {at: Unembedded(collection, id, Content(text, title)) for at, collection, id, text, title in rows}
 
 
 def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
@@ -357,7 +345,7 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
             ).fetchall()
             for id, metadata in rows:
                 left -= len(metadata)
-                sample.add(_object(connection, metadata))
+                sample.add(parse_metadata(metadata, connection.as_json))
                 last, before = (id, before) if order == "ASC" else (last, id)
                 if left <= 0:
                     sample.complete = False
@@ -369,10 +357,10 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
     return sample
 
 
-def _object(connection: Reading, metadata: Any) -> dict[str, Any]:
-    """Returns metadata as an object. Damaged metadata has no fields."""
+def parse_metadata(metadata: Any, as_json: Callable[[Any], bytes | str] = lambda it: it) -> dict[str, Any]:
+    """Returns metadata as an object. Damaged metadata, on which `as_json` may fail, has no fields."""
     try:
-        parsed = orjson.loads(connection.as_json(metadata))
+        parsed = orjson.loads(as_json(metadata))
     except orjson.JSONDecodeError:
         return {}
     return parsed if isinstance(parsed, dict) else {}

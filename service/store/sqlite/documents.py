@@ -97,10 +97,8 @@ _PARTS_SQL = ", ".join(
 
 def fill_checksums(connection: Connection) -> int:
     """Computes the checksums of some documents without them. Returns their number, 0 at the end."""
-    rows = connection.execute(
-        f"SELECT revision, {_PARTS_SQL} FROM documents WHERE checksums IS NULL ORDER BY revision LIMIT ?",
-        (FILL_DOCUMENTS,),
-    )
+    sql = f"SELECT revision, {_PARTS_SQL} FROM documents WHERE checksums IS NULL ORDER BY revision LIMIT ?"
+    rows = connection.execute(sql, (FILL_DOCUMENTS,))
     found: list[tuple[bytes, int]] = []
     left = FILL_BYTES
     for revision, *parts in rows:

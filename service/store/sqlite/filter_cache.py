@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import NamedTuple
@@ -153,16 +154,14 @@ def _brought(
     return np.concatenate([np.delete(before, gone), came])
 
 
+@dataclass(eq=False)
 class FilterMatches:
     """The documents that match a filter, at the moment of the connection's transaction."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, filters: FilterCache, where: Predicate, collection: str
-    ) -> None:
-        self._connection = connection
-        self._filters = filters
-        self._where = where
-        self._collection = collection
+    _connection: sqlite3.Connection
+    _filters: FilterCache
+    _where: Predicate
+    _collection: str
 
     def is_narrow(self, most: int) -> bool:
         """Returns whether lookups show that at most `most` documents match."""

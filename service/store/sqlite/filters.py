@@ -31,6 +31,7 @@ from service.store.filters.grammar import (
     values_at,
 )
 from service.store.filters.times import parse_instant, parse_time
+from service.store.sql.records import parse_metadata
 from service.store.values import Revisions
 
 VALUE_RULES = "2"  # Increase it if the rows of the same documents change.
@@ -46,18 +47,14 @@ Value: TypeAlias = bytes | str | int | float
 
 def add_values(connection: sqlite3.Connection, names: Iterable[str], revisions: tuple[int, int]) -> None:
     """Stores the values of the fields of the documents from one revision to another."""
-    connection.executemany(
-        "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)",
-        _value_rows(connection, [*names], revisions),
-    )
+    sql = "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)"
+    connection.executemany(sql, _value_rows(connection, [*names], revisions))
 
 
 def remove_values(connection: sqlite3.Connection, names: Iterable[str], revision: int) -> None:
     """Removes the values of a document that still exists."""
-    connection.executemany(
-        "DELETE FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?",
-        _value_rows(connection, [*names], (revision, revision)),
-    )
+    sql = "DELETE FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?"
+    connection.executemany(sql, _value_rows(connection, [*names], (revision, revision)))
 
 
 def remove_damaged_values(connection: sqlite3.Connection, names: Iterable[str], revision: int) -> None:
@@ -114,19 +111,10 @@ def _value_rows(
         "SELECT collection, metadata, revision FROM documents WHERE revision BETWEEN ? AND ?", revisions
     )
     for collection, text, revision in documents:
-        metadata = _parsed_metadata(text)
+        metadata = parse_metadata(text)
         for name in names:
             for value in list_rows(metadata, name):
                 yield collection, name, value, revision
-
-
-def _parsed_metadata(text: str) -> dict[str, Any]:
-    """Returns metadata as an object. Damaged metadata has no fields."""
-    try:
-        metadata = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def _encoded(value: Any) -> tuple[Value, ...]:
@@ -309,7 +297,7 @@ def _compared(test: Compared) -> _Sql:
         )
         parameters = [time.earliest, time.latest, time.instant, bound, bound]
     lookups = [
-        Lookup(f"value {sign} ?{_FIRST_OF[region] if sign[0] == '<' else _LAST_OF[region]}", [end])
+        Lookup(f"value {sign} ?{_REGIONS[region][sign[0] == '>']}", [end])
         for region, end in _ends(bound).items()
     ]
     return _Sql(f"(@.type {types} AND {compared})", parameters, lookups, time is not None)
@@ -317,17 +305,11 @@ def _compared(test: Compared) -> _Sql:
 
 # Bounds that keep a range inside one kind of value in the table `fields`.
 _NUMBERS, _TEXTS, _INSTANTS, _TIME_TEXTS = range(4)
-_FIRST_OF = {
-    _NUMBERS: "",
-    _TEXTS: f" AND value >= {NUMBERS_END}",
-    _INSTANTS: f" AND value >= x'{INSTANT.hex()}'",
-    _TIME_TEXTS: f" AND value >= x'{TIME_TEXT.hex()}'",
-}
-_LAST_OF = {
-    _NUMBERS: f" AND value < {NUMBERS_END}",
-    _TEXTS: f" AND value < {TEXTS_END}",
-    _INSTANTS: f" AND value < x'{TIME_TEXT.hex()}'",
-    _TIME_TEXTS: f" AND value < x'{TIMES_END.hex()}'",
+_REGIONS = {  # SQL that keeps a comparison inside its region, below and above a bound.
+    _NUMBERS: ("", f" AND value < {NUMBERS_END}"),
+    _TEXTS: (f" AND value >= {NUMBERS_END}", f" AND value < {TEXTS_END}"),
+    _INSTANTS: (f" AND value >= x'{INSTANT.hex()}'", f" AND value < x'{TIME_TEXT.hex()}'"),
+    _TIME_TEXTS: (f" AND value >= x'{TIME_TEXT.hex()}'", f" AND value < x'{TIMES_END.hex()}'"),
 }
 
 

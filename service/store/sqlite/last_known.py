@@ -96,11 +96,8 @@ def _read(data_dir: Path) -> dict[str, Any] | None:
     """Returns the file's contents, or None if it cannot be read. Then it is written again."""
     try:
         found = read_json(data_dir / FILE, _MAX_BYTES)
-        return {
-            "sequence": int(found["sequence"]),
-            "documents": int(found["documents"]),
-            "at": str(found["at"])[:40],
-        }
+        sequence, documents = int(found["sequence"]), int(found["documents"])
+        return {"sequence": sequence, "documents": documents, "at": str(found["at"])[:40]}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, LookupError) as error:

@@ -66,23 +66,6 @@ class GenerationRow(NamedTuple):
         return self.state == ACTIVE
 
 
-class VectorFaults(NamedTuple):
-    """Ids with damaged vectors, and counts of vectors without a document and documents without a vector."""
-
-    damaged: list[str]
-    lost: int
-    lacking: int
-
-
-class Head(NamedTuple):
-    """The beginning of a document. `vector` has unit length."""
-
-    id: str
-    text: str
-    metadata: dict[str, Any]
-    vector: Vector
-
-
 class OfflineStore(Snapshot):
     """A snapshot of a store that a command opens outside of the service."""
 
@@ -99,10 +82,7 @@ class OfflineStore(Snapshot):
         versions = dict.fromkeys(row.version for row in reversed(self.generations()))
         active = [row.version for row in self.generations() if row.is_active]
         return Facts(
-            self.sequence(),
-            documents.count_all(self),
-            active,
-            list(dict.fromkeys([*active, *versions])),
+            self.sequence(), documents.count_all(self), active, list(dict.fromkeys([*active, *versions]))
         )
 
     def vectors(self) -> int:
@@ -131,17 +111,16 @@ class OfflineStore(Snapshot):
         return count_unreachable(rows, shown)
 
     def generations(self) -> list[GenerationRow]:
-        rows = self.execute(
-            "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number",
-            (DROPPED,),
-        )
+        sql = "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number"
+        rows = self.execute(sql, (DROPPED,))
         return [GenerationRow(*row) for row in rows]
 
     def heads(
         self, generation: int, dimension: int, collection: str, most: int, characters: int
-    ) -> Iterator[Head]:
-        """Yields the beginnings of at most `most` documents of a collection, evenly spread, with their
-        vectors.
+    ) -> Iterator[tuple[str, str, dict[str, Any], Vector]]:
+        """Yields ids, beginnings of texts, metadata and unit vectors of at most `most` documents.
+
+        They are evenly spread over the collection.
         """
         total = self.number("SELECT count(*) FROM documents WHERE collection = ?", collection)
         rows = self.execute(
@@ -153,10 +132,15 @@ class OfflineStore(Snapshot):
         for id, title, text, metadata, blob, checksum in rows:
             if is_sound(blob, checksum, dimension):
                 whole = Content(text, title).whole
-                yield Head(id, whole, orjson.loads(metadata), np.frombuffer(blob, dtype="<f4"))
+                yield (id, whole, orjson.loads(metadata), np.frombuffer(blob, dtype="<f4"))
 
-    def vector_faults(self, tell: Callable[[int, int], None]) -> VectorFaults:
-        """Checks every vector. `tell` receives the number of checked vectors."""
+    def vector_faults(self, tell: Callable[[int, int], None]) -> tuple[list[str], int, int]:
+        """Checks every vector. `tell` receives the number of checked vectors.
+
+        Returns:
+            Ids with damaged vectors, and counts of vectors without a document and documents without a vector.
+
+        """
         dimensions: dict[int, int] = dict(
             self.execute("SELECT number, dimension FROM generations").fetchall()
         )
@@ -177,7 +161,7 @@ class OfflineStore(Snapshot):
             "(SELECT 1 FROM vectors v WHERE v.generation = g.number AND v.revision = d.revision)",
             ACTIVE,
         )
-        return VectorFaults(damaged, lost, lacking)
+        return damaged, lost, lacking
 
 
 @contextlib.contextmanager
@@ -342,11 +326,7 @@ def _told(store: OfflineStore, step: str, file: Path, total: int = 0) -> Iterato
 def _opened(path: Path | str) -> Iterator[OfflineStore]:
     with contextlib.closing(
         sqlite3.connect(
-            path,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,
-            factory=OfflineStore,
-            uri=isinstance(path, str),
+            path, timeout=BUSY_SECONDS, isolation_level=None, factory=OfflineStore, uri=isinstance(path, str)
         )
     ) as store:
         harden(store)

@@ -179,8 +179,6 @@ def _collections(connection: sqlite3.Connection) -> list[tuple[int, str]]:
 
 def _placed(connection: sqlite3.Connection, revision: int) -> tuple[int, str]:
     """Returns the number of a document's collection, and its title and text together."""
-    [number, text, title] = connection.execute(
-        "SELECT number, text, title FROM documents JOIN collections ON name = collection WHERE revision = ?",
-        (revision,),
-    ).fetchone()
+    sql = "SELECT number, text, title FROM documents JOIN collections ON name = collection WHERE revision = ?"
+    [number, text, title] = connection.execute(sql, (revision,)).fetchone()
     return int(number), Content(text, title).whole

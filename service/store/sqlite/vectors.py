@@ -2,7 +2,7 @@
 
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from service.store.protocol import VectorSink
 from service.store.sql.connection import Connection
-from service.store.sql.generations import DROPPED, kept_numbers, make_active
+from service.store.sql.generations import alike_numbers, kept_numbers, make_active
 from service.store.sql.records import Reading, collections, last_revision, sizes, unembedded
 from service.store.sqlite.documents import sequence
 from service.store.sqlite.writer import Transaction
 from service.store.values import (
     MAX_PASSAGES,
     PASSAGE_BITS,
+    Activation,
     Column,
     Embedding,
     Lacking,
@@ -54,10 +55,8 @@ def add(
 
 
 def remove(transaction: Transaction, generation: int, revisions: Iterable[int]) -> None:
-    transaction.connection.executemany(
-        "DELETE FROM vectors WHERE generation = ? AND revision = ?",
-        ((generation, revision) for revision in revisions),
-    )
+    sql = "DELETE FROM vectors WHERE generation = ? AND revision = ?"
+    transaction.connection.executemany(sql, ((generation, revision) for revision in revisions))
 
 
 def stored(transaction: Transaction, generation: int, revision: int) -> Embedding | None:
@@ -93,9 +92,7 @@ def read(
         sound = [row[:3] for row in rows if is_sound(row[2], row[3], dimension)]
         if len(sound) < len(rows):
             damaged += {row[0] for row in rows if not is_sound(row[2], row[3], dimension)}
-        names = np.array(
-            [build_row_name(revision, passage) for revision, passage, _ in sound], dtype=np.int64
-        )
+        names = np.array([build_row_name(revision, passage) for revision, passage, _ in sound], np.int64)
         joined = b"".join(blob for *_, blob in sound)
         yield names, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
 
@@ -183,11 +180,8 @@ def add_stored(transaction: Transaction, generation: int, after: int, limit: int
 def load(transaction: Transaction, generation: int, indexes: VectorSink) -> bool:
     """Loads the stored vectors of a generation into `indexes`, as `protocol.Generations.load` says."""
     connection, damaged = transaction.connection, list[int]()
-    indexes.load(
-        collections(connection),
-        lambda collection: read(connection, generation, indexes.dimension, damaged, collection),
-        sequence(connection),
-    )
+    reading = partial(read, connection, generation, indexes.dimension, damaged)
+    indexes.load(collections(connection), reading, sequence(connection))
     indexes.discard(damaged)  # Removes their sound passages.
     forget_skipped(transaction, generation, damaged)
     return not damaged
@@ -213,15 +207,9 @@ def share_vectors(transaction: Transaction, generation: int, revisions: Sequence
 
     So a version that changes only the search mode and weight is not embedded again.
     """
-    execute = transaction.connection.execute
-    others = execute(
-        "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
-        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
-        (generation, DROPPED),
-    ).fetchall()
     found: dict[int, Embedding] = {}
     rows = 0
-    for revision, (other,) in product(revisions, others):
+    for revision, other in product(revisions, alike_numbers(transaction.connection, generation)):
         embedding = stored(transaction, other, revision)
         if embedding is not None and revision not in found:
             found[revision] = embedding
@@ -246,25 +234,15 @@ def next_lacking(connection: Reading, generation: int, after: int, limit: int, m
     return Lacking(unembedded(connection, revisions), last_revision(connection), skipped)
 
 
-def swap(
-    transaction: Transaction,
-    generation: int,
-    complete_through: int,
-    requested: str,
-    *,
-    rollback: bool,
-    may: Callable[[], bool],
-    last: object,
-    then: Callable[[int], None],
-) -> bool:
+def swap(transaction: Transaction, swap: Activation) -> bool:
     """Activates a generation, as `protocol.Generations.make_active` says."""
     connection = transaction.connection
-    if not may() or lacking(connection, generation, complete_through, 1):
+    if not swap.may() or lacking(connection, swap.generation, swap.complete_through, 1):
         return False
-    make_active(connection, generation, requested, rollback=rollback)
+    make_active(connection, swap.generation, swap.requested, rollback=swap.rollback)
     # The index must be at the current moment of the store.
     transaction.changes.sequence = sequence(connection)
-    transaction.then.append(partial(then, last_revision(connection)))
+    transaction.then.append(partial(swap.then, last_revision(connection)))
     return True
 
 

@@ -122,7 +122,7 @@ class Writer(Jobs):
             most = min(GROUP_JOBS, 1 + self._queue.qsize())  # Later jobs wait for the next commit.
             job: Job | None = first
             while job is not None:
-                self._attempt(*job, whole, results)
+                self._attempt(job, whole, results)
                 full = len(self._in_hand) >= most or time.monotonic() - started > GROUP_SECONDS
                 job = None if full else self._next(wait=False)
             self._connection.execute("COMMIT")
@@ -144,13 +144,8 @@ class Writer(Jobs):
         for future, result in results:
             future.set_result(result)
 
-    def _attempt(
-        self,
-        job: Callable[[Transaction], Any],
-        future: Future[Any],
-        whole: Transaction,
-        results: list[tuple[Future[Any], Any]],
-    ) -> None:
+    def _attempt(self, taken: Job, whole: Transaction, results: list[tuple[Future[Any], Any]]) -> None:
+        job, future = taken
         self._connection.execute("SAVEPOINT job")
         transaction = Transaction(self._connection)
         try:

@@ -133,10 +133,8 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     transaction = job.transaction
     execute = transaction.connection.execute
     metadata = document.metadata_json
-    old = execute(
-        "SELECT revision, text, title, metadata, checksums FROM documents WHERE collection = ? AND id = ?",
-        (job.collection, document.id),
-    ).fetchone()
+    sql = "SELECT revision, text, title, metadata, checksums FROM documents WHERE collection = ? AND id = ?"
+    old = execute(sql, (job.collection, document.id)).fetchone()
     parts = encode_parts(job.collection, document.id, document.title, document.text, metadata)
     checksums = compute_checksums(parts)
     same_content = old is not None and old[1:3] == document.content
@@ -176,10 +174,8 @@ def _remove(transaction: Transaction, revision: int, collection: str) -> None:
     secondary_indexes.remove(transaction.connection, revision)
     execute("DELETE FROM documents WHERE revision = ?", (revision,))
     for table in ("vectors", "skipped"):
-        execute(
-            f"DELETE FROM {table} WHERE generation IN (SELECT number FROM generations) AND revision = ?",
-            (revision,),
-        )
+        sql = f"DELETE FROM {table} WHERE generation IN (SELECT number FROM generations) AND revision = ?"
+        execute(sql, (revision,))
     execute("INSERT INTO operations (kind, revision) VALUES ('delete', ?)", (revision,))
     transaction.changes.removed.setdefault(collection, []).append(revision)
 

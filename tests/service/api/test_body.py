@@ -106,9 +106,7 @@ def test_as_many_values_as_are_allowed_are_read(client: TestClient, settings: Se
     assert client.post("/embed", content=body, headers=JSON).status_code == 200
 
 
-def test_a_large_body_is_parsed_off_the_event_loop(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_body_is_parsed_off_the_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def loads(content: bytes, *, stored: bool) -> Any:
@@ -219,9 +217,7 @@ def test_a_deep_line_fails_and_the_others_are_stored(client: TestClient) -> None
 
 
 @pytest.mark.parametrize("name", ["schedule.json", "progress.json", "state.json", "asked.json"])
-def test_a_deep_file_beside_the_versions_is_not_shown(
-    client: TestClient, runtime: Runtime, name: str
-) -> None:
+def test_a_deep_file_beside_versions_is_not_shown(client: TestClient, runtime: Runtime, name: str) -> None:
     """json reads more levels than the 254 that orjson writes."""
     file = runtime.store.root / name
     before = file.read_bytes() if file.exists() else None

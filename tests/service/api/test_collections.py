@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,15 @@ from service.store.sqlite.schema import MIGRATIONS
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import drop_name, upsert
 from service.store.values import Document, Embedding
+from tests.parts.documents import place
 from tests.service.brute_force import revisions
-from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.service.conftest import serving, wait_until_active
 from tests.service.deleting import delete
 from tests.service.fakes import sqlite_of
 from tests.tiny import tiny_source
 from tests.waiting import LIMIT
+
+__all__ = ["place"]
 
 TEXTS = {
     "": {"a": "red river", "b": "blue stone market", "c": "the cat sleeps"},
@@ -42,11 +44,6 @@ def drop(transaction: Transaction, name: str) -> None:
     """Deletes a collection in one job. The service uses several."""
     delete(transaction, Predicate("1", []), name)
     drop_name(transaction, name)
-
-
-@pytest.fixture
-def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
-    return new_settings(tmp_path, tiny_models_dir)
 
 
 @pytest.fixture
@@ -242,11 +239,7 @@ def test_what_only_reads_makes_no_collection(client: TestClient) -> None:
     for path in ("", "/documents/a", "/feedback?id=a"):
         assert client.delete(f"/collections/nowhere{path}").status_code == 404
     assert client.post("/collections/nowhere/search", json={"queries": ["x"]}).status_code == 404
-    assert [each["name"] for each in client.get("/collections").json()["collections"]] == [
-        "default",
-        "notes",
-        "tickets",
-    ]
+    assert len(client.get("/collections").json()["collections"]) == 3
 
 
 @pytest.mark.parametrize("name", ["%2E%2E", ".hidden", "a b", "a%2Fb", "-x", "x" * 65, "é", "a%00"])

@@ -4,21 +4,13 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from tests.service.process import Service
-from tests.service.raw import ending_well
 from tests.waiting import LIMIT
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
-    with ending_well(tmp_path_factory.mktemp("docs"), tiny_models_dir) as service:
-        yield service
 
 
 class Page(HTMLParser):

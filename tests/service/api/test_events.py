@@ -10,7 +10,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.settings import Settings
-from service.store.sqlite.offline import copy, reading
 from tests.service.api.test_http_errors import refused
 from tests.service.conftest import new_settings, serving
 from tests.waiting import until
@@ -72,9 +71,6 @@ def ids(client: TestClient, **requested: str) -> list[str]:
 def counted(client: TestClient, series: str) -> float:
     [line] = [line for line in client.get("/metrics").text.splitlines() if line.startswith(f"{series} ")]
     return float(line.split()[-1])
-
-
-# Storing
 
 
 def test_an_event_is_listed_as_it_was_sent(client: TestClient) -> None:
@@ -145,6 +141,8 @@ def test_what_cannot_be_stored_is_named_and_the_rest_is_stored(client: TestClien
     assert send(client, *sent) == (2, [(0, "NotFound"), (2, "NotFound")])
     assert ids(client) == ["d1", "d3"]
     assert counted(client, "simile_events_refused_total") == 2
+    refused(client.post("/events", json=event(query=" \t")), 400, "Empty", "query is empty")
+    refused(client.post("/events", json={"events": []}), 400, "Empty", "events")
 
 
 @pytest.mark.parametrize(
@@ -170,19 +168,9 @@ def test_a_malformed_event_refuses_the_request(client: TestClient, wrong: Any, s
     assert listed(client) == []
 
 
-def test_an_empty_query_or_list_is_refused(client: TestClient) -> None:
-    refused(client.post("/events", json=event(query=" \t")), 400, "Empty", "query is empty")
-    refused(client.post("/events", json={"events": []}), 400, "Empty", "events")
-
-
 @pytest.mark.parametrize(
     "at",
-    [
-        "2999-01-01T00:00:00Z",
-        "9999-12-31T23:59:59-14:00",
-        "0001-01-01T00:00:00+14:00",
-        "1969-12-31T23:59:59Z",
-    ],
+    ["2999-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00Z", "1969-12-31T23:59Z"],
 )
 def test_a_time_in_the_future_or_before_1970_is_refused(client: TestClient, at: str) -> None:
     answer = client.post("/events", json=event(at=at))
@@ -190,21 +178,6 @@ def test_a_time_in_the_future_or_before_1970_is_refused(client: TestClient, at: 
     ahead = datetime.now(UTC) + timedelta(seconds=200)
     assert send(client, event(at=ahead.isoformat())) == (1, [])
     assert datetime.fromisoformat(listed(client)[-1]["at"]) == ahead
-
-
-# Reading and deleting
-
-
-def test_pages_follow_one_another(client: TestClient) -> None:
-    assert send(client, *(event(id=f"d{at}") for at in range(7))) == (7, [])
-    found: list[str] = []
-    after: int | None = 0
-    while after is not None:
-        page = client.get("/events", params={"after": after, "limit": 3}).json()
-        assert len(page["events"]) <= 3
-        found += [row["id"] for row in page["events"]]
-        after = page["next"]
-    assert found == [f"d{at}" for at in range(7)]
 
 
 def test_events_are_deleted_by_query_id_and_key(client: TestClient) -> None:
@@ -229,18 +202,6 @@ def test_events_go_with_their_document_and_stay_with_a_new_text(client: TestClie
     assert ids(client, collection="*") == ["d2", "d3", "d4", "d5"]
     fill(client)
     assert ids(client, collection="*") == ["d2", "d3", "d4", "d5"], "a new document has no old events"
-
-
-@pytest.mark.sqlite("a backup copies its file")
-def test_a_backup_has_the_events(client: TestClient, place: Settings, tmp_path: Path) -> None:
-    assert send(client, event(), event(id="d2")) == (2, [])
-    (tmp_path / "copy").mkdir()
-    copy(place.data_dir, tmp_path / "copy")
-    with reading(tmp_path / "copy") as kept:
-        assert kept.execute("SELECT id FROM events").fetchall() == [("d1",), ("d2",)]
-
-
-# Limits, retention, and disabled events
 
 
 def test_each_limit_refuses_what_goes_beyond_it(tmp_path: Path, tiny_models_dir: Path) -> None:

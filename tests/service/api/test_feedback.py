@@ -64,9 +64,6 @@ def listed(client: TestClient | httpx2.Client, after: int = 0) -> list[tuple[str
     return [(row["query"], row["id"], row["relevant"]) for rows in pages(client, 1000, after) for row in rows]
 
 
-# Storing
-
-
 def test_a_judgment_is_listed_as_it_was_sent_under_the_number_that_was_answered(client: TestClient) -> None:
     answer = client.post("/feedback", json=said("Red  River ", "a", relevant=False)).json()
     assert answer == {"stored": 1, "sequence": answer["sequence"]}
@@ -97,14 +94,18 @@ def test_a_list_is_stored_in_its_order_and_the_last_of_two_about_one_pair_wins(c
     assert numbers[-1] == last
 
 
-def test_the_newest_judgment_of_a_query_and_a_document_replaces_the_earlier(client: TestClient) -> None:
+def test_the_newest_judgment_of_a_pair_replaces_the_earlier(client: TestClient) -> None:
     judge(client, said("q", "a"), said("q", "b"), said("Q", "a"))
     seen = judge(client, said("r", "c"))
     again = judge(client, said("q", "a", relevant=False))
     assert again > seen
-    assert listed(client) == [("q", "b", True), ("Q", "a", True), ("r", "c", True), ("q", "a", False)]
+    left = [("q", "b", True), ("Q", "a", True), ("r", "c", True), ("q", "a", False)]
+    assert listed(client) == left
     assert listed(client, after=seen) == [("q", "a", False)], "who follows the numbers must meet it"
     assert client.get("/feedback/count").json() == {"count": 4}
+    documents = {"documents": [{"id": "a", "text": "red river, mended"}]}
+    assert client.post("/documents", json=documents).status_code == 200
+    assert listed(client) == left
 
 
 def test_a_number_is_never_used_twice(client: TestClient) -> None:
@@ -113,22 +114,13 @@ def test_a_number_is_never_used_twice(client: TestClient) -> None:
     assert judge(client, said("q", "a")) > newest
 
 
-@pytest.mark.parametrize("query", ODD)
-def test_any_query_is_kept_to_the_character_and_can_be_deleted(client: TestClient, query: str) -> None:
-    judge(client, said(query, "a"), said("other", "a"))
-    assert listed(client) == [(query, "a", True), ("other", "a", True)]
-    assert client.delete("/feedback", params={"query": query}).json() == {"deleted": 1}
-    assert listed(client) == [("other", "a", True)]
-
-
-@pytest.mark.parametrize("id", ODD)
-def test_any_document_can_be_judged_by_its_id(client: TestClient, id: str) -> None:
-    documents = {"documents": [{"id": id, "text": "red"}]}
-    assert client.post("/documents", json=documents).status_code == 200
-    judge(client, said("q", id))
-    assert listed(client) == [("q", id, True)]
-    assert client.delete("/feedback", params={"id": id}).json() == {"deleted": 1}
-    assert listed(client) == []
+@pytest.mark.parametrize("odd", ODD)
+def test_any_query_and_id_are_kept_to_the_character_and_can_be_deleted(client: TestClient, odd: str) -> None:
+    assert client.post("/documents", json={"documents": [{"id": odd, "text": "red"}]}).status_code == 200
+    judge(client, said(odd, "a"), said("other", odd))
+    assert listed(client) == [(odd, "a", True), ("other", odd, True)]
+    for named in ("query", "id"):
+        assert client.delete("/feedback", params={named: odd}).json() == {"deleted": 1}
 
 
 def test_judgments_are_counted_by_what_they_say(client: TestClient) -> None:
@@ -140,9 +132,6 @@ def test_judgments_are_counted_by_what_they_say(client: TestClient) -> None:
     judge(client, said("q", "a"), said("q", "b"), said("q", "c", relevant=False))
     client.post("/feedback", json={"feedback": [said("q", "a"), said("q", "nobody")]})
     assert [after - was for after, was in zip(counted(), before, strict=True)] == [3, 1]
-
-
-# Reading
 
 
 @pytest.mark.parametrize("limit", [1, 4, 6, 12, 13])
@@ -164,25 +153,11 @@ def test_what_comes_while_somebody_reads_is_on_a_later_page(client: TestClient) 
     judge(client, said("q0", "a", relevant=False), said("new", "b"))
     rest = [row for rows in reading for row in rows]
     assert [row["query"] for row in first] == ["q0", "q1"]
-    assert [(row["query"], row["relevant"]) for row in rest] == [
-        ("q2", True),
-        ("q3", True),
-        ("q0", False),
-        ("new", True),
-    ]
+    assert [row["query"] for row in rest] == ["q2", "q3", "q0", "new"]
+    assert [row["relevant"] for row in rest] == [True, True, False, True]
 
 
-# Documents that change or go
-
-
-def test_an_updated_document_keeps_its_judgments(client: TestClient) -> None:
-    judge(client, said("q", "a"))
-    documents = {"documents": [{"id": "a", "text": "red river, mended"}]}
-    assert client.post("/documents", json=documents).status_code == 200
-    assert listed(client) == [("q", "a", True)]
-
-
-def test_judgments_of_a_deleted_document_are_not_listed_until_it_is_back(client: TestClient) -> None:
+def test_judgments_of_a_deleted_document_are_listed_when_it_is_back(client: TestClient) -> None:
     judge(client, said("q", "a"), said("q", "b"))
     rows = client.get("/feedback").json()["feedback"]
     client.delete("/documents/a")
@@ -192,10 +167,6 @@ def test_judgments_of_a_deleted_document_are_not_listed_until_it_is_back(client:
     client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]})
     assert client.get("/feedback").json() == {"feedback": rows, "next": None}
     assert client.get("/feedback/count").json() == {"count": 2}
-
-
-def test_judgments_of_a_deleted_document_can_be_forgotten_too(client: TestClient) -> None:
-    judge(client, said("q", "a"), said("q", "b"))
     client.delete("/documents/a")
     assert client.delete("/feedback", params={"query": "q"}).json() == {"deleted": 2}
     client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]})
@@ -203,9 +174,7 @@ def test_judgments_of_a_deleted_document_can_be_forgotten_too(client: TestClient
 
 
 @pytest.mark.sqlite("its jobs run one after another")
-def test_a_judgment_behind_a_delete_in_the_same_commit_is_refused_alone(
-    client: TestClient, runtime: Runtime
-) -> None:
+def test_a_judgment_behind_a_delete_in_one_commit_is_refused(client: TestClient, runtime: Runtime) -> None:
     writer = sqlite_of(runtime.corpus).writer
     gate = threading.Event()
 
@@ -232,9 +201,6 @@ def test_a_judgment_behind_a_delete_in_the_same_commit_is_refused_alone(
     assert gone.result(LIMIT)[0] == 1
     assert late.result(LIMIT) == (other.result(LIMIT)[0] - 1, {"a"}), "the document went first"
     assert listed(client) == [("q", "b", True), ("q", "c", True)]
-
-
-# Deleting
 
 
 @pytest.mark.parametrize(
@@ -271,9 +237,6 @@ def test_of_a_list_each_bad_judgment_is_reported_and_the_others_are_stored(clien
     assert answer["sequence"] == client.get("/feedback").json()["feedback"][-1]["sequence"]
 
 
-# Refusals
-
-
 @pytest.mark.parametrize(
     ("body", "status", "error_type", "word"),
     [
@@ -286,9 +249,7 @@ def test_of_a_list_each_bad_judgment_is_reported_and_the_others_are_stored(clien
         ({"feedback": [said("q", f"x{at}") for at in range(12)]}, 404, "NotFound", "'x9' and 2 more"),
         ({}, 422, "Validation", "query"),
         ([GOOD], 422, "Validation", "the body"),
-        ({"query": "q", "id": "a"}, 422, "Validation", "relevant"),
         (GOOD | {"relevant": None}, 422, "Validation", "relevant"),
-        (GOOD | {"query": 7}, 422, "Validation", "query"),
         (GOOD | {"id": ""}, 422, "Validation", "id"),
         (GOOD | {"id": "i" * 513}, 422, "Validation", "id"),
         (GOOD | {"query": "q" * 4097}, 422, "Validation", "4096"),
@@ -307,25 +268,8 @@ def test_what_is_wrong_is_named_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize(
-    ("content", "kind", "status", "error_type"),
-    [
-        (b'{"query": "q", "id": "a", "relevant": tru', "application/json", 422, "Validation"),
-        (b'{"query": "\\ud800", "id": "a", "relevant": true}', "application/json", 422, "Validation"),
-        (b'{"query": "q", "id": "a", "relevant": true}', "text/plain", 415, "MediaType"),
-        (b'{"query": "q", "id": "a", "relevant": true}\n', "application/x-ndjson", 415, "MediaType"),
-    ],
-)
-def test_a_body_that_is_no_json_is_refused(
-    client: TestClient, content: bytes, kind: str, status: int, error_type: str
-) -> None:
-    refused(client.post("/feedback", content=content, headers={"content-type": kind}), status, error_type)
-    assert listed(client) == []
-
-
-@pytest.mark.parametrize(
     ("method", "path", "status", "error_type", "word"),
     [
-        ("GET", "/feedback?after=-1", 422, "Validation", "after"),
         ("GET", f"/feedback?after={2**63}", 422, "Validation", "after"),
         ("DELETE", "/feedback", 422, "Validation", "a query, an id, a key or a user"),
         ("DELETE", "/feedback?queries=q", 422, "Validation", "queries"),

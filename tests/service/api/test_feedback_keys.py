@@ -67,11 +67,8 @@ def test_each_key_has_a_judgment_of_its_own_and_replaces_only_that(
     for name, relevant in (("writer", True), ("other", False), ("boss", True)):
         assert judge(client, name, said("q", "d1", relevant) | before).status_code == 200
     assert judge(client, "writer", said("q", "d1", relevant=False) | after).status_code == 200
-    assert listed(client) == [
-        ("other", "q", "d1", False),
-        ("boss", "q", "d1", True),
-        ("writer", "q", "d1", False),
-    ]
+    about = ("q", "d1")
+    assert listed(client) == [("other", *about, False), ("boss", *about, True), ("writer", *about, False)]
     assert listed(client, key="other") == [("other", "q", "d1", False)]
     assert listed(client, key="nobody") == listed(client, key="-") == []
 

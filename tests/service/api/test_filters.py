@@ -158,9 +158,7 @@ ACCEPTED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(("metadata", "said"), REFUSED)
-def test_a_name_that_no_filter_can_name_is_refused(
-    service: TestClient, metadata: dict[str, Any], said: str
-) -> None:
+def test_a_name_no_filter_has_is_refused(service: TestClient, metadata: dict[str, Any], said: str) -> None:
     document = {"id": "r", "text": "a", "metadata": metadata}
     refused = service.post("/documents", json={"documents": [{"text": "b"}, document]})
     assert refused.status_code == 422
@@ -185,15 +183,12 @@ def test_every_name_that_is_stored_can_be_asked_for(service: TestClient) -> None
         assert ids(service, "accepted", filter) == {id}
 
 
-def test_a_quick_look_misses_no_refused_name() -> None:
+def test_a_quick_look_misses_no_refused_name_beside_damaged_metadata() -> None:
     for metadata, _ in REFUSED:
         assert suspect(orjson.dumps(metadata))
         assert next(unreachable_names(metadata), None)
     for metadata in ACCEPTED:
         assert next(unreachable_names(metadata), None) is None
-
-
-def test_names_are_looked_for_beside_damaged_metadata() -> None:
     damaged = [b'{"":"\xff"}', b'{"$\xff":1}', b'{"$x":', b'"$x"', b'["$x"]', b'{"":1}x']
     rows = [(f"d{at}", json) for at, json in enumerate(damaged)]
     assert count_unreachable([*rows, ("old", b'{"$x":1}')], 5) == (1, ["old"], ["$x"])
@@ -242,10 +237,7 @@ def test_documents_of_an_older_version_keep_working_and_are_listed_by_the_check(
         ({"metadata.Kategorie": "x"}, "Leave out 'metadata.': the field is 'Kategorie'."),
         ({"page": 7}, "Did you mean 'source.page'?"),
         ({"zzz": {"$gt": 1}}, "No document has the field 'zzz'."),
-        (
-            {"price": {"$gt": 5}},
-            "The field 'price' holds texts, and none of them is compared by $gt with a number.",
-        ),
+        ({"price": {"$gt": 5}}, "The field 'price' holds texts, and none of them is compared by $gt with"),
         ({"year": "1990"}, "The field 'year' holds numbers, and none of them equals a text."),
         ({"year": {"$in": ["1990", True]}}, "none of them equals a text or true or false."),
         ({"source": "x"}, "Name a field inside, such as 'source.page'."),
@@ -279,9 +271,7 @@ def test_a_filter_that_nothing_passes_is_explained(
         assert said is None or said in found[0], found
 
 
-def test_nothing_is_said_of_a_filter_that_something_passes_or_of_an_empty_collection(
-    service: TestClient,
-) -> None:
+def test_nothing_is_said_of_a_filter_that_something_passes_or_without_documents(service: TestClient) -> None:
     put(service, "said", {"1": {"a": 1}, "2": {"b": "x"}})
     for filter in ({"a": 1}, {"c": {"$ne": 1}}, {"$or": [{"zzz": 1}, {"b": "x"}]}):
         answer = service.post("/collections/said/search", json={"queries": ["a"], "filter": filter}).json()

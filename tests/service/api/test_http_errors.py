@@ -39,14 +39,10 @@ def nested(levels: int) -> dict[str, object]:
     return value
 
 
-# 400
-
-
 @pytest.mark.parametrize(
     ("path", "body", "named"),
     [
         ("/embed", {"inputs": []}, "inputs"),
-        ("/embed", {"inputs": ""}, "inputs[0]"),
         ("/embed", {"inputs": ["a", " \t\n"]}, "inputs[1]"),
         ("/embed", {"inputs": [[]]}, "inputs[0]"),
         ("/similarity", {"pairs": []}, "pairs"),
@@ -64,24 +60,9 @@ def test_an_empty_input_is_400_and_its_place_is_named(
     refused(client.post(path, json=body), 400, "Empty", named)
 
 
-# 404
-
-
-def test_an_unknown_route_is_404_in_the_words_of_its_family(client: TestClient) -> None:
-    refused(client.get("/nothing"), 404, "NotFound", "/nothing")
-    openai = client.post("/v1/completions", json={"input": "a"})
-    assert openai.status_code == 404
-    assert set(openai.json()["error"]) == {"message", "type", "param", "code"}
-    cohere = client.post("/v2/rerank", json={"texts": ["a"]})
-    assert cohere.status_code == 404
-    assert set(cohere.json()) == {"message"}
-
-
-def test_an_unknown_document_is_404(client: TestClient) -> None:
-    refused(client.get("/documents/none"), 404, "NotFound", "none")
-
-
-# 415
+@pytest.mark.parametrize("path", ["/nothing", "/documents/none"])
+def test_an_unknown_route_or_document_is_404(client: TestClient, path: str) -> None:
+    refused(client.get(path), 404, "NotFound", path.rpartition("/")[2])
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
@@ -92,15 +73,10 @@ def test_a_wrong_media_type_is_415(client: TestClient, kind: str) -> None:
     refused(response, 415, "MediaType", "application/json")
 
 
-# 422
-
-
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
-        ("/embed", {}, "inputs"),
         ("/embed", {"inputs": None}, "inputs"),
-        ("/embed", {"inputs": {"a": 1}}, "inputs"),
         ("/embed", {"inputs": ["a", 7]}, "inputs[1]"),
         ("/embed", {"inputs": [1, "a"]}, "inputs"),
         ("/embed", {"inputs": [True]}, "inputs"),
@@ -113,15 +89,9 @@ def test_a_wrong_media_type_is_415(client: TestClient, kind: str) -> None:
         ("/embed", {"inputs": "word " * 500, "truncate": False}, "tokens and the model takes 64"),
         ("/embed", {"inputs": [[999_999]]}, "Input 0"),
         ("/similarity", {}, "pairs"),
-        (
-            "/similarity",
-            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "pairs": [["a", "b"]]},
-            "not both",
-        ),
-        ("/similarity", {"pairs": [["a"]]}, "pairs[0]"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "pairs": []}, "not both"),
         ("/search", {"queries": ["a"], "k": 0}, "between 1 and 1000"),
         ("/search", {"queries": ["a"], "k": 1001}, "k must be between 1 and 1000, not 1001."),
-        ("/search", {"queries": ["a"], "k": "1"}, "k must be a whole number, not '1'."),
         ("/search", {"queries": ["a"], "mode": "lexical", "min_score": 0.5}, "is a cosine"),
         ("/search", {"queries": ["a"], "mode": "hybrid", "min_score": 0.5}, "is a cosine"),
         ("/search", {"queries": ["a"], "mode": "lexical", "prompt_name": "x"}, "asks none"),
@@ -129,6 +99,7 @@ def test_a_wrong_media_type_is_415(client: TestClient, kind: str) -> None:
         ("/search", {"queries": [[0.1] * 32], "mode": "hybrid"}, "no words"),
         ("/search", {"queries": [{"id": "a"}], "mode": "lexical"}, "no words"),
         ("/search", {"queries": [{"id": "a"}], "prompt_name": "x"}, "vectors take none"),
+        ("/search", {"queries": [[0.1] * 32], "prompt_name": "x"}, "vectors take none"),
         ("/search", {"queries": [{"id": "a"}, "b"]}, "queries[1]"),
         ("/search", {"queries": ["b", {"id": "a"}]}, "queries[1]"),
         ("/search", {"queries": [{"id": 7}]}, "queries[0]"),
@@ -147,7 +118,6 @@ def test_a_wrong_media_type_is_415(client: TestClient, kind: str) -> None:
         ("/search", {"queries": ["a"], "fields": "text"}, "fields"),
         ("/search", {"queries": ["a"], "fields": ["text"] * 101}, "at most 100"),
         ("/search", {"queries": ["a"], "fields": ["metadata" + ".x" * 511] * 100}, "fields has 51,100 names"),
-        ("/search", {"queries": ["a"], "mode": "telepathic"}, "dense"),
         ("/search", {"queries": ["a"], "filter": {"x": {"$near": 1}}}, "$near"),
         ("/search", {"queries": [[0.1] * 32]}, "model"),
         ("/documents", {"documents": [{"text": "a", "metadata": []}]}, "metadata"),
@@ -165,26 +135,17 @@ def test_a_wrong_field_is_422_and_named(client: TestClient, path: str, body: obj
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/search?q=a&mode=hybrid&min_score=0", "is a cosine"),
-        ("/search?id=a&mode=hybrid", "no words"),
-        ("/search?id=a&prompt_name=x", "vectors take none"),
         ("/search?q=a&id=b", "not both"),
         (f"/search?q={'a' * 10_001}", "SIMILE_MAX_QUERY_CHARACTERS"),
-        (f"/search?q={'a' * 10_001}&mode=hybrid", "SIMILE_MAX_QUERY_CHARACTERS"),
-        (f"/search?q={'a' * 10_001}&mode=lexical", "SIMILE_MAX_QUERY_CHARACTERS"),
         ("/search?q=a&k=0", "k must be between 1 and 1000, not 0."),
-        ("/search?q=a&k=many", "k must be a whole number, not 'many'."),
         ("/search?q=a&k=1&k=2", "A parameter comes more than once."),
         ("/search?q=a&offset=10001", "offset must be between 0 and 10000, not 10001."),
         ("/search?q=a&min_score=nan", "min_score must be a finite number, not 'nan'."),
-        ("/search?q=a&limit=1", "There is no parameter 'limit' here; there are"),
         ("/documents?limit=1001", "limit must be between 1 and 1000, not 1001."),
-        ("/documents?limit=0", "limit must be between 1 and 1000, not 0."),
         ("/feedback?after=-1", "after must be between 0 and 9223372036854775807, not -1."),
         ("/search?q=a&fields=text,topic", "'topic'"),
         ("/search?q=a&filter={", "filter"),
         ("/search?q=a&filter=[]", "filter"),
-        ('/documents?filter={"a":{"$x":1}}', "$x"),
         ("/documents/count?after=b", "after"),
     ],
 )
@@ -201,9 +162,6 @@ def test_documents_are_counted_before_they_are_validated(client: TestClient) -> 
     body = b'{"documents": [' + b",".join([b"{}"] * 450_000) + b"]}"
     response = client.post("/documents", content=body, headers={"content-type": "application/json"})
     refused(response, 422, "Validation", "SIMILE_MAX_INPUTS")
-
-
-# 424
 
 
 def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
@@ -223,9 +181,6 @@ def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
     until(lambda: trying is None or trying.done())  # Waits for a check that began earlier.
     assert client.get("/health").status_code == 200
     assert "simile_healthy 1.0" in client.get("/metrics").text
-
-
-# 429
 
 
 def held(
@@ -295,9 +250,6 @@ def test_too_many_bytes_in_flight_are_429(
         assert client.post("/embed", json=body).status_code == 200
 
 
-# 500
-
-
 def test_a_bug_of_ours_is_500_with_the_request_id(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,9 +257,6 @@ def test_a_bug_of_ours_is_500_with_the_request_id(
     response = client.get("/search", params={"q": "a"}, headers={"x-request-id": "find-me"})
     refused(response, 500, "Internal", "find-me")
     assert response.headers["x-request-id"] == "find-me"
-
-
-# 503
 
 
 def test_a_stopping_service_is_503(client: TestClient, runtime: Runtime) -> None:
@@ -321,9 +270,7 @@ def test_a_stopping_service_is_503(client: TestClient, runtime: Runtime) -> None
         runtime.stopping = False
 
 
-def test_a_search_before_the_index_is_whole_is_503_and_embedding_works(
-    client: TestClient, runtime: Runtime
-) -> None:
+def test_a_search_before_the_index_is_whole_is_503(client: TestClient, runtime: Runtime) -> None:
     runtime.active.generation.is_complete = False
     try:
         refused(client.get("/search", params={"q": "a"}), 503, "Unhealthy", "rebuilt")
@@ -331,9 +278,6 @@ def test_a_search_before_the_index_is_whole_is_503_and_embedding_works(
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
     finally:
         runtime.active.generation.is_complete = True
-
-
-# 504
 
 
 def test_a_passed_deadline_is_504_and_its_work_is_dropped(
@@ -355,13 +299,8 @@ def test_a_passed_deadline_is_504_and_its_work_is_dropped(
     assert client.get("/documents/late").status_code == 404
 
 
-# 507. test_storage_faults.py fills a real disk.
-
-
 @pytest.mark.sqlite("a full disk is injected into its writer")
-def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
-    client: TestClient, runtime: Runtime
-) -> None:
+def test_a_store_that_cannot_be_written_is_507_but_is_read(client: TestClient, runtime: Runtime) -> None:
     document = {"documents": [{"id": "kept", "text": "red river"}]}
     assert client.post("/documents", json=document).status_code == 200
     sqlite_of(runtime.corpus).connection.execute("PRAGMA query_only = 1")
@@ -374,9 +313,6 @@ def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
     finally:
         sqlite_of(runtime.corpus).connection.execute("PRAGMA query_only = 0")
     assert client.delete("/documents/kept").json()["deleted"] == 1
-
-
-# Error bodies of each API family.
 
 
 @pytest.mark.parametrize("kind", ServiceError.__subclasses__())

@@ -71,17 +71,6 @@ def test_dimensions_cut_then_normalize_and_zero_is_all_of_them(client: TestClien
         np.testing.assert_allclose(embedding(dimensions=all_of_them), full, atol=1e-6)
 
 
-def test_token_ids_are_an_input_too(client: TestClient, encoder: Encoder) -> None:
-    rows = [list(tokens.ids) for tokens in encoder.tokenize(TEXTS)]
-    answer = client.post("/v1/embeddings", json={"input": rows}).json()
-    np.testing.assert_allclose(
-        [item["embedding"] for item in answer["data"]], encoder.encode(TEXTS).vectors, atol=1e-6
-    )
-    assert answer["usage"]["prompt_tokens"] == sum(map(len, rows))
-    one = client.post("/v1/embeddings", json={"input": rows[0]}).json()
-    np.testing.assert_allclose(one["data"][0]["embedding"], answer["data"][0]["embedding"], atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("body", "param", "word"),
     [

@@ -2,7 +2,6 @@
 
 import base64
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,18 +9,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.parts.faults import broken
-from tests.parts.places import DOCUMENTS, Place
-from tests.service.swapping import QUERIES, TEXTS, TOLERANCE, published
+from tests.parts.places import DOCUMENTS, Place, place
+from tests.service.swapping import QUERIES, TEXTS, TOLERANCE
 
 HEADER = "x-model-version"
 TEXT, OTHER = TEXTS[0], TEXTS[1]
 UNKNOWN = "20260101T000000-other-00000000"
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    published(tmp_path / "models", 3)
-    return Place(tmp_path)
+__all__ = ["place"]
 
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -114,9 +109,7 @@ def test_a_version_that_waits_for_its_activation_can_be_tried(place: Place) -> N
         assert place.active() == place.a
 
 
-def test_a_kept_version_that_lacks_a_document_is_not_searched(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kept_version_with_a_gap_is_not_searched(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with place.serving() as client:
         place.fill()
         place.activate(place.b)
@@ -124,8 +117,7 @@ def test_a_kept_version_that_lacks_a_document_is_not_searched(
 
         with monkeypatch.context() as patch:
             patch.setattr(kept.encoder, "forward", broken)
-            new = {"documents": [{"id": "since", "text": TEXTS[100]}]}
-            assert client.post("/documents", json=new).status_code == 200
+            assert place.put({"since": TEXTS[100]}).status_code == 200
             pinned = {HEADER: place.a}  # While the model fails, the gap stays.
             refused = client.post("/search", json=BODIES["/search"], headers=pinned)
         assert refused.status_code == 409

@@ -35,9 +35,6 @@ def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestCli
         yield served
 
 
-# /
-
-
 def test_the_root_embeds_as_embed_does(client: TestClient) -> None:
     body = {"inputs": ["red river", LONG], "dimensions": 8, "truncation_direction": "left"}
     root, embed = client.post("/", json=body), client.post("/embed", json=body)
@@ -85,9 +82,6 @@ def test_options_may_stand_in_parameters_and_those_beside_inputs_count_first(
     )
 
 
-# truncation
-
-
 @pytest.mark.parametrize("path", ["/", "/embed"])
 @pytest.mark.parametrize("given", [{}, {"truncate": None}, {"truncate": True}])
 def test_a_long_text_is_cut_unless_that_was_refused(
@@ -99,9 +93,6 @@ def test_a_long_text_is_cut_unless_that_was_refused(
     refused(
         client.post(path, json={"inputs": ["a", LONG], "truncate": False}), 422, "Validation", "Input 1", "64"
     )
-
-
-# timing
 
 
 def test_every_inference_says_where_its_time_went(
@@ -146,9 +137,6 @@ def test_characters_are_those_that_were_sent_and_tokens_those_that_were_computed
     assert (answer.headers["x-compute-characters"], answer.headers["x-compute-tokens"]) == ("3", "5")
 
 
-# /tokenize
-
-
 def test_tokens_are_the_tokenizers_own_with_offsets_in_characters(
     client: TestClient, own_tokenizer: tokenizers.Tokenizer
 ) -> None:
@@ -172,11 +160,8 @@ def test_tokens_without_the_special_ones_and_behind_a_prompt(prompted: tuple[Tes
     client, _ = prompted
     body = {"inputs": "red", "add_special_tokens": False, "prompt_name": "query"}
     [tokens] = client.post("/tokenize", json=body).json()
-    assert [(token["text"], token["start"], token["stop"]) for token in tokens] == [
-        ("market", 0, 6),
-        ("letter", 7, 13),
-        ("red", 14, 17),
-    ]
+    found = [(token["text"], token["start"], token["stop"]) for token in tokens]
+    assert found == [("market", 0, 6), ("letter", 7, 13), ("red", 14, 17)]
 
 
 def test_many_tokens_are_made_aside_from_the_event_loop(
@@ -213,9 +198,6 @@ def test_what_cannot_be_tokenized_is_refused(
 
     monkeypatch.setattr(encoder, "pieces", broken)
     refused(post("a"), 422, "Tokenizer", "inputs[0]", "injected")
-
-
-# /decode
 
 
 def test_ids_become_text_again(client: TestClient, own_tokenizer: tokenizers.Tokenizer) -> None:

@@ -30,6 +30,7 @@ from tests.waiting import LIMIT, until
 
 Vectors = NDArray[np.float32]
 NDJSON = {"Content-Type": "application/x-ndjson"}
+VARIABLES = {"SIMILE_MAX_BODY_MB": "1", "SIMILE_MAX_QUEUE_TOKENS": "1200"}
 HEAD = b"\r\n".join(
     [
         b"POST /documents HTTP/1.1",
@@ -56,16 +57,6 @@ def chunk(piece: bytes) -> bytes:
 def said(answer: Answer) -> dict[str, object]:
     found: dict[str, object] = orjson.loads(answer.body)
     return found
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("import")
-    settings = {"SIMILE_MAX_BODY_MB": "1", "SIMILE_MAX_QUEUE_TOKENS": "1200"}
-    with Service(folder, tiny_models_dir, **settings) as service:
-        yield service
-        assert service.client.get("/health").status_code == 200
-        assert "Traceback" not in service.log.read_text()
 
 
 @pytest.fixture(autouse=True)
@@ -213,9 +204,6 @@ def test_a_stop_signal_in_the_middle_refuses_the_rest_and_keeps_what_was_stored(
         assert service.process.wait(LIMIT) == 0
         service.start()
         assert service.stored() == {f"s{at}": TEXTS[at] for at in range(100)}
-
-
-# Faults inside the process
 
 
 def test_a_text_that_the_model_fails_on_is_one_line_s_failure(

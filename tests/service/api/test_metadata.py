@@ -60,23 +60,17 @@ def test_a_line_of_an_import_is_refused_alone(client: TestClient) -> None:
     assert len(orjson.dumps(client.get("/documents/n2").json()["metadata"])) == LIMIT
 
 
-def test_depth_is_counted_outside_of_texts() -> None:
+def test_depth_and_null_characters_are_found_and_what_only_looks_like_them_is_not() -> None:
     deep = nested(MAX_DEPTH - 1, 1)
     for metadata in ({"a": deep}, {"[" * 99: '"[{\\' * 99, "b": [{}] * 99, "\\": "[" * 99}):
         assert orjson.loads(check_metadata(metadata, "metadata", 64)) == metadata
     with pytest.raises(Validation, match="32 levels"):
         check_metadata({"a": nested(MAX_DEPTH, 1)}, "metadata", 64)
-
-
-def test_a_null_character_is_found_and_what_only_looks_like_one_is_not() -> None:
     for allowed in ("\\u0000", "u0000", "\\\\u0000", "\\"):
         assert orjson.loads(check_metadata({allowed: allowed}, "metadata", 64)) == {allowed: allowed}
     for refused in ({"a": "\0"}, {"\0": 1}, {"a": ["\\\0"]}, {"a": "\\\\\0"}):
         with pytest.raises(Validation, match="null character"):
             check_metadata(refused, "metadata", 64)
-
-
-# Large bodies
 
 
 class Numbers(BaseModel):
@@ -130,9 +124,6 @@ def test_answers_are_cut_into_chunks() -> None:
     assert in_chunks([]) == []
     assert in_chunks([b""]) in ([], [b""])
     assert in_chunks(json_array([])) == [b"[]"]
-
-
-# Memory
 
 
 def test_memory_is_given_back_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,9 @@ def test_offset_and_collection_are_remembered(client: TestClient, runtime: Runti
     answer = client.get("/collections/other/search?q=a+bridge&k=1&offset=2").json()
     [hit] = answer["hits"]
     assert remembered(runtime, answer["search_id"]) == SearchShown("other", 2, "a bridge", (hit["id"],))
+    answer = client.get("/search", params={"id": "a"}).json()
+    assert len(answer["search_id"]) == 12
+    assert remembered(runtime, answer["search_id"]) is None
 
 
 def test_each_query_of_a_batch_has_its_own(client: TestClient, runtime: Runtime) -> None:
@@ -48,12 +51,6 @@ def test_each_query_of_a_batch_has_its_own(client: TestClient, runtime: Runtime)
         ["red", "blue", "red"], answer["search_ids"], answer["results"], strict=True
     ):
         assert remembered(runtime, name) == SearchShown("default", 0, query, tuple(hit["id"] for hit in hits))
-
-
-def test_a_search_by_an_id_is_named_though_it_has_no_words(client: TestClient, runtime: Runtime) -> None:
-    answer = client.get("/search", params={"id": "a"}).json()
-    assert len(answer["search_id"]) == 12
-    assert remembered(runtime, answer["search_id"]) is None
 
 
 def test_with_events_off_no_search_is_named(tmp_path: Path, tiny_models_dir: Path) -> None:

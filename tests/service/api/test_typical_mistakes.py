@@ -1,23 +1,20 @@
 """Typical mistakes of new users over HTTP. Each answer says what to do."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.mistakes import plain
 from tests.service.process import Service
-from tests.service.raw import ending_well
 
 GONE = "20260101T000000-all-minilm-l6-v2-00000000"
 KINDS = "a text, a list of texts, or token ids, all of one kind."
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Any) -> Iterator[Service]:
-    with ending_well(tmp_path_factory.mktemp("mistakes"), tiny_models_dir) as service:
-        service.put({"a": "red river"})
-        yield service
+def service(service: Service) -> Service:
+    service.put({"a": "red river"})
+    return service
 
 
 MISTAKES: dict[str, list[tuple[object, int, str]]] = {
@@ -31,11 +28,7 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
         ({"inputs": ["a", ["b"]]}, 422, "inputs[1] must be a text, as the first one is."),
         ({"inputs": "a", "normalize": "no"}, 422, "normalize must be true or false, not 'no'."),
         ({"inputs": "a", "truncate": "END"}, 422, "truncate must be true or false, not 'END'."),
-        (
-            {"inputs": "a", "truncation_direction": "Lefft"},
-            422,
-            "truncation_direction must be 'Right' or 'Left', not 'Lefft'. Did you mean Left?",
-        ),
+        ({"inputs": "a", "truncation_direction": "Lefft"}, 422, "not 'Lefft'. Did you mean Left?"),
         ({"inputs": "a", "dimensions": "128"}, 422, "dimensions must be a whole number, not '128'."),
         ({"inputs": "a", "dimensions": 1000}, 422, "dimensions must be between 1 and 32, not 1000."),
         ({"inputs": "a", "prompt_name": "query"}, 422, "The model has no prompt 'query'; it has: none."),
@@ -43,11 +36,7 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     ],
     "/v1/embeddings": [
         ({"inputs": "a"}, 400, "There is no field 'inputs' here. Did you mean input?"),
-        (
-            {"input": "a", "encoding_format": "hex"},
-            400,
-            "encoding_format must be 'float' or 'base64', not 'hex'.",
-        ),
+        ({"input": "a", "encoding_format": "hex"}, 400, "must be 'float' or 'base64', not 'hex'."),
     ],
     "/v1/embedding": [
         ({"input": "a"}, 404, "There is no route POST /v1/embedding. Did you mean /v1/embeddings?")
@@ -70,11 +59,7 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
         ({"text": "a"}, 422, "documents is missing. There is no field 'text' here; there is only documents."),
         ({"documents": {"text": "a"}}, 422, "documents must be a list, not an object."),
         ({"documents": [{"id": 1, "text": "a"}]}, 422, "documents[0].id must be a text, not 1."),
-        (
-            {"documents": [{"text": "a", "meta": {}}]},
-            422,
-            "There is no field 'meta' in documents[0]; there are id, title, text, metadata.",
-        ),
+        ({"documents": [{"text": "a", "meta": {}}]}, 422, "no field 'meta' in documents[0]; there are id"),
     ],
     "/feedback": [
         ({"query": "a", "id": "a", "relevant": 1}, 422, "relevant must be true or false, not 1."),
@@ -83,11 +68,7 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     "/events": [
         ({"search_id": "s", "id": "a"}, 422, "type is missing."),
         ({"search_id": "s", "id": "a", "type": "clicked"}, 422, "not 'clicked'. Did you mean click?"),
-        (
-            {"search_id": "s", "doc_id": "a", "type": "click"},
-            422,
-            "id is missing. There is no field 'doc_id' here; there are search_id, id",
-        ),
+        ({"search_id": "s", "doc_id": "a", "type": "click"}, 422, "id is missing. There is no field"),
         ({"search_id": "s", "id": "a", "type": "click"}, 404, "This process does not remember a search 's'"),
         (
             {"search_id": "s", "id": "a", "type": "click", "query": "q", "at": "2026-01-31T08:30:00"},
@@ -124,11 +105,7 @@ def test_a_mistake_in_a_body_is_answered_in_plain_words(
         ("/me?name=a", 422, "There is no parameter 'name' here; there is none."),
         ("/mee", 404, "Did you mean /me?"),
         ("/feedback/summry", 404, "Did you mean /feedback/summary?"),
-        (
-            "/feedback/summary?limit=3",
-            422,
-            "There is no parameter 'limit' here; there are key, collection, user.",
-        ),
+        ("/feedback/summary?limit=3", 422, "no parameter 'limit' here; there are key, collection, user."),
         ("/search?q=a&passage_tokens=64", 422, "Did you mean passages?"),
         ("/models/latest/report", 404, "There is no version 'latest'. GET /models lists them."),
         ("/embed", 405, "/embed does not take GET; it takes POST."),
@@ -153,12 +130,7 @@ def test_a_mistake_in_an_address_is_answered_in_plain_words(
     [
         (b"", "application/json", 422, "The body is empty. Send a JSON object."),
         (b'{"inputs": "a",}', "application/json", 422, "The body is not valid JSON: trailing comma"),
-        (
-            b"inputs=a",
-            "application/x-www-form-urlencoded",
-            415,
-            "Send the header Content-Type: application/json.",
-        ),
+        (b"inputs=a", "application/x-www-form-urlencoded", 415, "Content-Type: application/json."),
     ],
 )
 def test_bytes_that_are_no_json_are_refused_in_plain_words(

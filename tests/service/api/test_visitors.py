@@ -29,11 +29,6 @@ def fill(client: TestClient, key: str | None = None) -> None:
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Settings:
-    return new_settings(tmp_path_factory.mktemp("visitors"), tiny_models_dir)
-
-
-@pytest.fixture(scope="module")
 def running(settings: Settings) -> Iterator[TestClient]:
     with serving(settings) as client:
         fill(client)
@@ -178,9 +173,6 @@ def test_a_restart_keeps_the_hash_and_another_store_has_another(
     assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
 
 
-# Trust
-
-
 def say(client: TestClient, query: str) -> None:
     """Sends an event and a judgment with each key that may write."""
     for name in ("writer", "page"):
@@ -205,10 +197,8 @@ def test_a_row_is_trusted_as_its_key_was_and_still_is(
     monkeypatch.setattr(keys, "LOOK_SECONDS", 0.0)
     file = keys_file(tmp_path)
     fixed = file.read_text().replace(line("writer", "write", KEYS["writer"]), "")
-    writer, untrusted = (
-        line("writer", "write", KEYS["writer"]),
-        line("page", "write", PAGE, "", "", "untrusted"),
-    )
+    writer = line("writer", "write", KEYS["writer"])
+    untrusted = line("page", "write", PAGE, "", "", "untrusted")
 
     def use(*lines: str) -> None:
         """Changes the keys file while the service runs."""

@@ -159,9 +159,7 @@ def test_whoever_has_a_key_is_told_what_is_wrong_with_a_path_or_a_method(service
         (f"Bearer {'a' * 20_000}", 401),
     ],
 )
-def test_a_key_is_sent_as_a_bearer_token_and_taken_to_the_letter(
-    service: Service, value: str, status: int
-) -> None:
+def test_a_key_is_a_bearer_token_and_taken_to_the_letter(service: Service, value: str, status: int) -> None:
     with Wire(service) as wire:
         assert wire.send(head("/info", f"Authorization: {value}", method="GET")).answer().status == status
 
@@ -238,9 +236,6 @@ def test_the_description_says_which_operations_need_a_key(service: Service) -> N
         for method, operation in operations.items():
             needs = operation.get("security") == [{"key": []}]
             assert needs == (operation["x-role"] != "open"), (method, path)
-
-
-# The audit
 
 
 class Heard(logging.Handler):

@@ -114,9 +114,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_plain_words(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
-def test_with_keys_any_address_may_be_listened_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_with_keys_any_address_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setenv("SIMILE_HOST", host)
     with pytest.raises(StartupError, match="SIMILE_API_KEYS_FILE"):
         read()
@@ -130,9 +128,6 @@ def test_check_counts_the_keys_of_each_role_by_name(tmp_path: Path) -> None:
     assert "2 read, 1 write, 1 admin: reader, writer, boss, second" in said
     for key in KEYS.values():
         assert hashlib.sha256(key.encode()).hexdigest() not in said
-
-
-# Read again
 
 
 @pytest.fixture
@@ -209,9 +204,6 @@ def test_the_file_is_looked_at_once_a_second_at_most(tmp_path: Path) -> None:
     assert not keys.changed(), "a second has not passed since it was read"
     keys._look_at -= 1.0
     assert keys.changed()
-
-
-# The command
 
 
 def run(file: Path, *arguments: str) -> str:

@@ -166,9 +166,7 @@ def test_a_jump_of_the_clock_frees_nobody(client: TestClient, monkeypatch: pytes
         assert embed(client, "few") == 429
 
 
-def test_what_a_key_has_used_stays_used_when_the_file_is_read_again(
-    client: TestClient, tmp_path: Path
-) -> None:
+def test_what_a_key_has_used_stays_used_after_the_file_changed(client: TestClient, tmp_path: Path) -> None:
     assert [embed(client, "few") for _ in range(4)] == [200, 200, 200, 429]
     access: Access = client.app.state.access  # type: ignore[attr-defined]
     access._file._look_at += 60

@@ -75,9 +75,6 @@ def change(backup: Path, statements: str) -> None:
     seal(backup)
 
 
-# The manifest
-
-
 def listed(backup: Path, name: str) -> None:
     files = json.loads((backup / "manifest.json").read_bytes())["files"]
     rewrite(backup, files=files | {name: files[DATABASE]})
@@ -135,9 +132,6 @@ def test_a_manifest_that_backup_would_not_write_is_refused(backup: Path, damage:
     assert words in said_of(backup)
 
 
-# The folder
-
-
 @pytest.mark.parametrize("name", [DATABASE, "models"])
 def test_no_link_is_followed(backup: Path, name: str) -> None:
     a_linked(name)(backup)
@@ -178,8 +172,6 @@ def test_a_model_of_a_backup_is_checked_as_any_published_one(backup: Path) -> No
     assert "config.json was changed after it was published" in said_of(backup)
 
 
-# The database
-
 TRIGGER = "CREATE TRIGGER evil AFTER INSERT ON documents BEGIN DELETE FROM documents; END;"
 DATABASES = {
     "a trigger": (TRIGGER, "it holds a trigger 'evil'"),
@@ -196,14 +188,8 @@ DATABASES = {
         "its table 'facts' is not as Simile makes it",
     ),
     "another schema number": ("PRAGMA user_version = 3;", "its schema is 3, and the manifest says"),
-    "fewer documents": (
-        "DELETE FROM documents WHERE id = 'a';",
-        "it holds 1 documents, and the",
-    ),
-    "another version": (
-        "UPDATE generations SET version = '../evil';",
-        "['../evil'] active versions",
-    ),
+    "fewer documents": ("DELETE FROM documents WHERE id = 'a';", "it holds 1 documents, and the"),
+    "another version": ("UPDATE generations SET version = '../evil';", "['../evil'] active versions"),
 }
 
 
@@ -264,9 +250,6 @@ def test_commands_that_read_a_store_refuse_one_with_a_view(made: Path, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-# Targets
-
-
 @pytest.mark.long
 def test_models_go_into_the_data_directory_that_is_named_and_it_starts(made: Path, tmp_path: Path) -> None:
     """With no SIMILE_MODELS_DIR, as on the day of the disaster."""
@@ -304,8 +287,6 @@ def test_a_backup_of_a_named_data_directory_has_its_own_models(made: Path, tmp_p
     assert done.returncode == 0, done.stderr
     assert ModelStore(tmp_path / "new" / "models").names() == {find_version(made / "backup")}
 
-
-# Killed processes
 
 KILLED = """
 import argparse, sys, time
@@ -352,11 +333,8 @@ def test_what_a_killed_backup_left_goes_with_the_next_and_one_at_work_stays(
             process.stdout.close()
     requested = Namespace(folder=tmp_path / "wednesday", models=False, data_dir=None)
     assert "1 unfinished" in backing.run(requested, settings)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *(each.name for each in others),
-        "tuesday",
-        "wednesday",
-    }
+    kept = {*(each.name for each in others), "tuesday", "wednesday"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_what_a_killed_restore_left_goes_with_the_next_start(tmp_path: Path, tiny_models_dir: Path) -> None:

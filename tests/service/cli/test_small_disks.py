@@ -102,10 +102,7 @@ def test_an_import_of_a_model_names_the_full_disk_and_publishes_nothing(found: F
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        (
-            "backup, read only",
-            "small/b cannot be written (Read-only file system). No part of the",
-        ),
+        ("backup, read only", "small/b cannot be written (Read-only file system). No part of the"),
         ("export, read only", "small/all.jsonl.gz cannot be written (Read-only file system). No file was"),
         ("import, read only", "Read-only file system."),
         ("backup, there", "file already exists. Name a new folder."),

@@ -1,7 +1,6 @@
 """Search finds a long document by its best passage and returns it once."""
 
 import sqlite3
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from models.search.passages import split
 from models.store import ModelStore
 from service.settings import Settings
 from tests.parts.documents import client, encoder_of, hits, place
-from tests.parts.documents import put as put_documents
+from tests.parts.documents import put_texts as put
 from tests.service.conftest import serving, wait_until_active
 from tests.tiny import tiny_source
 
@@ -33,10 +32,6 @@ def text(seed: int, sentences: int) -> str:
 LONG = {f"long-{at:02}": text(at, 12 + at) for at in range(12)}
 SHORT = {f"short-{at:02}": text(100 + at, 2) for at in range(12)}
 TEXTS = {**LONG, **SHORT}
-
-
-def put(client: TestClient, texts: dict[str, str]) -> dict[str, Any]:
-    return put_documents(client, *({"id": id, "text": text} for id, text in texts.items()))
 
 
 def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(

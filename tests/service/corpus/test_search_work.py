@@ -150,9 +150,7 @@ async def _left(app: ASGIApp, body: object, when: threading.Event) -> list[Messa
     return begun
 
 
-def test_each_ranking_is_cut_before_the_next_is_made(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_ranking_is_cut_before_the_next(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     fused, page = searching._fused, searching._page
 

@@ -132,28 +132,16 @@ REFUSED = {
     ),
     "thirty digits": ('"text":"t","metadata":{"a":123456789012345678901234567890}', WHOLE),
     "five thousand digits": ('"text":"t","metadata":{"a":%s}' % ("9" * 5000), WHOLE),
-    "infinity": (
-        '"text":"t","metadata":{"a":1e400}',
-        "metadata.a is 1e400, which is too large for a 64-bit float",
-    ),
-    "what becomes 0": (
-        '"text":"t","metadata":{"a":{"b":1e-400}}',
-        "metadata.a.b is 1e-400, which a 64-bit float rounds to 0",
-    ),
-    "0, and many digits": (
-        '"text":"t","metadata":{"a":0.%s1}' % ("0" * 400),
-        "which a 64-bit float rounds to 0",
-    ),
+    "infinity": ('"text":"t","metadata":{"a":1e400}', "metadata.a is 1e400, which is too large for"),
+    "what becomes 0": ('"text":"t","metadata":{"a":{"b":1e-400}}', "metadata.a.b is 1e-400, which a 64-bit"),
+    "many digits": ('"text":"t","metadata":{"a":0.%s1}' % ("0" * 400), "which a 64-bit float rounds to 0"),
     "NaN": ('"text":"t","metadata":{"a":NaN}', "metadata.a is NaN, which JSON does not have"),
     "-Infinity": ('"text":"t","metadata":{"a":-Infinity}', "metadata.a is -Infinity"),
     "equal names": ('"text":"t","metadata":{"a":1,"b":{"c":1,"c":2}}', f"metadata.b.c {TWICE}"),
     "equal names, escaped": ('"text":"t","metadata":{"a":1,"\\u0061":"\\u003a"}', f"metadata.a {TWICE}"),
     "two texts": ('"text":"t","text":"u"', f"text {TWICE}"),
     "half a pair in metadata": ('"text":"t","metadata":{"a":["\\ud800"]}', f"metadata.a[0] {HALF}"),
-    "half a pair in a name": (
-        '"text":"t","metadata":{"\\ud800":1}',
-        "metadata has a name with half of a surrogate pair",
-    ),
+    "half a pair in a name": ('"text":"t","metadata":{"\\ud800":1}', "metadata has a name with half of"),
     "half a pair in a text": ('"text":"\\ud800"', f"text {HALF}"),
     "half a pair in a title": ('"text":"t","title":"\\ud800"', f"title {HALF}"),
     "U+0000 in metadata": ('"text":"t","metadata":{"a":"\\u0000"}', "metadata holds a null character"),
@@ -162,10 +150,7 @@ REFUSED = {
     "U+0000 alone": ('"text":"\\u0000"', f"text: {NULL}"),
     "U+0000 in a title": ('"text":"t","title":"\\u0000"', f"title: {NULL}"),
     "U+0000 in an id": ('"text":"t","id":"a\\u0000b"', f"id: {NULL}"),
-    "a title of white space": (
-        '"text":"t","title":" \\u00a0\\n"',
-        "title is white space only. Leave it out.",
-    ),
+    "a title of white space": ('"text":"t","title":" \\u00a0\\n"', "title is white space only. Leave it"),
     "no metadata": ('"text":"t","metadata":null', "metadata must be an object, not null."),
     "an empty id": ('"text":"t","id":""', "id must be a text of at least 1 character"),
 }
@@ -233,9 +218,7 @@ documents = st.fixed_dictionaries(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(document=documents)
-def test_any_document_comes_back_unchanged_or_names_its_field(
-    stored: TestClient, document: dict[str, Any]
-) -> None:
+def test_any_document_comes_back_or_names_its_field(stored: TestClient, document: dict[str, Any]) -> None:
     sent = json.dumps({"documents": [document]})
     answer = stored.post("/documents", content=sent.encode(), headers=JSON)
     if answer.status_code != 200:
@@ -290,9 +273,7 @@ def test_a_deep_value_among_many_takes_the_memory_of_its_body() -> None:
 
 
 @pytest.mark.sqlite("PostgreSQL never stored one")
-def test_old_documents_with_a_null_character_are_read_and_deleted(
-    tmp_path: Path, tiny_models_dir: Path
-) -> None:
+def test_old_documents_with_null_characters_can_be_deleted(tmp_path: Path, tiny_models_dir: Path) -> None:
     where: Settings = new_settings(tmp_path, tiny_models_dir)
     with serving(where) as client:
         rows = [{"id": f"{at}", "text": f"t{at}", "metadata": {"n": at}} for at in range(3)]

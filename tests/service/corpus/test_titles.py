@@ -99,11 +99,15 @@ def test_equal_ones_change_nothing_and_another_title_embeds_anew(client: TestCli
     check(client)
 
 
-def test_white_space_around_a_title_is_kept_and_not_embedded(client: TestClient) -> None:
+def test_white_space_around_a_title_is_kept_and_lines_of_ndjson_have_titles_too(client: TestClient) -> None:
     around = {**DOCUMENTS[0], "title": " red garden\n"}
     put(client, around)
     assert client.get("/documents/a").json() == around
     check(client)
+    kind = {"content-type": "application/x-ndjson"}
+    answer = client.post("/documents", content=b'{"id": "e", "title": "T", "text": "stone"}\n', headers=kind)
+    assert answer.json()["upserted"] == 1
+    assert client.get("/documents/e").json()["title"] == "T"
 
 
 @pytest.mark.parametrize("none", [None, ""])
@@ -118,13 +122,6 @@ def test_without_ids_documents_that_differ_only_in_title_are_two(client: TestCli
     assert len(set(ids)) == 3
     assert ids[0] == ids[3]
     assert put(client, {"text": "stone"})["ids"] == [ids[2]], "as before there were titles"
-
-
-def test_lines_of_ndjson_have_titles_too(client: TestClient) -> None:
-    kind = {"content-type": "application/x-ndjson"}
-    answer = client.post("/documents", content=b'{"id": "e", "title": "T", "text": "stone"}\n', headers=kind)
-    assert answer.json()["upserted"] == 1
-    assert client.get("/documents/e").json()["title"] == "T"
 
 
 def test_canary_queries_are_titles_where_there_are_any(client: TestClient, place: Settings) -> None:

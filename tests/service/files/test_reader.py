@@ -139,6 +139,7 @@ def test_what_is_no_encoding_of_text_is_refused(encoding: str) -> None:
         ('id;text\n1;"a;b, ""c""|d"\n', {"1": 'a;b, "c"|d'}),
         ('"id","text"\n"1","a;b;c;d"\n', {"1": "a;b;c;d"}),
         ("id, text \n1,a\n", {"1": "a"}),
+        ("id,text,,\n1,a,,\n", {"1": "a"}),  # An empty name that is not stored.
         ('id,text\n1,"two\r\nlines"\n', {"1": "two\r\nlines"}),
         ('id,text\n\n1,"a\n\nb"\n\n', {"1": "a\n\nb"}),
         ('id,text\n1,he said "so", ok\n'.replace(", ok", ""), {"1": 'he said "so"'}),
@@ -147,6 +148,21 @@ def test_what_is_no_encoding_of_text_is_refused(encoding: str) -> None:
 def test_the_separator_is_the_one_that_makes_a_table(content: str, expected: dict[str, str]) -> None:
     assert texts(content.encode()) == expected
     assert texts(content.encode(), step=1) == expected
+
+
+def test_several_columns_are_one_text() -> None:
+    rows = read(
+        b'id\tq\ta\n1\twhy?\t"because,\nand so"\n2\thow?\t \n', "x.tsv", columns=Columns(text=("q", "a"))
+    )
+    found = [row.content["text"] for row in rows if isinstance(row.content, dict)]
+    assert found == ["why?\n\nbecause,\nand so", "how?"]
+
+
+def test_beir_needs_no_option_and_a_field_title_of_another_type_is_none() -> None:
+    line = b'{"_id": 2, "title": {"a": 1}, "text": "red"}\n'
+    assert document(line, "x.jsonl") == {"id": "2", "text": "red", "metadata": {}}
+    told = failed(read(line, "x.jsonl", columns=Columns(title="title")))
+    assert "'title' is not a text (--title)" in told[0][2]
 
 
 def test_a_table_of_one_column_and_a_named_separator() -> None:
@@ -200,10 +216,6 @@ def test_a_column_that_is_no_title_is_stored_and_may_have_a_type(title: str | No
     columns = Columns(title=title, all_metadata=True)
     found = document(b"id,text,title,other\n1,x,12,12\n", columns=columns, types={column: "number"})
     assert found["metadata"][column] == 12
-
-
-def test_an_empty_name_does_no_harm_where_it_is_not_stored() -> None:
-    assert texts(b"id,text,,\n1,a,,\n") == {"1": "a"}
 
 
 def test_a_name_that_is_nearly_id_is_noted() -> None:

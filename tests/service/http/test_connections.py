@@ -125,9 +125,6 @@ def test_there_are_files_for_all_of_them_or_fewer_are_served(
     assert ("SIMILE_MAX_CONNECTIONS" in caplog.text) == (most < 1000)
 
 
-# Writes
-
-
 class Recording(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
@@ -187,9 +184,6 @@ def test_what_is_aborted_is_not_written() -> None:
         return inner
 
     assert asyncio.run(aborted()).calls == []
-
-
-# Over sockets
 
 
 @pytest.fixture(scope="module")

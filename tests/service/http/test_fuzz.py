@@ -6,14 +6,13 @@ Rejections of well-formed bodies are in test_http_errors.py, malformed HTTP is i
 import codecs
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.service.process import Service
-from tests.service.raw import FAMILIES, Answer, Wire, check_served, ending_well, head, post
+from tests.service.raw import FAMILIES, Answer, Wire, check_served, head, post
 
 VALID = {
     **FAMILIES,
@@ -29,16 +28,14 @@ MANY = 64 << 20
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("fuzz")
-    with ending_well(folder, tiny_models_dir) as service:
-        assert service.put({"d": "red river"}).is_success
-        yield service
+def running(service: Service) -> Service:
+    assert service.put({"d": "red river"}).is_success
+    return service
 
 
-@pytest.fixture
-def service(running: Service) -> Iterator[Service]:
-    yield running
+@pytest.fixture(autouse=True)
+def _served(running: Service) -> Iterator[None]:
+    yield
     check_served(running)
 
 
@@ -163,9 +160,7 @@ ADDRESSES = {
     ("target", "status", "kind"),
     [(target, *expected) for expected, targets in ADDRESSES.items() for target in targets.split()],
 )
-def test_an_address_that_makes_no_sense_is_refused(
-    service: Service, target: str, status: int, kind: str
-) -> None:
+def test_an_address_without_sense_is_refused(service: Service, target: str, status: int, kind: str) -> None:
     with Wire(service) as wire:
         wire.send(head(target, method="GET")).answer().refused(target, status, kind)
 
@@ -193,8 +188,6 @@ def test_any_bytes_are_a_body_or_refused(running: Service) -> None:
     check_served(running)
 
 
-# HEAD, and the headers of every answer
-
 GETS = (
     "/health /ready /metrics /docs /docs/start.js /docs/swagger-ui.css /openapi.json /info /models "
     "/v1/models /collections /documents /documents/count /documents/d /documents/none "
@@ -218,14 +211,11 @@ def test_head_is_get_without_its_body(service: Service, path: str) -> None:
         assert requested.headers["content-length"] == got.headers["content-length"] == str(len(got.body))
 
 
-def test_a_path_without_get_says_what_it_takes(service: Service) -> None:
+def test_head_is_for_paths_with_get_and_metrics_count_it_by_its_name(service: Service) -> None:
     with Wire(service) as wire:
         answer = wire.send(head("/embed", method="HEAD")).answer("HEAD")
         assert (answer.status, answer.headers["allow"]) == (405, "POST")
         assert wire.send(head("/info")).answer().headers["allow"] == "GET, HEAD"
-
-
-def test_the_description_has_no_head_and_metrics_count_it_by_its_name(service: Service) -> None:
     paths = service.client.get("/openapi.json").json()["paths"]
     assert not any("head" in operations for operations in paths.values())
     said = service.client.get("/metrics").text

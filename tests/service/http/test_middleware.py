@@ -112,7 +112,7 @@ def test_whatever_else_the_service_does_it_goes_on_doing(client: TestClient) -> 
 def test_a_refusal_is_free_of_the_frames_it_passed(app: FastAPI) -> None:
     state = app.state
     overloaded = state.runtime.batcher.overloaded
-    shedder = LoadShedder(overloaded, state.access, app.routes, state.hosts, state.connections)
+    shedder = LoadShedder(overloaded, app)
     host = (b"host", b"localhost")
     scope: dict[str, Any] = {"method": "POST", "path": "/embed", "headers": [host]}
     stranger = shedder.refusal(scope)

@@ -5,14 +5,13 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.service.process import Service
-from tests.service.raw import FAMILIES, Wire, check_served, ending_well, head, held, post
+from tests.service.raw import FAMILIES, Wire, check_served, head, held, post
 from tests.waiting import until
 
 DEADLINE = 3.0  # seconds
@@ -20,22 +19,17 @@ LATE = 10.0  # longest delay by a busy machine
 BODY = FAMILIES["/embed"]
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("protocol")
-    settings = {
-        "SIMILE_TIMEOUT_SECONDS": str(DEADLINE),
-        "SIMILE_MAX_QUERY_CHARACTERS": "100000",
-        "SIMILE_MAX_TOKENIZE_CHARACTERS": "1000000",
-    }
-    with ending_well(folder, tiny_models_dir, **settings) as service:
-        yield service
+VARIABLES = {
+    "SIMILE_TIMEOUT_SECONDS": str(DEADLINE),
+    "SIMILE_MAX_QUERY_CHARACTERS": "100000",
+    "SIMILE_MAX_TOKENIZE_CHARACTERS": "1000000",
+}
 
 
-@pytest.fixture
-def service(running: Service) -> Iterator[Service]:
-    yield running
-    check_served(running)
+@pytest.fixture(autouse=True)
+def _served(service: Service) -> Iterator[None]:
+    yield
+    check_served(service)
 
 
 @pytest.mark.parametrize(
@@ -248,13 +242,13 @@ def test_an_answer_that_is_read_slowly_arrives(service: Service) -> None:
     assert len(tokens) == 100_002
 
 
-def test_any_bytes_are_answered_or_closed(running: Service) -> None:
+def test_any_bytes_are_answered_or_closed(service: Service) -> None:
     whole = post("/embed", BODY)
 
     @settings(max_examples=50, deadline=None)
     @given(st.binary(max_size=100), st.integers(0, len(whole)), st.integers(0, 30))
     def check(bytes_: bytes, at: int, cut: int) -> None:
-        with Wire(running) as wire:
+        with Wire(service) as wire:
             wire.send(whole[:at] + bytes_ + whole[at + cut :])
             wire.socket.shutdown(socket.SHUT_WR)
             received = b""
@@ -265,4 +259,4 @@ def test_any_bytes_are_answered_or_closed(running: Service) -> None:
             assert int(received[9:12]) in {200, 400, 404, 405, 413, 415, 421, 422, 431}
 
     check()
-    check_served(running)
+    check_served(service)

@@ -111,17 +111,14 @@ def test_rows_are_appended_to_the_memory_of_those_before_them_while_there_is_roo
     assert index.nbytes <= 1.25 * 100 * (4 * 4 + 8) + 13
 
 
-def test_a_revision_added_and_removed_in_one_step_is_not_there() -> None:
-    index = Index(2)
-    index.apply((firsts([1, 2]), np.eye(2)), remove=[2])
-    assert revisions(index) == [1]
-
-
-def test_a_revision_added_again_has_the_newer_vector_only() -> None:
+def test_of_a_revision_added_again_or_removed_in_the_same_step_the_last_change_counts() -> None:
     index = Index(2)
     index.apply((firsts([1]), [[1, 0]]))
     index.apply((firsts([1]), [[0, 1]]))
     assert found(index, np.array([0, 1], np.float32), 5) == [(1.0, 1)]
+    index = Index(2)
+    index.apply((firsts([1, 2]), np.eye(2)), remove=[2])
+    assert revisions(index) == [1]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -278,18 +275,7 @@ def test_every_document_that_ties_with_the_last_is_there_once_by_its_first_best_
 def test_a_removed_document_leaves_no_row_behind_and_a_replaced_row_only_the_others() -> None:
     vectors = unit_vectors(6, 8)
     index = Index(8)
-    index.apply(
-        (
-            [
-                build_row_name(1),
-                build_row_name(1, 1),
-                build_row_name(1, 2),
-                build_row_name(2),
-                build_row_name(2, 1),
-            ],
-            vectors[:5],
-        )
-    )
+    index.apply(([build_row_name(*at) for at in ((1,), (1, 1), (1, 2), (2,), (2, 1))], vectors[:5]))
     index.apply(([build_row_name(2, 1)], vectors[5:]), remove=[1])
     assert (index.rows, index.documents) == (2, 1)
     np.testing.assert_array_equal(

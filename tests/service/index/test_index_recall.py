@@ -45,11 +45,16 @@ def test_recall_is_the_share_of_the_true_nearest_that_a_search_finds(k: int) -> 
     index.close()
 
 
-def test_an_exact_search_finds_all_and_twins_of_the_last_are_as_good() -> None:
+def test_an_exact_search_finds_all_twins_included_and_measures_nothing() -> None:
     index = Index(DIMENSION)
     assert maintenance.recall(index.view, unit_vectors(3, DIMENSION)) == 1.0
     index.apply((firsts(range(60)), np.repeat(unit_vectors(2, DIMENSION), 30, axis=0)))
     assert maintenance.recall(index.view, unit_vectors(3, DIMENSION)) == 1.0
+    index = Index(DIMENSION)
+    index.apply((firsts(range(60)), unit_vectors(60, DIMENSION)))
+    index.search(unit_vectors(200, DIMENSION), 3)
+    assert index._merger.wait(0)
+    assert index.measured is None
 
 
 @pytest.mark.usefixtures("careless")
@@ -77,14 +82,6 @@ def test_the_latest_searches_are_measured_once_there_are_enough_and_anew_after_a
     assert len(index.view.parts) == 1
     assert index.measured == maintenance.Measured(1.0, maintenance.MAX_QUERIES)
     index.close()
-
-
-def test_an_exact_index_measures_nothing() -> None:
-    index = Index(DIMENSION)
-    index.apply((firsts(range(60)), unit_vectors(60, DIMENSION)))
-    index.search(unit_vectors(200, DIMENSION), 3)
-    assert index._merger.wait(0)
-    assert index.measured is None
 
 
 @pytest.mark.usefixtures("careless")

@@ -53,9 +53,7 @@ def write_queries(folder: Path, queries: list[str]) -> Path:
     return file
 
 
-def test_the_share_of_common_hits_is_measured_shown_and_kept(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_share_of_common_hits_is_shown_and_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.store.sql.records.SAMPLE_IDS", 7)  # sixty documents are nine pages
     by_hand = overlap(place.store.root, [place.a, place.b], expected_queries(DOCUMENTS, 20), DOCUMENTS)
     assert 0.05 < by_hand < 0.95, "these two models cannot tell a right answer from a wrong one"
@@ -77,11 +75,6 @@ def test_the_share_of_common_hits_is_measured_shown_and_kept(
 TICKETS = {f"t{at}": text for at, text in enumerate(TEXTS[200:240])}
 
 
-def fill_tickets(place: Place) -> None:
-    body = {"documents": [{"id": id, "text": text} for id, text in TICKETS.items()]}
-    assert place.client.post("/collections/tickets/documents", json=body).status_code == 200
-
-
 @pytest.mark.parametrize("from_file", [False, True])
 def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
     place: Place, tmp_path: Path, from_file: bool
@@ -97,7 +90,7 @@ def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
     options = file if from_file else {}  # All queries of a file are asked.
     with place.serving(**options):
         place.fill()
-        fill_tickets(place)
+        place.put(TICKETS, "/collections/tickets").raise_for_status()
         place.activate(place.b)
         found = place.state(place.b)["canary"]
     assert [one["collection"] for one in found["collections"]] == sorted(by_hand, key=lambda n: by_hand[n])
@@ -113,15 +106,12 @@ def test_a_version_that_changes_another_collection_than_the_default_waits_too(pl
     """The default collection is too small to change: all of it is in the first ten hits of anything."""
     with place.serving(canary_min_overlap=0.95):
         place.put({"a": "red river"}).raise_for_status()
-        fill_tickets(place)
+        place.put(TICKETS, "/collections/tickets").raise_for_status()
         place.store.request(place.b)
         state = place.until_state(place.b, "ready")
         assert "in the collection 'tickets'" in state["reason"]
-        assert state["canary"]["collections"][-1] == {
-            "collection": "default",
-            "queries": 1,
-            "overlap_at_10": 1.0,
-        }
+        default = {"collection": "default", "queries": 1, "overlap_at_10": 1.0}
+        assert state["canary"]["collections"][-1] == default
         assert place.active() == place.a
 
 
@@ -129,11 +119,10 @@ def test_many_collections_share_the_queries_and_the_largest_are_asked(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.lifecycle.canary.MAX_QUERIES", 4)
-    with place.serving() as client:
+    with place.serving():
         for size in range(2, 8):  # c7 is the largest
-            documents = [{"id": str(at), "text": TEXTS[at]} for at in range(size)]
-            path = f"/collections/c{size}/documents"
-            assert client.post(path, json={"documents": documents}).status_code == 200
+            documents = {str(at): TEXTS[at] for at in range(size)}
+            place.put(documents, f"/collections/c{size}").raise_for_status()
         place.activate(place.b)
         found = place.state(place.b)["canary"]["collections"]
     assert sorted((one["collection"], one["queries"]) for one in found) == [
@@ -141,9 +130,7 @@ def test_many_collections_share_the_queries_and_the_largest_are_asked(
     ]
 
 
-def test_they_are_background_work_and_a_way_back_asks_none(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_are_background_work_without_a_way_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[str] = []
     embed = Corpus.embed_queries
 
@@ -214,9 +201,7 @@ def test_what_keeps_them_from_being_asked_keeps_no_version_back(
         assert f"could not be asked of {place.c}: Backend" in caplog.text
 
 
-def test_the_share_of_one_version_is_not_told_of_the_next(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_share_of_one_version_is_not_of_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise an alert would fire again for the version after a very different version."""
 
     with place.serving() as client:

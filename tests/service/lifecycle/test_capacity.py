@@ -161,11 +161,7 @@ def test_a_start_without_room_is_refused_with_figures_and_publishes_nothing(
 
     def started(**others: Any) -> str:
         settings = Settings(
-            data_dir=tmp_path / "data",
-            models_dir=store.root,
-            model=str(source),
-            allowed_hosts=HOST,
-            **others,
+            data_dir=tmp_path / "data", models_dir=store.root, model=str(source), allowed_hosts=HOST, **others
         )
         with serving(settings) as client:
             return str(client.get("/info").json()["model_version"])
@@ -225,10 +221,7 @@ def test_what_fits_just_so_is_built_and_a_byte_less_is_not(tmp_path: Path) -> No
 
 
 def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
-    place: Place,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = write(tmp_path / "machine", second_version(str(500 * MIB), 500 * MIB - 1000))
     monkeypatch.setattr("service.lifecycle.swap.MACHINE", machine)
@@ -259,9 +252,7 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
 
 @pytest.mark.long
 def test_a_version_that_waits_for_memory_can_be_given_up(
-    place: Place,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = write(tmp_path / "machine", second_version("1000", 1000))
     monkeypatch.setattr("service.lifecycle.swap.MACHINE", machine)

@@ -36,6 +36,7 @@ from service.lifecycle.model_loader import (
 )
 from service.settings import Settings
 from tests.models.forms import needs_bf16, needs_int8
+from tests.parts.documents import put_texts as put
 from tests.service.conftest import new_settings, serving, turned, wait_until_active
 from tests.service.process import run_and_fail
 from tests.service.swapping import TEXTS, published_pair
@@ -43,11 +44,6 @@ from tests.tiny import tiny_source
 from tests.waiting import until
 
 DOCUMENTS = {f"d{at}": text for at, text in enumerate(TEXTS)}
-
-
-def put(client: TestClient, documents: dict[str, str]) -> None:
-    body = {"documents": [{"id": id, "text": text} for id, text in documents.items()]}
-    assert client.post("/documents", json=body).status_code == 200
 
 
 def in_form(settings: Settings, form: Form) -> Encoder:
@@ -278,7 +274,7 @@ def kept(models_dir: Path, folder: Path) -> Form | None:
 
 
 def loader_of(store: ModelStore) -> ModelLoader:
-    return ModelLoader(store, FP32, Layout(1, 1, "of a test"))
+    return ModelLoader(store, Settings(data_dir=store.root), Layout(1, 1, "of a test"))
 
 
 @pytest.fixture

@@ -150,11 +150,8 @@ def test_the_service_says_which_student_there_is(place: Place) -> None:
             "cosine_least": said.cosine_least,
             "same_neighbours": said.same_neighbours,
         }
-        assert [place.state(name)["query_encoder"] for name in (place.a, place.b, place.c)] == [
-            None,
-            None,
-            place.b,
-        ]
+        encoders = [place.state(name)["query_encoder"] for name in (place.a, place.b, place.c)]
+        assert encoders == [None, None, place.b]
         client.get("/metrics")  # from now on the student's tokens are counted, too
         searched(place)
         series = f'simile_tokens_total{{lane="interactive",version="{place.b}"}}'
@@ -197,9 +194,7 @@ def test_a_student_that_fails_is_no_healthy_pair_and_embeds_as_before(
         assert searched(place)["query_encoder"] == place.b
 
 
-def test_a_pair_whose_student_fails_does_not_come_to_live(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pair_whose_student_fails_is_not_live(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     forward = Encoder.forward
 
     def failing(encoder: Encoder, *args: Any, **others: Any) -> NDArray[np.float32]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from models.search.content import Content
 from service.active import Generation
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
@@ -63,9 +62,7 @@ def test_the_rest_is_divided_by_the_rate_of_recent_steps(
 
 
 def test_a_build_shows_how_long_it_will_take_and_says_so_in_the_log(
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("service.lifecycle.builder.SAY_SECONDS", 0.4)
     caplog.set_level(logging.INFO)
@@ -91,16 +88,14 @@ def test_a_build_shows_how_long_it_will_take_and_says_so_in_the_log(
 
 
 def test_documents_written_meanwhile_are_counted_among_those_to_do(
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.lifecycle.builder.RECOUNT_SECONDS", 0.1)
     with place.serving(build_rate=20) as client:
         place.fill()
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: (place.state(place.b)["done"] or 0) > 10)
-        more = [{"id": f"late-{at}", "text": f"red river {at}"} for at in range(40)]
-        client.post("/documents", json={"documents": more})
+        place.put({f"late-{at}": f"red river {at}" for at in range(40)})
         place.until(lambda: place.state(place.b)["total"] == 100)
         assert place.state(place.b)["done"] < 90, "they were counted only when they were done"
         client.delete("/documents", params={"filter": '{"none": {"$exists": false}}'})
@@ -108,20 +103,17 @@ def test_documents_written_meanwhile_are_counted_among_those_to_do(
 
 
 def test_while_a_build_waits_it_is_not_known_how_long_it_will_take(
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.1)
     embed = Corpus.embed
     full = False
 
-    async def full_at_times(
-        self: Corpus, generation: Generation, contents: list[Content], collections: list[str]
-    ) -> Any:
+    async def full_at_times(self: Corpus, generation: Generation, *args: Any) -> Any:
         if full and generation.version == place.b:
             clock.now += 1  # a second that must not count
             raise Overloaded("injected")
-        return await embed(self, generation, contents, collections)
+        return await embed(self, generation, *args)
 
     clock = Clock(monkeypatch)
     with place.serving(build_rate=20) as client:

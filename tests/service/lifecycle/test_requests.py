@@ -36,14 +36,11 @@ def test_a_version_in_disgrace_needs_a_decision_and_each_decision_counts_once(
     assert (found is not None and found.version == "v2") is chosen, what
 
 
-def test_a_decision_that_was_carried_out_is_only_a_wish_when_it_comes_again() -> None:
+def test_a_decision_counts_once_and_the_live_version_is_no_target() -> None:
     found = choose_requested(
         RequestedVersion("v2", "rollback", "this"), active="v3", handled="this", judged=(), refused=False
     )
     assert found == RequestedVersion("v2", "want", "this"), "it must not judge the version that came after"
-
-
-def test_nothing_is_aimed_at_when_nothing_or_the_live_version_is_wanted() -> None:
     for requested in (None, RequestedVersion("v1", "activate", "x")):
         assert choose_requested(requested, active="v1", handled=None, judged=(), refused=False) is None
 
@@ -120,10 +117,8 @@ def test_a_kept_version_is_asked_follows_writes_and_is_let_go(place: Place) -> N
         assert place.active() == place.a
         assert place.store.requested() == place.a
         again = client.post(f"/models/{place.b}/keep")
-        assert (again.status_code, again.json()) == (
-            200,
-            {"version": place.b, "seconds": 3600, "loaded": True},
-        )
+        kept = {"version": place.b, "seconds": 3600, "loaded": True}
+        assert (again.status_code, again.json()) == (200, kept)
         assert not place.app.state.runtime.controller.waits, "nobody is asked for a decision"
         client.post("/documents", json={"documents": [{"id": "new", "text": QUERIES[0]}]})
         place.until(lambda: "new" in [hit["id"] for hit in in_folder(client, place.b).json().get("hits", [])])

@@ -67,8 +67,7 @@ def test_a_rollback_after_the_grace_catches_up_with_what_was_written_since(place
         place.fill()
         place.activate(place.b)
     with place.serving() as client:  # the version before is not in memory any more
-        place.put({"new": TEXTS[100]})
-        place.put({"d1": TEXTS[101]})
+        place.put({"new": TEXTS[100], "d1": TEXTS[101]})
         client.delete("/documents/d2")
         place.rollback(place.a)
         expected = DOCUMENTS | {"new": TEXTS[100], "d1": TEXTS[101]}
@@ -104,10 +103,7 @@ def test_updates_and_deletes_during_a_build_are_kept(place: Place, monkeypatch: 
         place.fill()
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: place.state(place.b)["done"] == 20)
-        for early_and_late in ("d5", "d55"):  # embedded already, and not yet
-            changed = {"id": early_and_late, "text": TEXTS[99]}
-            client.post("/documents", json={"documents": [changed]})
-        place.put({"new": TEXTS[98]})
+        place.put({"d5": TEXTS[99], "d55": TEXTS[99], "new": TEXTS[98]})  # embedded already, and not yet
         again = {"id": "d6", "text": TEXTS[6], "metadata": {"x": 1}}
         client.post("/documents", json={"documents": [again]})
         for gone in ("d7", "d57"):
@@ -154,10 +150,8 @@ def test_a_document_that_the_new_model_fails_on_fails_no_write_and_is_reported(
 ) -> None:
     with place.serving() as client:
         many = {f"m{at}": TEXTS[at % 300] for at in range(150)}
-        body = {"documents": [{"id": id, "text": text} for id, text in many.items()]}
-        client.post("/documents", json=body)
         poison = "a poisoned text"
-        client.post("/documents", json={"documents": [{"id": "poison", "text": poison}]})
+        place.put(many | {"poison": poison})
         [bad] = [tokens.ids for tokens in ModelStore(place.store.root).open(place.b).tokenize([poison])]
         break_model(monkeypatch, place.b, {tuple(bad)})
         place.activate(place.b)
@@ -169,9 +163,7 @@ def test_a_document_that_the_new_model_fails_on_fails_no_write_and_is_reported(
         assert {hit["id"] for hit in again} == {*many, "poison"}
 
 
-def test_a_model_that_fails_on_everything_never_comes_to_live(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_fails_on_everything_is_not_live(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with place.serving() as client:
         place.fill()
         break_model(monkeypatch, place.b)
@@ -179,8 +171,7 @@ def test_a_model_that_fails_on_everything_never_comes_to_live(
         client.post(f"/models/{place.b}/activate")
         place.until_state(place.b, "failed")
         assert "injected" in place.state(place.b)["reason"]
-        new = {"documents": [{"id": "new", "text": TEXTS[70]}]}
-        assert client.post("/documents", json=new).status_code == 200
+        assert place.put({"new": TEXTS[70]}).status_code == 200
         assert place.active() == place.a
         assert place.everything() == DOCUMENTS | {"new": TEXTS[70]}
         assert "simile_healthy 1.0" in client.get("/metrics").text, "the served model is well"
@@ -243,8 +234,7 @@ def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
             place.activate(place.b)
             place.until(lambda: place.app.state.runtime.controller.swap is None)
             expected[f"since-{at}"] = TEXTS[80 + at]
-            new = {"id": f"since-{at}", "text": TEXTS[80 + at]}
-            client.post("/documents", json={"documents": [new]})
+            place.put({f"since-{at}": TEXTS[80 + at]})
             place.until_followed()
             client.delete(f"/documents/d{at}")
             del expected[f"d{at}"]
@@ -268,9 +258,7 @@ def test_a_cold_version_is_caught_up_before_it_serves(place: Place, monkeypatch:
         place.activate(place.b)
         place.until(lambda: place.app.state.runtime.active.followers == ())
         more = {f"since-{at}": TEXTS[100 + at] for at in range(20)}
-        body = {"documents": [{"id": id, "text": text} for id, text in more.items()]}
-        client.post("/documents", json=body)
-        place.put({"d1": TEXTS[150]})
+        place.put(more | {"d1": TEXTS[150]})
         client.delete("/documents/d2")
         expected = DOCUMENTS | more | {"d1": TEXTS[150]}
         del expected["d2"]

@@ -50,15 +50,13 @@ def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
     embed, calls = Corpus.embed, 0
 
-    async def full_at_times(
-        self: Corpus, generation: Generation, contents: list[Content], collections: list[str]
-    ) -> Any:
+    async def full_at_times(self: Corpus, generation: Generation, *args: Any) -> Any:
         nonlocal calls
         if generation.version != place.a:
             calls += 1
             if calls % 7 == 0:
                 raise Overloaded("injected")
-        return await embed(self, generation, contents, collections)
+        return await embed(self, generation, *args)
 
     with place.serving(build_rate=60) as client:
         place.fill()
@@ -104,8 +102,7 @@ def test_a_text_that_the_new_tokenizer_refuses_is_left_out_and_fails_no_write(
         return tokenize(self, texts, **options)
 
     with place.serving() as client:
-        many = [{"id": f"m{at}", "text": TEXTS[at]} for at in range(150)]
-        client.post("/documents", json={"documents": many})
+        place.put({f"m{at}": TEXTS[at] for at in range(150)})
         place.put({"odd": "an untokenizable text"})
         monkeypatch.setattr(Encoder, "tokenize", refuses)
         place.activate(place.b)
@@ -127,13 +124,12 @@ def test_a_text_of_which_the_new_tokenizer_leaves_nothing_hangs_nobody(
 
     with place.serving(build_rate=60) as client:
         place.fill()
-        many = [{"id": f"m{at}", "text": TEXTS[at]} for at in range(100)]
-        client.post("/documents", json={"documents": many})
+        place.put({f"m{at}": TEXTS[at] for at in range(100)})
         monkeypatch.setattr(Encoder, "tokenize", empties)
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: (place.state(place.b)["done"] or 0) > 5)
-        odd = {"documents": [{"id": "odd", "text": "a vanishing text"}]}
-        assert client.post("/documents", json=odd, headers={"x-timeout-ms": "15000"}).status_code == 200
+        odd = {"odd": "a vanishing text"}
+        assert place.put(odd, headers={"x-timeout-ms": "15000"}).status_code == 200
         place.until_active(place.b)
         refused = client.post("/embed", json={"inputs": ["a", "a vanishing text"]})
         assert refused.status_code == 422

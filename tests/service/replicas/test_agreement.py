@@ -16,10 +16,20 @@ from models.store import RequestedVersion
 from service.errors import Conflict, StartupError
 from service.store.postgres import generations, replicas, vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.generations import Answer, Last
+from service.store.postgres.generations import Answer
 from service.store.postgres.schema import MIGRATIONS
 from service.store.sql.generations import verdicts
-from service.store.values import FAILED, Active, Document, Embedding, Moved, Unembedded, Verdict
+from service.store.values import (
+    FAILED,
+    Activation,
+    Active,
+    Document,
+    Embedding,
+    Last,
+    Moved,
+    Unembedded,
+    Verdict,
+)
 from tests import postgres
 from tests.service.fakes import until
 from tests.waiting import until as wait_until
@@ -48,15 +58,13 @@ def begin(place: Place, replica: str, version: str = "b") -> int:
 
 
 def call(place: Place, replica: str, number: int, requested: str = "", *, rollback: bool = False) -> Answer:
-    return place.write(lambda it: generations.roll_call(it, replica, number, requested, rollback=rollback))
+    activation = Activation(generation=number, requested=requested, rollback=rollback)
+    return place.write(lambda it: generations.roll_call(it, replica, activation))
 
 
 def swap(place: Place, number: int, replica: str = "a", last: Last = lambda _: None) -> Answer:
-    return place.write(
-        lambda it: generations.make_active(
-            it, replica, number, "", rollback=False, may=lambda: True, last=last
-        )
-    )
+    activation = Activation(generation=number, last=last)
+    return place.write(lambda it: generations.make_active(it, replica, activation))
 
 
 def take(place: Place, replica: str, number: int, limit: int = 8) -> int:
@@ -113,7 +121,7 @@ def test_a_swap_embeds_the_last_few_itself_and_no_more(place: Place, monkeypatch
     assert swap(place, number, last=last) is Answer.NOW
     assert requested == [6, 6]
     assert place.read(lambda it: generations.lacking(it, number, 0, 10)) == []
-    assert place.read(lambda it: vectors.held(it)[number].documents) == 6
+    assert place.read(lambda it: vectors.held(it)[number][0]) == 6
 
 
 def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Place) -> None:
@@ -186,10 +194,8 @@ def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: 
 
 def test_a_request_that_is_ignored_is_logged_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """A folder that no service has looked at yet, with a file that is older than the standing request."""
-    active, requested = (
-        RequestedVersion("b", "activate", "first"),
-        RequestedVersion("c", "rollback", "second"),
-    )
+    active = RequestedVersion("b", "activate", "first")
+    requested = RequestedVersion("c", "rollback", "second")
     place.write(lambda it: replicas.keep_request(it, active))
 
     def look(at: float) -> RequestedVersion | None:
@@ -340,15 +346,7 @@ def test_all_hear_of_a_swap_and_each_goes_over_once() -> None:
                 done.append(at)
 
             swaps = [
-                store.make_active(
-                    numbers[0],
-                    0,
-                    "",
-                    rollback=False,
-                    may=lambda: True,
-                    last=lambda _: None,
-                    then=partial(went, at),
-                )
+                store.make_active(Activation(generation=numbers[0], then=partial(went, at)))
                 for at, store in enumerate(two.stores)
             ]
             assert await asyncio.gather(*swaps) == [True, True]

@@ -116,11 +116,7 @@ def test_a_vector_that_is_not_finite_leaves_by_no_door(place: Place, monkeypatch
     changed = {"documents": [{"id": "kept", "text": "red"}, {"id": "x", "text": POISON}]}
     attempts: list[tuple[str, str, Any]] = [
         ("POST", "/embed", {"inputs": POISON}),
-        (
-            "POST",
-            "/embed",
-            {"inputs": ["red", POISON], "dimensions": 8},
-        ),  # The NaN is cut off.
+        ("POST", "/embed", {"inputs": ["red", POISON], "dimensions": 8}),  # The NaN is cut off.
         ("POST", "/embed", {"inputs": POISON, "normalize": False}),
         ("POST", "/similarity", {"pairs": [["red", POISON]]}),
         ("POST", "/search", {"queries": ["red", POISON]}),
@@ -164,9 +160,7 @@ def test_a_tokenizer_that_raises_fails_its_texts_and_a_dead_one_turns_health_red
         assert (red.status_code, "tokenizer" in red.json()["error"]) == (503, True)
 
 
-def test_a_poisoned_batch_is_split_for_those_who_still_wait(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_poisoned_batch_is_split_for_who_still_waits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     release, computed = threading.Event(), list[int]()
     poison = poisoned(place, broken)
 

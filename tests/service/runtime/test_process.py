@@ -230,8 +230,7 @@ def test_a_newer_store_and_a_file_that_is_not_a_database_are_refused(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "id",
-    ["with/slash", "per%cent", "spaces and ümläut", "emoji-🙂", "?q=1#x", "two\nlines", "i" * 512],
+    "id", ["with/slash", "per%cent", "spaces and ümläut", "emoji-🙂", "?q=1#x", "two\nlines", "i" * 512]
 )
 def test_any_id_works_percent_encoded_in_a_path(server: Service, id: str) -> None:
     assert server.put({id: "red river"}).status_code == 200

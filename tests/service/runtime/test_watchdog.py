@@ -258,9 +258,7 @@ def test_a_blocked_event_loop_is_seen_and_one_that_runs_is_not() -> None:
     run(body)
 
 
-def test_a_task_that_breaks_begins_again_and_one_that_is_cancelled_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_task_that_breaks_begins_again_and_a_cancelled_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.runtime.watchdog.RETRY_SECONDS", 0.01)
 
     async def body() -> None:

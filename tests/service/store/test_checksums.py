@@ -23,14 +23,7 @@ from tests import postgres
 from tests.service.conftest import new_settings, serving
 from tests.waiting import until
 
-METADATA = {
-    "n": 1,
-    "whole": 1.0,
-    "large": 1e17,
-    "zero": -0.0,
-    "long": 2**60,
-    "é": ["ü", {"b": None, "a": True}],
-}
+METADATA = {"n": 1, "w": 1.0, "large": 1e17, "zero": -0.0, "long": 2**60, "é": ["ü", {"b": None, "a": True}]}
 TEXT = "a red river é 🌊"
 # A column and the SQL of its damaged value, by the id of a document.
 DAMAGE = {
@@ -49,11 +42,6 @@ ALSO_SQLITE = {
     "bytes": ("text", "CAST(x'61ff62' AS TEXT)"),
     "id bytes": ("id", "CAST(x'69ff64' AS TEXT)"),
 }
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Settings:
-    return new_settings(tmp_path_factory.mktemp("service"), tiny_models_dir)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +83,7 @@ def damage(settings: Settings, id: str, column: str, value: str) -> None:
     if postgres.chosen and column == "metadata":
         column = "sent"  # test_damage_of_what_filters_read damages the other column.
     changed = run_sql(
-        settings,
-        f"UPDATE documents SET {column} = {value} WHERE collection = 'default' AND id = '{id}'",
+        settings, f"UPDATE documents SET {column} = {value} WHERE collection = 'default' AND id = '{id}'"
     )
     assert changed == 1
 

@@ -35,10 +35,8 @@ def test_judgments_from_before_keys_are_of_none_and_their_numbers_are_not_used_a
     connection = connect(path)
     kept = [(1, Judgment("q", "a", relevant=True)), (2, Judgment("q", "b", relevant=True))]
     assert list_judgments(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
-    assert store_judgments(connection, [Judgment("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
-        4,
-        set(),
-    )
+    again = [Judgment("q", "a", relevant=False)]
+    assert store_judgments(connection, again, DEFAULT_COLLECTION, "k") == (4, set())
     assert count_judgments(connection, Selection()) == 3
     connection.close()
 

@@ -232,9 +232,6 @@ def test_many_passing_documents_are_paged_in_the_order_of_their_ids(
     assert few[1]
 
 
-# At the start
-
-
 def test_a_change_of_the_declared_fields_indexes_anew(
     store: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -314,9 +311,6 @@ def test_a_field_that_no_filter_can_name_is_refused_at_the_start(
     monkeypatch.setenv("SIMILE_INDEXED_FIELDS", value)
     with pytest.raises(StartupError, match=complaint):
         require_usable(read())
-
-
-# Through the service
 
 
 @pytest.mark.long

@@ -36,17 +36,11 @@ def select(filter: object, *rows: dict[str, Any]) -> list[bool]:
     return [number in numbers for number in range(len(rows))]
 
 
-# Against the reference
-
-
 @settings(max_examples=100, deadline=None)
 @given(cases())
 def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     filter, rows = case
     assert select(filter, *rows) == [matches(filter, row) for row in rows]
-
-
-# The contract, line by line
 
 
 @pytest.mark.parametrize(
@@ -129,10 +123,7 @@ def test_a_filter_passes_what_the_contract_says(
         ({"a": {"$gt": None}}, "a number or a string, not null"),
         ({"a": {"$lte": [1]}}, r"\$lte compares with a number or a string, not a list"),
         ({"a": {"$lt": {}}}, "not an object"),
-        (
-            {"$not": {"a": 1}},
-            r"'\$not' cannot stand in the place of a field; allowed there are \$and, \$or and \$ids",
-        ),
+        ({"$not": {"a": 1}}, r"'\$not' cannot stand in the place of a field; allowed there are \$and, \$or"),
         ({"$in": [1]}, "Operators follow a field"),
         ({"$and": []}, r"\$and needs a list of at least one filter, not an empty one"),
         ({"$or": {"a": 1}}, r"\$or needs a list of at least one filter, not an object"),

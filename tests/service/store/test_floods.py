@@ -208,7 +208,7 @@ def test_callers_take_turns_and_a_barrier_comes_after_all_that_waited() -> None:
 
     put("ann", "a1", "a2", "a3")
     put("bob", "b1")
-    queue.put_barrier("barrier")
+    queue.put("barrier", last=True)
     put("bob", "b2")
     put("eve", "e1")
     taken = [queue.get(wait=False) for _ in range(7)]

@@ -1,28 +1,20 @@
 """Generations that are kept for a rollback, closed or deleted, and one whose index cannot follow."""
 
 import sqlite3
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from models.search.content import Content
-from service.active import Generation, apply
-from service.corpus.corpus import Corpus
+from service.active import apply
 from service.index.index import Index
 from service.lifecycle.builder import HARMLESS
-from service.store.values import DEFAULT_COLLECTION, Changes, Embedding, build_row_name
-from tests.parts.places import DOCUMENTS, Place
+from service.store.values import DEFAULT_COLLECTION, Changes, build_row_name
+from tests.parts.places import DOCUMENTS, Place, count_embedded, place
 from tests.service.brute_force import stored_vectors
-from tests.service.swapping import QUERIES, TEXTS, published
+from tests.service.swapping import QUERIES, TEXTS
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    published(tmp_path / "models", 3)
-    return Place(tmp_path)
+__all__ = ["place"]
 
 
 def vectors_by_version(place: Place) -> dict[str, int]:
@@ -55,7 +47,7 @@ def test_after_its_grace_the_version_before_is_closed_and_a_rollback_loads_it_ag
         place.activate(place.b)
         active = place.app.state.runtime.active
         place.until(lambda: active.followers == ())
-        client.post("/documents", json={"documents": [{"id": "since", "text": TEXTS[80]}]})
+        place.put({"since": TEXTS[80]})
         client.delete("/documents/d3")
         assert client.post("/models/rollback").status_code == 202
         place.until(lambda: place.active() == place.a)
@@ -64,9 +56,7 @@ def test_after_its_grace_the_version_before_is_closed_and_a_rollback_loads_it_ag
         assert place.everything() == expected
 
 
-def test_a_row_that_is_loaded_and_written_in_one_commit_is_indexed_as_it_was_written_last(
-    place: Place,
-) -> None:
+def test_a_row_that_is_loaded_and_written_in_one_commit_is_as_it_was_written_last(place: Place) -> None:
     with place.serving():
         place.fill()
         active = place.app.state.runtime.active.generation
@@ -87,7 +77,7 @@ def test_within_its_grace_the_version_before_follows_every_write(place: Place) -
     with place.serving() as client:
         place.fill()
         place.activate(place.b)
-        client.post("/documents", json={"documents": [{"id": "since", "text": TEXTS[80]}]})
+        place.put({"since": TEXTS[80]})
         place.until_followed()
         client.delete("/documents/d3")
         [warm] = place.app.state.runtime.active.followers
@@ -114,16 +104,13 @@ def test_a_build_whose_index_cannot_follow_a_write_is_loaded_again_and_finished(
             apply(self, *arguments, **others)
 
         monkeypatch.setattr(Index, "apply", broken)
-        new = {"documents": [{"id": "new", "text": TEXTS[77]}]}
-        assert client.post("/documents", json=new).status_code == 200
+        assert place.put({"new": TEXTS[77]}).status_code == 200
         release.set()
         place.until(lambda: place.active() == place.b)
         assert place.everything() == DOCUMENTS | {"new": TEXTS[77]}
 
 
-def test_a_stop_in_the_middle_of_a_build_goes_on_where_it_was(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_build_goes_on_where_it_was(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     release = place.hold(monkeypatch, place.b, 30)
     with place.serving(build_rate=100) as client:
         place.fill()
@@ -131,25 +118,15 @@ def test_a_stop_in_the_middle_of_a_build_goes_on_where_it_was(
         place.until(lambda: place.state(place.b)["done"] == 30)
     assert vectors_by_version(place)[place.b] == 30
     release.set()
-    embed, embedded = Corpus.embed, list[str]()
-
-    async def noted(
-        self: Corpus, generation: Generation, contents: Sequence[Content], collections: Sequence[str]
-    ) -> list[Embedding]:
-        embedded.extend(content.text for content in contents if content != HARMLESS)
-        return await embed(self, generation, contents, collections)
-
-    monkeypatch.setattr(Corpus, "embed", noted)
+    embedded = count_embedded(monkeypatch)
     with place.serving() as client:
         place.until(lambda: place.active() == place.b)
         assert place.everything() == DOCUMENTS
-        assert len(embedded) == 30, "it began anew"
+        assert len([text for text in embedded if text != HARMLESS.text]) == 30, "it began anew"
         place.until(lambda: "simile_swap_pause_seconds_count 1.0" in client.get("/metrics").text)
 
 
-def test_a_search_right_behind_a_swap_finds_its_moment(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_search_right_after_a_swap_finds_its_moment(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     with place.serving() as client:
         place.fill()
         for version in (place.b, place.c, place.a):

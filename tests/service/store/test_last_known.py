@@ -60,10 +60,7 @@ LOSSES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut to a half": (lambda path: cut(path, 0.5), "is damaged"),
     "cut to ten bytes": (lambda path: path.write_bytes(path.read_bytes()[:10]), "is damaged"),
     "another file": (lambda path: path.write_bytes(b"no database at all " * 2000), "is damaged"),
-    "an older one": (
-        lambda path: shutil.copy(path.parent.parent / "early.db", path),
-        "is at operation 2",
-    ),
+    "an older one": (lambda path: shutil.copy(path.parent.parent / "early.db", path), "is at operation 2"),
 }
 
 

@@ -79,10 +79,7 @@ class Service(RuleBasedStateMachine):
 
     def open(self) -> None:
         chosen = Settings(
-            data_dir=self.folder / "data",
-            models_dir=self.folder / "models",
-            cache_mb=0,
-            allowed_hosts=HOST,
+            data_dir=self.folder / "data", models_dir=self.folder / "models", cache_mb=0, allowed_hosts=HOST
         )
         self.client = TestClient(create_app(chosen))
         self.client.__enter__()

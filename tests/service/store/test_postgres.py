@@ -21,6 +21,7 @@ from service.store.sql.records import page
 from service.store.sqlite import fulltext as sqlite_fulltext
 from service.store.sqlite import schema, secondary_indexes
 from service.store.values import (
+    Activation,
     Document,
     Embedding,
     Event,
@@ -73,18 +74,7 @@ TEXTS = [
     "x" * 600 + " is a word that is too long for an index",
     "",
 ]
-QUERIES = [
-    "searching searches",
-    "nothing",
-    "東京",
-    "京",
-    "책",
-    "to be",
-    "cafe lait",
-    "word",
-    "x" * 600,
-    "search 東",
-]
+QUERIES = [*"nothing 東京 京 책 word cafe".split(), "searching searches", "to be", "x" * 600, "search 東"]
 
 
 @pytest.mark.parametrize("folded", [False, True])
@@ -263,11 +253,8 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     take = generations.take_lacking
     assert len(place.read(lambda it: generations.lacking(it, number, 0, 100))) == 11
 
-    def swap(connection: Connection) -> Answer:
-        return generations.make_active(
-            connection, "me", number, "", rollback=False, may=lambda: True, last=lambda _: None
-        )
-
+    activation = Activation(generation=number)
+    swap = partial(generations.make_active, replica="me", swap=activation)
     assert place.write(swap) is Answer.LACKS
     mine = place.write(lambda connection: take(connection, "me", number, 6, 1 << 20))
     others = place.write(lambda connection: take(connection, "you", number, 100, 1 << 20))
@@ -285,7 +272,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     }
     assert len(rows) == 11, "whose time is over, another one takes"
     assert place.write(lambda connection: generations.add_vectors(connection, number, rows)) == 11
-    call = partial(generations.roll_call, replica="me", generation=number, requested="", rollback=False)
+    call = partial(generations.roll_call, replica="me", swap=activation)
     assert place.write(call) is Answer.LACKS, "without an index nothing is found fast"
     with place.store.pool.connection() as raw:
         assert vectors.build_index(raw, number, DIMENSION)
@@ -425,9 +412,7 @@ def test_an_export_has_the_numbers_that_were_sent(tmp_path: Path, tiny_models_di
         assert repr(found) == repr(expected)
 
 
-def test_a_character_that_postgresql_cannot_store_is_refused(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_character_that_postgresql_lacks_is_refused(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(Validation, match="U\\+0000"):
         place.put(Document("a", "nul\0inside"))
     with pytest.raises(Validation, match="U\\+0000"):

@@ -196,10 +196,7 @@ def test_a_look_at_a_database_quotes_no_password(rest: str, look: Callable[[str]
     assert raised.value.__suppress_context__, "a traceback would quote it"
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [(["backup", "x"], "pg_dump"), (["restore", "x"], "pg_restore")],
-)
+@pytest.mark.parametrize(("words", "says"), [(["backup", "x"], "pg_dump"), (["restore", "x"], "pg_restore")])
 def test_commands_of_a_data_directory_say_what_to_use_instead(
     words: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,9 +253,7 @@ def test_a_server_that_is_started_elsewhere(server: Any, tmp_path: Path, tiny_mo
             place.recovers()
 
 
-def test_a_database_that_is_not_there_is_named_without_its_password(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_database_that_is_not_there_is_named_without_its_password(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), pytest.raises(StartupError, match="cannot be used") as raised:
         PostgresStore(
             "postgresql://user:secret-word@127.0.0.1:1/x", [], connections=4, answer_seconds=HANG_SECONDS
