@@ -86,7 +86,7 @@ def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
     command += [f"--device={job.device}", f"--seconds={job.seconds}", f"--output={output}"]
     mark = f"{MARK}={job.folder.name}-{stage}"
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
             command + ["--quick"] * job.quick,
             cwd=PROJECT,

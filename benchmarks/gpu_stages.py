@@ -565,7 +565,9 @@ def exactness(job: Job) -> Iterator[Row]:
     lengths = [chance.randint(3, 256 if not job.quick else 32) for _ in range(POOL)]
     ids = np.random.default_rng(SEED).integers(2000, 12_000, (POOL, max(lengths)))
     rows = [[101, *ids[at, : length - 2].tolist(), 102] for at, length in enumerate(lengths)]
-    exact = np.concatenate([_open(job, "fp32").forward([row]) for row in rows[:64]])
+    published = _open(job, "fp32")
+    exact = np.concatenate([published.forward([row]) for row in rows[:64]])
+    published.close()
     alone = np.concatenate([encoder.forward([row]) for row in rows])
     cosines = np.sum(alone[:64] * exact, axis=1)
     yield {"figure": "alone, cosine to fp32", "least": float(cosines.min())}

@@ -224,7 +224,7 @@ class Encoder:
         columns = stepped(length, self.step, self.max_length)
         missing = -sum(map(len, ids)) % self.step
         if len(ids) >= FILLED_ROWS and 0 < missing <= columns and not self.deterministic:
-            ids = [*ids, [ids[0][0]] * missing]
+            ids = [*ids, [self._pad_id] * missing]
         shape = (len(ids), columns)
         padded = np.full(shape, self._pad_id, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)

@@ -27,8 +27,8 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30
-# How long a thread may keep the interpreter while others wait for it. A worker that returns from the engine
-# or the tokenizer waits for it. The default of 5 ms is as long as a batch of a GPU takes (docs/GPU.md).
+# Next to a GPU, how long a thread may keep the interpreter while others wait for it. Eight workers return
+# from the engine and the tokenizer every millisecond, and by default each may wait 5 ms.
 SWITCH_SECONDS = 0.0005
 
 
@@ -81,8 +81,10 @@ def serve(settings: Settings) -> None:
 
     """
     logs.install(settings.log_level, settings.log_format)
-    memory.few_arenas()
-    sys.setswitchinterval(SWITCH_SECONDS)
+    on_gpu = settings.place.device == "cuda"
+    memory.limit_arenas(memory.GPU_ARENAS if on_gpu else memory.ARENAS)
+    if on_gpu:
+        sys.setswitchinterval(SWITCH_SECONDS)
     with bound(settings) as listener:
         app = create_app(settings)
         app.state.runtime.open()

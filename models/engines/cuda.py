@@ -2,9 +2,9 @@
 
     published fp32 graph ─▶ fused ─▶ fp16, or left in fp32 ─▶ session     in memory, when a version is opened
 
-    batch ─▶ uploaded once ─▶ session ─▶ (rows, dimension) ─▶ float32
-      ▲                         │   └─ a row that is not finite: again, in fp32
-      └──────── in halves ◀─────┘ out of memory
+    batch ─▶ a rounded shape ─▶ uploaded once ─▶ session ─▶ (rows, dimension) ─▶ float32
+                  ▲                                │   └─ a row that is not finite: again, in fp32
+                  └──────── in halves ◀────────────┘ out of memory
 
 Only pooled vectors leave the device.
 """
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from models.engines.form import Form, Precision
 from models.engines.gpu_graph import prepared
 from models.engines.nvidia import CUDA, Halving, Provider, open_session
-from models.engines.shapes import MASK
+from models.engines.shapes import MASK, padded
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class CudaEngine:
         self.form = Form(precision, "onnxruntime-cuda")
         self._file = file
         self._provider = provider
+        self._longest = longest
         self._session = open_session(prepared(file, precision), provider)
         self._exact: onnxruntime.InferenceSession | None = None  # fp32, opened when a row needs it
         self._opening = threading.Lock()
@@ -57,7 +58,7 @@ class CudaEngine:
         self.inputs = [given.name for given in self._session.get_inputs()]
         self.providers: list[str] = self._session.get_providers()
         if provider.name == CUDA:
-            self._warm_up(longest)
+            self._warm_up()
 
     def run(self, feed: Feed, output: str) -> Vectors:
         """Computes a batch. Raises DeviceMemory if not even a single row fits."""
@@ -73,13 +74,13 @@ class CudaEngine:
             self._exact = None
         del self._session
 
-    def _warm_up(self, longest: int) -> None:
+    def _warm_up(self) -> None:
         """Computes batches of many shapes, the largest first, so that the memory pool grows only once.
 
         CUDA loads each kernel at its first use, which stops the GPU.
         """
         output = self._session.get_outputs()[0].name
-        for length in (size for size in WARM_SIZES if 8 <= size <= longest):
+        for length in (size for size in WARM_SIZES if 8 <= size <= self._longest):
             for rows in (size for size in WARM_SIZES if size * length <= WARM_TOKENS):
                 shape = rows, length
                 self.run({name: np.full(shape, name == MASK, np.int64) for name in self.inputs}, output)
@@ -93,12 +94,12 @@ class CudaEngine:
     def _bound(self, session: onnxruntime.InferenceSession, feed: Feed, output: str) -> Vectors:
         _, _, device, number = self._provider
         binding = session.io_binding()
-        for name, array in feed.items():
+        for name, array in padded(feed, self._longest).items():
             value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, number)
             binding.bind_ortvalue_input(name, value)
         binding.bind_output(output, device, number)
         session.run_with_iobinding(binding)
-        vectors: Vectors = binding.copy_outputs_to_cpu()[0]
+        vectors: Vectors = binding.copy_outputs_to_cpu()[0][: len(feed[MASK])]
         return vectors
 
     def _in_fp32(self, feed: Feed, output: str) -> Vectors:

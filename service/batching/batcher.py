@@ -138,6 +138,7 @@ class Batcher:
             kind = Hung if job.items[0].call.lane is Lane.CANDIDATE else Backend
             error = kind("The model did not finish in time (SIMILE_HANG_SECONDS).")
             self._executor.fail(job.items, error, "a batch hangs")
+            self._scheduler.wake()
         if replaced := self._workers.replace_hung_on_candidates():
             log.error("%d threads hang on a version that is not active; new threads replaced them", replaced)
         hanging = self._workers.hanging

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from models.encoder import Encoder
 from models.engines.form import Place, Precision
+from models.engines.shapes import rounded
 
 # The fixed cost of a batch in tokens, and the number of token pairs whose attention costs as much as a token.
 # Passes over 1 to 64 texts of 3 to 256 tokens took (24 + tokens + texts * longest² / 920) * 0.1 ms, within
@@ -50,6 +51,7 @@ class Sizes(NamedTuple):
     batch_tokens: int
     small_batch_tokens: int  # for the other lanes while interactive work is recent
     overhead_tokens: int  # fixed cost of a batch
+    laddered: bool = False  # The engine rounds shapes up (shapes.py).
     batches_at_once: float = inf  # More would only be smaller.
     light_bytes: float = inf  # Larger models get smaller batches.
 
@@ -65,12 +67,15 @@ class Sizes(NamedTuple):
         divisor = _ATTENTION_DIVISORS.get(encoder.form.precision, ATTENTION_DIVISOR)
         return Costs(encoder.packs, self.overhead_tokens, divisor, encoder.step)
 
+    def length(self, tokens: int, longest: int) -> int:
+        return rounded(1, tokens, longest)[1] if self.laddered else tokens
+
 
 # A core is fastest with 256 to 512 tokens. Larger batches exceed its cache.
 PROCESSOR = Sizes(128, 128, 512, 256, GROUP_OVERHEAD_TOKENS, light_bytes=400_000_000)
-# While one batch is computed, the next is uploaded. Launching a batch's hundred kernels takes as long as some
-# 500 tokens (an estimate, docs/GPU.md).
-GPU = Sizes(256, 1024, 16_384, 4_096, 500, batches_at_once=2)
+# While one batch is computed, the next is uploaded. The 500 tokens are an estimate of the time that launching
+# a batch's hundred kernels takes.
+GPU = Sizes(256, 1024, 16_384, 4_096, 500, laddered=True, batches_at_once=2)
 
 
 def sizes_on(place: Place) -> Sizes:

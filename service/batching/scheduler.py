@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from math import inf
 
 from service.batching.planner import PROCESSOR, Sizes, group_of_oldest
 from service.batching.request import EmbedCall, Item, Job, Lane
@@ -108,11 +109,13 @@ class FairQueue:
         """
         few = self.ahead < (self._sizes.window if batches else self._sizes.ahead)
         calls = self.new or self.untokenized
-        if calls and (few or (self.new and not self._tokenized_last)):
+        if calls and (few or (self.new and not (self._tokenized_last and batches))):
             self._tokenized_last = True
             return Job(self._take_untokenized(calls), embed=False)
+        if not batches:
+            return None
         self._tokenized_last = False
-        return Job(self._take_group(budget_tokens), embed=True) if self.ready and batches else None
+        return Job(self._take_group(budget_tokens), embed=True) if self.ready else None
 
     def _take_untokenized(self, calls: deque[EmbedCall]) -> list[Item]:
         items: list[Item] = []
@@ -139,6 +142,8 @@ class FairQueue:
         ]
         window = list(islice(_in_turn(alike), sizes.window))
         lengths = [len(item.ids) for item in window]
+        if sizes.laddered:
+            lengths = [sizes.length(length, first.encoder.max_length) for length in lengths]
         budget = sizes.budget(budget_tokens, first.encoder)
         places = group_of_oldest(lengths, budget, sizes.costs(first.encoder))
         group = [window[at] for at in places]
@@ -260,6 +265,8 @@ class Scheduler:
                 (self._wake_spare if worker.spare else self._wake).wait()
             worker.on_candidate = job.items[0].call.lane is Lane.CANDIDATE
             worker.computes = job.embed
+            if self._sizes.batches_at_once < inf:
+                self._notify(1)  # Another worker may now tokenize, or take a batch.
             if worker.on_candidate:
                 self._notify(0)
             job.epoch = self._epoch
@@ -283,6 +290,11 @@ class Scheduler:
     def drain(self) -> list[Item]:
         with self._wake:
             return [item for queue in self.lanes.values() for item in queue.drain()]
+
+    def wake(self) -> None:
+        """Lets waiting workers look for a job, because a batch hangs and no longer counts."""
+        with self._wake:
+            self._wake.notify_all()
 
     def stop(self) -> list[Item]:
         """Rejects new items and ends the workers. Returns the pending items."""
@@ -311,14 +323,9 @@ class Scheduler:
         other_budget = self._sizes.small_batch_tokens if is_recent else full
         others = [(lane, other_budget) for lane in self._others if candidates or lane is not Lane.CANDIDATE]
         first = (Lane.INTERACTIVE, full)
-        # What hangs does not count. Candidates may hang, so they do not count from the start.
-        computing = sum(
-            worker.computes and not worker.on_candidate and not worker.hangs for worker in self._workers
-        )
         is_due = self._since_background >= BACKGROUND_EVERY - 1
         for lane, budget in [*others, first] if is_due else [first, *others]:
-            free = lane is Lane.CANDIDATE or computing < self._sizes.batches_at_once
-            job = self.lanes[lane].take(budget, batches=free)
+            job = self.lanes[lane].take(budget, batches=self._has_free_batch(lane))
             if job is None:
                 continue
             if job.embed and lane is Lane.INTERACTIVE:
@@ -328,6 +335,20 @@ class Scheduler:
                 self._others.sort(key=lambda other: other is lane)  # The other lane is next.
             return job
         return None
+
+    def _has_free_batch(self, lane: Lane) -> bool:
+        """Returns whether another batch of `lane` may be computed now.
+
+        Candidates and all other work have limits of their own. Batches that hang do not count.
+        """
+        if self._sizes.batches_at_once == inf:
+            return True
+        candidate = lane is Lane.CANDIDATE
+        computing = sum(
+            worker.computes and not worker.hangs and worker.on_candidate is candidate
+            for worker in self._workers
+        )
+        return computing < self._sizes.batches_at_once
 
     def _job_for(self, worker: Worker) -> Job | None:
         if worker.given_up or (worker.spare and not self._all_on_candidates()):

@@ -20,7 +20,7 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 
-# Eight workers served 1.1 times as many texts as four. The next limit is the interpreter lock (docs/GPU.md).
+# Eight workers served 1.07 times as many texts as four (docs/GPU.md). The next limit is the interpreter lock.
 MAX_GPU_WORKERS = 8
 
 
@@ -45,7 +45,7 @@ def layout_for(settings: Settings) -> Layout:
         return Layout(workers, threads, "set by SIMILE_WORKERS or SIMILE_THREADS")
     if settings.place.device == "cuda":
         workers = max(2, min(MAX_GPU_WORKERS, cpus.available()))
-        return Layout(workers, 1, "two use the GPU while the others tokenize")
+        return Layout(workers, 1, "two at a time use the GPU while the others tokenize")
     return Layout(cpus.available(), 1, "one for each processor")
 
 

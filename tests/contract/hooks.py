@@ -154,7 +154,7 @@ def _fit_mode(options: dict[str, Any]) -> None:
 def _whole(value: Any) -> Any:
     """Writes whole numbers of 64 bits without a point, and larger ones with an exponent.
 
-    3.0 is an integer to JSON Schema, and not to the service. Metadata stores 64-bit integers and any float.
+    3.0 is an integer to JSON Schema, and not to the service. Filters compare 64-bit integers and any float.
     JSON Schema does not know that difference.
     """
     if isinstance(value, dict):
@@ -163,7 +163,7 @@ def _whole(value: Any) -> Any:
         return [_whole(member) for member in value]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    if not -(2**63) <= value < 2**64:
+    if not -(2**63) <= value < 2**63:
         return float(value) if abs(value) < MAX_FLOAT else value
     return int(value) if value == int(value) else value
 
@@ -178,8 +178,13 @@ def _is_count(value: object, least: int = 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
+def _integer(value: Any) -> Any:
+    """Undoes the exponent that `_whole` gave to an integer above 64 bits."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _is_row(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(_is_count(member, 0) for member in value)
+    return isinstance(value, list) and bool(value) and all(_is_count(_integer(member), 0) for member in value)
 
 
 def _is_rows(value: object) -> bool:
@@ -190,7 +195,7 @@ def _fit_ids(value: list[Any]) -> list[Any]:
     if not _is_row(value):
         return [_fit_ids(row) for row in value]
     first, last = FACTS["special"]
-    return [first, *(id % VOCABULARY for id in value[: LONGEST - 2]), last]
+    return [first, *(_integer(id) % VOCABULARY for id in value[: LONGEST - 2]), last]
 
 
 def _is_vector(value: object) -> bool:

@@ -190,9 +190,19 @@ def test_check_says_whether_precision_and_device_can_be_used(monkeypatch: pytest
         check.report(read())
 
 
-def test_a_database_that_is_no_url_is_refused_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = refusal(monkeypatch, SIMILE_DATABASE="mysql://u:secret-word@h/x")
-    assert "does not begin with postgresql://" in said
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://u:secret-word@h/x", "does not begin with postgresql://"),
+        ("postgresql:///x", "names no host"),
+        ("postgresql://u:secret-word/@h:5432/x", "%2F"),
+    ],
+)
+def test_a_database_that_is_no_url_is_refused_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, url: str, reason: str
+) -> None:
+    said = refusal(monkeypatch, SIMILE_DATABASE=url)
+    assert reason in said
     assert "secret-word" not in said
 
 

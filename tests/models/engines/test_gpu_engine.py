@@ -92,6 +92,24 @@ def test_vectors_are_those_of_the_cpu_in_any_batch(
     assert engine.form == Form(precision, "onnxruntime-cuda") != FP32
 
 
+def test_a_batch_reaches_the_session_in_a_rounded_shape(
+    engine: CudaEngine, feed: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = set()
+    upload = onnxruntime.OrtValue.ortvalue_from_numpy
+
+    def seen(array: np.ndarray, *device: object) -> object:
+        shapes.add(array.shape)
+        return upload(array, *device)
+
+    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", seen)
+    for rows in range(1, len(TEXTS)):
+        assert engine.run(_part(feed, list(range(rows))), SENTENCE).shape == (rows, 32)
+    rungs = {*range(1, 9), *range(10, 17, 2), *range(20, 33, 4), *range(40, 65, 8), 80, 96}
+    assert {rows for rows, _ in shapes} <= rungs
+    assert all(length % 8 == 0 for _, length in shapes)
+
+
 def test_threads_share_the_engine(engine: CudaEngine, encoder: Encoder, feed: dict[str, np.ndarray]) -> None:
     expected = encoder.encode(TEXTS).vectors
     with ThreadPoolExecutor(4) as pool:

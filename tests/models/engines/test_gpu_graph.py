@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from models.engines.gpu_graph import half, joined, to_half
+from models.engines.shapes import padded, rounded, rung
 from models.errors import Unsupported
 from models.graph.backbone import Backbone
 from models.graph.bert import HIDDEN
@@ -157,6 +158,36 @@ def test_no_number_overflows_or_vanishes_on_its_way_to_fp16() -> None:
     np.testing.assert_array_equal(found, np.array(expected, np.float16))
     usual = np.random.default_rng(3).normal(0, 0.05, 10_000).astype(np.float32)
     np.testing.assert_array_equal(half(usual), usual.astype(np.float16))
+
+
+def test_shapes_are_few_and_never_much_larger_than_the_batch() -> None:
+    seen = set()
+    for rows in range(1, 1025):
+        for length in range(1, 257):
+            to_rows, to_length = rounded(rows, length, 256)
+            assert rows <= to_rows <= max(8, 1.25 * rows)
+            assert length <= to_length <= max(length + 7, 1.25 * length)
+            assert to_length <= 256
+            seen.add((to_rows, to_length))
+    assert len(seen) == 36 * 16
+    assert [rung(size) for size in (1, 8, 9, 10, 11, 33, 64, 65)] == [1, 8, 10, 10, 12, 40, 64, 80]
+
+
+@pytest.mark.parametrize(
+    ("length", "longest", "expected"), [(250, 250, 250), (241, 254, 254), (129, 512, 160)]
+)
+def test_no_row_becomes_longer_than_the_model_reads(length: int, longest: int, expected: int) -> None:
+    assert rounded(1, length, longest) == (1, expected)
+
+
+def test_what_is_added_to_a_batch_is_masked_or_a_row_again() -> None:
+    ids = np.arange(9 * 9, dtype=np.int64).reshape(9, 9)
+    found = padded({"input_ids": ids, "attention_mask": np.ones_like(ids)}, 64)
+    assert found["input_ids"].shape == found["attention_mask"].shape == (10, 16)
+    np.testing.assert_array_equal(found["input_ids"][:9, :9], ids)
+    np.testing.assert_array_equal(found["attention_mask"][:, 9:], 0)
+    np.testing.assert_array_equal(found["input_ids"][9], found["input_ids"][8])
+    np.testing.assert_array_equal(found["attention_mask"][9], found["attention_mask"][8])
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert", "mpnet", "electra"])

@@ -152,5 +152,5 @@ def test_threads_share_arenas_unless_somebody_chose_otherwise(
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     if chosen is not None:
         monkeypatch.setenv("MALLOC_ARENA_MAX", chosen)
-    memory.few_arenas()
+    memory.limit_arenas(memory.ARENAS)
     assert made == calls

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from models.encoder import Encoder
-from models.engines.form import CPU, FP32, Place
+from models.engines.form import CPU, FP32, Form, Place
+from models.engines.opening import INT8
 from service.batching.planner import (
     GPU,
     GROUP_OVERHEAD_TOKENS,
@@ -24,6 +26,7 @@ from service.batching.request import EmbedCall, Item, Job, Lane
 from service.batching.scheduler import Scheduler
 from service.batching.workers import Worker
 from tests.service.fakes import call_in
+from tests.waiting import LIMIT, until
 
 
 def cost(lengths: Sequence[int], packed: bool) -> float:
@@ -155,7 +158,7 @@ def test_a_gpu_is_given_larger_batches_of_more_texts() -> None:
     assert (sizes_on(CPU), sizes_on(Place("cuda", 1))) == (PROCESSOR, GPU)
     assert len(batch(PROCESSOR, [30] * 1000)) == 17
     assert len(batch(GPU, [30] * 1000)) == 256
-    assert len(batch(GPU._replace(window=1000), [30] * 1000)) == 546, "16,384 tokens"
+    assert len(batch(GPU._replace(window=1000), [30] * 1000)) == 512, "16,384 tokens in rows of 32"
 
 
 @pytest.mark.parametrize(("sizes", "texts"), [(PROCESSOR, 8), (GPU, 128)])
@@ -172,7 +175,26 @@ def test_a_batch_of_a_large_model_is_smaller_but_never_less_than_a_quarter() -> 
         assert len(batch(sizes, [32] * 1000, encoder=encoder)) == texts
         assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND, recent=True, encoder=encoder)) == beside
     assert batch(sizes, [500, 8], encoder=encoder_of(10**10)) == [500], "a long text goes by itself"
-    assert len(batch(GPU._replace(window=1000), [30] * 1000, encoder=encoder_of(10**10))) == 546
+    assert len(batch(GPU._replace(window=1000), [30] * 1000, encoder=encoder_of(10**10))) == 512
+
+
+def test_what_a_gpu_computes_at_one_length_is_not_kept_apart() -> None:
+    """A GPU computes 9 and 16 tokens both as 16."""
+    assert batch(PROCESSOR._replace(overhead_tokens=1), [9, 16, 9, 16]) == [9, 9]
+    assert batch(GPU._replace(overhead_tokens=1), [9, 16, 9, 16, 17]) == [9, 9, 16, 16]
+    assert [GPU.length(tokens, 60) for tokens in (1, 8, 9, 59)] == [8, 8, 16, 60]
+    assert PROCESSOR.length(9, 60) == 9
+
+
+def test_int8_counts_attention_by_what_its_own_tokens_cost() -> None:
+    """Linear layers of int8 are cheap but attention is fp32, so long texts cost relatively more."""
+    lengths = [12] * 12 + [44]
+
+    def first(form: Form) -> int:
+        encoder = cast("Encoder", SimpleNamespace(packs=True, form=form, step=1))
+        return len(group_of_oldest(lengths, 512, PROCESSOR.costs(encoder)))
+
+    assert (first(FP32), first(INT8)) == (13, 12)
 
 
 def test_a_gpu_gets_two_batches_at_once_while_other_workers_tokenize() -> None:
@@ -203,3 +225,19 @@ def tokenize_all(scheduler: Scheduler, job: Job) -> None:
     for item in job.items:
         item.ids = [1] * item.cost
     scheduler.tokenized(job)
+
+
+def test_a_worker_that_waits_for_a_batch_is_woken_when_one_hangs() -> None:
+    workers = [Worker() for _ in range(3)]
+    scheduler = Scheduler(sizes=GPU, workers=workers)
+    call = call_in(Lane.INTERACTIVE, 192)
+    scheduler.put(call, [Item(call, "x", 500, [(call, at)]) for at in range(192)])
+    for worker in workers[:2]:
+        while not (job := taken(scheduler, worker)).embed:
+            tokenize_all(scheduler, job)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(taken, scheduler, workers[2])
+        until(lambda: waiting.done() or scheduler._wake._waiters)  # type: ignore[attr-defined]
+        workers[0].hangs = True
+        scheduler.wake()
+        assert waiting.result(LIMIT).embed

@@ -115,6 +115,8 @@ def test_the_benchmark_has_its_score_in_the_fifth_column(tmp_path: Path) -> None
     )
     sentences = ("A girl styles her hair.", 'A "girl" brushes it.')
     assert _rows(load("stsb", tmp_path)) == [(*sentences, 2.5, ""), (*sentences, 3, "")]
+    plain(folder / "sts-dev.csv", line.format("1"))
+    assert _rows(load("stsb", tmp_path, "dev")) == [(*sentences, 1, "")]
 
 
 def test_sick_names_its_columns(tmp_path: Path) -> None:
