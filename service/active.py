@@ -236,9 +236,7 @@ class ActiveGeneration:
 
     @contextmanager
     def borrow_all(self) -> Iterator[list[Generation]]:
-        """Keeps the active generation and its followers open until the block ends, for a write to all of
-        them.
-        """
+        """Keeps the active generation and all followers open until the block ends. Used for writes."""
         with self.borrow() as active, ExitStack() as leaving:
             borrowed = [active]
             for other in self.generations:
