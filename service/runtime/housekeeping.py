@@ -1,4 +1,4 @@
-"""Background work on stored documents: deletes old events, adds checksums, and makes maps."""
+"""Background tasks on stored documents: delete old events, add missing checksums, and compute maps."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,15 @@ _NICE = 19  # Searches go first.
 
 
 async def keep_expiring(store: DocumentStore, seconds: float) -> None:
-    """Deletes events older than `seconds`, now and every hour, in steps with other writes between them."""
+    """Deletes old events, now and then every hour.
+
+    The events are deleted in steps, and other writes may run between the steps.
+
+    Args:
+        store: The document store.
+        seconds: Maximum age of an event.
+
+    """
     while True:
         try:
             while await store.expire_events(time.time() - seconds):
@@ -41,7 +49,10 @@ async def keep_expiring(store: DocumentStore, seconds: float) -> None:
 
 
 async def keep_filling(store: DocumentStore) -> None:
-    """Computes missing checksums, now and every hour. Older versions of Simile write none."""
+    """Computes missing checksums of documents, now and then every hour.
+
+    Older versions of Simile stored none.
+    """
     while True:
         try:
             await _fill(store)
@@ -64,9 +75,10 @@ async def _fill(store: DocumentStore) -> None:
 
 
 class MapMaker:
-    """Makes maps with `python -m service map`, in a process of its own. `run` is the task.
+    """Background task that computes maps. It runs `python -m service map` in a separate process.
 
-    Collections of up to SIMILE_MAP_DOCUMENTS documents get a map. 20,000 documents take about a minute.
+    Collections of up to SIMILE_MAP_DOCUMENTS documents get a map. A map of 20,000 documents takes about a
+    minute.
     """
 
     def __init__(self, corpus: Corpus, settings: Settings) -> None:
@@ -76,7 +88,7 @@ class MapMaker:
 
     @staticmethod
     def installed() -> bool:
-        """Returns whether the library for maps is installed."""
+        """Returns whether the library that computes maps is installed."""
         return importlib.util.find_spec(MAP_LIBRARY) is not None
 
     async def run(self) -> None:
@@ -86,7 +98,10 @@ class MapMaker:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Makes missing and stale maps, one after another."""
+        """Computes missing maps, and maps of collections that grew or shrank a lot.
+
+        Computes one map at a time.
+        """
         if not self._corpus.active.generation.is_complete:
             return
         before, self._counted = self._counted, dict(await self._corpus.store.collections())
@@ -133,7 +148,7 @@ class MapMaker:
 
 
 def _count_points(file: Path) -> int:
-    """Returns the number of documents on a map, or 0 if it is missing or cannot be read."""
+    """Returns the number of documents on a map, or 0 if the file is missing or cannot be read."""
     try:
         return len(orjson.loads(file.read_bytes())["ids"])
     except (OSError, ValueError, KeyError, TypeError):
