@@ -1,10 +1,10 @@
 """Ends the process if only a restart can help. Start reading at `Watchdog.look`.
 
 A thread checks each stage of the service every fifth of a second. A stage restarts dead threads, abandons
-work that hangs, and reports whether it is healthy. If a stage stays unhealthy for SIMILE_HANG_SECONDS, the
-watchdog logs the stacks of all threads and ends the process with status 70. This is safe, because
-acknowledged writes are on disk. The watchdog is a thread and not a task, because a task would not run while
-the event loop is blocked.
+work that hangs, and reports whether it is healthy. If the checks fail without interruption for
+SIMILE_HANG_SECONDS, the watchdog logs the stacks of all threads and ends the process with status 70. This is
+safe, because acknowledged writes are on disk. The watchdog is a thread and not a task, because a task would
+not run while the event loop is blocked.
 
 The watchdog counts only the time between two of its checks, and at most MAX_SECONDS per check. A process that
 was suspended is therefore not mistaken for one that hangs.
@@ -49,7 +49,7 @@ class Stage(Protocol):
 
 
 class Watchdog:
-    """Thread that checks the stages, and ends the process if one of them stays unhealthy."""
+    """Thread that checks the stages, and ends the process if the checks keep failing."""
 
     def __init__(
         self, stages: Sequence[Stage], hang_seconds: float, beat: Callable[[], None] = lambda: None
@@ -58,7 +58,7 @@ class Watchdog:
 
         Args:
             stages: The parts of the service to check.
-            hang_seconds: Time in seconds that a stage may be unhealthy before the process ends. 0 means no
+            hang_seconds: The process ends if the checks fail without interruption for this time. 0 means no
                 limit.
             beat: Function that restarts the interpreter timer. It is called at the start and after each
                 check.
