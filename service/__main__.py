@@ -69,7 +69,7 @@ def main() -> None:
         _refuse(arguments.command, f"Simile cannot start: {error}")
     except (KeysError, CommandError) as error:
         _refuse(arguments.command, str(error))
-    except BrokenPipeError:  # for example `| head`; the rest of the output is dropped
+    except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:

@@ -77,7 +77,7 @@ class Generation:
         self.skipped = 0  # Missing documents on which the model fails.
         self.is_rollback_target = False
         self.complete_through = 0  # Every current document up to this revision has a vector.
-        self.fault: str | None = None  # The reason why the model may not compute any more.
+        self.fault: str | None = None  # The reason why the model must not be used any more.
         self.on_close: Callable[[Encoder], None] = lambda _: None  # Called after the session is closed.
         self._borrowers = 0
         self.retired = False  # New borrowers are rejected.

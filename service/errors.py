@@ -111,7 +111,7 @@ class Tokenizer(ServiceError):
 
 
 class Backend(ServiceError):
-    """The model failed on this input, or returned a vector that is not finite."""
+    """The model failed on an input, or returned a vector that is not finite."""
 
     status, error_type = 424, "Backend"
 

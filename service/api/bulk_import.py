@@ -46,12 +46,12 @@ from service.store.values import Document
 
 GROUP_DOCUMENTS = 64  # per commit
 GROUP_BYTES = 1 << 18  # per group, below the smallest allowed budget of all bodies
-UNDER_WAY = 4  # groups. While the first is committed, the others keep the encoder busy.
+UNDER_WAY = 4  # Groups in progress. While the first is committed, the others keep the encoder busy.
 RETRY_SECONDS = 0.2
 MAX_ERRORS = 100  # errors in an answer
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Some programs start a file with it.
 IDLE_SECONDS = 0.5  # After this time without bytes, the pending documents are stored.
-STEP_BYTES = 4096  # of a piece per step. As many line ends take some milliseconds.
+STEP_BYTES = 4096  # Bytes that are split into lines in one step. 4096 line ends take some milliseconds.
 Parse: TypeAlias = Callable[[dict[str, Any]], Document]
 
 
@@ -149,7 +149,7 @@ class Import:
             await self._begin()
 
     def fail(self, lines: Span, reason: str) -> None:
-        """Reports lines without a valid document."""
+        """Records that the given lines do not contain a valid document."""
         self.tally.fail(lines, reason)
         self._group.last_line = lines.last
 
@@ -217,7 +217,7 @@ class Import:
             await self._settle()
 
     async def _settle(self) -> None:
-        """Waits for the oldest group."""
+        """Waits for the oldest group in progress, and records the result."""
         group, task = self._under_way[0]
         try:
             await task

@@ -105,7 +105,7 @@ class EmbeddingsByType(BaseModel):
 
 @router.post("/v2/embed", **describe(Role.READ, EmbeddingsByType, raises=EMBEDS, headers=TIMED))
 async def embed_texts(request: Request, runtime: Service, body: EmbedByTypeRequest) -> Response:
-    """Vectors of texts, in each requested type."""
+    """Embed texts. The answer has one list of vectors for each requested type."""
     texts = parse_texts(
         _given(body), runtime.settings.max_inputs, "inputs" if body.texts is None else "texts"
     )

@@ -109,7 +109,7 @@ def in_collections(plain: APIRouter) -> APIRouter:
 
 @router.get("", **describe(Role.READ, CollectionsOut, raises=[Storage]))
 async def list_collections(request: Request, runtime: Service) -> Response:
-    """Every collection, and its number of documents."""
+    """List every collection, with the number of documents."""
     check_parameters(request)
     found = await runtime.corpus.store.collections()
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
@@ -180,7 +180,7 @@ class WholeFile(FileResponse):
     """File response that ignores Range headers, because a part of a JSON file is not valid JSON."""
 
     def __init__(self, path: Path) -> None:
-        headers = {"accept-ranges": "none", "cache-control": "no-cache"}  # a new map may replace it
+        headers = {"accept-ranges": "none", "cache-control": "no-cache"}  # A new map may replace the file.
         super().__init__(path, headers=headers, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

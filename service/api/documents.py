@@ -66,7 +66,7 @@ register_url_convertor("anything", AnyText())
 router = APIRouter(prefix="/documents", route_class=RoleRoute, tags=["documents"])
 
 SMALL_CHARACTERS = 512
-MAX_DEPTH = 32  # of metadata
+MAX_DEPTH = 32  # levels of nested metadata
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NULL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -257,7 +257,7 @@ async def count_documents(
 
 @router.get("/{id:anything}", **describe(Role.READ, DocumentOut, raises=[NotFound, Storage]))
 async def read_document(request: Request, runtime: Service, id: str) -> Response:
-    """A document, by its percent-encoded id."""
+    """Read a document by its percent-encoded id."""
     check_parameters(request)
     collection = await existing(request, runtime)
     document = await runtime.corpus.store.document(id, collection)
@@ -332,7 +332,7 @@ def check_metadata(metadata: dict[str, Any], name: str, limit_kb: int) -> str:
         )
     if json.count(b"{") + json.count(b"[") > MAX_DEPTH and _depth(json) > MAX_DEPTH:
         raise _too_deep(name)
-    if b"\\u0000" in json and _NULL.search(json):  # SQLite's JSON functions would end there.
+    if b"\\u0000" in json and _NULL.search(json):  # SQLite's JSON functions would end the text at U+0000.
         raise Validation(f"{name} holds a null character, which no filter could match. Leave it out.")
     if (found := find_unreachable(json)) is not None:
         place, field = found

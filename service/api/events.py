@@ -52,7 +52,7 @@ from service.store.values import MAX_SHOWN, Event, EventLimits
 
 router = APIRouter(prefix="/events", route_class=RoleRoute, tags=["events"])
 
-MAX_AHEAD_SECONDS = 300  # A client's clock may be ahead by so much.
+MAX_AHEAD_SECONDS = 300  # A client's clock may be ahead by this time.
 MAX_SHOWN_SENT = 100  # If more than MAX_SHOWN ids are sent, those around the hit are stored.
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
@@ -201,7 +201,7 @@ async def list_events(request: Request, runtime: Service, params: Annotated[List
 
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
 async def count_events(request: Request, runtime: Service, params: Annotated[Selected, Query()]) -> Response:
-    """Number of all listed events."""
+    """Count the listed events, on all pages together."""
     selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_events(selection)})
 
@@ -212,10 +212,11 @@ async def delete_events(
 ) -> Response:
     """Delete the events of a query, a document's id, a key, a user, or a combination of these.
 
-    A key of role write may delete its own events, which `key` selects. If the selection contains events of
-    another key, the answer is 403 and all events stay. A key of role admin may delete any events. The
-    deletion has steps, with other writes between them. After an error some events are deleted. Send the
-    request again to delete the rest. Events that arrive during the deletion stay.
+    A key of role write may delete only events that were sent with the same key. To select these events, send
+    the name of the key as `key`. If the selection contains events of another key, the answer is 403, and
+    nothing is deleted. A key of role admin may delete any events. Events are deleted in steps, and other
+    writes may run between the steps. After an error, only some events are deleted. Send the request again to
+    delete the rest. Events that arrive during the deletion stay.
     """
     selection = await to_forget(request, runtime, params)
     return await forget(request, "delete-events", selection, runtime.corpus.store.forget_events)

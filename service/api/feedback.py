@@ -177,7 +177,7 @@ async def list_judgments(request: Request, runtime: Service, params: Annotated[L
 async def count_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Number of all listed judgments."""
+    """Count the listed judgments, on all pages together."""
     selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_judgments(selection)})
 
@@ -205,10 +205,12 @@ async def delete_judgments(
 ) -> Response:
     """Delete the judgments of a query, a document's id, a key, a user, or a combination of these.
 
-    This includes judgments that are not listed. A key of role write may delete its own judgments, which `key`
-    selects. If the selection contains judgments of another key, the answer is 403 and all judgments stay. A
-    key of role admin may delete any judgments. The deletion has steps, with other writes between them. After
-    an error some judgments are deleted. Send the request again to delete the rest.
+    Judgments that are not listed, because their document is deleted, are deleted as well. A key of role write
+    may delete only judgments that were sent with the same key. To select these judgments, send the name of
+    the key as `key`. If the selection contains judgments of another key, the answer is 403, and nothing is
+    deleted. A key of role admin may delete any judgments. Judgments are deleted in steps, and other writes
+    may run between the steps. After an error, only some judgments are deleted. Send the request again to
+    delete the rest.
     """
     selection = await to_forget(request, runtime, params)
     return await forget(request, "delete-feedback", selection, runtime.corpus.store.forget_judgments)

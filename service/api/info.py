@@ -248,7 +248,7 @@ async def check_readiness(request: Request) -> Response:
 
 @router.get("/metrics", tags=["operation"], **describe(None, also=["text/plain"]))
 async def read_metrics(request: Request) -> Response:
-    """Prometheus text; docs/METRICS.md lists the series."""
+    """Return metrics in Prometheus' text format. docs/METRICS.md lists them."""
     text = await asyncio.to_thread(request.app.state.runtime.scrape)  # off the event loop
     return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 

@@ -86,7 +86,7 @@ class Requested(BaseModel):
 
 
 class Report(RootModel[dict[str, Any]]):
-    """The report that the gate wrote."""
+    """The report of the promotion gate about a version."""
 
 
 @router.get("/models", **describe(Role.READ, ModelsAnswer))

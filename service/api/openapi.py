@@ -172,13 +172,13 @@ class MetadataValue(
         | Annotated[dict[_InnerName, "MetadataValue"], _CLOSED]
     ]
 ):
-    """A value inside a document's metadata."""
+    """A value within the metadata of a document."""
 
 
 Metadata = Annotated[dict[str, Any], ShownAs(Annotated[dict[_Name, MetadataValue], _CLOSED])]
 
 _FIELD = r"[^$.\x00][^.\x00]*(\.[^.\x00]+){0,511}"
-# Of several types, each keyword binds one.
+# If a field has several types, each keyword applies to one of them.
 _SCALAR: dict[str, Any] = {
     "type": ["string", "number", "boolean", "null"],
     "pattern": _PATTERN,
@@ -273,13 +273,13 @@ class OpenAIProblem(BaseModel):
 
 
 class OpenAIRefusal(BaseModel):
-    """The body of every failure under /v1."""
+    """The body of every error answer under `/v1`."""
 
     error: OpenAIProblem
 
 
 class CohereRefusal(BaseModel):
-    """The body of every failure under /v2."""
+    """The body of every error answer under `/v2`."""
 
     message: str
 
@@ -362,7 +362,7 @@ def build_document(app: FastAPI) -> dict[str, Any]:
                 _add_refusals(operation, route, components["responses"])
                 if app.state.access is not None and route.role is not None:
                     operation["security"] = [{"key": []}]
-    if app.state.access is not None:  # so that `/docs` and generated clients send a key
+    if app.state.access is not None:  # `/docs` and generated clients then send a key.
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     app.openapi_schema = document
     return document

@@ -31,7 +31,7 @@ TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of o
 
 
 MAX_FIELDS = 100
-MAX_NAMES = 1024  # of all fields together, between their dots
+MAX_NAMES = 1024  # names between the dots of all fields together
 MAX_CHARACTERS = 65_536  # of all fields together
 METADATA = "metadata"
 

@@ -129,11 +129,11 @@ class Embeddings(RootModel[list[list[float]]]):
 
 
 class Similarities(RootModel[list[float]]):
-    """A cosine for each sentence, or pair."""
+    """A cosine for each sentence, or for each pair."""
 
 
 class RootAnswer(RootModel[list[list[float]] | list[float]]):
-    """The answer of /embed or /similarity."""
+    """The answer of `/embed` or of `/similarity`."""
 
 
 @router.post("/embed", **describe(Role.READ, Embeddings, **_EMBEDS))
@@ -227,7 +227,7 @@ def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
     for at, pair in enumerate(pairs):
         if not isinstance(pair, list) or len(pair) != 2:
             raise Validation(f"pairs[{at}] must be a list of two texts.")
-    # A pair is two inputs, so half of the limit.
+    # A pair counts as two inputs.
     texts = parse_texts([text for pair in pairs for text in pair], limit, "pairs, as a flat list,")
     return texts[::2], texts[1::2]
 

@@ -115,7 +115,7 @@ def _key(line: str) -> Key:
 
 
 def read_keys(file: Path) -> list[Key]:
-    """Reads the keys of `file`.
+    """Reads and parses the keys file.
 
     Raises:
         KeysError: The file cannot be read, or a line is invalid.

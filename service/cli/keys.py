@@ -137,7 +137,7 @@ def _limit(given: int | None) -> str:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Waits until no other process changes `file`."""
+    """Waits until no other process is changing the keys file, and then locks it until the block ends."""
     with (file.parent / f".{file.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -270,7 +270,7 @@ def detect_layout(head: bytes, name: str, options: Options, *, complete: bool) -
         detection.require_mark(head, encoding, options.spell)
     else:
         encoding, certain, sample = detection.detect_encoding(head, complete=complete)
-        if kind == "jsonl" and not certain:  # JSON is UTF-8, so other lines fail one by one.
+        if kind == "jsonl" and not certain:  # JSON is UTF-8. Lines that are not UTF-8 fail one by one.
             encoding, certain, sample = "utf-8", True, ""
     if kind not in {"csv", "tsv"}:
         return Layout(kind, encoding, certain, sample)

@@ -43,7 +43,7 @@ M = TypeVar("M", bound=BaseModel)
 # Annotated[Model, STORED]: the body's values are stored, so none may change when it is parsed.
 STORED = "stored"
 LARGE_BYTES = 1 << 18  # Smaller bodies are parsed on the event loop, in microseconds to 60 ms.
-SLICE_SECONDS = 0.005  # Several bodies may be in work at once, and an answer needs some rounds of the loop.
+SLICE_SECONDS = 0.005  # Short, because several bodies may be processed at once.
 MAX_FIELDS = 100  # No object of our routes has as many fields.
 MAX_IGNORED = 10  # names of ignored fields that an answer repeats
 # Weights of values that take the parser longer than a number does.

@@ -242,7 +242,7 @@ class RequestContext:
         except ServiceError as error:
             release_frames(error)
             await self.refuse(error)
-        except ClientDisconnect as error:  # The client left while it sent the body.
+        except ClientDisconnect as error:  # The client disconnected while it sent the body.
             release_frames(error)
             self._gone = True
         except Exception as error:
@@ -314,7 +314,7 @@ class RequestContext:
         self._watching = asyncio.create_task(self._watch(task))
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
-        await self._body_read.wait()  # The route itself receives until then.
+        await self._body_read.wait()  # Until then the route itself receives messages.
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._gone = True

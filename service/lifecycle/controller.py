@@ -35,12 +35,12 @@ from service.store.values import FAILED, Active, Known
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-BUSY_SECONDS = 0.05  # between two looks while vectors are being deleted
+BUSY_SECONDS = 0.05  # between two iterations while vectors are being deleted
 # A generation that was active still follows writes for this time, for searches that began on it.
 LINGER_SECONDS = 5.0
 
 _BY_FILE = "@"  # joins the version and the file's time to an id, for a request without one
-_READING, _FOLLOWING = "reading the models folder", "following the request"  # steps of a look
+_READING, _FOLLOWING = "reading the models folder", "following the request"  # steps of an iteration
 
 
 class Controller:
@@ -96,8 +96,7 @@ class Controller:
         self._poked.set()
 
     def _went_over(self, generation: Generation | None) -> None:
-        """Starts the next iteration after a version became active in the store, possibly through another
-        process.
+        """Starts the next iteration. Called after the active version of the store may have changed.
 
         Args:
             generation: The active generation, or None if it did not change or is not open yet.
@@ -202,7 +201,7 @@ class Controller:
         )
         form = self._corpus.active.generation.encoder.form
         if target is None and not self._form_failed and form != self._loader.get_form(facts.active):
-            # A changed precision is a decision in itself.
+            # A changed precision counts as a decision.
             target = RequestedVersion(facts.active, "activate", "")
         kept = target is None
         if kept:
@@ -369,7 +368,7 @@ class Controller:
                 continue
             back = follower.version == facts.previous
             if back and not follower.is_rollback_target:
-                self._expiry.pop(follower, None)  # Its grace begins.
+                self._expiry.pop(follower, None)  # The grace period begins.
             follower.is_rollback_target = back
             seconds = max(self._settings.grace_seconds, LINGER_SECONDS) if back else LINGER_SECONDS
             expiry = min(self._expiry.get(follower, now + seconds), now + seconds)

@@ -157,7 +157,7 @@ class Swap:
         raise ModelError(self.reason or "Its index missed writes at every attempt.")
 
     async def _build(self, generation: Generation) -> None:
-        """Completes the index, compares answers, and swaps."""
+        """Completes the index, compares answers, waits for a decision if needed, and swaps."""
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
         swap = partial(self._swap, generation, _embedding_last(self._corpus, generation))
@@ -235,7 +235,7 @@ class Swap:
         manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
         folder, dimension = store.root / self.version, manifest.dimension
         alone = self._corpus.single_text_threads > 1 and self._loader.opens_single_text
-        said = False  # Log the reason once, because its numbers change with each look.
+        said = False  # Log the reason once, because the numbers in it change with each check.
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
             rows = expected_rows(active, documents, manifest)

@@ -79,7 +79,7 @@ def traced(error: BaseException) -> str:
 
 
 class Lines(logging.Formatter):
-    """Formats text lines."""
+    """Formats log records as lines of text."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -93,7 +93,7 @@ class Lines(logging.Formatter):
 
 
 class Objects(logging.Formatter):
-    """Formats one JSON object per line."""
+    """Formats log records as JSON, one object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")

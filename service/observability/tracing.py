@@ -45,7 +45,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def start(self) -> None:
-        """Reads the OTEL_ variables and starts sending.
+        """Reads the OTEL_ variables and starts to send traces.
 
         Raises:
             StartupError: The SDK rejects the value of a variable.

@@ -22,11 +22,11 @@ PERIOD_SECONDS = 3600.0
 SAY_SECONDS = 5.0
 PAUSE_SECONDS = 0.01  # Between two steps, so that other writes come first.
 
-LOOK_SECONDS = 60.0  # Between two looks for maps. A map waits while its collection grows.
+LOOK_SECONDS = 60.0  # Between two checks for maps. No map is computed while the collection grows.
 LONGEST_SECONDS = 900.0  # limit for one map
 MAX_COLLECTIONS = 20  # with maps: the largest collections within the limit
 GROWN = 2  # A collection that grew or shrank by this factor gets a new map.
-_NICE = 19  # Searches go first.
+_NICE = 19  # Priority of the process: searches go first.
 
 
 async def keep_expiring(store: DocumentStore, seconds: float) -> None:
@@ -83,7 +83,7 @@ class MapMaker:
 
     def __init__(self, corpus: Corpus, settings: Settings) -> None:
         self._corpus, self._settings = corpus, settings
-        self._counted: dict[str, int] = {}  # documents of each collection at the last look
+        self._counted: dict[str, int] = {}  # documents of each collection at the last check
         self._mapped: dict[Path, int] = {}  # documents of each collection when its map was made or failed
 
     @staticmethod
@@ -92,7 +92,7 @@ class MapMaker:
         return importlib.util.find_spec(MAP_LIBRARY) is not None
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Checks every minute whether maps must be computed. Runs until it is cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)

@@ -67,7 +67,7 @@ class Runtime:
         self.ready = threading.Event()  # Set once, when the start is complete.
         self.layout = layout_for(settings)
         self.large_bodies = asyncio.Lock()  # Held while a large body is parsed.
-        self.beat: Callable[[], None] = lambda: None  # The watchdog calls it after each look.
+        self.beat: Callable[[], None] = lambda: None  # The watchdog calls it after each check.
         self.store = ModelStore(settings.models_dir)
         self.searches = RecentSearches() if settings.events else None
         self.queued_rows = QueuedRows(settings.max_queue_events)

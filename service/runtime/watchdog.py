@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 EXIT_STATUS = 70
 LOOK_SECONDS = 0.2
-MAX_SECONDS = 1.0  # that one look may add to the time of an illness
+MAX_SECONDS = 1.0  # One check adds at most this to the time of an illness.
 SAY_SECONDS = 2.0  # A blocked log must not keep the process from ending.
 RETRY_SECONDS = 2.0
-MIN_TIMER_SECONDS = 3.0  # longer than a look while the log is blocked
+MIN_TIMER_SECONDS = 3.0  # longer than a check while the log is blocked
 
 
 class Stage(Protocol):

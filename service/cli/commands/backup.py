@@ -46,7 +46,7 @@ _FileName = Annotated[str, Field(pattern=_FILE_NAME)]
 
 
 class File(BaseModel):
-    """A file of a backup."""
+    """Size and checksum of a file in a backup."""
 
     model_config = ConfigDict(extra="forbid")
 

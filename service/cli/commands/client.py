@@ -18,7 +18,7 @@ from service.store.values import COLLECTION_NAME
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 120.0  # without a byte of an answer
 PATIENCE = 10  # repetitions of a request after a 429 or 503
-WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # before a repetition, without Retry-After and at most
+WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # Pause before a repetition: without Retry-After, and at most.
 BUSY = frozenset({429, 503})
 
 pause = time.sleep
@@ -132,7 +132,7 @@ class Remote:
         wait = response.headers.get("retry-after", "")
         seconds = min(float(wait) if wait.isdigit() else WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         try:
-            # orjson reads fewer levels of nesting.
+            # json can read deeper nesting than orjson.
             return Answer(response.status, json.loads(content), seconds)
         except ValueError as error:
             raise CommandError(f"The server at {self.url} is not Simile (it sent no JSON).") from error

@@ -291,7 +291,7 @@ class Tally:
         print(f"{row.file}:{row.line}: {message}", file=sys.stderr)  # noqa: T201
 
     def __str__(self) -> str:
-        """The sentence at the end."""
+        """Returns the sentence that ends the output of the command."""
         cut = f", {self.truncated} of them longer than the model sees" if self.truncated else ""
         documents = self._seen.distinct if self._ids_known else self.stored
         replaced = 0 if self._created is None or not self._ids_known else documents - self._created

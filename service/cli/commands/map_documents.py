@@ -50,7 +50,7 @@ Plane = NDArray[np.float32]  # (n, 2)
 
 
 class Points(NamedTuple):
-    """The documents of a map."""
+    """The documents that a map shows, with their texts, metadata and vectors."""
 
     ids: list[str]
     texts: list[str]
@@ -217,7 +217,7 @@ def laid_out(
         verbose=False,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # They concern a later `transform`.
+        warnings.simplefilter("ignore")  # The warnings concern a later call of `transform`.
         return np.asarray(layout.fit_transform(rows), np.float32)
 
 
