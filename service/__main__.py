@@ -91,7 +91,10 @@ def _refuse(command: str | None, message: str) -> NoReturn:
 
 class ServiceParser(Parser):
     def hint(self, message: str) -> str:
-        """Adds the name of the environment variable to an error about a command-line option."""
+        """Returns advice for an error message.
+
+        If an option has the name of a setting, names the environment variable.
+        """
         names = (word.partition("=")[0].removeprefix("--").replace("-", "_") for word in sys.argv[1:])
         setting = next((name for name in names if name in Settings.model_fields), None)
         return super().hint(message) if setting is None else f" Set {PREFIX}{setting.upper()} instead."

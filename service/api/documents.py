@@ -270,7 +270,7 @@ async def read_document(request: Request, runtime: Service, id: str) -> Response
     "", **describe(Role.WRITE, DeletedSome, raises=[Storage], parameters=[FILTER_WITH_A_CONDITION])
 )
 async def delete_documents_by_filter(request: Request, runtime: Service) -> Response:
-    """Delete every document that matches the filter when the request arrives.
+    """Delete the documents that match the filter at the time of the request.
 
     Documents are deleted in steps, oldest first, and other writes may run between the steps. Each step is on
     disk before the next one begins. Documents that are stored or changed during the deletion stay. If the

@@ -55,7 +55,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Result of a plan.
+    """The result of embedding the inputs of a `Plan`.
 
     Attributes:
         vectors: Vectors, shape (rows, dimensions).

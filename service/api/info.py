@@ -237,7 +237,7 @@ async def check_health(request: Request) -> Response:
 async def check_readiness(request: Request) -> Response:
     """Answer 200 while the service accepts work and the index is complete.
 
-    Otherwise 503, with reason and progress.
+    Otherwise the answer is 503 with the reason and the progress.
     """
     runtime: Runtime = request.app.state.runtime
     red = runtime.readiness.check()

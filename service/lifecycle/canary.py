@@ -45,8 +45,9 @@ async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple
     """Compares the active version with the generation `new`. The store keeps the result for `GET /models`.
 
     Returns:
-        The overlap, or None if the versions were not compared, and the reason why `new` must wait for a
-        decision, or None. If the comparison fails, this is logged, and `new` need not wait.
+        A tuple of the overlap and a reason. The overlap is None if the versions were not compared. The reason
+        says why `new` must wait for a decision, or is None. If the comparison fails, the failure is logged
+        and both are None.
 
     """
 

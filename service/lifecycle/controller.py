@@ -351,11 +351,10 @@ class Controller:
         return await self._corpus.store.known(self.published)
 
     async def _expire(self) -> None:
-        """Closes followers.
+        """Closes followers whose time is over.
 
-        The previous version stays open for the grace period, other followers for a few seconds.
-
-        The candidate of the current swap stays open.
+        The previous version stays open for the grace period, and other followers for a few seconds. The
+        candidate of the current swap is not closed.
         """
         facts = await self._known()
         now = time.monotonic()
@@ -425,9 +424,8 @@ class Controller:
 class Following:
     """Makes this process serve the version that is active in the store.
 
-    Any process may have activated that version.
-
-    Use the methods on the event loop. Other threads may read `behind`.
+    Any process may have activated that version. Use the methods on the event loop. Other threads may read
+    `behind`.
     """
 
     _loader: ModelLoader

@@ -120,8 +120,8 @@ def get_precision_loss(encoder: Encoder) -> float:
 class ModelLoader:
     """Opens versions from the models folder, and verifies every byte.
 
-    If `max_loss` is set, a version is opened in fp32 instead of `form` if it does not support `form`, or if
-    the loss of precision exceeds `max_loss`.
+    If `max_loss` is set, fp32 replaces `form` for versions that do not support `form`, and for versions whose
+    loss of precision in `form` exceeds `max_loss`.
 
     Args:
         store: The models folder.

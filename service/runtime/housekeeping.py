@@ -30,7 +30,7 @@ _NICE = 19  # Priority of the process: searches go first.
 
 
 async def keep_expiring(store: DocumentStore, seconds: float) -> None:
-    """Deletes old events, now and then every hour.
+    """Deletes old events immediately, and again every hour.
 
     The events are deleted in steps, and other writes may run between the steps.
 
@@ -49,9 +49,9 @@ async def keep_expiring(store: DocumentStore, seconds: float) -> None:
 
 
 async def keep_filling(store: DocumentStore) -> None:
-    """Computes missing checksums of documents, now and then every hour.
+    """Computes missing checksums of documents immediately, and again every hour.
 
-    Older versions of Simile stored none.
+    Older versions of Simile did not store checksums.
     """
     while True:
         try:

@@ -117,9 +117,10 @@ def _reason(stage: Stage, seconds: float) -> str | None:
 def interpreter_timer(hang_seconds: float) -> Iterator[Callable[[], None]]:
     """Context manager with a timer that ends the process with status 1 if the interpreter hangs.
 
-    Each call of the yielded function restarts the timer. It expires after twice `hang_seconds`, or after
-    MIN_TIMER_SECONDS if that is longer. Then faulthandler writes the stacks of all threads to stderr and ends
-    the process. The timer's thread is C code, so it runs even if a thread holds the interpreter lock forever.
+    Each call of the yielded function restarts the timer. The timer expires after twice `hang_seconds`, or
+    after MIN_TIMER_SECONDS if that is longer. Then faulthandler writes the stacks of all threads to stderr
+    and ends the process. The timer's thread is C code, so it runs even if a thread holds the interpreter lock
+    forever.
 
     Args:
         hang_seconds: Half of the time limit, in seconds. 0 means no timer.
