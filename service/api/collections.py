@@ -57,7 +57,8 @@ class Dropped(BaseModel):
 
 
 def get_collection(request: Request, given: str | None = None) -> str:
-    """Returns the name of a request's collection: `given`, or otherwise the name in the path.
+    """Returns the name of a request's collection: `given`, otherwise the name in the path, otherwise
+    `default`.
 
     Raises:
         Validation: The name is not a valid name of a collection.
@@ -194,7 +195,9 @@ async def read_map_of_the_documents(
 ) -> Response:
     """Return the map of a collection: a point in the plane for each document.
 
-    A map belongs to one model version. It shows the documents as they were when the map was computed.
+    A map belongs to one model version, and shows the documents as they were when the map was computed.
+    Without `version`, the answer is the map of the active version, or of another version if the active one
+    has no map.
     """
     collection = await existing(request, runtime)
     maps = runtime.settings.maps_dir

@@ -145,7 +145,12 @@ def parse_fields(fields: Sequence[str] | None) -> Shown:
 
 
 def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
-    """Parses a filter into a SQL condition. Returns None if there is no filter."""
+    """Parses a filter into a SQL condition. Returns None if there is no filter.
+
+    Raises:
+        Validation: The filter is invalid.
+
+    """
     if filter is None:
         return None
     try:

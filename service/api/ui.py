@@ -78,7 +78,8 @@ async def find_the_page(request: Request) -> Response:
 async def redirect_to_the_page() -> Response:
     """Redirect `/ui` to `/ui/`.
 
-    The page loads its files by relative addresses, so that proxies may add a path.
+    The page loads its files by addresses relative to `/ui/`, which also work if a proxy adds a prefix to the
+    path.
     """
     return RedirectResponse("ui/")
 
