@@ -1,12 +1,14 @@
 """The command line: `python -m service [command]`. Start reading at `run`.
 
-Without a command it serves, in one process in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready`
-turns red, accepted requests are answered, and the exit status is 0. A second signal ends it at once.
+Without a command, the service runs in this process in the foreground. Ctrl-C and SIGTERM stop the service
+cleanly: `/ready` answers 503, accepted requests are answered, and the exit status is 0. A second signal ends
+the process at once.
 
-Other exit statuses: 70 or 1 for a process that hung (runtime/watchdog.py), 78 for a refused start, and 1 for
-another command that failed.
+Other exit statuses are 70 or 1 if the process hung (runtime/watchdog.py), 78 if the service could not start,
+and 1 if another command failed.
 
-docs/DOCUMENTS.md describes `import`, `export`, `backup`, `restore` and `check --data`; docs/PAGE.md `map`.
+docs/DOCUMENTS.md describes `import`, `export`, `backup`, `restore` and `check --data`. docs/PAGE.md describes
+`map`.
 """
 
 import argparse
@@ -67,7 +69,7 @@ def main() -> None:
         _refuse(arguments.command, f"Simile cannot start: {error}")
     except (KeysError, CommandError) as error:
         _refuse(arguments.command, str(error))
-    except BrokenPipeError:  # for example `| head`; the rest of the output is dropped
+    except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
@@ -78,9 +80,10 @@ def main() -> None:
 
 
 def _refuse(command: str | None, message: str) -> NoReturn:
-    """Prints why the command cannot be done and ends the process.
+    """Prints an error message and ends the process.
 
-    A refused start has a status of its own: starting again does not help. A hang may end with status 1.
+    If the service cannot start, the status is 78, which tells a process manager that another attempt does not
+    help. Status 1 can also mean that the process hung.
     """
     print(message, file=sys.stderr)
     sys.exit(os.EX_CONFIG if command in {None, "serve"} else 1)
@@ -88,7 +91,10 @@ def _refuse(command: str | None, message: str) -> NoReturn:
 
 class ServiceParser(Parser):
     def hint(self, message: str) -> str:
-        """Names the variable of a setting that was given as an option."""
+        """Returns advice for an error message.
+
+        If an option has the name of a setting, names the environment variable.
+        """
         names = (word.partition("=")[0].removeprefix("--").replace("-", "_") for word in sys.argv[1:])
         setting = next((name for name in names if name in Settings.model_fields), None)
         return super().hint(message) if setting is None else f" Set {PREFIX}{setting.upper()} instead."
@@ -138,10 +144,13 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def refuse_clashes(installed: Iterable[str] | None = None) -> None:
-    """Raises StartupError if an import folder has no distribution, or two of them.
+    """Checks that each required import package comes from exactly one installed distribution.
 
     Args:
         installed: Names of distributions. None means those of this environment.
+
+    Raises:
+        StartupError: No distribution provides a package, or two distributions do.
 
     """
     if installed is None:

@@ -1,12 +1,12 @@
-"""The active generation, its followers, and their borrowers. Start reading at `ActiveGeneration.borrow`.
+"""The active generation and its followers. Start reading at `ActiveGeneration.borrow`.
 
     active ──▶ followers: the candidate and the previous version     every write reaches all of them
       ▲            │
       └── swap ◀───┘   one assignment on the writer thread
 
 A generation is a model version with its index. A request borrows the active generation once and uses it for
-everything, so query and document vectors always come from one model. The last borrower of a retired
-generation closes it.
+all its work, so query vectors and document vectors always come from the same model. A retired generation gets
+no new borrowers, and is closed after its last borrower has finished.
 """
 
 import threading
@@ -30,7 +30,13 @@ IndexesOf: TypeAlias = Callable[[int, Encoder], AnyIndexes]
 
 
 def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> IndexesOf:
-    """Returns a factory of indexes in this process, with optional snapshots and GPU search."""
+    """Returns a factory of indexes that are in the memory of this process.
+
+    Args:
+        snapshots: Folder for snapshots of the indexes. None means no snapshots.
+        owner: Thread that searches on a GPU. None means search on the CPU.
+
+    """
 
     def made(number: int, encoder: Encoder) -> Indexes:
         if snapshots is None:
@@ -42,16 +48,21 @@ def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> 
 
 
 def in_store(size: Size) -> IndexesOf:
-    """Returns a factory of indexes that the store searches. `size` counts a generation."""
+    """Returns a factory of indexes that the document store searches.
+
+    Args:
+        size: Returns the number of documents and the number of vectors of a generation.
+
+    """
     return lambda number, encoder: StoredIndexes(number, encoder.dimension, size)
 
 
 class Retired(Exception):
-    """The generation is retired: it receives no more writes."""
+    """Raised if a generation is retired and therefore receives no more writes."""
 
 
 class Generation:
-    """A model version and its index. `number` names its vectors in the document store."""
+    """A model version and its indexes. `number` identifies its vectors in the document store."""
 
     def __init__(self, number: int, encoder: Encoder, made: IndexesOf) -> None:
         self.number = number
@@ -66,14 +77,14 @@ class Generation:
         self.skipped = 0  # Missing documents on which the model fails.
         self.is_rollback_target = False
         self.complete_through = 0  # Every current document up to this revision has a vector.
-        self.fault: str | None = None  # The reason why the model may not compute any more.
+        self.fault: str | None = None  # The reason why the model must not be used any more.
         self.on_close: Callable[[Encoder], None] = lambda _: None  # Called after the session is closed.
         self._borrowers = 0
         self.retired = False  # New borrowers are rejected.
         self._lock = threading.Lock()
 
     def another(self, number: int, encoder: Encoder) -> "Generation":
-        """Returns a new generation with the same kind of indexes."""
+        """Returns a new generation that creates its indexes with the same factory as this one."""
         return Generation(number, encoder, self._made)
 
     @property
@@ -97,7 +108,7 @@ class Generation:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keeps the generation open until the block ends, while it is being built.
+        """Keeps the generation open until the block ends. Used while the generation is being built.
 
         Raises:
             Retired: The generation is retired.
@@ -111,7 +122,7 @@ class Generation:
             self._leave()
 
     def retire(self) -> None:
-        """Rejects new borrowers, and closes the generation after its last borrower."""
+        """Rejects new borrowers. Closes the generation now, or after the last borrower has finished."""
         with self._lock:
             if self.retired:
                 return
@@ -121,9 +132,9 @@ class Generation:
             self.close()
 
     def close(self) -> None:
-        """Closes the session and stops background merges of the indexes.
+        """Closes the model, and stops background merges of the indexes.
 
-        Only for a generation without borrowers, or when the service stops.
+        Call this only if the generation has no borrowers, or when the service stops.
         """
         self.indexes.close()
         self.encoder.close()
@@ -133,10 +144,12 @@ class Generation:
 
 
 class ActiveGeneration:
-    """The active generation and its followers. A swap replaces one reference.
+    """The active generation and its followers.
+
+    Followers receive every write, so that a swap only has to replace a reference.
 
     Args:
-        on_close: Called with each encoder after its generation closes.
+        on_close: Called with each encoder after its generation is closed.
 
     """
 
@@ -150,7 +163,7 @@ class ActiveGeneration:
 
     @property
     def generation(self) -> Generation:
-        """The active generation, for its name and numbers. Borrow it to use its model or index."""
+        """The active generation, for its name and numbers. To use the model or the index, call `borrow`."""
         return self.generations[0]
 
     @property
@@ -159,7 +172,7 @@ class ActiveGeneration:
 
     @property
     def encoding(self) -> set[str]:
-        """The versions whose models are in memory, query encoders included."""
+        """The versions whose models are in memory, including query encoders."""
         return {each.manifest.version for generation in self.generations for each in generation.encoders}
 
     def follow(self, generation: Generation) -> None:
@@ -169,7 +182,7 @@ class ActiveGeneration:
                 self.generations = (*self.generations, generation)
 
     def replace(self, generation: Generation) -> None:
-        """Makes `generation` active. The generation that was active becomes a follower."""
+        """Makes `generation` active. The generation that was active before becomes a follower."""
         generation.fault = None
         with self._changing:
             others = [other for other in self.generations if other is not generation]
@@ -186,7 +199,7 @@ class ActiveGeneration:
 
     @contextmanager
     def borrow(self, version: str | None = None) -> Iterator[Generation]:
-        """Keeps a generation open until the block ends, also across a swap.
+        """Keeps a generation open until the block ends, even if a swap happens meanwhile.
 
         Args:
             version: A version in memory: active, previous or candidate. None means the active version.
@@ -223,7 +236,7 @@ class ActiveGeneration:
 
     @contextmanager
     def borrow_all(self) -> Iterator[list[Generation]]:
-        """Keeps the active generation and its followers open until the block ends, for a write."""
+        """Keeps the active generation and all followers open until the block ends. Used for writes."""
         with self.borrow() as active, ExitStack() as leaving:
             borrowed = [active]
             for other in self.generations:
@@ -238,7 +251,7 @@ class ActiveGeneration:
 
 
 def apply(generation: Generation, changes: Changes) -> None:
-    """Updates a generation's indexes after a commit. Runs on the writer thread."""
+    """Applies committed changes to the indexes of a generation. Runs on the writer thread."""
     added = {
         collection: (np.array([*rows], np.int64), np.array([*rows.values()], np.float32))
         for (number, collection), rows in changes.added.items()

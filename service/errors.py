@@ -1,4 +1,4 @@
-"""The error answers of the service, each with its status and name.
+"""The errors that clients receive, each with a status code and a name.
 
     400 Empty         409 Conflict     424 Backend       503 Unhealthy
     401 Unauthorized  413 TooLarge     429 Overloaded    504 Timeout
@@ -6,8 +6,8 @@
     404 NotFound      422 Validation   500 Internal
     405 MethodNotAllowed               422 Tokenizer
 
-Any code may raise a `ServiceError`. http/middleware.py turns it into an answer, and http/error_responses.py
-gives it the body that clients of TEI, OpenAI (`/v1`) or Cohere (`/v2`) expect.
+Any code may raise a `ServiceError`. http/middleware.py turns it into an answer. http/error_responses.py
+chooses the format that clients of TEI, OpenAI (`/v1`) or Cohere (`/v2`) expect.
 """
 
 import errno
@@ -22,23 +22,26 @@ from models.errors import FULL_ERRORS
 
 
 class StartupError(Exception):
-    """The service cannot start. The message has the reason and advice."""
+    """Raised if the service cannot start. The message contains the reason and advice."""
 
 
 class Unusable(ValueError):
-    """A file that a setting names cannot be used. The message says why and never quotes the file."""
+    """Raised if a file that a setting names cannot be used.
+
+    The message says why, and never quotes the file.
+    """
 
 
 class CommandError(Exception):
-    """A command failed. The message has the reason, the work done so far, and advice."""
+    """Raised if a command failed. The message contains the reason, the work done so far, and advice."""
 
 
 class ServiceError(Exception):
-    """An error that the client receives. The message has the reason and advice.
+    """Base class of the errors that a client receives. The message contains the reason and advice.
 
     Args:
-        retry_after_seconds: Value of the Retry-After header, rounded up to whole seconds.
-        param: Name of the wrong field, which OpenAI's error body reports.
+        retry_after_seconds: Value of the header Retry-After, which is rounded up to whole seconds.
+        param: Name of the wrong field, for OpenAI's error format.
 
     """
 
@@ -72,7 +75,7 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The role of the key, or the origin of the page, does not allow this."""
+    """The role of the API key, or the origin of the web page, does not allow the request."""
 
     status, error_type = 403, "Forbidden"
 
@@ -108,29 +111,29 @@ class Tokenizer(ServiceError):
 
 
 class Backend(ServiceError):
-    """The model failed on this input, or returned a vector that is not finite."""
+    """The model failed on an input, or returned a vector that is not finite."""
 
     status, error_type = 424, "Backend"
 
 
 class Hung(Backend):
-    """A candidate's forward pass did not end in time. Its thread may never return."""
+    """A candidate's forward pass did not end in time. The thread that runs it may never return."""
 
 
 class Malformed(Validation):
-    """The request is not HTTP, or its headers contradict each other."""
+    """The request is not valid HTTP, or contains headers that contradict each other."""
 
     status = 400
 
 
 class Misdirected(Forbidden):
-    """The request names a host that the service does not answer to."""
+    """The request names a host that is not allowed."""
 
     status = 421
 
 
 class HeadTooLarge(TooLarge):
-    """The first line and the headers of the request are too large."""
+    """The request line and the headers are too large in total."""
 
     status = 431
 
@@ -140,7 +143,7 @@ class Overloaded(ServiceError):
 
 
 class RateLimited(ServiceError):
-    """The key has used its budget for this minute. Other keys are served."""
+    """The API key has used its requests or tokens for this minute. Other keys are still served."""
 
     status, error_type = 429, "RateLimited"
 
@@ -150,7 +153,7 @@ class Internal(ServiceError):
 
 
 class Unhealthy(ServiceError):
-    """The service cannot answer now: it starts, rebuilds or stops, or its model fails."""
+    """The service cannot answer now: it is starting, rebuilding or stopping, or the model fails."""
 
     status, error_type = 503, "Unhealthy"
 
@@ -160,13 +163,13 @@ class Timeout(ServiceError):
 
 
 class Storage(ServiceError):
-    """The disk is full, read-only or failing. Nothing of the request was stored."""
+    """The disk is full, read-only or failing, or stored data is damaged."""
 
     status, error_type = 507, "Storage"
 
 
 def error_types() -> list[str]:
-    """Returns the sorted error names. A subclass of a subclass shares its parent's name."""
+    """Returns the sorted names of all errors. Subclasses of other errors have the name of their parent."""
     return sorted(kind.error_type for kind in ServiceError.__subclasses__())
 
 
@@ -179,11 +182,12 @@ _DESCRIPTOR_ERRORS = {errno.EMFILE, errno.ENFILE}
 
 
 def machine_error(error: BaseException) -> ServiceError | None:
-    """Returns the answer for an error of the machine: disk, permissions or file descriptors.
+    """Returns the error answer for a problem of the machine, such as a full disk or a damaged store.
 
     Returns:
-        `Storage` (507) if the disk is full, read-only or failing, or the store is damaged. `Unhealthy` (503)
-        if file descriptors ran out or a table is missing. None for any other error.
+        `Storage` (507) if the disk is full, read-only or failing, or if the store or its metadata is damaged.
+        `Unhealthy` (503) if file descriptors ran out, or if a table or column is missing. None for any other
+        exception, including missing permissions.
 
     """
     if isinstance(error, sqlite3.Error):
@@ -224,7 +228,10 @@ def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
 
 
 def _descriptors_are_out() -> bool:
-    """Opens a file to find out, because SQLite does not say why it could not open one."""
+    """Returns whether file descriptors ran out.
+
+    Opens a file to find out, because SQLite does not report it.
+    """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
@@ -253,16 +260,23 @@ def _no_descriptors() -> Unhealthy:
 
 
 def unwritable(target: object, error: OSError, left: str) -> str:
-    """Returns the message for a target that a command cannot write. `left` describes what exists now."""
+    """Returns the error message for a file that a command cannot write.
+
+    Args:
+        target: The file or folder.
+        error: The exception of the write.
+        left: Sentence that describes what exists now.
+
+    """
     advice = " Free some room, or name another place." if error.errno in FULL_ERRORS else ""
     return f"{target} cannot be written ({error.strerror or error}). {left}{advice}"
 
 
 def release_frames(error: BaseException) -> None:
-    """Removes the tracebacks of `error` and of every error that led to it.
+    """Removes the tracebacks of `error` and of all its causes.
 
-    Their frames keep the request's body in memory, often in a reference cycle. Large bodies create too few
-    objects to trigger the garbage collector.
+    The frames in a traceback keep the request's body in memory, often in a reference cycle. Large bodies
+    create too few objects to trigger the garbage collector.
     """
     left: list[BaseException] = [error]
     while left:

@@ -1,7 +1,7 @@
-"""All settings of the service, read from `SIMILE_` variables. Start reading at `read` and `Settings`.
+"""All settings of the service, read from environment variables `SIMILE_…`. Start at `read` and `Settings`.
 
-Unknown `SIMILE_` variables are rejected, so a typing error is never ignored. This module validates only
-values. cli/check.py checks the files that settings refer to.
+Unknown `SIMILE_` variables are rejected, so that spelling mistakes are noticed. This module validates only
+the values. cli/check.py checks the files that the settings name.
 """
 
 import ipaddress
@@ -39,7 +39,10 @@ _USUAL_PORT = {"http": ":80", "https": ":443"}
 
 
 def default_device() -> str:
-    """Returns `cuda` if the extra gpu is installed, so that an unusable GPU is reported."""
+    """Returns the default device: `cuda` if the extra `gpu` is installed, otherwise `cpu`.
+
+    A GPU that cannot be used is then reported, instead of being ignored.
+    """
     try:
         version("onnxruntime-gpu")
     except PackageNotFoundError:
@@ -48,20 +51,23 @@ def default_device() -> str:
 
 
 def default_admitted_mb(given: dict[str, Any]) -> int:
-    """Returns a sixteenth of the memory in MiB, at most 256, but at least one body."""
+    """Returns the default limit for request bodies: a sixteenth of the memory in MiB, at most 256.
+
+    The limit is never smaller than the largest allowed body.
+    """
     allowed = memory.limit()
     share = MAX_ADMITTED_MB if allowed is None else (allowed >> 20) // 16
     return max(min(share, MAX_ADMITTED_MB), int(given.get("max_body_mb", 1)))
 
 
 def default_answers_mb() -> int:
-    """Returns a quarter of the memory in MiB, at most 1024."""
+    """Returns the default limit for pending answers: a quarter of the memory in MiB, at most 1024."""
     allowed = memory.limit()
     return MAX_ANSWERS_MB if allowed is None else max(1, min((allowed >> 20) // 4, MAX_ANSWERS_MB))
 
 
 class Settings(BaseSettings):
-    """One attribute per `SIMILE_` variable. docs/SETTINGS.md documents them."""
+    """The settings of the service. Each attribute is a `SIMILE_` variable, documented in docs/SETTINGS.md."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
@@ -151,7 +157,11 @@ class Settings(BaseSettings):
 
     @property
     def measures_form(self) -> bool:
-        """True if the fastest engine is measured. Never on a GPU, nor for replicas, which must agree."""
+        """True if the service measures which engine is fastest.
+
+        Engines are not measured on a GPU. Replicas do not measure either, because all replicas must use the
+        same engine.
+        """
         return self.precision == "auto" and self.database is None and self.place == CPU
 
     @property
@@ -164,12 +174,12 @@ class Settings(BaseSettings):
 
     @property
     def snapshots_dir(self) -> Path:
-        """Folder of index snapshots, which can be rebuilt from the document store."""
+        """Folder of index snapshots. They can be rebuilt from the document store."""
         return self.data_dir / INDEXES
 
     @property
     def maps_dir(self) -> Path:
-        """Folder of maps: VERSION/COLLECTION.json, as `GET /map` answers."""
+        """Folder of maps. The files are named VERSION/COLLECTION.json, and `GET /map` answers with them."""
         return self.data_dir / MAPS
 
     @model_validator(mode="before")
@@ -210,20 +220,23 @@ class Settings(BaseSettings):
 
 
 def keys_file() -> Path | None:
-    """Returns the path of the keys file from its variable. The file need not exist yet."""
+    """Returns the path of the keys file from the environment, or None. The file need not exist yet."""
     named = os.environ.get(f"{PREFIX}API_KEYS_FILE")
     return Path(named) if named else None
 
 
 def own_url() -> str:
-    """Returns the local address of the running service that the environment describes."""
+    """Returns the local URL of the service, according to the environment variables."""
     port = os.environ.get(f"{PREFIX}PORT") or Settings.model_fields["port"].default
     scheme = "https" if os.environ.get(f"{PREFIX}TLS_CERT_FILE") else "http"
     return f"{scheme}://127.0.0.1:{port}"
 
 
 def otlp_endpoints() -> list[str]:
-    """Returns the OTEL_ variables with an address for traces, or nothing if others turn traces off."""
+    """Returns the names of the OTEL_ variables that contain an address for traces.
+
+    The list is empty if other OTEL_ variables turn traces off.
+    """
     off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     off = off or os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() not in {"", "otlp"}
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -231,7 +244,12 @@ def otlp_endpoints() -> list[str]:
 
 
 def _check_otlp_protocol() -> None:
-    """Rejects other protocols than http/protobuf, because the receiver would not understand the spans."""
+    """Rejects every protocol for traces except http/protobuf.
+
+    Raises:
+        ValueError: An OTEL_ variable selects another protocol.
+
+    """
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         protocol = os.environ.get(name) or "http/protobuf"
         if protocol != "http/protobuf":
@@ -268,9 +286,12 @@ def read() -> Settings:
 
 
 def get_models_dir(settings: Settings, data_dir: Path | None) -> Path:
-    """Returns the models folder of a data directory. None means the data directory of the settings.
+    """Returns the models folder: SIMILE_MODELS_DIR if it is set, otherwise `models` in the data directory.
 
-    It is the folder of SIMILE_MODELS_DIR if that is set, otherwise `models` in the data directory.
+    Args:
+        settings: The settings.
+        data_dir: The data directory. None means the data directory of the settings.
+
     """
     return settings.models_dir if data_dir is None else Settings(data_dir=data_dir).models_dir
 
@@ -287,10 +308,10 @@ def _elsewhere(name: str) -> str | None:
 
 
 def allowed_origins(text: str) -> list[str]:
-    """Parses `SIMILE_CORS_ORIGINS`.
+    """Parses `SIMILE_CORS_ORIGINS` into a list of origins.
 
     Raises:
-        ValueError: An origin is a pattern, or not in the form that browsers send.
+        ValueError: An origin is a pattern, or does not have the form that browsers send.
 
     """
     origins = [part.strip() for part in text.split(",") if part.strip()]
@@ -307,7 +328,7 @@ def allowed_origins(text: str) -> list[str]:
 
 
 def allowed_hosts(text: str) -> frozenset[str]:
-    """Parses `SIMILE_ALLOWED_HOSTS`.
+    """Parses `SIMILE_ALLOWED_HOSTS` into a set of hosts.
 
     Raises:
         ValueError: A name is not a host name.
@@ -334,7 +355,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_database(url: str) -> None:
-    """Rejects other URLs than those of a PostgreSQL database. Messages never contain the password.
+    """Checks that `url` is the URL of a PostgreSQL database. Error messages never contain the password.
 
     Raises:
         ValueError: The URL is invalid.
@@ -354,9 +375,10 @@ def check_database(url: str) -> None:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """Splits a URL. Returns None if a character of its password is not percent-encoded.
+    """Splits a URL. Returns None if the password contains a character that is not percent-encoded.
 
-    PostgreSQL would treat the rest of such a password as a host or a name and quote it in its messages.
+    PostgreSQL would treat the rest of such a password as a host or a name, and would quote it in error
+    messages.
     """
     try:
         parts = urlsplit(url)

@@ -1,1 +1,1 @@
-"""Routes, one file per family, together with their schemas."""
+"""The routes of the HTTP API. Each module contains a group of routes with their request and answer models."""

@@ -1,11 +1,13 @@
-"""Imports of any length: NDJSON bodies here, files in files.py. Start reading at `import_lines`.
+"""Imports documents from request bodies of any length. Start reading at `import_lines`.
 
-Documents arrive one by one and are stored in groups. A few groups are in progress at a time.
+This module reads NDJSON; api/files.py reads other formats. Both collect documents into groups. A group is
+embedded and then committed, while up to `UNDER_WAY` groups are in progress. Results are recorded in order.
 
     add() ─▶ group ─▶ in progress: embedded, then committed ─▶ settled, in order
 
-So the encoder never waits for the next group, and memory holds a few groups only. A document that fails is
-reported and affects no other. After a transient error, such as a full queue, the import tries again.
+The encoder therefore never waits for the next group, and memory holds only a few groups. A document that
+fails is reported and does not affect the others. After a transient error, such as a full queue, the import
+tries again.
 """
 
 import asyncio
@@ -44,17 +46,17 @@ from service.store.values import Document
 
 GROUP_DOCUMENTS = 64  # per commit
 GROUP_BYTES = 1 << 18  # per group, below the smallest allowed budget of all bodies
-UNDER_WAY = 4  # groups. While the first is committed, the others keep the encoder busy.
+UNDER_WAY = 4  # Groups in progress. While the first is committed, the others keep the encoder busy.
 RETRY_SECONDS = 0.2
 MAX_ERRORS = 100  # errors in an answer
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Some programs start a file with it.
 IDLE_SECONDS = 0.5  # After this time without bytes, the pending documents are stored.
-STEP_BYTES = 4096  # of a piece per step. As many line ends take some milliseconds.
+STEP_BYTES = 4096  # Bytes that are split into lines in one step. 4096 line ends take some milliseconds.
 Parse: TypeAlias = Callable[[dict[str, Any]], Document]
 
 
 class Span(NamedTuple):
-    """The lines of one document or of one failure, counted from 1."""
+    """The first and last line of one document or of one failure. Lines are counted from 1."""
 
     first: int
     last: int
@@ -62,7 +64,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """Documents that are stored together, each with its lines."""
+    """Documents that are stored in one commit, each with the lines where it was read."""
 
     rows: list[tuple[Span, Document]] = field(default_factory=list)
     bytes: int = 0  # bytes of the body since the previous group
@@ -73,7 +75,7 @@ class Group:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the documents so far. Its text says what was stored, for the message of an error."""
+    """Counts of stored and failed documents. `str(tally)` describes what was stored, for error messages."""
 
     upserted: int = 0
     created: int | None = 0  # None: unknown, because some were stored again after an error
@@ -116,7 +118,10 @@ class Tally:
 
 
 class Import:
-    """Stores the documents of a request. Use it in `aclosing`, which cancels the rest after an error."""
+    """Stores the documents of one request.
+
+    Use it within `aclosing`, which cancels pending groups after an error.
+    """
 
     def __init__(self, request: Request, runtime: Runtime, collection: str) -> None:
         self._runtime = runtime
@@ -129,10 +134,10 @@ class Import:
         self.tally = Tally()
 
     async def add(self, lines: Span, document: Document) -> None:
-        """Adds a document. Waits while too many groups are in progress.
+        """Adds a document to the current group. If the group is full, waits until the group can start.
 
         Raises:
-            ServiceError: The import cannot continue. The message reports the stored documents.
+            ServiceError: The import cannot continue. The message says how many documents are stored.
 
         """
         group = self._group
@@ -144,15 +149,22 @@ class Import:
             await self._begin()
 
     def fail(self, lines: Span, reason: str) -> None:
-        """Reports lines without a valid document."""
+        """Records that the given lines do not contain a valid document."""
         self.tally.fail(lines, reason)
         self._group.last_line = lines.last
 
     async def look(self, *, idle: bool) -> None:
-        """Starts storing the group if it is large, or if no more bytes arrive. Call it between two pieces.
+        """Starts storing the current group if it is large, or if no more bytes arrive.
+
+        Also records finished groups.
+
+        The caller calls this method after each piece of the body.
+
+        Args:
+            idle: Whether no bytes arrived for a while.
 
         Raises:
-            ServiceError: The import cannot continue, or the service stops.
+            ServiceError: The import cannot continue, or the service is stopping.
 
         """
         if self._runtime.stopping:
@@ -168,7 +180,12 @@ class Import:
             await self._settle()
 
     async def finish(self) -> Tally:
-        """Stores the rest. Raises ServiceError as `add` does."""
+        """Stores the remaining documents and returns the counts.
+
+        Raises:
+            ServiceError: The import cannot continue. The message says how many documents are stored.
+
+        """
         await self._begin()
         await self._settle_all()
         return self.tally
@@ -181,7 +198,11 @@ class Import:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self) -> None:
-        """Starts to store the group, after a place is free and no group in progress has one of its ids."""
+        """Starts to store the current group.
+
+        First waits until fewer than `UNDER_WAY` groups are in progress and none of them contains an id of
+        this group.
+        """
         group, self._group = self._group, Group(last_line=self._group.last_line)
         while len(self._under_way) >= UNDER_WAY or any(
             not group.ids.isdisjoint(other.ids) for other, _ in self._under_way
@@ -196,7 +217,7 @@ class Import:
             await self._settle()
 
     async def _settle(self) -> None:
-        """Waits for the oldest group."""
+        """Waits for the oldest group in progress, and records the result."""
         group, task = self._under_way[0]
         try:
             await task
@@ -212,7 +233,10 @@ class Import:
         self._flow.moved()
 
     async def _store(self, rows: list[tuple[Span, Document]]) -> None:
-        """Stores the documents of a group. If the model fails, halves the group to find the bad documents."""
+        """Stores the documents of a group.
+
+        If the model fails, stores each half, to find the documents at fault.
+        """
         if not rows:
             return
         documents = {document.id: document for _, document in rows}  # The last of two equal ids wins.
@@ -244,9 +268,10 @@ class Import:
 
 
 class Lines:
-    """Splits pieces into lines, each with its number from 1. Call `feed` with each piece, then `finish`.
+    """Splits pieces of a body into numbered lines. Call `feed` with each piece, then `finish`.
 
-    Skips empty lines, but counts them. Yields None for a line of more than MAX_LINE_BYTES.
+    Numbers start at 1 and also count empty lines, which are not yielded. A line of more than MAX_LINE_BYTES
+    is yielded as None.
     """
 
     def __init__(self) -> None:
@@ -269,7 +294,7 @@ class Lines:
             self._rest += part
 
     def finish(self) -> Iterator[tuple[int, bytes | None]]:
-        """Yields the line that ends here, unless it is empty."""
+        """Ends the current line and yields it, unless the line is empty."""
         self._number += 1
         content, self._rest = bytes(self._rest), bytearray()
         too_long, self._too_long = self._too_long, False
@@ -287,7 +312,7 @@ class LineError(BaseModel):
 
 
 class Imported(BaseModel):
-    """The answer to NDJSON, also if lines failed."""
+    """The answer to an NDJSON body, even if some lines failed."""
 
     upserted: int
     documents: int = Field(description="Fewer than `upserted` if an id came more than once")
@@ -301,10 +326,16 @@ class Imported(BaseModel):
 
 
 async def import_lines(request: Request, runtime: Runtime, parse: Parse, collection: str) -> Response:
-    """Stores the documents of an NDJSON body of any length. `parse` builds a document from an object.
+    """Stores the documents of an NDJSON body of any length.
+
+    Args:
+        request: The request with the body.
+        runtime: The service.
+        parse: Builds a document from a parsed JSON object.
+        collection: The collection that receives the documents.
 
     Raises:
-        ServiceError: The import cannot continue. The message reports the stored documents.
+        ServiceError: The import cannot continue. The message says how many documents are stored.
 
     """
     flow: StreamedBody = request.scope["flow"]
@@ -330,7 +361,7 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
 
 
 async def import_response(runtime: Runtime, model: type[BaseModel], tally: Tally, **more: object) -> Response:
-    """Answers an import. `more` are fields that the tally does not have."""
+    """Builds the answer to an import from the counts in `tally`. `more` adds further fields of the answer."""
     sequence = tally.sequence or await runtime.corpus.store.sequence()
     answer = collect_fields(model, tally, documents=tally.seen.distinct, **(more | {"sequence": sequence}))
     version = tally.version or runtime.active.generation.version
@@ -338,7 +369,7 @@ async def import_response(runtime: Runtime, model: type[BaseModel], tally: Tally
 
 
 async def body_pieces(request: Request) -> AsyncGenerator[bytes | None]:
-    """Yields the pieces of the body as they arrive, and None from time to time while none arrives."""
+    """Yields the pieces of the body as they arrive, and None after each IDLE_SECONDS without a piece."""
     stream = aiter(request.stream())
     while True:
         reading = asyncio.ensure_future(anext(stream, None))

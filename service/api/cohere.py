@@ -1,13 +1,13 @@
-"""Cohere's embeddings: prompts by `input_type`, and vectors in few bits.
+"""Route of the Cohere API: `/v2/embed`, with prompts by `input_type` and quantized vectors.
 
-    float    The vector.
-    base64   Its bytes, little-endian float32.
-    int8     Steps of limit/127 by the model's own calibration.
-    uint8    The values of int8 plus 128.
-    ubinary  One bit per component, 1 if it is above 0. Eight bits to a byte, the first one highest.
-    binary   The bytes of ubinary minus 128.
+    float    The vector as numbers.
+    base64   The vector as base64 of little-endian float32.
+    int8     The components in steps of limit/127. The model's calibration defines the limit.
+    uint8    The int8 values plus 128.
+    ubinary  One bit per component: 1 if the component is above 0. The highest bit comes first.
+    binary   The ubinary bytes minus 128.
 
-A dimension that is not a multiple of eight is padded with zero bits, as numpy.packbits does.
+If the dimension is not a multiple of eight, zero bits fill the last byte, as in numpy.packbits.
 """
 
 import uuid
@@ -54,7 +54,7 @@ class EmbedInput(BaseModel):
 
 
 class EmbedByTypeRequest(BaseModel):
-    """Cohere's fields. `texts`, or `inputs` of one text each."""
+    """A request with Cohere's fields. The texts are in `texts`, or in `inputs` with one text each."""
 
     model_config = example(
         {"texts": ["A first sentence."], "model": "simile", "embedding_types": ["float"]},
@@ -72,7 +72,7 @@ class EmbedByTypeRequest(BaseModel):
 
 
 class ByType(BaseModel):
-    """A vector for each text, under each requested type."""
+    """The answer's vectors, as one list for each requested type."""
 
     float_: list[list[float]] | None = Field(None, alias="float")
     int8: list[list[int]] | None = None
@@ -105,7 +105,7 @@ class EmbeddingsByType(BaseModel):
 
 @router.post("/v2/embed", **describe(Role.READ, EmbeddingsByType, raises=EMBEDS, headers=TIMED))
 async def embed_texts(request: Request, runtime: Service, body: EmbedByTypeRequest) -> Response:
-    """Vectors of texts, in each requested type."""
+    """Embed texts. The answer has one list of vectors for each requested type."""
     texts = parse_texts(
         _given(body), runtime.settings.max_inputs, "inputs" if body.texts is None else "texts"
     )
@@ -148,10 +148,11 @@ async def embed_texts(request: Request, runtime: Service, body: EmbedByTypeReque
 
 
 def _given(body: EmbedByTypeRequest) -> list[Any]:
-    """Returns the values to embed, before they are checked.
+    """Returns the values to embed. The caller checks that they are texts.
 
     Raises:
-        Validation: Images, not exactly one of `texts` and `inputs`, or an input of several parts.
+        Validation: The body has images, does not have exactly one of `texts` and `inputs`, or has an input
+            with several parts.
 
     """
     if body.images is not None:

@@ -1,11 +1,13 @@
-"""Collections: documents that are searched separately. The plain routes are those of the default collection.
+"""Collections: sets of documents that are searched separately.
 
-    /collections/{collection}/documents  /search  /feedback  /events      as the plain routes
+Routes without a collection use the default one.
+
+    /collections/{collection}/documents  /search  /feedback  /events      as the routes without a collection
     GET /collections   DELETE /collections/{collection}
 
-A collection exists from its first document until it is deleted. One model embeds all of them, and all change
-to the next model at the same moment. `GET /map` returns the map of a collection,
-which `python -m service map` makes.
+A collection exists from its first document until it is deleted. One model embeds all collections, and all
+collections change to another model version at the same moment. `GET /map` returns the map of a collection,
+which `python -m service map` computes.
 """
 
 import asyncio
@@ -55,10 +57,11 @@ class Dropped(BaseModel):
 
 
 def get_collection(request: Request, given: str | None = None) -> str:
-    """Returns the collection that a parameter gave, or else the one that the path names.
+    """Returns the name of a request's collection: `given`, otherwise the name in the path, otherwise
+    `default`.
 
     Raises:
-        Validation: No collection can have such a name.
+        Validation: The name is not a valid name of a collection.
 
     """
     name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION) if given is None else given
@@ -71,10 +74,10 @@ def get_collection(request: Request, given: str | None = None) -> str:
 
 
 async def existing(request: Request, runtime: Runtime, given: str | None = None) -> str:
-    """Returns the collection as `get_collection`, for a route that only reads.
+    """Returns the name of a request's collection after checking that the collection exists.
 
     Raises:
-        Validation: No collection can have such a name.
+        Validation: The name is not a valid name of a collection.
         NotFound: The collection does not exist.
 
     """
@@ -87,7 +90,7 @@ async def existing(request: Request, runtime: Runtime, given: str | None = None)
 
 
 def in_collections(plain: APIRouter) -> APIRouter:
-    """Returns the routes of `plain` for any collection."""
+    """Returns copies of the routes in `plain`, with paths below `/collections/{collection}`."""
     scoped = APIRouter(prefix=f"/collections/{{{PARAMETER}}}", route_class=RoleRoute)
     for route in plain.routes:
         assert isinstance(route, APIRoute)  # noqa: S101  all of ours are
@@ -107,7 +110,7 @@ def in_collections(plain: APIRouter) -> APIRouter:
 
 @router.get("", **describe(Role.READ, CollectionsOut, raises=[Storage]))
 async def list_collections(request: Request, runtime: Service) -> Response:
-    """Every collection, and its number of documents."""
+    """List every collection, with the number of documents."""
     check_parameters(request)
     found = await runtime.corpus.store.collections()
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
@@ -117,10 +120,12 @@ async def list_collections(request: Request, runtime: Service) -> Response:
     f"/{{{PARAMETER}}}", **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED])
 )
 async def delete_collection(request: Request, runtime: Service) -> Response:
-    """Delete a collection with its documents, judgments, events and maps. The default one stays, empty.
+    """Delete a collection with all documents, judgments, events and maps.
 
-    The deletion has steps, as `DELETE /documents` has. Documents that are written during the deletion stay,
-    and the collection then stays as well.
+    The default collection is only emptied.
+
+    The deletion runs in steps, as `DELETE /documents` does. Documents that are written during the deletion
+    stay, and then the collection also stays.
     """
     check_parameters(request)
     name = await existing(request, runtime)
@@ -131,7 +136,10 @@ async def delete_collection(request: Request, runtime: Service) -> Response:
 
 
 def _delete_maps(maps: Path, collection: str) -> None:
-    """Deletes the map files of every version, because they contain ids, words and values of the documents."""
+    """Deletes the maps of a collection for every version.
+
+    Maps must not outlive a collection, because they contain ids, words and values of documents.
+    """
     for file in maps.glob(f"*/{collection}.json"):
         file.unlink(missing_ok=True)
 
@@ -170,10 +178,10 @@ class Map(BaseModel):
 
 
 class WholeFile(FileResponse):
-    """Sends the whole file always, because a part of it is not JSON."""
+    """File response that ignores Range headers, because a part of a JSON file is not valid JSON."""
 
     def __init__(self, path: Path) -> None:
-        headers = {"accept-ranges": "none", "cache-control": "no-cache"}  # a new map may replace it
+        headers = {"accept-ranges": "none", "cache-control": "no-cache"}  # A new map may replace the file.
         super().__init__(path, headers=headers, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -185,9 +193,11 @@ class WholeFile(FileResponse):
 async def read_map_of_the_documents(
     request: Request, runtime: Service, params: Annotated[MapParameters, Query()]
 ) -> Response:
-    """The positions of a collection's documents in the plane when the map was made.
+    """Return the map of a collection: a point in the plane for each document.
 
-    A map belongs to a version. It does not show later documents, and it still shows deleted ones.
+    A map belongs to one model version, and shows the documents as they were when the map was computed.
+    Without `version`, the answer is the map of the active version, or of another version if the active one
+    has no map.
     """
     collection = await existing(request, runtime)
     maps = runtime.settings.maps_dir

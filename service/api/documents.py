@@ -1,4 +1,4 @@
-"""Storing, reading and deleting documents."""
+"""Routes that store, read, list, count and delete documents."""
 
 import re
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ from service.store.values import Document, Record
 
 
 class AnyText(PathConvertor):
-    """The rest of a path with its slashes and line breaks, because an id may contain any character."""
+    """Path convertor for document ids. It matches every character, including slashes and line breaks."""
 
     regex = r"[\s\S]+"
 
@@ -66,7 +66,7 @@ register_url_convertor("anything", AnyText())
 router = APIRouter(prefix="/documents", route_class=RoleRoute, tags=["documents"])
 
 SMALL_CHARACTERS = 512
-MAX_DEPTH = 32  # of metadata
+MAX_DEPTH = 32  # levels of nested metadata
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NULL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -145,9 +145,9 @@ _UPSERTS = describe(
 
 @router.post("", **_UPSERTS)
 async def store_documents(request: Request, runtime: Service) -> Response:
-    """Store documents. After the answer 200 they are on disk, and the next search finds them.
+    """Store documents. After the answer 200 the documents are on disk, and the next search finds them.
 
-    NDJSON may have any number of documents. Lines that fail are reported, and the others are stored.
+    An NDJSON body may have any number of documents. Lines that fail are reported, and the others are stored.
     """
     limit_kb = runtime.settings.max_metadata_kb
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:
@@ -164,9 +164,9 @@ async def store_documents(request: Request, runtime: Service) -> Response:
 
 
 async def _documents(request: Request, settings: Settings) -> tuple[list[Document], bool]:
-    """Returns the documents of a JSON body, and whether all came with an id.
+    """Returns the documents of a JSON body, and whether every document was sent with an id.
 
-    Only texts and metadata as JSON outlive this call, because parsed metadata take up to 25 times as much
+    The returned documents hold metadata as JSON text, because parsed metadata take up to 25 times as much
     memory.
     """
     documents, every_id, slices = [], True, Slices()
@@ -181,7 +181,7 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
 
 
 def build_document(value: object, max_metadata_kb: int, name: str = "") -> Document:
-    """Returns `value`, parsed JSON, as a document. Error messages begin its fields with `name`.
+    """Builds a document from a parsed JSON value. Error messages put `name` before the names of fields.
 
     Raises:
         Empty: The text is empty.
@@ -203,21 +203,24 @@ def build_document(value: object, max_metadata_kb: int, name: str = "") -> Docum
 
 
 def _copied(text: str) -> str:
-    """Returns a copy of a short text that was parsed.
+    """Returns a copy of `text`, if the text is short.
 
-    The original shares memory blocks with other small objects of the parsed body, and Python's allocator
-    frees whole blocks of a megabyte. Without copies, the ids of 240 documents kept 250 MiB of their parsed
-    metadata allocated.
+    A short string that a JSON parser created shares memory blocks with other small objects of the parsed
+    body. Python's allocator frees only whole blocks of a megabyte. Without copies, the ids of 240 documents
+    kept 250 MiB of parsed metadata allocated.
     """
     return text if len(text) > SMALL_CHARACTERS else text.encode().decode()
 
 
 @router.get("", **describe(Role.READ, Page, raises=[Overloaded, Storage]))
 async def list_documents(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
-    """Documents in id order after the id `after`. `next` is the `after` of the following page.
+    """List documents in the order of their ids, after the id `after`.
 
-    With `id`, the answer has the document with exactly this id, if it exists. This also reaches a document
-    with the id `count`, whose path returns the number of documents.
+    Send `next` as `after` to get the next page.
+
+    With `id`, the answer contains only the document with exactly this id, or no document. A document whose id
+    is `count` can be read only in this way, because the path `/documents/count` returns the number of
+    documents.
     """
     if params.id is not None and len(params.model_fields_set) > 1:
         raise Validation("id names one document; after, limit and filter are for listing. Leave them out.")
@@ -241,9 +244,9 @@ async def list_documents(request: Request, runtime: Service, params: Annotated[L
 async def count_documents(
     request: Request, runtime: Service, params: Annotated[Filtered, Query()]
 ) -> Response:
-    """Number of matching documents, or of all documents without a filter.
+    """Count the documents that match the filter, or all documents if no filter is given.
 
-    `GET /documents?id=count` reads a document with the id `count`.
+    To read a document whose id is `count`, send `GET /documents?id=count`.
     """
     where = parse_where(runtime, params.filter)
     collection = await existing(request, runtime)
@@ -254,7 +257,7 @@ async def count_documents(
 
 @router.get("/{id:anything}", **describe(Role.READ, DocumentOut, raises=[NotFound, Storage]))
 async def read_document(request: Request, runtime: Service, id: str) -> Response:
-    """A document, by its percent-encoded id."""
+    """Read a document by its percent-encoded id."""
     check_parameters(request)
     collection = await existing(request, runtime)
     document = await runtime.corpus.store.document(id, collection)
@@ -267,11 +270,12 @@ async def read_document(request: Request, runtime: Service, id: str) -> Response
     "", **describe(Role.WRITE, DeletedSome, raises=[Storage], parameters=[FILTER_WITH_A_CONDITION])
 )
 async def delete_documents_by_filter(request: Request, runtime: Service) -> Response:
-    """Delete every document that matches the filter now.
+    """Delete the documents that match the filter at the time of the request.
 
-    The deletion has steps, oldest documents first, with other writes between them. Each step is on disk
-    before the next. Documents that are stored or changed during the deletion stay. After another answer than
-    200, or a crash, some documents are deleted. Send the request again to delete the rest.
+    Documents are deleted in steps, oldest first, and other writes may run between the steps. Each step is on
+    disk before the next one begins. Documents that are stored or changed during the deletion stay. If the
+    answer is not 200, or if the service crashes, only some documents are deleted. Send the request again to
+    delete the rest.
     """
     params = read_query(request, Filtered)
     where = parse_where(runtime, params.filter)
@@ -286,7 +290,7 @@ async def delete_documents_by_filter(request: Request, runtime: Service) -> Resp
 
 @router.delete("/{id:anything}", **describe(Role.WRITE, Deleted, raises=[Storage]))
 async def delete_document(request: Request, runtime: Service, id: str) -> Response:
-    """Delete one document. If no document has the id, `deleted` is 0."""
+    """Delete one document. If no document has this id, `deleted` is 0."""
     check_parameters(request)
     collection = await existing(request, runtime)
     deleted, sequence = await runtime.corpus.store.delete_one(id, collection)
@@ -302,14 +306,19 @@ def _as_json(record: Record) -> Iterator[bytes]:
 
 
 def check_metadata(metadata: dict[str, Any], name: str, limit_kb: int) -> str:
-    """Returns `metadata` as the JSON to store. Errors begin with `name`.
+    """Validates metadata and returns them as the JSON text to store.
 
     Each check is one pass in C over at most `SIMILE_MAX_METADATA_KB`. Python code does not visit the values,
-    because a body may hold millions.
+    because a body may hold millions of them.
+
+    Args:
+        metadata: The parsed metadata.
+        name: Name of the field. Error messages begin with it.
+        limit_kb: Maximum size in KiB.
 
     Raises:
-        Validation: Larger than `limit_kb` KiB, nested too deep, or with a name or a text that no filter could
-            match.
+        Validation: The metadata are larger than `limit_kb`, are nested too deep, or contain a name or a text
+            that no filter could match.
 
     """
     try:
@@ -323,7 +332,7 @@ def check_metadata(metadata: dict[str, Any], name: str, limit_kb: int) -> str:
         )
     if json.count(b"{") + json.count(b"[") > MAX_DEPTH and _depth(json) > MAX_DEPTH:
         raise _too_deep(name)
-    if b"\\u0000" in json and _NULL.search(json):  # SQLite's JSON functions would end there.
+    if b"\\u0000" in json and _NULL.search(json):  # SQLite's JSON functions would end the text at U+0000.
         raise Validation(f"{name} holds a null character, which no filter could match. Leave it out.")
     if (found := find_unreachable(json)) is not None:
         place, field = found
@@ -340,7 +349,7 @@ def _too_deep(name: str) -> Validation:
 
 
 def _depth(json: bytes) -> int:
-    """Returns how many objects and arrays surround the innermost value."""
+    """Returns the nesting depth of JSON: the largest number of objects and arrays around one value."""
     # `[` and `{` differ by one bit, and so do `]` and `}`.
     codes = np.frombuffer(_STRING.sub(b"", json), np.uint8) | 0x20
     steps = (codes == ord("{")).astype(np.int32) - (codes == ord("}"))

@@ -1,6 +1,6 @@
 """Embeds the inputs of the TEI, OpenAI and Cohere routes. Start reading at `embed`.
 
-A route parses its own fields into a `Plan` and writes the `Embedded` in its own form.
+Each route parses its fields into a `Plan`, and builds its answer from the resulting `Embedded`.
 """
 
 import base64
@@ -26,19 +26,19 @@ Rows = list[str] | list[list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Inputs to embed, and the options of the request.
+    """The inputs of a request, and the options for embedding them.
 
     Args:
         rows: Texts, or rows of token ids, as sent.
         model: The `model` of the body.
-        field: The body's field that holds the rows. Errors of OpenAI's routes name it.
+        field: Name of the body's field that holds the rows, for errors of OpenAI's routes.
         prepare: Returns the rows with the model's prompt. Raises Validation if the model does not support the
             request.
-        truncate: Cut rows that are too long, instead of rejecting them.
-        left: Cut at the beginning.
-        normalize: Scale vectors to length 1.
-        dimensions: Components of each vector to keep. None: all.
-        dimensions_field: The body's field that holds `dimensions`.
+        truncate: Whether to truncate rows that are too long. Otherwise they are rejected.
+        left: Whether to remove tokens at the beginning of a long row, instead of at the end.
+        normalize: Whether to scale vectors to length 1.
+        dimensions: Number of components of each vector to return. None means all.
+        dimensions_field: Name of the body's field that holds `dimensions`.
 
     """
 
@@ -55,7 +55,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The vectors of a plan, shape (rows, dimensions), the model's manifest, tokens computed, and headers."""
+    """The result of embedding the inputs of a `Plan`.
+
+    Attributes:
+        vectors: Vectors, shape (rows, dimensions).
+        manifest: Manifest of the model that computed the vectors.
+        tokens: Number of tokens computed.
+        headers: Headers of the answer.
+
+    """
 
     vectors: Vectors
     manifest: Manifest
@@ -70,7 +78,7 @@ async def embed(request: Request, runtime: Runtime, plan: Plan) -> Embedded:
         NotFound: The request names an unknown version.
         Conflict: The request names a version that is not loaded.
         Validation: The model does not support the request.
-        ServiceError: As `Batcher.embed`.
+        ServiceError: The batcher rejects the inputs, or the model fails.
 
     """
     with runtime.active.borrow(pinned(request, plan.model, runtime)) as generation:
@@ -96,7 +104,7 @@ def parse_inputs(inputs: object, settings: Settings, name: str = "inputs") -> Ro
     """Returns `inputs` as a list of texts or a list of rows of token ids.
 
     Raises:
-        Empty: There is no input, or one is empty. The message names the index of an empty input.
+        Empty: The list is empty, or an input is empty. The message names the index of an empty input.
         Validation: The inputs are neither texts nor token ids, are mixed, or exceed a limit.
 
     """
@@ -111,21 +119,21 @@ def parse_inputs(inputs: object, settings: Settings, name: str = "inputs") -> Ro
 def parse_token_rows(
     ids: object, limit: int, name: str, kinds: str, *, max_ids: int, setting: str
 ) -> list[list[int]]:
-    """Returns a field's rows of token ids. A plain list of ids becomes a single row.
+    """Parses a field that holds rows of token ids. A list of ids becomes a single row.
 
-    Rows are counted before their ids are checked.
+    The number of rows is checked before their ids.
 
     Args:
-        ids: The field's value: a list of ids, or a list of rows.
+        ids: The value of the field: a list of ids, or a list of rows.
         limit: Maximum number of rows.
-        name: The field.
+        name: Name of the field.
         kinds: The kinds of values that the field may hold, for the error message.
         max_ids: Maximum number of ids in all rows.
-        setting: The setting that limits the ids, for the error message.
+        setting: Name of the setting that limits the ids, for the error message.
 
     Raises:
-        Empty: There is no row, or one is empty. The message names the index of an empty row.
-        Validation: The value is something else, or exceeds a limit.
+        Empty: The field has no row, or a row is empty. The message names the index of an empty row.
+        Validation: The value is neither ids nor rows of ids, or exceeds a limit.
 
     """
     if not isinstance(ids, list):
@@ -148,7 +156,13 @@ def parse_token_rows(
 
 
 def parse_texts(texts: Sequence[object], limit: int, name: str) -> list[str]:
-    """Returns `texts`. Raises Empty or Validation unless each is a string with a visible character."""
+    """Returns `texts` after checking each value.
+
+    Raises:
+        Empty: The list is empty, or a text has no visible character.
+        Validation: A value is not a string, or the list has more than `limit` entries.
+
+    """
     check_count(texts, limit, name)
     checked: list[str] = []
     for at, text in enumerate(texts):
@@ -171,7 +185,12 @@ def check_count(values: Sequence[object], limit: int, name: str) -> None:
 
 
 def get_prompt(name: str | None, manifest: Manifest) -> str:
-    """Returns the prompt that the model publishes under `name`. None: its default prompt."""
+    """Returns the prompt that the manifest lists under `name`. If `name` is None, returns the default prompt.
+
+    Raises:
+        Validation: The manifest has no prompt of this name.
+
+    """
     if name is None:
         return manifest.default_prompt
     if name not in manifest.prompts:
@@ -181,8 +200,11 @@ def get_prompt(name: str | None, manifest: Manifest) -> str:
 
 
 def with_prompt(rows: Rows, manifest: Manifest, name: str | None = None) -> Rows:
-    """Returns `rows` with the prompt that the model publishes under `name`. Token ids take no default
-    prompt.
+    """Returns the rows with a prompt before each text. Rows of token ids never get the default prompt.
+
+    Raises:
+        Validation: `name` is unknown, or is given for rows of token ids.
+
     """
     prompt = get_prompt(name, manifest)
     texts = [row for row in rows if isinstance(row, str)]
@@ -194,9 +216,10 @@ def with_prompt(rows: Rows, manifest: Manifest, name: str | None = None) -> Rows
 
 
 def pinned(request: Request, model: str | None, runtime: Runtime) -> str | None:
-    """Returns the version that must answer. None: the active version.
+    """Returns the version that must answer a request, or None for the active version.
 
-    The header must name a version. A `model` that does not look like one is ignored, as TEI does.
+    The header `x-model-version` names the version. Otherwise `model` does, if the value looks like a version.
+    Other values of `model` are ignored, as in TEI.
 
     Raises:
         NotFound: `model` looks like a version, and no such version exists.
@@ -215,7 +238,10 @@ def pinned(request: Request, model: str | None, runtime: Runtime) -> str | None:
 
 
 def shorten(vectors: Vectors, dimensions: int | None, *, normalize: bool) -> Vectors:
-    """Returns the first `dimensions` components of each vector. `normalize` scales the result to length 1."""
+    """Returns the first `dimensions` components of each vector.
+
+    If `normalize` is True, shortened vectors are scaled to length 1.
+    """
     if dimensions is None:
         return vectors
     cut = np.ascontiguousarray(vectors[:, :dimensions])
@@ -223,21 +249,29 @@ def shorten(vectors: Vectors, dimensions: int | None, *, normalize: bool) -> Vec
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Returns `vectors`, shape (n, d), scaled to length 1. A zero vector stays zero."""
+    """Scales vectors to length 1, shape (n, d). A zero vector stays zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return scaled
 
 
 def in_base64(vectors: Vectors) -> list[str]:
-    """Returns each vector's bytes, little-endian float32, as base64."""
+    """Encodes each vector as base64 of little-endian float32."""
     rows = vectors.astype("<f4", copy=False)
     return [base64.b64encode(row.tobytes()).decode() for row in rows]
 
 
 def check_dimensions(dimensions: int | None, full: int, name: str = "dimensions") -> None:
-    """Raises Validation unless `dimensions` is between 1 and the model's own. Called before texts are
-    embedded.
+    """Rejects an invalid number of dimensions. Call this before texts are embedded.
+
+    Args:
+        dimensions: Requested length of the vectors. None means the full length.
+        full: Length of the model's vectors.
+        name: Name of the field, for the error message.
+
+    Raises:
+        Validation: `dimensions` is less than 1 or more than `full`.
+
     """
     if dimensions is not None and not 1 <= dimensions <= full:
         raise Validation(f"{name} must be between 1 and {full}, not {dimensions}.", param=name)
@@ -246,13 +280,13 @@ def check_dimensions(dimensions: int | None, full: int, name: str = "dimensions"
 def inference_headers(
     version: str, answer: Answer, inputs: Sequence[Sized], started: float
 ) -> dict[str, str]:
-    """Returns the headers of an answer: version, times in whole milliseconds, and counts, with TEI's names.
+    """Returns headers with the version, times in whole milliseconds, and counts. TEI uses the same names.
 
     Args:
-        version: The version that made `answer`.
-        answer: From the batcher.
+        version: The version that computed `answer`.
+        answer: The batcher's answer.
         inputs: The texts or rows of token ids, as sent.
-        started: time.perf_counter() when the request reached its route.
+        started: time.perf_counter() when the request reached the route.
 
     """
     timing = answer.timing

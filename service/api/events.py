@@ -1,4 +1,4 @@
-"""Events of searches, such as clicks. The service stores them, and a retraining learns from them."""
+"""Routes for events, such as clicks on search hits. Retraining learns from the stored events."""
 
 import re
 import time
@@ -52,7 +52,7 @@ from service.store.values import MAX_SHOWN, Event, EventLimits
 
 router = APIRouter(prefix="/events", route_class=RoleRoute, tags=["events"])
 
-MAX_AHEAD_SECONDS = 300  # A client's clock may be ahead by so much.
+MAX_AHEAD_SECONDS = 300  # A client's clock may be ahead by this time.
 MAX_SHOWN_SENT = 100  # If more than MAX_SHOWN ids are sent, those around the hit are stored.
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
@@ -91,7 +91,7 @@ class EventsIn(BaseModel):
 
 
 class EventsRequest(RootModel[Annotated[dict[str, Any], ShownAs(EventIn | EventsIn)]]):
-    """An event, or a list of them as `events`."""
+    """A single event, or a list of events in the field `events`."""
 
     model_config = example(
         {"search_id": "made-up", "query": "money back", "id": "refund", "type": "click", "shown": ["refund"]}
@@ -134,18 +134,23 @@ class EventsPage(BaseModel):
 async def store_events(
     request: Request, runtime: Service, body: Annotated[EventsRequest, STORED]
 ) -> Response:
-    """Store one event or a list of events. After the answer 200 they are on disk.
+    """Store one event or a list of events. After the answer 200 the events are on disk.
 
-    An event that is sent again changes nothing. A malformed event rejects the whole request. Of a list, an
-    event that cannot be stored for another reason is listed in `refused`, and the others are stored. The
-    reasons are: its document is deleted, its search is not remembered and it has no `query`, its `at` is in
-    the future, before 1970 or too long ago, or a limit is reached. Sent without a list, such an event is the
-    error of the request: 404 or 409, or 422 for an `at` in the future or before 1970, and for U+0000 in the
-    query of its search.
+    An event that is sent again changes nothing. A malformed event rejects the whole request. If an event of a
+    list cannot be stored for another reason, `refused` lists it, and the others are stored. The reasons are:
 
-    A long list is stored in steps, with the writes of other keys between them. An error of the service (503,
-    504, 507) reports the number of events that were handled before it. Send all events again. The answer is
-    429 if a key has too many pending events.
+    - The document is deleted.
+    - The search is not remembered, and the event has no `query`.
+    - `at` is in the future, before 1970 or too long ago.
+    - The query of the search contains U+0000.
+    - A limit is reached.
+
+    An event that is sent without a list is answered with the error itself. This is 422 for an `at` in the
+    future or before 1970 and for U+0000 in the query, otherwise 404 or 409.
+
+    A long list is stored in steps, and writes of other keys may run between the steps. An error of the
+    service (503, 504, 507) reports how many events were handled before the error. Then send all events again.
+    The answer is 429 if a key has too many pending events.
     """
     settings, searches = runtime.settings, runtime.searches
     given = await parse_each(body.root, "events", EventsIn, settings.max_inputs, _parse_event)
@@ -182,9 +187,9 @@ async def store_events(
 
 @router.get("", **describe(Role.READ, EventsPage, raises=SELECTS))
 async def list_events(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
-    """Events in the order of their arrival, after the event number `after`.
+    """List events in the order of their arrival, after the event number `after`.
 
-    `next` is the `after` of the following page.
+    Send `next` as `after` to get the next page.
     """
     read = runtime.corpus.store.list_events
 
@@ -196,7 +201,7 @@ async def list_events(request: Request, runtime: Service, params: Annotated[List
 
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
 async def count_events(request: Request, runtime: Service, params: Annotated[Selected, Query()]) -> Response:
-    """Number of all listed events."""
+    """Count the listed events, on all pages together."""
     selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_events(selection)})
 
@@ -207,17 +212,24 @@ async def delete_events(
 ) -> Response:
     """Delete the events of a query, a document's id, a key, a user, or a combination of these.
 
-    A key of role write may delete its own events, which `key` selects. If the selection contains events of
-    another key, the answer is 403 and all events stay. A key of role admin may delete any events. The
-    deletion has steps, with other writes between them. After an error some events are deleted. Send the
-    request again to delete the rest. Events that arrive during the deletion stay.
+    A key of role write may delete only events that were sent with the same key. To select these events, send
+    the name of the key as `key`. If the selection contains events of another key, the answer is 403, and
+    nothing is deleted. A key of role admin may delete any events. Events are deleted in steps, and other
+    writes may run between the steps. After an error, only some events are deleted. Send the request again to
+    delete the rest. Events that arrive during the deletion stay.
     """
     selection = await to_forget(request, runtime, params)
     return await forget(request, "delete-events", selection, runtime.corpus.store.forget_events)
 
 
 def _parse_event(value: object, name: str) -> EventIn:
-    """Parses an event. Raises Validation or Empty if it is malformed."""
+    """Parses an event.
+
+    Raises:
+        Validation: The event is malformed.
+        Empty: The query is empty.
+
+    """
     event = validated(EventIn, value, name)
     field = f"{name}.".removeprefix(".")
     if event.query is not None and (not event.query or event.query.isspace()):
@@ -235,12 +247,12 @@ def _parse_event(value: object, name: str) -> EventIn:
 def _completed(
     event: EventIn, runtime: Runtime, searches: RecentSearches, collection: str, sender: Sender, now: float
 ) -> Event:
-    """Returns the event with its missing fields filled in.
+    """Builds the event to store: takes missing fields from the search that the event names, and adds the key.
 
     Raises:
-        NotFound: Its search is not remembered.
-        Conflict: It is older than events are kept.
-        Validation: Its time is in the future or before 1970, or its search's query cannot be stored.
+        NotFound: The event has no query, and the search is not remembered.
+        Conflict: The event is older than SIMILE_EVENTS_DAYS.
+        Validation: The time of the event is in the future or before 1970, or the query contains U+0000.
 
     """
     search = searches.get(event.search_id)
@@ -288,7 +300,10 @@ def _completed(
 
 
 def _placed(event: EventIn, query: str, search: SearchShown | None) -> tuple[tuple[str, ...], int | None]:
-    """Returns at most MAX_SHOWN of the shown ids, including the document's, and the document's position."""
+    """Returns the document ids that were shown, and the position of the event's document among all hits.
+
+    At most MAX_SHOWN ids are returned, including the id of the event's document if it was shown.
+    """
     shown: Sequence[str] = event.shown or ()
     offset = 0
     if event.shown is None and search is not None and search.query == query:

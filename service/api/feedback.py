@@ -1,4 +1,4 @@
-"""Judgments of hits by users. The service stores them, and a retraining learns from them."""
+"""Routes for judgments: users say whether a hit is relevant. Retraining learns from the stored judgments."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -61,7 +61,7 @@ class JudgmentsIn(BaseModel):
 
 
 class FeedbackRequest(RootModel[Annotated[dict[str, Any], ShownAs(JudgmentIn | JudgmentsIn)]]):
-    """A judgment, or a list of judgments as `feedback`."""
+    """A single judgment, or a list of judgments in the field `feedback`."""
 
     model_config = example({"query": "how do I get my money back", "id": "refund", "relevant": True})
 
@@ -97,14 +97,16 @@ class FeedbackPage(BaseModel):
 async def store_judgments(
     request: Request, runtime: Service, body: Annotated[FeedbackRequest, STORED]
 ) -> Response:
-    """Store one judgment or a list of judgments. After the answer 200 they are on disk.
+    """Store one judgment or a list of judgments. After the answer 200 the judgments are on disk.
 
-    A judgment is stored under the name of the key that sent it. It replaces the key's earlier judgment of the
-    same query and document, regardless of the visitors. A judgment of a missing document is 404, because a
-    retraining could not learn from it. The document may have been deleted since the search. If a key exceeds
-    a limit, in total, for one query or for one document, the answer is 409 and nothing is stored. Of a list,
-    `refused` names the malformed judgments and those of missing documents, and the others are stored. If all
-    are rejected, the answer is the first error.
+    A judgment is stored under the name of the key that sent it. A new judgment replaces the key's earlier
+    judgment of the same query and document, even from another visitor. A judgment of a missing document is
+    answered with 404, because retraining could not learn from it. The document may have been deleted since
+    the search.
+
+    The answer is 409, and nothing is stored, if a key exceeds a limit: in total, for one query, or for one
+    document. If only some judgments of a list are malformed or name missing documents, `refused` lists them,
+    and the others are stored. If all of them are rejected, the answer is the first error.
     """
     sender, settings = get_sender(request), runtime.settings
     parse = partial(_judgment, visitors=runtime.visitors, sender=sender)
@@ -129,7 +131,22 @@ async def store_judgments(
 
 
 def _judgment(value: object, name: str, visitors: Visitors, sender: Sender) -> Judgment | ServiceError:
-    """Parses a judgment. For a malformed judgment of a list, which has a `name`, returns the error."""
+    """Parses a judgment.
+
+    Args:
+        value: The parsed JSON.
+        name: Name of the judgment in a list, for error messages. Empty if the body is a single judgment.
+        visitors: Hashes the id of the user.
+        sender: The API key of the request.
+
+    Returns:
+        The judgment. If a judgment of a list is malformed, the error.
+
+    Raises:
+        Empty: A single judgment has an empty query.
+        Validation: A single judgment is malformed.
+
+    """
     try:
         given = validated(JudgmentIn, value, name)
         if not given.query or given.query.isspace():
@@ -147,10 +164,10 @@ def _judgment(value: object, name: str, visitors: Visitors, sender: Sender) -> J
 
 @router.get("", **describe(Role.READ, FeedbackPage, raises=SELECTS))
 async def list_judgments(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
-    """Judgments in the order of their arrival, after the judgment number `after`.
+    """List judgments in the order of their arrival, after the judgment number `after`.
 
-    `next` is the `after` of the following page. Judgments of deleted documents are not listed. If a document
-    is stored under the same id again, they are listed again under their old numbers.
+    Send `next` as `after` to get the next page. Judgments of deleted documents are not listed. If a document
+    is stored again under the same id, its judgments are listed again with their old numbers.
     """
     read = runtime.corpus.store.judgements
     return await list_rows(request, runtime, params, "feedback", read, JudgmentOut)
@@ -160,7 +177,7 @@ async def list_judgments(request: Request, runtime: Service, params: Annotated[L
 async def count_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Number of all listed judgments."""
+    """Count the listed judgments, on all pages together."""
     selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_judgments(selection)})
 
@@ -176,7 +193,7 @@ class Summary(BaseModel):
 async def sum_up_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Counts of the listed judgments and of their queries."""
+    """Count the listed judgments, and the queries that they belong to."""
     selection = await build_selection(request, runtime, params)
     found = await runtime.corpus.store.sum_up_judgments(selection)
     return json_response(found._asdict())
@@ -188,10 +205,12 @@ async def delete_judgments(
 ) -> Response:
     """Delete the judgments of a query, a document's id, a key, a user, or a combination of these.
 
-    This includes judgments that are not listed. A key of role write may delete its own judgments, which `key`
-    selects. If the selection contains judgments of another key, the answer is 403 and all judgments stay. A
-    key of role admin may delete any judgments. The deletion has steps, with other writes between them. After
-    an error some judgments are deleted. Send the request again to delete the rest.
+    Judgments that are not listed, because their document is deleted, are deleted as well. A key of role write
+    may delete only judgments that were sent with the same key. To select these judgments, send the name of
+    the key as `key`. If the selection contains judgments of another key, the answer is 403, and nothing is
+    deleted. A key of role admin may delete any judgments. Judgments are deleted in steps, and other writes
+    may run between the steps. After an error, only some judgments are deleted. Send the request again to
+    delete the rest.
     """
     selection = await to_forget(request, runtime, params)
     return await forget(request, "delete-feedback", selection, runtime.corpus.store.forget_judgments)

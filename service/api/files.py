@@ -1,9 +1,9 @@
-"""Previews and imports of files. The page uploads through these routes.
+"""Routes that preview and import files. The web page uploads files through these routes.
 
-    POST /files/preview    The beginning of a file: its format, its columns, three rows.
-    POST /files            A whole file: its rows become documents.
+    POST /files/preview    Shows the format, the columns and three rows from the start of a file.
+    POST /files            Stores each row of a file as a document.
 
-The command `import` reads files with the same reader (service/files), before it sends NDJSON.
+The command `import` reads files with the same reader (service/files) and then sends NDJSON.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class FileNote(BaseModel):
 
 
 class FileImported(BaseModel):
-    """The answer to a file, also if rows failed."""
+    """The answer to an imported file, even if some rows failed."""
 
     summary: str
     rows: int = Field(description="Rows that were stored")
@@ -109,7 +109,7 @@ _RAW = {RAW_FILE: {"type": "string", "format": "binary"}}
 
 @router.post("/preview", **describe(Role.WRITE, PreviewOut, reads=_RAW))
 async def preview_a_file(request: Request, params: Annotated[PreviewQuery, Query()]) -> Response:
-    """Show how the beginning of a file is read, and guess the use of each column. Nothing is stored."""
+    """Show how the start of a file is read, and guess the purpose of each column. Nothing is stored."""
     _require_raw(request)
     content = bytearray()
     async for piece in request.stream():
@@ -138,9 +138,9 @@ _IMPORT = describe(
 async def store_the_rows_of_a_file(
     request: Request, runtime: Service, params: Annotated[FileQuery, Query()]
 ) -> Response:
-    """Store the rows of a file of any size as documents.
+    """Store each row of a file as a document. The file may have any size.
 
-    Rows that fail are reported with their lines, and the others are stored.
+    Rows that fail are reported with their line numbers, and the others are stored.
     """
     _require_raw(request)
     collection = get_collection(request)
@@ -155,10 +155,10 @@ async def store_the_rows_of_a_file(
 
 
 class _Upload:
-    """Reads a file and stores its rows.
+    """Reads an uploaded file and stores each row as a document.
 
     Raises:
-        BadFile: An option is wrong, or the file's name belongs to a binary format.
+        BadFile: An option is wrong, or the name of the file belongs to a binary format.
 
     """
 
@@ -176,10 +176,10 @@ class _Upload:
         self.notes: list[dict[str, Any]] = []
 
     async def run(self) -> Tally:
-        """Stores every row.
+        """Stores every row and returns the counts.
 
         Raises:
-            ServiceError: The import cannot continue. The message reports the stored documents.
+            ServiceError: The import cannot continue. The message says how many documents are stored.
 
         """
         async with aclosing(self._importing) as importing:
@@ -250,7 +250,12 @@ def _require_raw(request: Request) -> None:
 
 
 def _options(params: FileQuery, collection: str) -> Options:
-    """Returns the reader's options. Raises BadFile if an option is wrong."""
+    """Returns the options for the file reader.
+
+    Raises:
+        BadFile: An option is wrong.
+
+    """
     every = params.metadata == ALL
     metadata = None if every else params.metadata
     placed: Placed = "unsaid" if collection == DEFAULT_COLLECTION else "one"

@@ -1,4 +1,7 @@
-"""The service itself: `/info`, `/me`, `/examples`, and without a key `/health`, `/ready` and `/metrics`."""
+"""Routes about the service.
+
+`/info`, `/me` and `/examples` need an API key. `/health`, `/ready` and `/metrics` do not.
+"""
 
 import asyncio
 from importlib.metadata import version as package_version
@@ -42,11 +45,11 @@ class WorkersInfo(BaseModel):
 
 
 class CostInfo(BaseModel):
-    """Differences to the vectors of fp32, measured on texts that are the same for every model.
+    """How much the vectors of the current precision differ from those of fp32, measured on fixed texts.
 
-    The values of int8 come from the version's manifest, because publishing measures them. The values of bf16
-    and fp16 come from this process, which computes the golden texts, many of them unusual, when it opens a
-    version.
+    The texts are the same for every model. The values of int8 come from the version's manifest, because they
+    are measured when a version is published. The values of bf16 and fp16 are measured by this process when it
+    opens a version. It embeds the golden texts, many of which are unusual.
     """
 
     texts: int
@@ -58,7 +61,7 @@ class CostInfo(BaseModel):
 
 
 class QueryEncoderInfo(BaseModel):
-    """The student of a pair, and the differences of its vectors to those of the active model."""
+    """The smaller query encoder of a pair. The values compare its vectors with those of the active model."""
 
     version: str
     fingerprint: str
@@ -118,11 +121,14 @@ class Info(BaseModel):
 
 @router.get("/info", tags=["models"], **describe(Role.READ, Info))
 async def describe_service_and_model(runtime: Service) -> Response:
-    """The active model and its engine, with text-embeddings-inference's keys and our own.
+    """Describe the active model and its engine.
 
-    `index.kind` is `exact`, or `IVF,SQ8` for approximate search. `recall_at_10` is then the share of the ten
-    nearest documents that the latest `recall_queries` searches found, null until it is measured.
-    `index.device` searches the largest index: `cpu`, or a GPU such as `cuda:0`.
+    The answer has the fields of text-embeddings-inference, and more.
+
+    `index.kind` is `exact`, or `IVF,SQ8` for approximate search. For approximate search, `recall_at_10` is
+    the share of the ten nearest documents that the latest `recall_queries` searches found. It is null until
+    it is measured. `index.device` is the device that searches the largest index: `cpu`, or a GPU such as
+    `cuda:0`.
     """
     models_id = await asyncio.to_thread(runtime.store.id)  # Another service may renew it.
     with runtime.active.borrow() as generation:
@@ -197,7 +203,7 @@ class Caller(BaseModel):
 
 @router.get("/me", tags=["operation"], **describe(Role.READ, Caller))
 async def show_key(request: Request) -> Response:
-    """The name and the role of the key that was sent."""
+    """Return the name and the role of the API key that was sent."""
     check_parameters(request)
     account: Account | None = request.scope.get("account")
     name, role = (None, Role.ADMIN) if account is None else (account.key.name, account.key.role)
@@ -216,7 +222,10 @@ class Ready(BaseModel):
 
 @router.get("/health", tags=["operation"], **describe(None, Health))
 async def check_health(request: Request) -> Response:
-    """200 if a forward pass succeeded since the last failure and nothing hangs. Answers within a second."""
+    """Answer 200 if a forward pass succeeded after the last failure and no part of the service hangs.
+
+    The answer takes less than a second.
+    """
     runtime: Runtime = request.app.state.runtime
     illness = await runtime.health.ask()
     if illness is not None:
@@ -226,7 +235,10 @@ async def check_health(request: Request) -> Response:
 
 @router.get("/ready", tags=["operation"], **describe(None, Ready))
 async def check_readiness(request: Request) -> Response:
-    """200 while the service accepts work and its index is complete, else 503 with the reason and progress."""
+    """Answer 200 while the service accepts work and the index is complete.
+
+    Otherwise the answer is 503 with the reason and the progress.
+    """
     runtime: Runtime = request.app.state.runtime
     red = runtime.readiness.check()
     if red is not None:
@@ -236,7 +248,7 @@ async def check_readiness(request: Request) -> Response:
 
 @router.get("/metrics", tags=["operation"], **describe(None, also=["text/plain"]))
 async def read_metrics(request: Request) -> Response:
-    """Prometheus text; docs/METRICS.md lists the series."""
+    """Return metrics in Prometheus' text format. docs/METRICS.md lists them."""
     text = await asyncio.to_thread(request.app.state.runtime.scrape)  # off the event loop
     return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
@@ -253,6 +265,6 @@ class Examples(BaseModel):
 
 @router.get("/examples", tags=["documents"], **describe(Role.READ, Examples))
 async def read_example_texts(request: Request) -> Response:
-    """A few hundred short texts to try the search with. Each has `metadata.example = true`."""
+    """Return a few hundred short texts to try the search with. Each has `metadata.example = true`."""
     check_parameters(request)
     return json_response({"documents": await asyncio.to_thread(example_rows)})

@@ -1,4 +1,4 @@
-"""Lists and activates model versions, and serves the reports of the promotion gate."""
+"""Routes that list and activate model versions, and that return reports of the promotion gate."""
 
 import asyncio
 import re
@@ -86,21 +86,23 @@ class Requested(BaseModel):
 
 
 class Report(RootModel[dict[str, Any]]):
-    """The report that the gate wrote."""
+    """The report of the promotion gate about a version."""
 
 
 @router.get("/models", **describe(Role.READ, ModelsAnswer))
 async def list_versions_and_their_states(runtime: Service) -> Response:
-    """Every published version and its state. `done` and `total` count documents while a version is built.
+    """List every published version and its state.
+
+    `done` and `total` count documents while a version is built.
 
     `eta_seconds` estimates the rest of a build from its recent rate. It is null while the rate is unknown.
     `canary` compares the version's answers with those of the version that was active when it became ready. It
     has the number of queries and the mean share of common ids in the first ten hits, over all collections and
-    in each of the 20 collections with the lowest share. It is null if they were not compared.
-    `schedule` has the last and the next retraining, the schedule's `state` (running, waiting, stopped or
-    overdue) and the same as a sentence, `says`. It is null without a schedule. Its `progress` describes the
-    running retraining, which the schedule or an operator started: its activity (`doing`), `step` of `steps`,
-    the `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
+    in each of the 20 collections with the lowest share. It is null if they were not compared. `schedule` has
+    the last and the next retraining, the schedule's `state` (running, waiting, stopped or overdue) and the
+    same as a sentence (`says`). It is null without a schedule. Its `progress` describes the running
+    retraining, which the schedule or an operator started: its activity (`doing`), `step` of `steps`, the
+    `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
     """
     found = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states()
@@ -122,7 +124,7 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
 
 
 class _Found(NamedTuple):
-    """State of the models folder. `trouble` says why it cannot be read."""
+    """Contents of the models folder. If the folder cannot be read, `trouble` gives the reason."""
 
     manifests: list[Manifest]
     problems: dict[str, str]
@@ -159,7 +161,10 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the row of a version whose manifest is damaged or cannot be read. It may still be in memory."""
+    """Returns the list entry of a version whose manifest cannot be read.
+
+    The version may still be loaded in memory.
+    """
     absent = dict.fromkeys(("fingerprint", "query_encoder", "created", "parent", "gate"))
     state = dict(state or as_state("failed"))
     state["reason"] = state["reason"] or reason
@@ -168,7 +173,7 @@ def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, A
 
 @router.get("/models/{version}/report", **describe(Role.READ, Report, raises=[NotFound]))
 async def read_report(runtime: Service, version: str) -> Response:
-    """Measurements of a version by the promotion gate, and its verdict."""
+    """Return the promotion gate's measurements of a version, and the verdict."""
     content = await _of_report(runtime, version, REPORT)
     return Response(content, headers={"content-type": "application/json"})
 
@@ -178,9 +183,10 @@ async def read_report(runtime: Service, version: str) -> Response:
     **describe(Role.READ, raises=[NotFound], also=[kind.partition(";")[0] for kind in _PAGES.values()]),
 )
 async def read_report_page(runtime: Service, version: str, file: str) -> Response:
-    """The report as a document: `report.md` with its pictures, or everything in `report.html`.
+    """Return a file of the report.
 
-    `answers.jsonl` has both answers to each judged query.
+    `report.md` has separate pictures, and `report.html` has everything in one file. `answers.jsonl` contains
+    the answers of both versions to each judged query.
     """
     kind = _PAGES.get(PurePosixPath(file).suffix)
     if kind is None or not _FILE.fullmatch(file):
@@ -211,7 +217,11 @@ _REQUEST_ERRORS = (NotFound, Conflict, Storage)
     **describe(Role.ADMIN, Requested, statuses=(200, 202), raises=_REQUEST_ERRORS),
 )
 async def activate_version(request: Request, runtime: Service, version: str) -> Response:
-    """Request a version: 202, and `GET /models` shows the progress. For the active version: 200."""
+    """Request that a version becomes active.
+
+    The answer is 202, and `GET /models` shows the progress. If the version is already active, the answer is
+    200.
+    """
     served = version == runtime.active.generation.version
     # For the active version, a build of another version is dropped. The folder may name another version that
     # does not count yet (Controller.requested).
@@ -233,7 +243,7 @@ async def activate_version(request: Request, runtime: Service, version: str) -> 
     **describe(Role.ADMIN, Requested, statuses=[202], raises=_REQUEST_ERRORS),
 )
 async def go_back_to_the_previous_version(request: Request, runtime: Service) -> Response:
-    """Go back to the previous version. The service does not return to the current version by itself."""
+    """Return to the previous version. The service does not activate the current version again by itself."""
     back = await runtime.controller.previous()
     if back is None:
         raise Conflict("There is no version to go back to.")
@@ -261,11 +271,12 @@ class Kept(BaseModel):
 async def keep_version(
     request: Request, runtime: Service, version: str, params: Annotated[KeepParameters, Query()]
 ) -> Response:
-    """Load a version, so that the header `x-model-version` can name it: 200 if it is loaded, else 202.
+    """Load a version without activating it, so that requests can select it with the header `x-model-version`.
 
-    Missing vectors are embedded in the background, as before an activation, and the version takes as much
-    memory as an active version. One version is kept at a time: the latest that was requested here. It does
-    not become active, and a requested version replaces it.
+    The answer is 200 if the version is loaded, otherwise 202. Missing vectors are embedded in the background,
+    as before an activation. The version takes as much memory as an active version. Only one version is loaded
+    in this way: the latest one that was requested here. A version that is requested for activation replaces
+    it.
     """
     with _refusing(version):
         await asyncio.to_thread(lambda: read_manifest(runtime.store.folder(version)))
@@ -277,7 +288,14 @@ async def keep_version(
 
 @contextmanager
 def _refusing(version: str) -> Iterator[None]:
-    """Turns errors of the model store into answers."""
+    """Raises errors of the model store again as errors of the service.
+
+    Raises:
+        NotFound: The version does not exist.
+        Conflict: The version is damaged.
+        Storage: The models folder or the version cannot be read or written.
+
+    """
     try:
         yield
     except UnknownVersion as error:

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings and list of models."""
+"""Routes of the OpenAI API: `/v1/embeddings` and the list of models."""
 
 import asyncio
 from datetime import datetime
@@ -21,7 +21,7 @@ OWNER = "simile"
 
 
 class EmbeddingsRequest(BaseModel):
-    """OpenAI's fields, and `truncate`: null is the server's default, which is true."""
+    """A request with OpenAI's fields, and `truncate`. If `truncate` is null, long texts are truncated."""
 
     model_config = example({"input": ["A first sentence.", "A second one."], "model": "simile"})
     input: Inputs
@@ -68,7 +68,10 @@ _EMBEDS = describe(Role.READ, EmbeddingList, raises=EMBEDS, headers=TIMED)
 @router.post("/v1/embeddings", **_EMBEDS)
 @router.post("/embeddings", **_EMBEDS)
 async def embed_texts(request: Request, runtime: Service, body: EmbeddingsRequest) -> Response:
-    """A vector for each input, as numbers or base64 of little-endian float32; `usage` counts all tokens."""
+    """Embed texts.
+
+    Each vector is a list of numbers, or base64 of little-endian float32. `usage` counts all tokens.
+    """
     rows = parse_inputs(body.input, runtime.settings, "input")
     plan = Plan(
         rows=rows,

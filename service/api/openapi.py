@@ -1,8 +1,8 @@
-"""Builds `GET /openapi.json`, the description of every route, and serves `GET /docs`, its page.
+"""Builds `GET /openapi.json`, which describes every route, and serves `GET /docs`, a page that shows it.
 
-FastAPI describes the parameters that an endpoint declares. `describe` adds what a signature cannot say: the
-role, the answers and the errors. `build_document` puts both together. The types in between are fields that
-routes share. `make test-contract` compares the running service with the document.
+FastAPI describes the parameters that an endpoint declares. `describe` adds what a signature does not contain:
+the role, the answers and the errors. `build_document` combines both. The types between these functions are
+fields that several routes use. `make test-contract` compares the running service with the document.
 """
 
 import re
@@ -53,7 +53,10 @@ _REFERENCE = "#/components/schemas/{model}"
 
 
 class ShownAs:
-    """Describes a field as another type: the routes check it by hand, for a better message or less work."""
+    """Annotation that describes a field in the document as another type.
+
+    Routes check such fields themselves, for better error messages or less work.
+    """
 
     def __init__(self, type: Any) -> None:
         self._type = type
@@ -73,12 +76,18 @@ def _described(**schema: Any) -> Any:
 
 
 def example(body: dict[str, Any], **schema: Any) -> ConfigDict:
-    """Returns the configuration of a model with an example, which `/docs` sends."""
+    """Returns the configuration of a Pydantic model with an example body.
+
+    The page `/docs` sends this example.
+    """
     return ConfigDict(json_schema_extra={**schema, "examples": [body]})
 
 
 def exactly_one(**types: str) -> dict[str, Any]:
-    """Returns a JSON schema that requires exactly one of the fields. `types` has the type of each."""
+    """Returns a JSON schema that requires exactly one of several fields.
+
+    `types` maps each field to its JSON type.
+    """
     return {
         "oneOf": [
             {
@@ -163,13 +172,13 @@ class MetadataValue(
         | Annotated[dict[_InnerName, "MetadataValue"], _CLOSED]
     ]
 ):
-    """A value inside a document's metadata."""
+    """A value within the metadata of a document."""
 
 
 Metadata = Annotated[dict[str, Any], ShownAs(Annotated[dict[_Name, MetadataValue], _CLOSED])]
 
 _FIELD = r"[^$.\x00][^.\x00]*(\.[^.\x00]+){0,511}"
-# Of several types, each keyword binds one.
+# If a field has several types, each keyword applies to one of them.
 _SCALAR: dict[str, Any] = {
     "type": ["string", "number", "boolean", "null"],
     "pattern": _PATTERN,
@@ -194,7 +203,7 @@ _Filters = Annotated[list[Annotated["Filter", _described(**_NOT_EMPTY)]], Field(
 
 
 class Filter(BaseModel):
-    """Conditions that all hold: a value of a field, or operators on it."""
+    """A filter: conditions that must all hold. A condition is a field's value, or operators on the field."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -250,7 +259,7 @@ _IGNORED = {"x-ignored-fields": {"description": "Fields of the body that this ro
 
 
 class Refusal(BaseModel):
-    """The body of every failure on native and TEI routes."""
+    """The body of every error answer on native and TEI routes."""
 
     error: str
     error_type: str = Field(json_schema_extra={"enum": [*errors.error_types()]})
@@ -264,13 +273,13 @@ class OpenAIProblem(BaseModel):
 
 
 class OpenAIRefusal(BaseModel):
-    """The body of every failure under /v1."""
+    """The body of every error answer under `/v1`."""
 
     error: OpenAIProblem
 
 
 class CohereRefusal(BaseModel):
-    """The body of every failure under /v2."""
+    """The body of every error answer under `/v2`."""
 
     message: str
 
@@ -290,13 +299,13 @@ def describe(
     headers: Mapping[str, Any] | None = None,
     parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Returns keyword arguments of a route for the parts of the document that the signature does not contain.
+    """Returns keyword arguments for a route. They describe what the signature does not contain.
 
     Args:
-        role: The role that the route needs. None: no key.
-        answer: The model of JSON answers, or a union of models.
-        raises: Errors in addition to those of every route of this kind.
-        statuses: Statuses of the answers.
+        role: The role that the route needs. None means that no key is needed.
+        answer: The Pydantic model of JSON answers, or a union of models.
+        raises: Errors in addition to those that every route of this kind can raise.
+        statuses: Status codes of successful answers.
         also: Other media types of the answers.
         reads: Media types of bodies that the endpoint parses itself, each with a schema or a model.
         headers: Headers of the answers.
@@ -332,7 +341,7 @@ def _raw(kind: str) -> dict[str, str]:
 
 
 def build_document(app: FastAPI) -> dict[str, Any]:
-    """Returns the OpenAPI document. It is built by the first call."""
+    """Returns the OpenAPI document. The first call builds the document."""
     if app.openapi_schema is not None:
         return app.openapi_schema
     document = get_openapi(
@@ -353,14 +362,18 @@ def build_document(app: FastAPI) -> dict[str, Any]:
                 _add_refusals(operation, route, components["responses"])
                 if app.state.access is not None and route.role is not None:
                     operation["security"] = [{"key": []}]
-    if app.state.access is not None:  # so that `/docs` and generated clients send a key
+    if app.state.access is not None:  # `/docs` and generated clients then send a key.
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     app.openapi_schema = document
     return document
 
 
 def _correct_parameters(operation: dict[str, Any]) -> None:
-    """A query parameter is never null, may hold JSON, and cannot name what the path names."""
+    """Corrects the query parameters of an operation.
+
+    Removes null from their types, marks parameters that contain JSON, and removes parameters that are in the
+    path.
+    """
     kept = [each for each in operation.get("parameters", ()) if each["in"] == "path"]
     in_path = {each["name"] for each in kept}
     for each in operation.get("parameters", ()):
@@ -377,7 +390,7 @@ def _correct_parameters(operation: dict[str, Any]) -> None:
 
 
 def _add_refusals(operation: dict[str, Any], route: RoleRoute, shared: dict[str, Any]) -> None:
-    """Add the errors of a route. Equal ones are described once, in `shared`."""
+    """Adds the error answers of a route to an operation. Equal answers are stored once, in `shared`."""
     responses = operation["responses"]
     del responses["422"]
     kinds: set[type[ServiceError]] = {*_ANY, *(getattr(errors, name) for name in operation.pop(_RAISES))}

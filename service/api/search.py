@@ -1,4 +1,4 @@
-"""`GET /search?q=` and `POST /search`. Start reading at `_search`."""
+"""The routes `GET /search?q=` and `POST /search`. Start reading at `_search`."""
 
 import time
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class SearchParameters(Options):
 
 
 class SimilarTo(BaseModel):
-    """A query: a document to find similar ones to."""
+    """A query that names a stored document, to find similar documents."""
 
     model_config = ConfigDict(extra="forbid")
     id: Annotated[str, Field(min_length=1)]
@@ -138,7 +138,7 @@ _SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": 
 async def search_for_one_query(
     request: Request, runtime: Service, params: Annotated[SearchParameters, QueryParameters()]
 ) -> Response:
-    """The documents that answer one query best: give `q` or `id`."""
+    """Search with one query: a text (`q`) or the id of a stored document (`id`)."""
     query = parse_query(params.q, params.id)
     fields = None if params.fields is None else [field for field in params.fields.split(",") if field]
     plan = await _plan(request, runtime, params, [query], fields, passages=params.passages == "true")
@@ -147,7 +147,7 @@ async def search_for_one_query(
 
 @router.post("/search", **describe(Role.READ, SearchAnswers, **_SEARCHES))
 async def search_for_several_queries(request: Request, runtime: Service, body: SearchRequest) -> Response:
-    """The documents that answer each of several queries best: texts, vectors, or documents by their ids."""
+    """Search with several queries, which are texts, vectors, or ids of stored documents."""
     queries = parse_queries(body.queries, runtime.settings.max_inputs)
     # For vectors, `model` names the version that made them. Only the header chooses the version to search.
     model = None if queries[0].vector is not None else body.model
@@ -179,7 +179,15 @@ async def _plan(
 
 
 async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[str, Any]) -> Response:
-    """Runs a search and answers with its hits. `answer` has the first fields of the answer."""
+    """Runs a search and answers with the hits.
+
+    Args:
+        request: The request.
+        runtime: The service.
+        plan: The parsed search.
+        answer: Fields that the answer begins with. The function adds more fields.
+
+    """
     corpus, shown_ids = runtime.corpus, list[list[str]]()
 
     def write(found: Hits) -> list[bytes]:
@@ -226,7 +234,12 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
 
 
 def _check_work(settings: Settings, queries: int, search: Search) -> None:
-    """Raises Validation for more hits, or more candidates to rank, than one request may ask for."""
+    """Rejects a search with more hits, or more candidates to rank, than one request may ask for.
+
+    Raises:
+        Validation: The search exceeds SIMILE_MAX_HITS or SIMILE_MAX_CANDIDATES.
+
+    """
     hits, limit = queries * search.reach, settings.max_hits
     if hits > limit:
         raise Validation(

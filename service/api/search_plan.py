@@ -1,4 +1,7 @@
-"""Parses search requests: queries, filters, options, and the parts of a hit to show. Start at `Plan`."""
+"""Parses search requests: queries, filters, options, and the fields of a hit to return.
+
+Start reading at `Plan`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +31,7 @@ TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of o
 
 
 MAX_FIELDS = 100
-MAX_NAMES = 1024  # of all fields together, between their dots
+MAX_NAMES = 1024  # names between the dots of all fields together
 MAX_CHARACTERS = 65_536  # of all fields together
 METADATA = "metadata"
 
@@ -38,13 +41,13 @@ _END = None  # stands below the last name of a field
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The parts of a hit to show, in addition to its id and its score."""
+    """Selection of the fields that each hit contains, in addition to the id and the score."""
 
     columns: tuple[Column, ...] = COLUMNS
     fields: _Tree | None = None  # fields of the metadata, None for all
 
     def of(self, hit: Hit) -> list[bytes]:
-        """Returns a hit as parts of JSON. Runs on the reading thread."""
+        """Returns a hit as parts of JSON. Runs on the store's reading thread."""
         pause()
         head = {"id": hit.document.id, "score": hit.score}
         parts = [orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]]
@@ -75,9 +78,14 @@ def _tree(fields: Iterable[str]) -> _Tree:
 
 
 def _chosen(metadata: dict[str, Any], fields: _Tree) -> dict[str, Any]:
-    """Returns the values of fields (store/filters/grammar.py), inside the objects and arrays around them.
+    """Returns the selected metadata fields, within the objects and arrays that contain them.
 
-    Visits each name once, regardless of the number of fields.
+    Each name in the metadata is visited once, regardless of the number of selected fields.
+
+    Args:
+        metadata: The metadata of a document.
+        fields: Tree of the selected names. store/filters/grammar.py defines how names with dots are split.
+
     """
     chosen: dict[str, Any] = {}
     for name, value in metadata.items():
@@ -100,7 +108,9 @@ def _below(fields: _Tree, name: str) -> _Tree | None:
 
 
 def parse_fields(fields: Sequence[str] | None) -> Shown:
-    """Parses `title`, `text`, `metadata`, or `metadata.NAME`, with dots as in filters. None means all parts.
+    """Parses the names of fields to return. None selects all fields.
+
+    A name is `title`, `text`, `metadata`, or `metadata.NAME`. NAME may contain dots, as in filters.
 
     Raises:
         Validation: A field is unknown, or the fields are too many or too long.
@@ -135,7 +145,12 @@ def parse_fields(fields: Sequence[str] | None) -> Shown:
 
 
 def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
-    """Returns a filter as SQL, or None without a filter."""
+    """Parses a filter into a SQL condition. Returns None if there is no filter.
+
+    Raises:
+        Validation: The filter is invalid.
+
+    """
     if filter is None:
         return None
     try:
@@ -146,7 +161,7 @@ def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
 
 
 async def find_warnings(runtime: Runtime, filter: object, collection: str) -> dict[str, list[str]]:
-    """Returns the `warnings` of an answer without a match for `filter`, if any."""
+    """Returns the field `warnings` for an answer without hits, if the filter may contain a mistake."""
     parsed = parse_filter(filter) if isinstance(filter, str) else filter
     if not isinstance(parsed, dict) or not parsed:
         return {}
@@ -155,7 +170,7 @@ async def find_warnings(runtime: Runtime, filter: object, collection: str) -> di
 
 
 class Options(BaseModel):
-    """Options that `GET /search` and `POST /search` share."""
+    """The search options that `GET /search` and `POST /search` share."""
 
     k: int = Field(10, ge=1, le=MAX_K)
     offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Hits to leave out before the first")
@@ -171,19 +186,19 @@ class Options(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A search, before a version answers it.
+    """A parsed search request. `search` completes it with the defaults of a model version.
 
     Args:
-        queries: Texts, vectors, or documents to find similar ones to.
-        options: The options as sent. The version's learned defaults replace missing ones.
-        passages: Compare with passages, not only with the head of each document.
+        queries: Texts, vectors, or ids of stored documents.
+        options: The options as sent. Learned defaults of the version replace missing options.
+        passages: Whether to compare queries with all passages, or only with the head of each document.
         filter: The filter as sent.
         where: The parsed filter.
-        shown: The parts of a hit to show.
+        shown: The fields of a hit to return.
         collection: The collection to search.
-        version: The version that must answer. None: the active version.
-        several: The answer has a list of hits for each query. Otherwise it has the hits of the only query.
-        vectors_version: The version that made the vectors among the queries.
+        version: The version that must answer. None means the active version.
+        several: Whether the answer has one list of hits per query, or only the hits of a single query.
+        vectors_version: The version that computed the vectors in `queries`.
 
     """
 
@@ -199,7 +214,7 @@ class Plan:
     vectors_version: str | None = None
 
     def search(self, settings: Settings, generation: Generation) -> Search:
-        """Returns the search of this plan by a generation.
+        """Returns the search to run on `generation`.
 
         Raises:
             Validation: The options contradict each other or do not fit the queries.
@@ -237,9 +252,10 @@ class Plan:
         )
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:
-        """Returns the mode of a request that names none: the operator's, else the learned mode, else dense.
+        """Returns the mode of a search whose request does not name a mode.
 
-        If that mode does not support the request, the mode is also dense.
+        This is the mode of the settings, otherwise the learned mode, otherwise dense. If that mode does not
+        support the other options of the request, the mode is dense.
         """
         mode = settings.search_mode or (learned.mode if learned else "dense")
         of_vectors = self.options.prompt_name is not None or not self.passages
@@ -248,7 +264,7 @@ class Plan:
 
 
 def parse_query(q: str | None, id: str | None) -> Query:
-    """Returns the query of `GET /search`: a text, or a document by its id."""
+    """Returns the query of `GET /search`, which is a text or the id of a stored document."""
     if (q is None) == (id is None):
         raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
     if id is None:
@@ -259,11 +275,13 @@ def parse_query(q: str | None, id: str | None) -> Query:
 
 
 def parse_queries(given: Sequence[Any], limit: int) -> list[Query]:
-    """Returns texts, vectors or `{"id": …}`, all of one kind. `embed_queries` checks the vectors.
+    """Parses queries of one kind: texts, vectors, or objects `{"id": …}`.
+
+    `embed_queries` checks the vectors later.
 
     Raises:
-        Empty: No query, or an empty one.
-        Validation: A mixture, something else, or too many.
+        Empty: The list of queries is empty, or a query is empty.
+        Validation: The queries are of different kinds, of an unknown kind, or too many.
 
     """
     check_count(given, limit, "queries")
@@ -275,10 +293,11 @@ def parse_queries(given: Sequence[Any], limit: int) -> list[Query]:
 
 
 def check_characters(queries: Sequence[Query], limit: int) -> None:
-    """Rejects long queries before anything is computed for them.
+    """Rejects queries that are too long, before anything is computed for them.
 
     Raises:
-        Validation: A query has more than `limit` characters, or all together have `TOGETHER` times as many.
+        Validation: A query has more than `limit` characters, or all queries together have more than
+            `TOGETHER` times `limit`.
 
     """
     for at, query in enumerate(queries):
@@ -310,15 +329,18 @@ def given_id(id: str, name: str) -> str:
 async def embed_queries(
     runtime: Runtime, generation: Generation, mode: Mode, plan: Plan
 ) -> tuple[list[Query], Answer, dict[str, Any]]:
-    """Returns the queries with the vectors that the mode needs, the batcher's answer, and fields of the
-    answer.
+    """Embeds text queries if the mode needs vectors.
 
-    The query encoder of a pair has learned the search prompt only. The encoder of documents therefore encodes
-    queries with another prompt.
+    The query encoder of a pair was trained only with the search prompt. With any other prompt, the document
+    encoder embeds the queries.
+
+    Returns:
+        The queries with vectors, the batcher's answer, and fields to add to the HTTP answer.
 
     Raises:
-        Validation: A vector cannot be compared or has no `model`, or a prompt is unknown.
-        Conflict: The vectors are of another version than the answering version.
+        Validation: A vector cannot be compared, the request has vectors but no `model`, or a prompt is
+            unknown.
+        Conflict: Another version than the answering one computed the vectors.
 
     """
     queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
@@ -339,11 +361,11 @@ async def embed_queries(
 
 
 def parse_vectors(queries: list[Any], model: str | None, generation: Generation) -> NDArray[np.float32]:
-    """Returns vector queries, shape (n, dimension), scaled to length 1.
+    """Returns the query vectors scaled to length 1, shape (n, dimension).
 
     Raises:
-        Validation: No model is named, or a vector has a wrong length, is not finite, or is zero.
-        Conflict: Another version made them.
+        Validation: The request has no `model`, or a vector has the wrong length, is not finite, or is zero.
+        Conflict: Another version than that of `generation` computed the vectors.
 
     """
     if model is None:

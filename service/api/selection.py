@@ -1,4 +1,4 @@
-"""Shared parts of `/feedback` and `/events`: parsing lists, and selecting rows to list, count or delete."""
+"""Functions that `/feedback` and `/events` share: they parse, list, count and delete rows."""
 
 import threading
 from collections import Counter
@@ -30,7 +30,7 @@ TRUSTED = "True if a retraining may learn from it: its key was trusted, and is n
 
 
 class Sender(NamedTuple):
-    """The name of a request's key, and whether a retraining learns from it."""
+    """The API key of a request: its name, and whether retraining may learn from rows sent with the key."""
 
     key: str
     trusted: bool
@@ -66,14 +66,15 @@ class Forgotten(BaseModel):
 async def parse_each(
     body: dict[str, Any], name: str, many: type[BaseModel], limit: int, parse: Callable[[object, str], T]
 ) -> list[T]:
-    """Parses a body that is one row, or a list of rows in the field `name`.
+    """Parses a body that is either one row, or an object with a list of rows in the field `name`.
 
     Args:
         body: The parsed JSON.
-        name: The field of the list.
-        many: The model of a body with a list.
+        name: The field that holds the list.
+        many: The Pydantic model of a body with a list.
         limit: Maximum number of rows.
-        parse: Parses a row, given its name for errors. The name is empty for a body that is one row.
+        parse: Parses one row. The second argument is the row's name for error messages, which is empty if the
+            body is a single row.
 
     """
     if name not in body:
@@ -88,24 +89,24 @@ async def parse_each(
 
 
 def get_sender(request: Request) -> Sender:
-    """Returns the sender of a request. A service without keys trusts all clients."""
+    """Returns the sender of a request. Without API keys, every sender is trusted."""
     account = request.scope.get("account")
     return Sender(NO_KEY, True) if account is None else Sender(account.key.name, account.key.trusted)
 
 
 def trusted_now(request: Request, row: Event | Judgment) -> bool:
-    """Returns whether a retraining may learn from a row.
+    """Returns whether retraining may learn from a stored row.
 
-    The key of the row must have been trusted when the row was stored, and must not be marked untrusted now.
-    So marking a key untrusted also covers its old rows. Removing a key changes nothing, and a new key with an
-    old name makes no untrusted row trusted.
+    Two conditions must hold: the row's key was trusted when the row was stored, and no key of this name is
+    marked untrusted now. Marking a key untrusted therefore also excludes old rows. Removing a key from the
+    keys file changes nothing. Adding a key with an old name does not make untrusted rows trusted.
     """
     access = request.app.state.access
     return row.trusted and (access is None or access.trusts(row.key))
 
 
 async def build_selection(request: Request, runtime: Runtime, params: Selected) -> Selection:
-    """Returns the rows that query parameters select.
+    """Returns the selection of rows that the query parameters describe.
 
     Raises:
         Empty: A parameter is empty.
@@ -134,16 +135,20 @@ async def list_rows(
     model: type[BaseModel],
     **computed: Callable[[Any], object],
 ) -> Response:
-    """Answers with a page of rows, under `name`. Raises as `build_selection`.
+    """Answers with one page of rows.
 
     Args:
         request: The request.
         runtime: The service.
-        params: The rows to list.
-        name: The answer's field for the rows.
+        params: Query parameters that select the rows and the page.
+        name: The field of the answer that holds the rows.
         read: Reads a page of rows from the store.
-        model: The fields of a row.
-        computed: Computes fields of a row.
+        model: The Pydantic model of a row. Only the fields of this model are sent.
+        computed: Functions that compute a field from a row, by the name of the field.
+
+    Raises:
+        Empty: A parameter is empty.
+        NotFound: The collection does not exist.
 
     """
     selection = await build_selection(request, runtime, params)
@@ -163,7 +168,14 @@ async def list_rows(
 
 
 async def to_forget(request: Request, runtime: Runtime, params: Forgetting) -> Selection:
-    """Returns the rows to delete. Raises as `build_selection`, and Validation if no parameter is given."""
+    """Returns the selection of rows to delete.
+
+    Raises:
+        Validation: The request does not name a query, an id, a key or a user.
+        Empty: A parameter is empty.
+        NotFound: The collection does not exist.
+
+    """
     selection = await build_selection(request, runtime, params)
     if selection == Selection(selection.collection):
         route = request.url.path.rpartition("/")[2]
@@ -176,11 +188,17 @@ async def to_forget(request: Request, runtime: Runtime, params: Forgetting) -> S
 async def forget(
     request: Request, action: str, selection: Selection, work: Callable[..., Awaitable[Mapping[str, int]]]
 ) -> Response:
-    """Deletes rows by `work` of the store, and writes a line of the audit log for each key whose rows were
-    deleted.
+    """Deletes the selected rows, and writes one audit line for each key whose rows were deleted.
 
-    Keys without the role admin may delete only their own rows. The lines are also written if the work fails
-    or is cancelled after some steps.
+    A key without the role admin may delete only rows that it sent itself. If the deletion fails or is
+    cancelled, the audit lines of the completed steps are still written.
+
+    Args:
+        request: The request.
+        action: Name of the action in the audit log.
+        selection: The rows to delete.
+        work: The store's function that deletes the rows.
+
     """
     deleted: Counter[str] = Counter()
     ended, lock = False, threading.Lock()

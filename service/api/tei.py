@@ -1,7 +1,7 @@
-"""Embedding, similarity, and tokens, with text-embeddings-inference's field names.
+"""Routes with the field names of text-embeddings-inference (TEI): embeddings, similarity and tokens.
 
-`/tokenize` and `/decode` cut no text, so only settings bound their work. Two threads of their own do it in
-steps, and stop when the request ends.
+`/tokenize` and `/decode` do not truncate texts, so only settings bound the work of a request. A pool of two
+threads does this work in steps, and stops when the request ends.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ Direction = Annotated[
 
 
 class Parameters(BaseModel):
-    """Options: the cut of a text that is too long, and the prompt before it."""
+    """Options of a request: how a long text is truncated, and which prompt is put before each text."""
 
     truncate: bool | None = Field(None, strict=True)  # null: the server's default, which is true
     truncation_direction: Direction = "Right"
@@ -104,7 +104,10 @@ _Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
 
 
 class SimilarityRequest(BaseModel):
-    """Either one sentence against others (TEI), or `pairs`."""
+    """A request for cosines.
+
+    `inputs` compares one sentence with others, as in TEI. `pairs` compares two texts each.
+    """
 
     model_config = example(
         {"pairs": [["How old are you?", "What is your age?"]]}, **exactly_one(inputs="object", pairs="array")
@@ -116,7 +119,7 @@ class SimilarityRequest(BaseModel):
 
 
 class RootRequest(EmbedRequest):
-    """A request as for /embed; when `inputs` is an object, as for /similarity."""
+    """A request to `/`: the fields of `/embed`, or those of `/similarity` if `inputs` is an object."""
 
     inputs: Annotated[Any, ShownAs(Text | Texts | TokenIds | TokenRows | SimilarityInputs)]
 
@@ -126,16 +129,19 @@ class Embeddings(RootModel[list[list[float]]]):
 
 
 class Similarities(RootModel[list[float]]):
-    """A cosine for each sentence, or pair."""
+    """A cosine for each sentence, or for each pair."""
 
 
 class RootAnswer(RootModel[list[list[float]] | list[float]]):
-    """The answer of /embed or /similarity."""
+    """The answer of `/embed` or of `/similarity`."""
 
 
 @router.post("/embed", **describe(Role.READ, Embeddings, **_EMBEDS))
 async def embed_texts(request: Request, runtime: Service, body: EmbedRequest) -> Response:
-    """Vectors, always a list of lists; for `Accept: application/octet-stream` raw little-endian float32."""
+    """Embed texts. The answer is a list of vectors.
+
+    With `Accept: application/octet-stream` the answer is raw little-endian float32 values.
+    """
     options = _options(body)
 
     rows = parse_inputs(body.inputs, runtime.settings)
@@ -164,7 +170,7 @@ async def embed_texts(request: Request, runtime: Service, body: EmbedRequest) ->
 
 @router.post("/similarity", **describe(Role.READ, Similarities, **_INFERS))
 async def compare_texts(request: Request, runtime: Service, body: SimilarityRequest) -> Response:
-    """Cosine of one sentence with each of others, or of each pair."""
+    """Compute cosines, between one sentence and each of several others, or between the texts of each pair."""
     left, right = _sides(body, runtime.settings.max_inputs)
     options = body.parameters or Parameters()
     rows = [*left, *right]
@@ -183,7 +189,10 @@ async def compare_texts(request: Request, runtime: Service, body: SimilarityRequ
 
 @router.post("/", **describe(Role.READ, RootAnswer, **_EMBEDS))
 async def embed_or_compare_texts(request: Request, runtime: Service, body: RootRequest) -> Response:
-    """Embedding as huggingface_hub asks for it: as `/embed`; when `inputs` is an object, as `/similarity`."""
+    """Embed texts as `/embed` does, or compare them as `/similarity` does if `inputs` is an object.
+
+    huggingface_hub sends its requests to this route.
+    """
     if not isinstance(body.inputs, dict):
         return await embed_texts(request, runtime, body)
     inputs = validated(SimilarityInputs, body.inputs, "inputs")
@@ -192,7 +201,7 @@ async def embed_or_compare_texts(request: Request, runtime: Service, body: RootR
 
 
 def _options(body: EmbedRequest) -> EmbedParameters:
-    """Returns the options of a body, those in its `parameters` included."""
+    """Returns the options of the body, completed with options from the body's `parameters`."""
     inner = body.parameters
     if inner is None:
         return body
@@ -201,7 +210,10 @@ def _options(body: EmbedRequest) -> EmbedParameters:
 
 
 def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
-    """Returns the left texts (one, or as many as right ones) and the right texts."""
+    """Returns two lists of texts to compare.
+
+    The first list has one text, or as many texts as the second list.
+    """
     if (body.inputs is None) == (body.pairs is None):
         raise Validation(
             "Send either inputs (source_sentence and sentences) or pairs, not both and not neither."
@@ -215,7 +227,7 @@ def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
     for at, pair in enumerate(pairs):
         if not isinstance(pair, list) or len(pair) != 2:
             raise Validation(f"pairs[{at}] must be a list of two texts.")
-    # A pair is two inputs, so half of the limit.
+    # A pair counts as two inputs.
     texts = parse_texts([text for pair in pairs for text in pair], limit, "pairs, as a flat list,")
     return texts[::2], texts[1::2]
 
@@ -253,7 +265,10 @@ class DecodedTexts(RootModel[list[str]]):
 
 @router.post("/tokenize", **describe(Role.READ, Tokens, **_SAYS))
 async def split_texts_into_tokens(request: Request, runtime: Service, body: TokenizeRequest) -> Response:
-    """The tokens of each text, none cut; `start` and `stop` count characters, and are null on specials."""
+    """Tokenize texts without truncation.
+
+    `start` and `stop` count characters, and are null for special tokens.
+    """
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if not isinstance(inputs, list):
         raise Validation("inputs must be a text, or a list of texts.")
@@ -275,7 +290,7 @@ async def split_texts_into_tokens(request: Request, runtime: Service, body: Toke
 
 @router.post("/decode", **describe(Role.READ, DecodedTexts, **_SAYS))
 async def turn_token_ids_into_texts(request: Request, runtime: Service, body: DecodeRequest) -> Response:
-    """The text of each row of ids, if the tokenizer can reconstruct it."""
+    """Decode rows of token ids. The answer has one text for each row, if the tokenizer can reconstruct it."""
     settings = runtime.settings
 
     def work(encoder: Encoder) -> Steps:
@@ -287,7 +302,10 @@ async def turn_token_ids_into_texts(request: Request, runtime: Service, body: De
 async def _answer_in_steps(
     request: Request, runtime: Runtime, model: str | None, work: Callable[[Encoder], Steps]
 ) -> Response:
-    """Answers with the result of `work`, which stops at its next step when the request ends."""
+    """Runs `work` on another thread and answers with the result.
+
+    If the request ends early, the work stops at the next step.
+    """
     left = threading.Event()
     with runtime.active.borrow(pinned(request, model, runtime)) as generation:
         steps = work(generation.encoder)

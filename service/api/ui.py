@@ -1,7 +1,7 @@
-"""`GET /ui/`: the web page, which is the files of service/ui/. `GET /` redirects browsers to it.
+"""`GET /ui/`: the web page, whose files are in service/ui/. `GET /` redirects browsers to the page.
 
-The page is a client like any other. It uses the routes of the API with the key that its user enters, so its
-own files need no key.
+The page uses only the routes of the API. Users enter an API key in the page, so the files of the page need no
+key.
 """
 
 import hashlib
@@ -42,7 +42,10 @@ class Root(BaseModel):
 
 
 def _read() -> dict[str, tuple[bytes, dict[str, str]]]:
-    """Returns the content and headers of every file by its path below `/ui/`. The page has the empty path."""
+    """Returns the content and the headers of each file, by path below `/ui/`.
+
+    The page itself has the empty path.
+    """
     found = {}
     for path in FOLDER.rglob("*"):
         if path.suffix in _KINDS:
@@ -64,7 +67,7 @@ _files = _read()
 
 @router.get("/", **describe(None, Root, statuses=(200, 307), also=["text/html"]))
 async def find_the_page(request: Request) -> Response:
-    """The name, the version and the entrances of the service; a browser is led to the page (307)."""
+    """Name and version of the service, and links to its pages. Browsers are redirected to the page (307)."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("ui/")
     links = {"ui": "/ui/", "docs": "/docs", "openapi": "/openapi.json"}
@@ -73,7 +76,11 @@ async def find_the_page(request: Request) -> Response:
 
 @router.get("/ui", include_in_schema=False, **describe(None, also=["text/html"]))
 async def redirect_to_the_page() -> Response:
-    """Redirects, because the page's files have addresses relative to `/ui/`, also below a proxy's path."""
+    """Redirect `/ui` to `/ui/`.
+
+    The page loads its files by addresses relative to `/ui/`, which also work if a proxy adds a prefix to the
+    path.
+    """
     return RedirectResponse("ui/")
 
 

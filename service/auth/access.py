@@ -1,8 +1,8 @@
-"""Checks the API key, role and rate limits of a request. Start reading at `Access.admit`.
+"""Checks the API key, the role and the rate limits of a request. Start reading at `Access.admit`.
 
-Access is checked before the body is read (http/routing.py). The tokens of a request are known only when its
-answer begins, so they are charged then (http/middleware.py). A key may go into debt by its running requests,
-and is then rejected until the debt is refilled.
+Access is checked before the body is read (http/routing.py). The number of tokens is known only when the
+answer begins, so tokens are charged then (http/middleware.py). Requests that are already running can
+therefore push a key beyond its limit. The key is then rejected until the bucket is refilled.
 
 `Visitors` hashes the ids of the people who search and click.
 """
@@ -27,7 +27,7 @@ _CHARACTERS = 32  # hexadecimal: 128 bits
 
 
 class Account:
-    """A key with its rate limits and usage counters."""
+    """An API key with its rate limits and usage counters."""
 
     def __init__(self, key: Key, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -37,7 +37,7 @@ class Account:
         self.update(key)
 
     def update(self, key: Key) -> None:
-        """Applies a line of the keys file. Usage so far still counts."""
+        """Applies a changed line of the keys file. Earlier usage still counts."""
         self.key = key
         self.allows = key.role.allows
         settings = self._settings
@@ -50,10 +50,10 @@ class Account:
                 bucket.resize(limit)
 
     def spend(self) -> None:
-        """Counts one request.
+        """Counts one request of the key.
 
         Raises:
-            RateLimited: The requests or tokens of this minute are used up.
+            RateLimited: The key has used its requests or tokens for this minute.
 
         """
         for bucket, need, unit in ((self._requests, 1, "requests"), (self._tokens, 0, "tokens")):
@@ -75,7 +75,7 @@ class Account:
 
 
 class Access:
-    """The accounts of the keys file, which is read again after changes."""
+    """The accounts of all keys in the keys file. The file is read again after it changes."""
 
     def __init__(self, file: Path, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -92,7 +92,7 @@ class Access:
             self._accounts[key.name] = account
 
     def identify(self, scope: Scope) -> Account:
-        """Returns the account of the request's key.
+        """Returns the account of the API key in a request's headers.
 
         Raises:
             Unauthorized: The key is missing or unknown.
@@ -115,17 +115,17 @@ class Access:
         return found
 
     def trusts(self, name: str) -> bool:
-        """Returns whether the named key is trusted. Keys that are not in the file are trusted."""
+        """Returns whether the key named `name` is trusted. Keys that are not in the file count as trusted."""
         account = self._accounts.get(name)
         return account is None or account.key.trusted
 
     def admit(self, scope: Scope, needed: Role) -> None:
-        """Checks the key of a request, stores its account in `scope`, and counts the request.
+        """Checks the API key of a request, stores the account in `scope`, and counts the request.
 
         Raises:
             Unauthorized: The key is missing or unknown.
-            Forbidden: The role does not allow this.
-            RateLimited: The requests or tokens of this minute are used up.
+            Forbidden: The role of the key is not sufficient.
+            RateLimited: The key has used its requests or tokens for this minute.
 
         """
         account = self.identify(scope)
@@ -142,7 +142,7 @@ def _unauthorized(message: str) -> Unauthorized:
 
 
 class Bucket:
-    """A bucket of at most `per_minute` units, refilled evenly. 0 means no limit."""
+    """Token bucket that holds at most `per_minute` units and refills evenly. 0 means no limit."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -151,20 +151,20 @@ class Bucket:
         self.per_minute = per_minute
 
     def resize(self, per_minute: int) -> None:
-        """Changes the limit. A debt stays, and a bucket that had no limit starts full."""
+        """Changes the limit. A debt remains, and a bucket that had no limit becomes full."""
         self._fill()
         self._level = min(self._level, float(per_minute)) if self.per_minute else float(per_minute)
         self.per_minute = per_minute
 
     def wait(self, need: float) -> float:
-        """Returns the seconds until `need` units are available."""
+        """Returns the number of seconds until `need` units are available."""
         if not self.per_minute:
             return 0.0
         self._fill()
         return max(0.0, need - self._level) * SECONDS / self.per_minute
 
     def take(self, units: float) -> None:
-        """Takes `units`, and goes into debt if they are more than available."""
+        """Removes units from the bucket. The level may become negative, which is a debt."""
         self._level -= units
 
     def _fill(self) -> None:
@@ -179,7 +179,7 @@ class Visitors:
         self._secret = secret.encode()
 
     def hashed(self, user: str | None) -> str:
-        """Returns the visitor's hash, or an empty string without an id."""
+        """Returns a keyed hash of a visitor's id, or an empty string if no id was sent."""
         if user is None:
             return ""
         return hmac.new(self._secret, user.encode(), hashlib.sha256).hexdigest()[:_CHARACTERS]

@@ -1,11 +1,12 @@
-"""Reads the keys file, and reads it again when it changes. Start reading at `KeysFile`.
+"""Reads the keys file, at the start and after each change. Start reading at `KeysFile`.
 
     name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust]]]
 
-One key per line. Empty lines and lines that begin with # are ignored. A missing limit means the setting, 0
-means no limit. `trust` is `trusted` (the default) or `untrusted`: whether a retraining learns from the
-events and judgments of the key. The file contains only hashes. Errors name the line and never quote it, so
-a key that was written there by mistake does not reach a log.
+Each line describes one key. Empty lines and lines that begin with # are ignored. If a limit is missing, the
+setting applies. The limit 0 means no limit. `trust` is `trusted` (the default) or `untrusted`, and says
+whether retraining learns from the events and judgments of the key. The file contains only hashes of keys.
+Error messages give the number of a line and never quote the line, because a line may contain a key by
+mistake.
 """
 
 import logging
@@ -30,7 +31,7 @@ TRUSTED, UNTRUSTED = "trusted", "untrusted"
 
 
 class Role(StrEnum):
-    """The right that a route needs. Each role includes the one before it."""
+    """The right that a route needs. Each role also has the rights of the roles before it."""
 
     READ = "read"
     WRITE = "write"
@@ -44,7 +45,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A line of the file. A limit of None means the setting, 0 means no limit."""
+    """An API key, as described by a line of the keys file.
+
+    If a limit is None, the setting applies. 0 means no limit.
+    """
 
     name: str
     role: Role
@@ -55,14 +59,15 @@ class Key:
 
 
 class KeysError(ValueError):
-    """The keys file cannot be used. The message says why and never quotes a line."""
+    """Raised if the keys file cannot be used. The message says why, and never quotes a line."""
 
 
 def parse(text: str, *, may_be_empty: bool = False) -> list[Key]:
     """Parses the text of a keys file.
 
     Raises:
-        KeysError: A line is invalid, a name or a hash comes twice, or the file has no key.
+        KeysError: A line is invalid, two lines have the same name or hash, or the file has no key although
+            `may_be_empty` is False.
 
     """
     keys: list[Key] = []
@@ -110,7 +115,7 @@ def _key(line: str) -> Key:
 
 
 def read_keys(file: Path) -> list[Key]:
-    """Reads the keys of `file`.
+    """Reads and parses the keys file.
 
     Raises:
         KeysError: The file cannot be read, or a line is invalid.
@@ -133,7 +138,7 @@ def read_keys(file: Path) -> list[Key]:
 
 
 def _state(file: Path) -> tuple[int, ...] | None:
-    """Returns values that change whenever the file changes, or None if it is missing."""
+    """Returns a tuple that differs after every change of the file, or None if the file is missing."""
     try:
         found = file.stat()
     except OSError:
@@ -142,10 +147,10 @@ def _state(file: Path) -> tuple[int, ...] | None:
 
 
 class KeysFile:
-    """The keys of the last successful read of the file.
+    """The keys file. `keys` contains the keys of the last successful read.
 
     Raises:
-        KeysError: The file cannot be read.
+        KeysError: The first read fails.
 
     """
 
@@ -156,9 +161,10 @@ class KeysFile:
         self.keys = read_keys(file)
 
     def changed(self) -> bool:
-        """Reads the file if it changed, at most once a second, and returns whether `keys` changed.
+        """Reads the file again if it has changed. Returns whether `keys` changed.
 
-        If the file is invalid, the old keys stay and one error is logged.
+        The file is checked at most every LOOK_SECONDS. If the file is invalid, the old keys stay in use, and
+        an error is logged once.
         """
         now = time.monotonic()
         if now < self._look_at:

@@ -1,1 +1,1 @@
-"""Commands of `python -m service`."""
+"""Modules for the commands of `python -m service`."""

@@ -1,7 +1,8 @@
-"""`python -m service check`: the settings and what would run (`report`), or the stored data (`check_data`).
+"""`python -m service check`: shows the settings and what would run, or checks the stored data.
 
-`check --data` works while a service runs, and changes nothing. It lists problems, with advice, and notes,
-which need no action. For a database it checks the documents' checksums and the names in their metadata.
+Start reading at `report` and `check_data`. `check --data` can run while a service runs, and changes nothing.
+It lists problems with advice, and notes that need no action. In a PostgreSQL database it checks the
+documents' checksums and the names in their metadata.
 """
 
 import os
@@ -34,10 +35,10 @@ _EXPORT = "Export the documents and import them into a new directory; please rep
 
 
 def require_usable(settings: Settings) -> None:
-    """Rejects settings that name something unusable.
+    """Checks the files and the fields that the settings name.
 
     Raises:
-        StartupError: The keys file, the canary file, the certificate or a declared field is wrong.
+        StartupError: The keys file, the canary file, the TLS certificate or an indexed field cannot be used.
 
     """
     files = (
@@ -58,7 +59,9 @@ def require_usable(settings: Settings) -> None:
 
 
 def report(settings: Settings) -> str:
-    """Returns each setting with its value and source, and what would run. Starts and writes nothing.
+    """Lists each setting with its value and its source, and describes what would run.
+
+    Starts nothing and writes nothing.
 
     Raises:
         StartupError: The requested GPU is not available.
@@ -128,7 +131,7 @@ def _model(settings: Settings) -> str:
 
 
 def _documents(settings: Settings) -> str:
-    """Returns the number of stored documents, or why no service can start on the store."""
+    """Returns the number of stored documents, or the reason why no service can use the store."""
     if settings.database is not None:
         try:  # The extra is optional.
             from service.store.postgres.offline import look  # noqa: PLC0415
@@ -152,17 +155,17 @@ def _disk(folder: Path) -> str:
 
 
 class Found(NamedTuple):
-    """A problem or a note of the check."""
+    """A finding of the check: a problem, or a note that needs no action."""
 
     text: str
     problem: bool = True
 
 
 def check_data(settings: Settings) -> str:
-    """Checks the data directory or the database, and returns the text to print.
+    """Checks the data directory or the database. Returns the text to print.
 
     Raises:
-        CommandError: The data have problems. The message lists all of them.
+        CommandError: Problems were found. The message lists all of them.
 
     """
     if settings.database is None:
@@ -176,7 +179,7 @@ def check_data(settings: Settings) -> str:
 
 
 def _check_directory(settings: Settings) -> tuple[list[str], list[Found]]:
-    """Returns lines about the contents, and the findings."""
+    """Checks the data directory. Returns lines that describe the contents, and the findings."""
     with reading(settings.data_dir) as store:
         found = list(_check_store(store, ModelStore(settings.models_dir)))
         found += [

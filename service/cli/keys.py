@@ -1,8 +1,8 @@
 """`python -m service keys add NAME --role ROLE | list | remove NAME`: edits the keys file.
 
-`add` creates a key, prints it once, and stores only its hash. The file is replaced in one step, and only its
-owner can read it. A lock file serializes changes. A running service reads the change within a second, at the
-next request.
+`add` creates a key, prints it once, and stores only a hash of the key. Each change replaces the file in one
+step. Only the owner can read the file, and a lock file prevents simultaneous changes. A running service reads
+the changed file with the next request, but at most once a second.
 """
 
 import argparse
@@ -53,10 +53,10 @@ def _name(given: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Carries out the command, and returns the text to print.
+    """Runs the command and returns the text to print.
 
     Raises:
-        KeysError: The file is missing or wrong, or cannot be written. Nothing was changed.
+        KeysError: The keys file is missing or invalid, or cannot be written. Nothing was changed.
 
     """
     if arguments.file is None:
@@ -79,7 +79,12 @@ def run(arguments: argparse.Namespace) -> str:
 def add(
     file: Path, name: str, role: Role, limits: tuple[int | None, int | None] = (None, None), trust: str = ""
 ) -> str:
-    """Adds the hash of a new key to `file`, and returns the key."""
+    """Creates a key, adds the hash to `file`, and returns the key.
+
+    Raises:
+        KeysError: The name is already in the file, or the file is invalid.
+
+    """
     text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
     if any(key.name == name for key in parse(text, may_be_empty=True)):
         raise KeysError(f"there is a key {name!r} already. Choose another name, or remove that one first.")
@@ -94,7 +99,12 @@ def add(
 
 
 def remove(file: Path, name: str) -> str:
-    """Removes a key from `file`, and keeps every other line."""
+    """Removes a key from `file`. All other lines stay as they are. Returns the text to print.
+
+    Raises:
+        KeysError: The name is not in the file, or is the only key in it.
+
+    """
     names = [key.name for key in read_keys(file)]
     if name not in names:
         raise KeysError(f"there is no key {name[:64]!r}; there are {', '.join(names)}.")
@@ -110,7 +120,7 @@ def remove(file: Path, name: str) -> str:
 
 
 def table(keys: list[Key]) -> str:
-    """Returns a table of names, roles, limits and trust, without hashes."""
+    """Formats a table of names, roles, limits and trust. Hashes are not shown."""
     rows = [("name", "role", "requests/min", "tokens/min", "trust")]
     for key in keys:
         limits = _limit(key.requests_per_minute), _limit(key.tokens_per_minute)
@@ -127,15 +137,16 @@ def _limit(given: int | None) -> str:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Waits until no other process changes `file`."""
+    """Waits until no other process is changing the keys file, and then locks it until the block ends."""
     with (file.parent / f".{file.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _replace(file: Path, text: str) -> None:
-    """Replaces the content of `file` in one step. Keeps its owner if possible, and lets no other user read
-    it.
+    """Replaces the content of `file` in one step.
+
+    The owner of the file stays the same if possible. No other user can read the file.
     """
     with replaced(file) as stream:
         os.fchmod(stream.fileno(), 0o600)  # before the file has content

@@ -1,6 +1,6 @@
-"""Reads documents from files, for the command `import` and the route `/files`.
+"""Reads documents from files. The command `import` and the route `/files` use this package.
 
-Start reading at `reader.FileReader`, which turns bytes into rows. It detects encoding and separator
-(`detection`), splits the text into lines and records (`lines`), and builds documents (`columns`,
-`conversion`). `preview` shows how a file will be read.
+Start reading at `reader.FileReader`, which turns bytes into rows. `detection` finds the encoding and the
+separator. `lines` splits text into lines and records. `columns` and `conversion` build documents. `preview`
+shows how a file would be read.
 """

@@ -1,4 +1,7 @@
-"""Builds documents from the columns of a table or the fields of JSON lines. Start at `Columns.document`."""
+"""Builds documents from the columns of a table or from the fields of JSON lines.
+
+Start at `Columns.document`.
+"""
 
 import hashlib
 from collections import Counter
@@ -28,15 +31,19 @@ _TOLD = 3
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The fields that form a document.
+    """Choice of the columns that form a document.
 
     Attributes:
-        id: None means `id` or `_id` if the file has it. Empty means that ids are derived from the text.
-        title: None means `title` if the file has it. Empty means no title.
-        text: Fields that are joined to the text.
-        metadata: None means an object named `metadata` if the line has it.
-        all_metadata: Whether all other fields become metadata.
-        placed: Each line names its collection, all lines go to one collection, or no option was given.
+        id: Column of the id. None means `id` or `_id`, if the file has such a column. If the string is empty,
+            ids are derived from the text.
+        title: Column of the title. None means `title`, if the file has it. If the string is empty, documents
+            have no title.
+        text: Columns whose values are joined to the text.
+        metadata: Columns that become metadata. None means that an object named `metadata` is used, if
+            present.
+        all_metadata: Whether all other columns become metadata.
+        placed: How the collection is chosen. `each` means that each line names a collection, `one` that all
+            lines go to one collection, and `unsaid` that the user gave no option.
         spell: Returns the caller's spelling of an option, for messages.
 
     """
@@ -54,10 +61,11 @@ class Columns:
         return (*self.text, *filter(None, (self.id, self.title)), *(self.metadata or ()))
 
     def check(self, header: list[str]) -> None:
-        """Validates the column names of a table.
+        """Checks the column names of a table.
 
         Raises:
-            BadFile: A column is missing, comes twice, or cannot be stored as metadata.
+            BadFile: The table has too many columns, a column is missing, a name occurs twice, or a column
+                cannot be stored as metadata.
 
         """
         options = ", ".join(map(self.spell, ("text", "title", "id")))
@@ -89,14 +97,14 @@ class Columns:
                 )
 
     def stored(self, header: list[str]) -> set[str]:
-        """Returns the columns of a table that become metadata."""
+        """Returns the names of the columns that become metadata."""
         if not self.all_metadata:
             return {*header}.intersection(self.metadata or ())
         title = _TITLE if self.title is None else self.title
         return {*header} - {self._id_column(dict.fromkeys(header)), *self.text, title}
 
     def document(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Builds a document.
+        """Builds a document from the values of a row, by column name.
 
         Raises:
             BadRow: A chosen field is missing or has the wrong type.
@@ -141,7 +149,14 @@ class Columns:
         return _BETWEEN.join(parts)
 
     def _title(self, fields: dict[str, Any]) -> str | None:
-        """Returns the title. Without --title, a field `title` that is not a text is ignored."""
+        """Returns the title of a document.
+
+        If no title column was chosen, a `title` that is not a text is ignored.
+
+        Raises:
+            BadRow: The chosen column is missing or is not a text.
+
+        """
         if self.title == "":
             return None
         title = _as_text(fields.get(self.title or _TITLE))
@@ -160,7 +175,9 @@ class Columns:
         return name
 
     def refuse_unsaid(self, fields: dict[str, Any]) -> None:
-        """Rejects an export of several collections without an option, because equal ids would collide.
+        """Rejects a line that names a collection, if the user did not say what to do with collections.
+
+        Such a file is an export of several collections, in which equal ids would collide.
 
         Raises:
             BadRow: The line names a collection.
@@ -193,10 +210,10 @@ class Columns:
 
 
 def _merged(fields: dict[str, Any]) -> dict[str, Any]:
-    """Merges an object `metadata` with the other fields.
+    """Merges the object `metadata` of a row with the other fields of the row.
 
     Raises:
-        BadRow: A name is in both.
+        BadRow: A name occurs in both.
 
     """
     inner = fields.get("metadata")
@@ -213,7 +230,7 @@ def repeated(header: list[str]) -> Iterator[str]:
 
 
 def derived_id(title: str, text: str) -> str:
-    """Returns the id of a document without one: a hash of its content, so that it is stored once."""
+    """Derives an id from the content of a document, so that the same content is stored only once."""
     content = f"{title}\0{text}" if title else text
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -223,9 +240,9 @@ def _as_text(value: Any) -> Any:
 
 
 class Seen:
-    """Counts ids by their 64-bit hashes.
+    """Counts distinct document ids, and remembers the first ids that occur more than once.
 
-    A collision occurs in one of 300,000 imports of 10 million ids.
+    Ids are compared by 64-bit hashes. About one in 300,000 imports of 10 million ids has a collision.
     """
 
     def __init__(self) -> None:
@@ -236,7 +253,7 @@ class Seen:
         self._sorted: list[NDArray[np.uint64]] = []  # Each array is at least twice as long as the next.
 
     def add(self, id: str, title: str, text: str, within: str = "") -> None:
-        """Counts a document. `within` is its collection if the import has several."""
+        """Counts a document. `within` is the collection, if the import has several collections."""
         named = f"{within}\0{id}".encode("utf-8", "surrogatepass")
         key = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest())
         if key in self._recent or any(_holds(part, key) for part in self._sorted):
@@ -260,7 +277,10 @@ class Seen:
         self._sorted.append(part)
 
     def sentence(self) -> str:
-        """Returns a sentence such as `id 1003 came twice`, or an empty text."""
+        """Returns a phrase about repeated ids, such as `id 1003 came twice`.
+
+        It is empty if no id was repeated.
+        """
         said = {2: "twice"}
         parts = [f"{label} came {said.get(n, f'{n} times')}" for label, n in self._repeated.items()]
         return ", ".join([*parts, "and others more than once"] if self._others else parts)

@@ -1,7 +1,7 @@
 """Converts cells to numbers, dates and plain text. Start reading at `convert` and `plain_text`.
 
-HTML tags are removed by our own scanner, because Python's html.parser needs minutes for 50 KiB of unclosed
-tags in the supported versions.
+This module has its own scanner for HTML tags. In the supported versions of Python, html.parser needs minutes
+for 50 KiB of unclosed tags.
 """
 
 import contextlib
@@ -24,14 +24,24 @@ _MAX_DIGITS = 400
 
 
 def number(text: str) -> int | float:
-    """Parses a number with a decimal point. Raises ValueError."""
+    """Parses a number with a decimal point.
+
+    Raises:
+        ValueError: The text is not such a number, or a 64-bit number cannot store it.
+
+    """
     if not _NUMBER.fullmatch(text) or len(text) > _MAX_DIGITS:
         raise ValueError("not a number with a decimal point (decimal_comma reads a comma)")
     return _finite(text)
 
 
 def decimal_comma(text: str) -> int | float:
-    """Parses a number with a decimal comma, and points between thousands. Raises ValueError."""
+    """Parses a number with a decimal comma. Points may separate thousands.
+
+    Raises:
+        ValueError: The text is not such a number, or a 64-bit number cannot store it.
+
+    """
     if not _COMMA_NUMBER.fullmatch(text) or len(text) > _MAX_DIGITS:
         raise ValueError("not a number with a decimal comma")
     return _finite(text.replace(".", "").replace(",", "."))
@@ -53,7 +63,12 @@ def _finite(text: str) -> int | float:
 
 def _dates(order: str) -> Callable[[str], str]:
     def convert(text: str) -> str:
-        """Parses a date, or a date and time, which is UTC without a zone. Raises ValueError."""
+        """Converts a date, or a date and time, to ISO 8601. A time without a time zone is UTC.
+
+        Raises:
+            ValueError: The text is not a date, or the order of day and month is not clear.
+
+        """
         found = _NAMED_DAY.fullmatch(text)
         if found is None:
             raise ValueError("not a date such as 2026-01-31 or 31.01.2026 14:30")
@@ -99,10 +114,14 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 
 
 def parse_types(pairs: Iterable[str], spell: Spelling) -> dict[str, str]:
-    """Parses pairs such as `price=number`.
+    """Parses the types of columns from pairs such as `price=number`.
+
+    Args:
+        pairs: The pairs.
+        spell: Returns the caller's spelling of an option, for messages.
 
     Raises:
-        BadFile: A pair is malformed, or its type is unknown.
+        BadFile: A pair is malformed, or a type is unknown.
 
     """
     found = {}
@@ -118,10 +137,14 @@ def parse_types(pairs: Iterable[str], spell: Spelling) -> dict[str, str]:
 
 
 def convert(metadata: dict[str, Any], types: Mapping[str, str]) -> None:
-    """Converts texts in place, and removes empty ones.
+    """Converts texts in the metadata to numbers or dates, in place. Empty texts are removed.
+
+    Args:
+        metadata: The metadata of a document.
+        types: The types, by the name of the field.
 
     Raises:
-        BadRow: A value does not have its type.
+        BadRow: A text cannot be converted.
 
     """
     for name, kind in types.items():
@@ -139,7 +162,10 @@ def convert(metadata: dict[str, Any], types: Mapping[str, str]) -> None:
 
 
 def proposed(values: Iterable[str]) -> str | None:
-    """Returns the type that certainly fits every value, or None if the column should stay text."""
+    """Proposes a type for a column. Returns None if the column should stay text.
+
+    Only types that fit every value without doubt are proposed.
+    """
     texts = [text for value in values if (text := value.strip())]
     if not texts:
         return None
@@ -186,7 +212,7 @@ def looks_like_html(values: Iterable[str]) -> bool:
 
 
 def plain_text(markup: str) -> str:
-    """Removes tags, comments, scripts and styles, and resolves entities. Takes linear time."""
+    """Removes HTML tags, comments, scripts and styles, and resolves entities. Takes linear time."""
     if "<" not in markup and "&" not in markup:
         return markup
     parts: list[str] = []
@@ -209,7 +235,12 @@ class _Tags:
         self._budget = 4 * len(markup) + 1000
 
     def skip(self, at: int) -> tuple[str, int]:
-        """Returns the replacement of the tag at `at`, and the position after the tag."""
+        """Skips a tag that begins at position `at`.
+
+        Returns:
+            The text that replaces the tag, and the position after the tag.
+
+        """
         markup = self._markup
         tag = _TAG.match(markup, at)
         if tag is None:
@@ -224,7 +255,7 @@ class _Tags:
         return _SPACES.get(name, ""), close + 1
 
     def _close(self, at: int) -> int:
-        """Returns the position of the `>` that ends a tag, or -1. Ignores `>` in balanced quotes."""
+        """Returns the position of the `>` that ends a tag, or -1. A `>` within quotes does not end a tag."""
         close = self._markup.find(">", at)
         inside = self._markup[at:close]
         if close >= 0 and self._budget > 0 and ('"' in inside or "'" in inside):
@@ -234,7 +265,12 @@ class _Tags:
         return close
 
     def _declaration(self, at: int) -> tuple[str, int]:
-        """Skips a comment, `<!DOCTYPE …>` or `<?xml …?>`. Any other `<` belongs to the text."""
+        """Skips a comment, `<!DOCTYPE …>` or `<?xml …?>` at position `at`. Any other `<` is text.
+
+        Returns:
+            The text that replaces the skipped part, and the position after it.
+
+        """
         markup = self._markup
         if markup.startswith("<!--", at):
             mark = "-->"

@@ -1,6 +1,6 @@
-"""Detects a file's format by its name, and its encoding and separator by its first bytes.
+"""Detects the format of a file by its name, and the encoding and the separator by the first bytes.
 
-An uncertain encoding is marked as such, and the caller asks the user.
+If the encoding is only a guess, the result says so, and the caller asks the user.
 """
 
 import codecs
@@ -71,7 +71,10 @@ _TRIED_ROWS = 50
 
 
 class Encoding(NamedTuple):
-    """A detected encoding. `certain` is False for a guess, and `sample` is a word to check it."""
+    """A detected encoding.
+
+    If `certain` is False, it is a guess, and `sample` is a word that shows if it is right.
+    """
 
     name: str
     certain: bool
@@ -79,7 +82,12 @@ class Encoding(NamedTuple):
 
 
 def refuse_name(name: str) -> None:
-    """Raises BadFile for a name that belongs to a binary format."""
+    """Rejects a file whose name belongs to a binary format.
+
+    Raises:
+        BadFile: The extension belongs to a binary format.
+
+    """
     endings = PurePath(name).suffixes
     for ending in endings[-2:] if endings[-1:] == [".gz"] else endings[-1:]:
         if reason := _REFUSED_ENDINGS.get(ending.lower()):
@@ -87,13 +95,21 @@ def refuse_name(name: str) -> None:
 
 
 def find_format(name: str) -> Format | None:
-    """Returns the format for the extension of a file name, ignoring `.gz`."""
+    """Returns the format that the extension of a file name stands for, or None.
+
+    The extension `.gz` is ignored.
+    """
     endings = [ending.lower() for ending in PurePath(name).suffixes if ending.lower() != ".gz"]
     return _ENDINGS.get(endings[-1]) if endings else None
 
 
 def refuse_content(head: bytes) -> None:
-    """Raises BadFile for a binary format. `head` is the uncompressed start of the file."""
+    """Rejects a file in a binary format. `head` is the uncompressed start of the file.
+
+    Raises:
+        BadFile: The first bytes belong to a binary format.
+
+    """
     if head.startswith(b"PK\x03\x04"):
         excel = b"xl/" in head or b"[Content_Types].xml" in head
         raise BadFile(_EXCEL if excel else _SHEET if b"opendocument.spreadsheet" in head else _ARCHIVE)
@@ -103,7 +119,11 @@ def refuse_content(head: bytes) -> None:
 
 
 def detect_encoding(head: bytes, *, complete: bool) -> Encoding:
-    """Detects the encoding of a file that begins with `head`.
+    """Detects the encoding of a file.
+
+    Args:
+        head: The uncompressed start of the file.
+        complete: Whether `head` is the whole file.
 
     Raises:
         BadFile: The file is binary.
@@ -128,7 +148,10 @@ def detect_encoding(head: bytes, *, complete: bool) -> Encoding:
 
 
 def _wide(head: bytes) -> str | None:
-    """Detects UTF-16 without a byte order mark: in Latin text every second byte is zero."""
+    """Detects UTF-16 without a byte order mark. Returns None for other encodings.
+
+    In UTF-16, every second byte of Latin text is zero.
+    """
     even, odd = head[::2].count(0), head[1::2].count(0)
     name = "utf-16-be" if even > odd else "utf-16-le"
     if len(head) < 8 or max(even, odd) < len(head) * 0.2 or min(even, odd) > max(even, odd) * 0.1:
@@ -142,7 +165,8 @@ def checked_encoding(name: str, spell: Spelling) -> str:
     """Returns the canonical name of an encoding that the user chose.
 
     Raises:
-        BadFile: The encoding is unknown. Python's other codecs, which may decompress, are not allowed.
+        BadFile: The encoding is not in the list of supported encodings. Other codecs of Python are rejected,
+            because some of them decompress data.
 
     """
     try:
@@ -158,7 +182,17 @@ def checked_encoding(name: str, spell: Spelling) -> str:
 
 
 def require_mark(head: bytes, encoding: str, spell: Spelling) -> None:
-    """Raises BadFile if the chosen encoding needs a byte order mark and the file has none."""
+    """Checks that a file has a byte order mark, if the chosen encoding needs one.
+
+    Args:
+        head: The uncompressed start of the file.
+        encoding: Canonical name of the encoding.
+        spell: Returns the caller's spelling of an option, for messages.
+
+    Raises:
+        BadFile: The byte order mark is missing.
+
+    """
     marks = tuple(mark for mark, name in _BOMS if name == encoding != "utf-8")
     if head and marks and not head.startswith(marks):
         raise BadFile(
@@ -168,7 +202,7 @@ def require_mark(head: bytes, encoding: str, spell: Spelling) -> None:
 
 
 def checked_separator(mark: str, spell: Spelling) -> str:
-    """Returns the separator that the user chose: one character, or a name such as `tab`.
+    """Returns the separator that the user chose. `mark` is one character, or a name such as `tab`.
 
     Raises:
         BadFile: The character cannot be a separator.
@@ -181,7 +215,17 @@ def checked_separator(mark: str, spell: Spelling) -> str:
 
 
 def detect_separator(text: str, kind: Format, *, complete: bool) -> str:
-    """Returns the separator with which most rows have as many cells as the first row, and more than one."""
+    """Detects the character that separates columns.
+
+    A good separator splits the first row into several cells, and most other rows into the same number of
+    cells.
+
+    Args:
+        text: The start of the file.
+        kind: Format of the file. For `tsv`, the tab is tried first.
+        complete: Whether `text` is the whole file.
+
+    """
     if named := said_separator(text):
         return named
     csv.field_size_limit(MAX_LINE_BYTES)

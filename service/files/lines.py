@@ -1,7 +1,7 @@
-"""Splits bytes of any encoding into lines of text, and lines into CSV records, in bounded memory.
+"""Splits bytes into lines of text, and groups lines into CSV records. Memory use is bounded.
 
-Quoted cells of a record may contain separators and line breaks (RFC 4180). Records have a maximum size, so an
-unclosed quote is reported with its lines.
+Quoted cells of a record may contain separators and line breaks (RFC 4180). The size of a record is limited,
+so that a quote that is never closed is reported with the numbers of the lines.
 """
 
 import codecs
@@ -30,7 +30,7 @@ codecs.register_error(_HANDLER, _marked)
 
 
 class TextLine(NamedTuple):
-    """A line. `text` includes the line end, and is None if the line is longer than 1 MiB."""
+    """A line of text with its line end. `text` is None if the line is longer than 1 MiB."""
 
     number: int
     text: str | None
@@ -38,13 +38,13 @@ class TextLine(NamedTuple):
 
 
 def decoded(content: bytes, encoding: str, *, final: bool) -> str:
-    """Decodes `content`. `MARK` replaces invalid bytes."""
+    """Decodes bytes. The character `MARK` replaces invalid bytes."""
     text = codecs.getincrementaldecoder(encoding)(_HANDLER).decode(content, final)
     return text.removeprefix("\ufeff")
 
 
 class TextLines:
-    """Splits pieces into lines, which end with LF, CR LF or CR. Call `feed` with each piece."""
+    """Decodes bytes and splits them into lines, which end with LF, CR LF or CR."""
 
     def __init__(self, encoding: str) -> None:
         self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
@@ -56,7 +56,7 @@ class TextLines:
         self._at_start = True
 
     def feed(self, piece: bytes, *, final: bool = False) -> Iterator[TextLine]:
-        """Yields the lines that end in `piece`. The last piece is `final`."""
+        """Yields the lines that end in `piece`. Set `final` for the last piece of the file."""
         text = self._held + self._decoder.decode(piece, final)
         self._held = ""
         if text and self._at_start:
@@ -99,13 +99,16 @@ class TextLines:
 
 
 def said_separator(text: str) -> str | None:
-    """Returns the separator in Excel's first line `sep=;`, or None."""
+    """Returns the separator that Excel's special first line names, such as `sep=;`.
+
+    Returns None for other lines.
+    """
     found = _SAID.match(text)
     return found[1] if found else None
 
 
 class Record(NamedTuple):
-    """The cells of the lines `line` to `last_line`, or the reason why they are invalid."""
+    """A row of a table: the cells of one or several lines, or the reason why these lines are invalid."""
 
     line: int
     last_line: int
@@ -146,7 +149,7 @@ class Records:
             self._lines.append(text)
 
     def finish(self) -> Iterator[Record]:
-        """Yields the record whose quote never ends, if any."""
+        """Yields an invalid record if the last quote is never closed."""
         if self._lines:
             if self._first == self._last:
                 reason = BadRow("its quote never ends")
@@ -196,7 +199,7 @@ class Records:
 
 
 def note_on(record: Record) -> str:
-    """Returns a note if stray quotes may have joined several rows, otherwise an empty text."""
+    """Returns a warning if a stray quote may have joined several rows into `record`, otherwise ""."""
     lines = record.last_line - record.line + 1
     if lines < 2 or isinstance(record.cells, BadRow):
         return ""

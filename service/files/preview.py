@@ -1,6 +1,6 @@
-"""Shows how a file would be read: encoding, separator, columns, three rows, and a guess of each column's use.
+"""Shows how a file would be read: the encoding, the separator, three rows, and the likely use of each column.
 
-Nothing is stored. The user confirms the guess, and the import gets each choice as an option.
+Nothing is stored. The user confirms or corrects the result, and passes the choices to the import as options.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,9 +57,13 @@ class Preview:
 
 
 def preview(content: bytes, name: str, options: Options, *, whole: bool) -> Preview:
-    """Previews a file that begins with `content`.
+    """Shows how a file would be read.
 
-    If `content` is not the whole file, its last line may be incomplete.
+    Args:
+        content: The start of the file, or the whole file.
+        name: Name of the file.
+        options: Options that replace automatic detection.
+        whole: Whether `content` is the whole file. Otherwise the last line may be incomplete.
 
     Raises:
         BadFile: The file cannot be read at all.

@@ -2,8 +2,8 @@
 
     bytes ─▶ Unpacked ─▶ FileReader: detects encoding and separator ─▶ lines ─▶ records ─▶ Row
 
-The caller pushes the bytes, so a command and a route share the reader. Memory holds the head, one line and
-one record, each of at most 1 MiB.
+The caller passes pieces of bytes to `FileReader.feed`, so that a command and a route can share the reader.
+Memory holds the start of the file, one line and one record, each of at most 1 MiB.
 """
 
 import zlib
@@ -29,7 +29,7 @@ STEP_BYTES = 1 << 16  # Bytes per decompression step. gzip can expand data a tho
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options for reading a file. None means automatic detection.
+    """Options for reading a file. An option that is None is detected automatically.
 
     Args:
         types: Types of metadata columns that become numbers or dates.
@@ -58,20 +58,21 @@ def build_options(
     every: bool,
     spell: Spelling = command_option,
 ) -> Options:
-    """Returns the options of a command line or of query parameters.
+    """Builds the options of the reader from a command line or from query parameters.
 
     Args:
-        given: Has the attributes format, encoding, delimiter, title, text, types and html, all as texts.
-        name: Name of the file. Checked unless `given` has a format.
-        kind: Format of the file.
-        id: As in `Columns`.
-        metadata: Names of the metadata columns.
-        placed: As in `Columns`.
+        given: Object with the attributes format, encoding, delimiter, title, text, types and html. Each is a
+            string or None.
+        name: Name of the file. It is checked unless `given` has a format.
+        kind: Format of the file. None means that it is detected.
+        id: Name of the id column, as in `Columns`.
+        metadata: Names of the metadata columns, separated by commas.
+        placed: How collections are chosen, as in `Columns`.
         every: Whether all other columns become metadata.
         spell: Returns the caller's spelling of an option, for messages.
 
     Raises:
-        BadFile: An option or the file's name is wrong.
+        BadFile: An option or the name of the file is wrong.
 
     """
     if given.format is None:
@@ -83,7 +84,7 @@ def build_options(
 
 
 class Layout(NamedTuple):
-    """The detected format. `certain` is False if the encoding is a guess."""
+    """The format, encoding and separator of a file. If `certain` is False, the encoding is a guess."""
 
     format: Format
     encoding: str
@@ -103,7 +104,7 @@ class Layout(NamedTuple):
 
 
 class Unpacked:
-    """Decompresses gzip in bounded steps. Other bytes pass through."""
+    """Decompresses gzip data in bounded steps. Other data stays as it is."""
 
     def __init__(self) -> None:
         self._begin = b""
@@ -147,10 +148,10 @@ class Unpacked:
             piece = self._inflate.unused_data  # At the end of a member `unconsumed_tail` is stale.
 
     def finish(self) -> Iterator[bytes]:
-        """Yields the last bytes.
+        """Yields the last bytes of the file.
 
         Raises:
-            BadFile: The compressed data ends too early.
+            BadFile: The compressed data is incomplete.
 
         """
         if self._begin:
@@ -162,10 +163,11 @@ class Unpacked:
 class FileReader:
     """Turns uncompressed bytes into rows. Call `feed` with each piece, then `finish`.
 
-    Both methods raise BadFile if the file cannot be read any further.
+    `feed` and `finish` raise BadFile if the rest of the file cannot be read.
 
     Args:
         name: Name of the file, for messages and ids.
+        options: Options for reading.
 
     """
 
@@ -200,7 +202,7 @@ class FileReader:
             self._done += len(part)
 
     def finish(self) -> Iterator[Row]:
-        """Yields the last rows, or a note if the file has no rows."""
+        """Yields the last rows. If the file has no rows, yields a note that says so."""
         if self.layout is None:
             yield from self._begin(complete=True)
         for line in self._lines.feed(b"", final=True):
@@ -216,7 +218,15 @@ class FileReader:
             yield row
 
     def _begin(self, *, complete: bool) -> Iterator[Row]:
-        """Detects the layout from the head, and yields the rows of the head."""
+        """Detects the layout from the start of the file, and yields the rows in that part.
+
+        Args:
+            complete: Whether this is the whole file.
+
+        Raises:
+            BadFile: The file cannot be read, or the encoding is only a guess.
+
+        """
         head, self._head = bytes(self._head), bytearray()
         self.layout = layout = detect_layout(head, self.name, self._options, complete=complete)
         if not layout.certain:
@@ -237,7 +247,13 @@ class FileReader:
 
 
 def detect_layout(head: bytes, name: str, options: Options, *, complete: bool) -> Layout:
-    """Detects the layout of the file `name` that begins with `head`.
+    """Detects the format, the encoding and the separator of a file.
+
+    Args:
+        head: The uncompressed start of the file.
+        name: Name of the file.
+        options: Options that replace automatic detection.
+        complete: Whether `head` is the whole file.
 
     Raises:
         BadFile: The file cannot be read, or an option is wrong.
@@ -254,7 +270,7 @@ def detect_layout(head: bytes, name: str, options: Options, *, complete: bool) -
         detection.require_mark(head, encoding, options.spell)
     else:
         encoding, certain, sample = detection.detect_encoding(head, complete=complete)
-        if kind == "jsonl" and not certain:  # JSON is UTF-8, so other lines fail one by one.
+        if kind == "jsonl" and not certain:  # JSON is UTF-8. Lines that are not UTF-8 fail one by one.
             encoding, certain, sample = "utf-8", True, ""
     if kind not in {"csv", "tsv"}:
         return Layout(kind, encoding, certain, sample)
@@ -275,7 +291,12 @@ def unsure(layout: Layout, spell: Spelling) -> str:
 
 
 def refuse_arrays(head: bytes, layout: Layout) -> None:
-    """Raises BadFile for JSON that is an array, or an object over several lines."""
+    """Rejects a JSON file that does not have one object per line.
+
+    Raises:
+        BadFile: The file is an array, or an object that spans several lines.
+
+    """
     if layout.format != "jsonl":
         return
     text = decoded(head, layout.encoding, final=False).lstrip()
@@ -316,7 +337,7 @@ class _Maker:
 
 
 class _LineMaker(_Maker):
-    """Reads a document from each line, as JSON or as text."""
+    """Builds a document from each line, which contains JSON or plain text."""
 
     def take(self, line: TextLine) -> Iterator[Row]:
         if line.text is None:
@@ -383,7 +404,7 @@ class _FileMaker(_Maker):
 
 
 class _TableMaker(_Maker):
-    """Reads a document from each record after the first, which names the columns."""
+    """Builds a document from each record of a table. The first record contains the names of the columns."""
 
     def __init__(self, name: str, layout: Layout, options: Options) -> None:
         super().__init__(name, layout, options)
@@ -433,10 +454,16 @@ def _id_hint(names: list[str], spell: Spelling) -> str:
 
 
 def parse_header(record: Record, layout: Layout, options: Options, *, checked: bool = True) -> list[str]:
-    """Returns the names of the columns, without surrounding white space.
+    """Returns the names of the columns from the first record, without surrounding white space.
+
+    Args:
+        record: The first record.
+        layout: Layout of the file.
+        options: Options that name columns.
+        checked: Whether to check that the names match the options.
 
     Raises:
-        BadFile: The names are invalid, or (with `checked`) do not match the options.
+        BadFile: The names are invalid, or do not match the options.
 
     """
     cells = record.cells

@@ -1,4 +1,4 @@
-"""Types of the reader: formats, rows, and the reasons why a row or a file is rejected."""
+"""Types that the file reader uses: formats, rows, and the errors for rejected rows and files."""
 
 import csv
 from collections.abc import Callable
@@ -12,15 +12,15 @@ Spelling: TypeAlias = Callable[[str], str]
 
 
 class BadRow(Exception):
-    """A line does not contain a valid document."""
+    """Raised if a line does not contain a valid document. The message gives the reason."""
 
 
 class BadFile(Exception):
-    """A file cannot be read, or not after some line.
+    """Raised if a file cannot be read, or cannot be read beyond some line.
 
     Args:
-        reason: Begins in lower case and ends with a period.
-        line: The line where reading stopped. None means the whole file.
+        reason: The reason. It begins in lower case and ends with a period.
+        line: The line where reading stopped. None means that the whole file cannot be read.
 
     """
 
@@ -30,7 +30,12 @@ class BadFile(Exception):
 
 
 class Row(NamedTuple):
-    """A document, or the reason why its lines are invalid. `content` is None for a note alone."""
+    """Result for one row of a file: a document to store, the error of an invalid row, or only a note.
+
+    Attributes:
+        content: The document, or the error. None if the row is only a note about the file.
+
+    """
 
     file: str
     line: int
@@ -44,10 +49,10 @@ class Row(NamedTuple):
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Splits a list of names at commas. Names that contain a comma are in double quotes.
+    """Splits a list of names at commas. A name that contains a comma must be in double quotes.
 
     Raises:
-        BadFile: A quote is never closed.
+        BadFile: A double quote is not closed.
 
     """
     try:

@@ -1,1 +1,4 @@
-"""Connections, limits, deadlines, access and error answers around each request. Start at middleware.py."""
+"""Handles connections, limits, deadlines, access control and error answers.
+
+Start reading at middleware.py.
+"""

@@ -1,16 +1,17 @@
-"""Bodies of requests and answers.
+"""Reads the bodies of requests and writes the bodies of answers.
 
-JSON bodies: start reading at `read_body`. The JSON parser holds the interpreter lock until it returns, and
-its objects take up to forty times the bytes of the body: 16 MiB of nested lists took 2 s and 635 MiB. So
-values are counted in the bytes first. Large bodies are parsed one at a time on another thread, and other
-requests run between two of them.
+JSON requests: start reading at `read_body`. The JSON parser holds the interpreter lock until it returns, and
+parsed objects take up to forty times as much memory as the body. For example, 16 MiB of nested lists took 2 s
+and 635 MiB. Therefore the values of a large body are counted before it is parsed. Large bodies are parsed one
+at a time on another thread, and other requests run between two large bodies.
 
-Answers: a stored text and its metadata come as JSON from the reading thread. `JsonChunks` joins them without
-parsing or copying them, and sends a chunk at a time, no faster than the client reads. So a large answer never
-holds the event loop.
+Answers: the store returns texts and metadata as JSON. `JsonChunks` sends them without parsing them. It sends
+one chunk at a time, and no faster than the client reads. A large answer therefore never blocks the event
+loop.
 
-Memory: most bodies are read whole before their route runs, so `BodyBudget` bounds each body and their sum.
-The body of an import is a `StreamedBody` of any length. It is read as fast as the route processes it.
+Memory: most bodies are read completely before the route runs, so `BodyBudget` limits the size of each body
+and of all bodies together. The body of an import is a `StreamedBody` of any length, which is read as fast as
+the route processes it.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ M = TypeVar("M", bound=BaseModel)
 # Annotated[Model, STORED]: the body's values are stored, so none may change when it is parsed.
 STORED = "stored"
 LARGE_BYTES = 1 << 18  # Smaller bodies are parsed on the event loop, in microseconds to 60 ms.
-SLICE_SECONDS = 0.005  # Several bodies may be in work at once, and an answer needs some rounds of the loop.
+SLICE_SECONDS = 0.005  # Short, because several bodies may be processed at once.
 MAX_FIELDS = 100  # No object of our routes has as many fields.
 MAX_IGNORED = 10  # names of ignored fields that an answer repeats
 # Weights of values that take the parser longer than a number does.
@@ -60,16 +61,17 @@ ROOM_SECONDS = 0.05  # between two checks for free budget
 
 
 async def read_body(request: Request, model: type[M], *, stored: bool = False) -> M:
-    """Returns the request's JSON body as `model`.
+    """Parses and validates the JSON body of a request.
 
     Args:
-        request: Its body is read once and kept.
-        model: Of the body.
-        stored: Reject values that the parser would change.
+        request: The request. It keeps the body after the first read.
+        model: The Pydantic model of the body.
+        stored: Whether the values will be stored. Then values that the parser would change are rejected.
 
     Raises:
-        MediaType: The content is not declared as JSON.
-        Validation: The body does not parse, holds too many values, or has a wrong field, which is named.
+        MediaType: The content type is not JSON.
+        Validation: The body is not JSON, contains too many values, or has a wrong field. The message names
+            the field.
 
     """
     require_json(request)
@@ -82,9 +84,10 @@ async def read_body(request: Request, model: type[M], *, stored: bool = False) -
 
 @contextlib.asynccontextmanager
 async def parsed_body(request: Request, model: type[M], *, stored: bool = False) -> AsyncIterator[M]:
-    """Yields the body as `read_body` returns it, for a block that turns it into something smaller.
+    """Context manager that yields the body as `read_body` returns it.
 
-    One large body is parsed and held at a time, because it takes up to 25 times as much memory once parsed.
+    The block should turn the body into something smaller. Only one large body is in memory at a time, because
+    a parsed body takes up to 25 times as much memory.
     """
     require_json(request)
     content = await request.body()
@@ -104,7 +107,12 @@ async def parsed_body(request: Request, model: type[M], *, stored: bool = False)
 
 
 def validated(model: type[M], value: object, name: str = "") -> M:
-    """Returns `value` as `model`. An error names the field after `name`.
+    """Validates a parsed JSON value and returns it as an object of `model`.
+
+    Args:
+        model: The Pydantic model.
+        value: The parsed JSON.
+        name: Name of the value. Error messages put it before the name of a field.
 
     Raises:
         Validation: A field is wrong.
@@ -123,19 +131,23 @@ def validated(model: type[M], value: object, name: str = "") -> M:
 
 
 def refuses_unknown(model: type[BaseModel]) -> bool:
-    """Returns whether unknown fields are an error: on our own routes, but not on those of other APIs."""
+    """Returns whether a body with unknown fields is rejected.
+
+    Only models of TEI, OpenAI and Cohere routes allow them.
+    """
     return model.model_config.get("extra") == "forbid" or issubclass(model, RootModel)
 
 
 def _path(name: str, loc: tuple[int | str, ...]) -> str:
-    """Returns a field's place as people write it: documents[0].text."""
+    """Formats the location of a field for a message, such as `documents[0].text`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part[:MAX_CHARACTERS]}" for part in loc)
     return (name + "".join(parts)).removeprefix(".")
 
 
 def _read(request: Request, model: type[M], value: Any) -> M:
-    """Returns `value` as `model`. The middleware writes the names of ignored fields to a header of the
-    answer.
+    """Validates a parsed body.
+
+    Stores the names of ignored fields, which the middleware writes to a header.
     """
     body = validated(model, value)
     if not refuses_unknown(model) and (ignored := list(islice(_ignored(body, value), MAX_IGNORED))):
@@ -174,7 +186,14 @@ def _parse(content: bytes, *, stored: bool = False) -> Any:
 
 
 def _parse_large(content: bytes, max_values: int, *, stored: bool = False) -> Any:
-    """Parses without garbage collection, which many new values would start again and again."""
+    """Counts the values of a large body, then parses the body.
+
+    Garbage collection is off during parsing, because many new objects would trigger it again and again.
+
+    Raises:
+        Validation: The body contains more than `max_values` values, or is not JSON.
+
+    """
     count = values_in(content, max_values)
     if count > max_values:
         raise Validation(
@@ -189,10 +208,10 @@ def _parse_large(content: bytes, max_values: int, *, stored: bool = False) -> An
 
 
 def values_in(content: bytes, enough: int) -> int:
-    """Returns about how many values JSON holds, and stops counting above `enough`.
+    """Estimates the number of values in JSON text, without parsing it. Stops counting above `enough`.
 
-    Members of lists and objects count, and keys, and lists and objects once more. Characters inside texts
-    never count.
+    Commas, keys, lists and objects count, with different weights. A fast first estimate includes characters
+    within strings. If that estimate exceeds `enough`, a second pass excludes them.
     """
     most = content.count(b",") + KEY_VALUES * content.count(b":")
     most += CONTAINER_VALUES * (content.count(b"[") + content.count(b"{"))
@@ -207,20 +226,22 @@ def values_in(content: bytes, enough: int) -> int:
 
 
 class Slices:
-    """Divides long work on the event loop into slices. Call `rest` between its steps."""
+    """Divides long work on the event loop into short slices. Call `rest` between two steps of the work."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
 
     async def rest(self) -> None:
-        """Lets other tasks run if the slice is over."""
+        """Lets other tasks run, if the current slice has taken SLICE_SECONDS."""
         if time.perf_counter() - self._began > SLICE_SECONDS:
             await asyncio.sleep(0)
             self._began = time.perf_counter()
 
 
 def read_query(request: Request, model: type[M]) -> M:
-    """Returns the request's query parameters as `model`. A field that is part of the path is not a parameter.
+    """Parses and validates the query parameters of a request.
+
+    Fields that are part of the path are not parameters.
 
     Raises:
         Validation: A parameter is unknown, is repeated, or is wrong.
@@ -231,7 +252,12 @@ def read_query(request: Request, model: type[M]) -> M:
 
 
 def check_parameters(request: Request, *names: str) -> None:
-    """Raises Validation for a query parameter that is not one of `names`, or that is repeated."""
+    """Checks the names of a request's query parameters.
+
+    Raises:
+        Validation: A parameter is not one of `names`, or is repeated.
+
+    """
     given = request.query_params.multi_items()
     for name, _ in given:
         if name not in names:
@@ -241,7 +267,11 @@ def check_parameters(request: Request, *names: str) -> None:
 
 
 def collect_fields(model: type[BaseModel], *sources: object, **others: object) -> dict[str, object]:
-    """Returns the fields of `model`: from `others`, or else from the first source that has the attribute."""
+    """Returns a value for each field of `model`.
+
+    The value comes from `others`, or otherwise from the first object in `sources` that has an attribute of
+    this name.
+    """
     return {
         name: others[name]
         if name in others
@@ -251,15 +281,16 @@ def collect_fields(model: type[BaseModel], *sources: object, **others: object) -
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:
-    """Returns `value` as a JSON answer. Numpy arrays and numbers are written directly, float32 in its
-    shortest form.
+    """Returns a response with `value` as JSON. `value` may contain numpy arrays and numbers.
+
+    A float32 is written with as few digits as identify it.
     """
     content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(content, status, headers, "application/json")
 
 
 def json_array(values: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yields the parts of a JSON array, given the parts of each of its values."""
+    """Yields the parts of a JSON array. `values` contains the parts of each element."""
     yield b"["
     for at, value in enumerate(values):
         if at:
@@ -269,7 +300,7 @@ def json_array(values: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
 
 
 def in_chunks(parts: Iterable[bytes]) -> list[bytes]:
-    """Returns `parts` as chunks to send: small parts are joined, large parts stay as they are."""
+    """Returns `parts` as chunks to send. Small parts are joined, and large parts stay as they are."""
     chunks: list[bytes] = []
     held: list[bytes] = []
     held_bytes = 0
@@ -283,7 +314,7 @@ def in_chunks(parts: Iterable[bytes]) -> list[bytes]:
 
 
 class JsonChunks(Response):
-    """An answer whose parts are JSON when joined, sent in chunks."""
+    """A JSON response that is sent in chunks. The body is the concatenation of the given parts."""
 
     media_type = "application/json"
 
@@ -304,7 +335,12 @@ class JsonChunks(Response):
 
 
 class BodyBudget:
-    """Counts `admitted_bytes`: bytes that were read for requests without an answer yet."""
+    """Limits the size of request bodies in memory.
+
+    Attributes:
+        admitted_bytes: Bytes that were read for requests that have no answer yet.
+
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -315,7 +351,17 @@ class BodyBudget:
         return self.admitted_bytes >= self._settings.max_admitted_mb * MEGABYTE
 
     def admit(self, count: int, read_bytes: int) -> None:
-        """Rejects `count` more bytes of a body if they exceed a limit. `read_bytes` were read before."""
+        """Checks whether more bytes of a body may be read.
+
+        Args:
+            count: Number of further bytes.
+            read_bytes: Number of bytes of this body that were read before.
+
+        Raises:
+            TooLarge: The body exceeds SIMILE_MAX_BODY_MB.
+            Overloaded: All bodies together exceed SIMILE_MAX_ADMITTED_MB.
+
+        """
         limit = self._settings.max_body_mb
         if read_bytes + count > limit * MEGABYTE:
             raise TooLarge(f"The body is larger than {limit} MiB (SIMILE_MAX_BODY_MB). Send it in parts.")
@@ -329,7 +375,7 @@ class BodyBudget:
 
 
 class StreamedBody:
-    """A body of any length. Each step of progress extends its deadline."""
+    """A request body of any length. The deadline of the request is extended after each step of progress."""
 
     def __init__(self, bodies: BodyBudget) -> None:
         self._bodies = bodies
@@ -339,7 +385,7 @@ class StreamedBody:
         self.done = ""  # Sentence about the finished part, for the error answer.
 
     def begin(self, deadline: asyncio.Timeout, seconds: float) -> None:
-        """Sets the deadline that each step moves to `seconds` from now."""
+        """Sets the deadline of the request, and the seconds by which each step of progress extends it."""
         self._deadline, self._seconds = deadline, seconds
 
     def moved(self) -> None:
@@ -349,7 +395,7 @@ class StreamedBody:
         self._deadline.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
     async def read(self, receive: Receive) -> Message:
-        """Returns the next message after the budget has room for it."""
+        """Waits until the budget has room, then returns the next message of the body."""
         while self._bodies.full:  # noqa: ASYNC110  no event reports free budget
             await asyncio.sleep(ROOM_SECONDS)
         message = await receive()

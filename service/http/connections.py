@@ -1,10 +1,12 @@
-"""Limits connections: their number, the size and time of a request's head, unread answers, TLS handshakes.
+"""Limits the number of connections, and what each connection may use.
 
-Each connection costs a file descriptor and some memory. At the limit a new connection replaces the one that
-has been idle longest. If none is idle, a few spare connections are still accepted, for `/health`.
+Each connection costs a file descriptor and some memory. At the limit, a new connection replaces the
+connection that has been idle longest. If no connection is idle, a few spare connections are still accepted,
+for `/health`.
 
-uvicorn limits neither heads nor answers (`Protocol`). asyncio's own TLS reports a connection only after its
-handshake, so clients that never start one could use up all file descriptors (`Handshake`).
+uvicorn limits neither the head of a request nor unread answers, so `Protocol` does. asyncio reports a TLS
+connection only after the handshake, so clients that never finish a handshake could use up all file
+descriptors. `Handshake` therefore counts connections during the handshake.
 """
 
 import asyncio
@@ -50,14 +52,14 @@ class Place(Enum):
 
 
 class Closable(typing.Protocol):
-    """The part of a connection that `Connections` uses."""
+    """A connection, as far as `Connections` uses it."""
 
     def give_way(self) -> bool:
-        """Closes the connection if it is idle, and returns whether it did."""
+        """Closes the connection if it is idle. Returns whether it was closed."""
 
 
 class Connections:
-    """The open connections of one service. Only the event loop's thread may use it."""
+    """The open connections of the service. Only the thread of the event loop may use this object."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.most = most
@@ -67,7 +69,12 @@ class Connections:
         self._idle: dict[Closable, float] = {}  # Start of the idle time, oldest first.
 
     def enter(self, connection: Closable) -> Place:
-        """Adds a new connection, and closes an idle one if the limit requires it."""
+        """Adds a new connection. At the limit, closes an idle connection to make room.
+
+        Returns:
+            The kind of place that the connection got. `Place.NONE` means that the connection must be closed.
+
+        """
         if len(self._open) < self.most or self._make_room(self._open, IDLE_SECONDS):
             self._open.add(connection)
             place = Place.USUAL
@@ -80,7 +87,13 @@ class Connections:
         return place
 
     def _make_room(self, among: set[Closable], seconds: float) -> bool:
-        """Closes the connection of `among` that has been idle longest, if for at least `seconds`."""
+        """Closes the connection that has been idle longest. Returns whether one was closed.
+
+        Args:
+            among: The connections to choose from.
+            seconds: Minimum idle time. More recently used connections stay open.
+
+        """
         until = self._clock() - seconds
         for connection, since in self._idle.items():
             if since > until:
@@ -111,9 +124,9 @@ class Connections:
 
 
 def bounded_by_files(most: int) -> int:
-    """Returns `most`, or less if this process may not open enough files.
+    """Returns `most`, or fewer connections if this process may not open enough files.
 
-    Raises the soft limit of open files as needed. The hard limit belongs to the operator.
+    If needed, increases the soft limit of open files, up to the hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = most + SPARE + OTHER_FILES
@@ -193,9 +206,10 @@ class Protocol(HttpToolsProtocol):
             self._wait()
 
     def _feed(self, data: bytes) -> None:
-        """Parses `data`, and ignores a request to upgrade the protocol.
+        """Parses received bytes, and ignores requests to upgrade the protocol.
 
-        Java's HTTP client asks for HTTP/2 in its first request, and httptools would drop that body.
+        Java's HTTP client asks for HTTP/2 in its first request, and httptools would drop the body of such a
+        request.
         """
         while True:
             try:
@@ -237,7 +251,7 @@ class Protocol(HttpToolsProtocol):
                 self.cycle.keep_alive = False
 
     def _name_the_host(self) -> None:
-        """Replaces the header Host by the host of an absolute URL in the request line (RFC 9112, 3.2.2)."""
+        """Copies the host of an absolute URL in the request line to the header Host (RFC 9112, 3.2.2)."""
         if self.url.startswith(b"/"):
             return
         url = httptools.parse_url(self.url)
@@ -285,7 +299,7 @@ class Protocol(HttpToolsProtocol):
             self._look = self.loop.call_later(self._seconds, self._look_at_unread)
 
     def _look_at_unread(self) -> None:
-        """Aborts the connection if the client has read nothing since the last check."""
+        """Aborts the connection if the client has read nothing of the answer since the last check."""
         self._look = None
         before, self._unread_bytes = self._unread_bytes, self.transport.get_write_buffer_size()
         if before and self._unread_bytes >= before:
@@ -296,7 +310,10 @@ class Protocol(HttpToolsProtocol):
     # Error answers
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's message, which is not JSON
-        """Rejects a malformed request and closes, because the start of the next request is unknown."""
+        """Rejects a malformed request and closes the connection.
+
+        The connection cannot be used again, because the start of the next request is unknown.
+        """
         cycle = self.cycle
         if (
             cycle is not None
@@ -326,13 +343,13 @@ class Protocol(HttpToolsProtocol):
 
 
 class BufferedTransport:
-    """Buffers writes until an answer is complete or the event loop's next iteration, then writes once.
+    """A transport that collects writes and sends them with one system call.
 
-    A system call is the most expensive part of a short answer, and each one wakes the client. Other calls go
-    to the wrapped transport.
+    Bytes are sent when an answer is complete, or in the next iteration of the event loop. System calls are
+    the most expensive part of a short answer, and each one wakes the client.
 
     Args:
-        on_unread: Called if the client does not take written bytes at once.
+        on_unread: Called if the client does not receive written bytes at once.
 
     """
 
@@ -367,7 +384,7 @@ class BufferedTransport:
         self._transport.abort()
 
     def let_go(self) -> None:
-        """Discards the buffered bytes after the connection is lost."""
+        """Discards the buffered bytes. Called after the connection is lost."""
         self._held.clear()
         self._on_unread = lambda: None
 
@@ -379,10 +396,11 @@ class BufferedTransport:
 
 
 def check_certificate(cert_file: Path | None, key_file: Path | None) -> None:
-    """Rejects a certificate without a key, a key without a certificate, and unusable files.
+    """Checks the TLS certificate and the key of the settings.
 
     Raises:
-        ValueError: The message names the settings and the reason.
+        ValueError: Only one of the two files is given, or a file cannot be used. The message names the
+            settings and the reason.
 
     """
     if cert_file is None and key_file is None:
@@ -403,7 +421,7 @@ def check_certificate(cert_file: Path | None, key_file: Path | None) -> None:
 
 
 def encrypted(certificate: Path, key: Path | None) -> Callable[..., asyncio.BaseProtocol]:
-    """Returns a protocol factory for uvicorn whose connections start with TLS."""
+    """Returns a factory for uvicorn that creates a protocol with TLS for each connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     handshakes = Connections(MAX_HANDSHAKES)
@@ -423,7 +441,7 @@ class _Encrypted(Protocol):
 
 
 class Handshake(sslproto.SSLProtocol):
-    """A TLS connection, which is counted here until its handshake ends."""
+    """The TLS protocol of a connection. Connections in a handshake are counted and limited."""
 
     def __init__(self, protocol: _Encrypted, context: ssl.SSLContext, handshakes: Connections) -> None:
         waiter: Any = None

@@ -1,6 +1,7 @@
 """Turns errors into HTTP answers.
 
-The native routes (TEI's and our own), OpenAI's `/v1` and Cohere's `/v2` each have their own error body.
+Errors have three formats: one for the native and TEI routes, one for OpenAI's `/v1`, and one for Cohere's
+`/v2`.
 """
 
 from typing import Any
@@ -18,16 +19,17 @@ NOSNIFF = (b"x-content-type-options", b"nosniff")  # Browsers must not guess the
 
 
 def family(path: str) -> str:
-    """Returns whose error body a path uses: `openai`, `cohere` or `native`."""
+    """Returns which API a path belongs to, and so the format of errors: `openai`, `cohere` or `native`."""
     if path == "/v1" or path.startswith("/v1/") or path == "/embeddings":
         return "openai"
     return "cohere" if path == "/v2" or path.startswith("/v2/") else "native"
 
 
 def status_in(family: str, status: int) -> int:
-    """Returns the status of an error for a family of routes.
+    """Returns the status code of an error in a family of routes.
 
-    Clients of `/v1` and `/v2` expect 400 for a bad request, and 500 for a failed model.
+    Clients of OpenAI and Cohere expect 400 for a bad request, and 500 if the model failed. Native routes
+    answer 422 and 424.
     """
     return status if family == "native" else {422: 400, 424: 500}.get(status, status)
 
@@ -56,7 +58,7 @@ def _methods(request: Request) -> set[str]:
 
 
 def install(app: FastAPI) -> None:
-    """Turns the framework's own errors into ours, which middleware.py answers."""
+    """Registers a handler that replaces FastAPI's HTTP errors by errors of the service."""
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101  this handler is registered for this type

@@ -1,7 +1,8 @@
-"""Parses JSON and rejects values that the parser would change. Start reading at `loads`.
+"""Parses JSON, and rejects bodies with values that the parser would change. Start reading at `loads`.
 
-orjson turns integers beyond 64 bits into floats, keeps the last of two members with equal names, and rounds
-tiny numbers to 0. A body with such a value is parsed again, slowly, to find the field's name.
+orjson turns integers beyond 64 bits into floats, keeps only the last of two members with the same name, and
+rounds tiny numbers to 0. If a body has such a value, a slow parser reads the body again to find the field's
+name.
 """
 
 import json
@@ -28,11 +29,11 @@ _NOT_ZERO = re.compile("[1-9]")
 
 
 class Inexact(ValueError):
-    """A value cannot be stored as it was sent. The message names its field."""
+    """Raised if the parser would change a value of the body. The message names the field."""
 
 
 class _Refused:
-    """Placeholder for a value that would be changed."""
+    """Placeholder for a value that the parser would change, with the reason."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -46,11 +47,11 @@ _END = object()
 
 
 def loads(content: bytes) -> Any:
-    """Parses `content`.
+    """Parses JSON.
 
     Raises:
         Inexact: The parser would change a value. The message names the field and says what to do.
-        orjson.JSONDecodeError: `content` is not JSON in UTF-8.
+            orjson.JSONDecodeError: `content` is not JSON in UTF-8.
 
     """
     try:
@@ -65,9 +66,10 @@ def loads(content: bytes) -> Any:
 
 
 def structure(content: bytes) -> Iterator[NDArray[np.uint8]]:
-    """Yields the bytes outside of strings.
+    """Yields the bytes of JSON that are not part of strings: brackets, commas, colons, numbers and literals.
 
-    Works in slices, so other threads wait for the interpreter's lock at most a few milliseconds.
+    Works on one slice of the body at a time, so that other threads wait at most a few milliseconds for the
+    interpreter lock.
     """
     inside = False
     rest = b""
@@ -87,7 +89,11 @@ def _outside_texts(content: bytes) -> bytes:
 
 
 def _may_have_changed_number(content: bytes) -> bool:
-    """Searches 16 MiB in some milliseconds. The pattern would hold the interpreter's lock for 500 ms."""
+    """Returns whether the body may contain a number that the parser changes. Strings can cause false alarms.
+
+    A fast test takes some milliseconds for 16 MiB. It avoids the pattern, which would hold the interpreter
+    lock for 500 ms.
+    """
     if not any(part in content for part in (b"e-", b"E-", b"0.0000")):
         # Any 19 digits in a row include one of these bytes.
         every = np.frombuffer(content, np.uint8)[:: _LONGEST - 1]
@@ -106,7 +112,11 @@ def _has_changed_number(content: bytes) -> bool:
 
 
 def _has_equal_names(content: bytes, value: Any) -> bool:
-    """Compares the numbers of colons, because a dropped member drops its colon."""
+    """Returns whether the parser dropped a member because another member has the same name.
+
+    Each member has one colon, so the function compares the number of colons in the body with that in the
+    parsed value.
+    """
     try:
         parsed = orjson.dumps(value)
     except orjson.JSONEncodeError:  # The routes reject JSON that is nested so deeply.
@@ -121,7 +131,7 @@ def _fits(digits: bytes | str) -> bool:
 
 
 def becomes_zero(number: str) -> bool:
-    """Returns whether a 64-bit float rounds `number`, which is not 0, to 0."""
+    """Returns whether `number` is not 0, but becomes 0 as a 64-bit float."""
     try:
         return float(number) == 0 and _NOT_ZERO.search(re.split("[eE]", number)[0]) is not None
     except ValueError:
@@ -129,7 +139,7 @@ def becomes_zero(number: str) -> bool:
 
 
 def _find(content: bytes) -> str | None:
-    """Returns a sentence about the first value that would be changed, or None."""
+    """Returns a sentence about the first value that the parser would change, or None."""
     try:
         value = json.loads(
             content.decode(),
@@ -165,7 +175,10 @@ def _members(place: _Place, value: Any) -> Iterator[tuple[_Place, Any]]:
 
 
 def _path(place: _Place) -> str:
-    """Returns the last names of a path. A whole path may be longer than the body."""
+    """Formats the path of a value for a message.
+
+    Shows at most `_SHOWN_NAMES` names, because paths may be long.
+    """
     steps: list[str] = []
     while place is not None and len(steps) < _SHOWN_NAMES:
         place, step = place

@@ -1,8 +1,8 @@
-"""Rejects requests by pages of other sites, according to the headers Host and Origin.
+"""Rejects requests from web pages of other sites, by the headers Host and Origin.
 
-A page can let its own name resolve to 127.0.0.1 (DNS rebinding). The browser then treats the service as the
-page's own origin, but `Host` still contains the page's name. A page of another site can also send a POST
-without a preflight, but `Origin` then names that site.
+A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). The browser then considers the
+service part of the page's origin, but the header Host still contains the page's name. A page of another site
+can also send a POST without a preflight, but then the header Origin names the other site.
 """
 
 import ipaddress
@@ -52,13 +52,13 @@ class Authority(NamedTuple):
 
 
 class Hosts:
-    """The allowed hosts and origins.
+    """The hosts that requests may name, and the origins whose pages may write.
 
     Args:
-        names: Allowed hosts, in addition to addresses and localhost.
+        names: Allowed hosts, in addition to IP addresses and localhost.
         own: The host that the service listens on.
-        origins: Other sites whose pages may write.
-        keys: Whether clients need API keys. DNS rebinding then gains nothing, so any host is allowed if
+        origins: Origins of other sites whose pages may write.
+        keys: Whether clients need API keys. Then DNS rebinding gains nothing, so any host is allowed if
             `names` is empty.
 
     """
@@ -69,7 +69,7 @@ class Hosts:
         self._origins = frozenset(origins)
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> ServiceError | None:
-        """Returns the error for a request with these headers, or None."""
+        """Returns the error for a request with these headers, or None if the request is allowed."""
         seen = set()
         host = b""
         for name, value in headers:
@@ -90,10 +90,10 @@ class Hosts:
         )
 
     def refuse_pages(self, scope: Scope) -> None:
-        """Rejects requests that a page of another site sends.
+        """Rejects a request that a page of another site sends.
 
         Raises:
-            Forbidden: The origin is neither the service's own nor an allowed one.
+            Forbidden: The origin is neither the service itself nor an allowed origin.
 
         """
         headers = dict(scope["headers"])
@@ -138,10 +138,12 @@ def _authority(text: bytes) -> Authority | None:
 
 
 class Cors(CORSMiddleware):
-    """Starlette's CORS with our error answers and request ids. A preflight needs no API key.
+    """Starlette's CORS middleware, with the service's error answers and request ids.
+
+    A preflight needs no API key.
 
     Args:
-        exposed: Answer headers that pages may read, in addition to READ.
+        exposed: Headers of answers that pages may read, in addition to those in READ.
 
     """
 

@@ -1,8 +1,8 @@
-"""The middleware around every route. Start reading at `Edge.__call__` and `RequestContext.run`.
+"""ASGI middleware around all routes. Start reading at `Edge.__call__` and `RequestContext.run`.
 
-It sets the request id, limits the bytes of bodies, enforces the deadline, cancels work after a disconnect,
-counts and times requests, and turns errors into answers. It is one plain ASGI layer, because each further
-layer slows down every request.
+The middleware sets the request id, limits the size of bodies, enforces the deadline, cancels the work after a
+disconnect, counts and times requests, and turns errors into answers. It is a single ASGI layer, because each
+further layer would slow down every request.
 """
 
 import asyncio
@@ -52,11 +52,14 @@ WATCHED = {"/health", "/ready", "/metrics"}
 
 
 class LoadShedder:
-    """Decides on each request before its route runs.
+    """Rejects requests before their route runs.
+
+    A request is rejected if its host is not allowed, if it arrives on a spare connection, or if it needs the
+    encoder while the queue is full.
 
     Args:
         overloaded: Returns the error for a new text, or None if the queue has room.
-        app: Has the routes, hosts and connections. Its `access` is None if clients need no key.
+        app: The application. Its `state` contains the access control, the allowed hosts and the connections.
 
     """
 
@@ -71,10 +74,10 @@ class LoadShedder:
         self._routes = {route.path: route for route in direct if route.path in PATHS}
 
     def refusal(self, scope: Scope) -> ServiceError | None:
-        """Returns the error for a request, or None if it may proceed.
+        """Returns the error for a request, or None if the request may proceed.
 
-        Clients without a valid key learn nothing about the queue. A rejected request counts against the limit
-        of its key.
+        If the queue is full, clients without a valid key get the error for their key, so they learn nothing
+        about the queue. A request that is rejected because of the queue counts against the limit of its key.
         """
         refusal = self._hosts.refusal(scope["headers"])
         if refusal is not None:
@@ -98,10 +101,10 @@ class LoadShedder:
 
 @dataclass(eq=False)
 class Edge:
-    """ASGI middleware around the application.
+    """The only ASGI middleware around the routes.
 
     Args:
-        observers: Called with the record of each finished request.
+        observers: Functions that receive the record of each finished request.
 
     """
 
@@ -144,7 +147,14 @@ class Edge:
                         log.exception("A request could not be logged or traced")
 
     def deadline_seconds(self, requested_ms: str | None) -> float:
-        """Returns the seconds that a request may take: `x-timeout-ms`, at most the server's limit."""
+        """Returns the time limit of a request in seconds.
+
+        This is the value of the header `x-timeout-ms`, or the setting if that is lower.
+
+        Raises:
+            Validation: The header is not a positive number of milliseconds.
+
+        """
         own = self._settings.timeout_seconds
         if requested_ms is None:
             return own
@@ -156,7 +166,10 @@ class Edge:
 
 
 def _as_header(names: Sequence[str]) -> bytes:
-    """Joins names of fields. Characters other than printable ASCII become question marks."""
+    """Joins the names of fields to a header value.
+
+    Characters other than printable ASCII become question marks.
+    """
     shown = (name[:MAX_NAME_CHARACTERS].encode("ascii", "replace").decode() for name in names)
     return ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in shown).encode()
 
@@ -197,7 +210,7 @@ class RequestContext:
             steps.set(self._steps)
 
     async def run(self, app: ASGIApp) -> None:
-        """Answers the request. A disconnect of the client cancels it, also while an error is sent."""
+        """Calls the app to answer the request. If the client disconnects, the work is cancelled."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  an ASGI app always runs in a task
         watch = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._begin_watch, task)
@@ -229,7 +242,7 @@ class RequestContext:
         except ServiceError as error:
             release_frames(error)
             await self.refuse(error)
-        except ClientDisconnect as error:  # The client left while it sent the body.
+        except ClientDisconnect as error:  # The client disconnected while it sent the body.
             release_frames(error)
             self._gone = True
         except Exception as error:
@@ -276,7 +289,7 @@ class RequestContext:
         await self._send(message)
 
     async def refuse(self, error: ServiceError) -> None:
-        """Answers with `error`, unless an answer has begun."""
+        """Answers with `error`, unless an answer has already begun."""
         self._error_type = error.error_type
         if self._status:
             return
@@ -301,7 +314,7 @@ class RequestContext:
         self._watching = asyncio.create_task(self._watch(task))
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
-        await self._body_read.wait()  # The route itself receives until then.
+        await self._body_read.wait()  # Until then the route itself receives messages.
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._gone = True
@@ -309,11 +322,11 @@ class RequestContext:
 
     @property
     def _route(self) -> str:
-        """The route's template. A raw path must never become a metrics label."""
+        """The path template of the route. A raw path must never become a metrics label."""
         return getattr(self._scope.get("route"), "path", UNMATCHED)
 
     def end(self, metrics: Metrics) -> None:
-        """Counts the finished request and releases the budgets of its body and its answer."""
+        """Counts the finished request, and releases the memory budgets of the body and the answer."""
         status = self._status or GONE
         metrics.requests.labels(self._method, self._route, str(status)).inc()
         metrics.request_seconds.labels(self._route).observe(time.monotonic() - self._started)
@@ -349,7 +362,7 @@ class RequestContext:
 
 
 async def _drain(receive: Receive) -> None:
-    """Reads the rest of a rejected body and discards it, up to MAX_DRAINED_BYTES or DRAIN_SECONDS."""
+    """Reads and discards the rest of a rejected body, up to MAX_DRAINED_BYTES or DRAIN_SECONDS."""
     left = MAX_DRAINED_BYTES
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):

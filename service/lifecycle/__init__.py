@@ -1,1 +1,1 @@
-"""Activates model versions and rolls back. Start reading at `controller.Controller.look`."""
+"""Activates model versions and returns to previous ones. Start reading at `controller.Controller.look`."""

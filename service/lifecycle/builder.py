@@ -1,9 +1,10 @@
 """Completes the index of a generation. Start reading at `Builder.embed`.
 
-After a start, `Builder.load` loads the stored vectors first. `Builder.embed` then embeds the documents
-without a vector. Writes continue meanwhile. Both process the revisions in rising order. A new or changed
-document always has a higher revision, so a build ends under any number of writes. Each step is on disk before
-the next begins, so an interrupted build continues. A vector is stored only while its revision exists.
+For a new build, `Builder.load` first loads the stored vectors. `Builder.embed` then embeds the documents
+without a vector. Writes continue during both steps. Both process documents in the order of their revisions. A
+new or changed document always gets a higher revision, so a build ends even if writes never stop. Each step is
+on disk before the next one begins, so an interrupted build can continue. A vector is stored only if its
+document still has the same revision.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ STEP_DOCUMENTS = 64
 STEP_BYTES = 16 << 20  # of the texts of a step; a single text may be larger
 LOAD_ROWS = 1024  # A write waits for at most one such step: 5 ms at 384 dimensions.
 STORE_ROWS = 1024  # per write job; the passages of a document stay together
-LAST_LOOKS = 3  # looks that find only recent documents before a build ends; the swap embeds the rest
+LAST_LOOKS = 3  # A build ends after so many steps with only recent documents. The swap embeds the rest.
 RECOUNT_SECONDS = 10.0  # between counts of documents, because writes continue
 HARMLESS = Content("A short sentence.")
 RECENT_SECONDS = 60.0  # of work that the rate is computed from
@@ -38,14 +39,15 @@ Tell = Callable[[int, int], None]  # documents done, and in total
 
 
 class Builder:
-    """Completes one generation.
+    """Completes the index of one generation.
 
     Args:
         corpus: The documents.
         generation: The generation to complete.
-        tell: Called with the number of documents done, and in total.
-        documents_per_second: Upper bound for documents that are stored at the beginning. 0 means no bound.
-            Later documents are embedded at full speed, because otherwise a slow build might never end.
+        tell: Function that receives the number of documents done and the total number.
+        documents_per_second: Speed limit for documents that exist when the build begins. 0 means no limit.
+            Documents that are written later are embedded at full speed. Otherwise a slow build might never
+            end.
 
     """
 
@@ -61,7 +63,10 @@ class Builder:
         self.progress = Progress(generation.version)
 
     async def load(self) -> None:
-        """Loads the stored vectors into the index, in steps with writes between them."""
+        """Loads the stored vectors into the index.
+
+        This is done in steps, and writes may run between the steps.
+        """
         generation, number = self._generation, self._generation.number
         await self._store.forget_skipped(number)
         generation.complete_through = 0
@@ -70,18 +75,19 @@ class Builder:
             after = await self._store.add_stored(number, after, LOAD_ROWS)
 
     async def warm(self) -> None:
-        """Runs a forward pass of each encoder. The caller handles a failure of the model."""
+        """Runs a forward pass of each encoder. The caller must handle an error of the model."""
         await self._corpus.embed(self._generation, [HARMLESS], [DEFAULT_COLLECTION])
         if self._generation.encoder.queries is not None:
             await self._corpus.embed_queries(self._generation, [HARMLESS.text])
 
     async def embed(self) -> None:
-        """Embeds and indexes every document without a vector, including documents written meanwhile.
+        """Embeds and indexes every document without a vector, including documents that are written meanwhile.
 
-        After a failure it can be called again, and continues.
+        If this fails, another call continues the work.
 
         Raises:
-            Retired: The generation missed a write, so its index has a gap.
+            Retired: The generation has missed a write, so its index has a gap.
+            Hung: A forward pass of this generation hung earlier.
             ServiceError: The model fails on every text, or the queue or the disk is full.
 
         """
@@ -120,18 +126,31 @@ class Builder:
         generation.complete_through, generation.missing = last, skipped
 
     def _check(self) -> None:
-        """Raises the reason to end the build, if any."""
+        """Checks whether the build can continue.
+
+        Raises:
+            Retired: The generation has missed a write.
+            Hung: A forward pass of this generation hung.
+
+        """
         if self._generation.retired:  # Its index could not follow a write.
             raise Retired(self._generation.version)
         if self._generation.fault is not None:
             raise Hung(self._generation.fault)
 
     def _step(self) -> int:
-        """Returns the number of documents of one step. Slow builds use small steps, for short pauses."""
+        """Returns the number of documents to embed in one step. If the speed is limited, steps are small."""
         return min(STEP_DOCUMENTS, max(1, int(self._throughput / 10))) if self._throughput else STEP_DOCUMENTS
 
     async def _embed(self, documents: Mapping[int, Unembedded]) -> None:
-        """Stores the vectors of some documents, by revision."""
+        """Embeds documents and stores their vectors.
+
+        Documents on which the model fails are skipped and logged.
+
+        Args:
+            documents: The documents, by revision.
+
+        """
         if not documents:
             return
         corpus, generation = self._corpus, self._generation
@@ -157,7 +176,7 @@ class Builder:
 
 
 def _jobs(embedded: Mapping[int, Embedding]) -> Iterator[dict[int, Embedding]]:
-    """Yields embeddings by revision, in parts of about `STORE_ROWS` rows."""
+    """Divides embeddings into groups with about `STORE_ROWS` vectors each. Yields embeddings by revision."""
     rows: dict[int, Embedding] = {}
     count = 0
     for revision, embedding in embedded.items():
@@ -171,12 +190,12 @@ def _jobs(embedded: Mapping[int, Embedding]) -> Iterator[dict[int, Embedding]]:
 
 
 class Progress:
-    """Measures the rate of a build, estimates the remaining time, and logs both now and then.
+    """Measures the speed of a build, estimates the remaining time, and logs both from time to time.
 
-    Only the time of steps counts, including the pauses of SIMILE_BUILD_RATE. Waiting for a full queue or for
-    memory does not lower the rate. A step that takes much longer than usual (the machine slept, or the
-    process was stopped) counts as `STALL` usual steps. A second slow step in a row counts in full, so the
-    rate follows a machine that becomes slow.
+    Only the time of steps counts, including the pauses of SIMILE_BUILD_RATE. Waiting for a queue or for
+    memory does not reduce the speed. If a single step takes much longer than usual, because the machine slept
+    or the process was stopped, it counts as `STALL` usual steps. A second slow step in a row counts in full,
+    because then the machine has probably become slower.
     """
 
     def __init__(self, version: str) -> None:
@@ -188,14 +207,14 @@ class Progress:
 
     @property
     def rate(self) -> float | None:
-        """Documents per second, or None before it is known."""
+        """Documents per second in recent steps, or None if not enough steps were measured yet."""
         if len(self._steps) < MIN_STEPS:
             return None
         return sum(documents for documents, _ in self._steps) / sum(seconds for _, seconds in self._steps)
 
     @property
     def eta_seconds(self) -> float | None:
-        """Remaining seconds at the recent rate, or None before it is known."""
+        """Estimated remaining seconds, or None if the speed is not known yet."""
         rate = self.rate
         return None if rate is None or self._left is None else self._left / rate
 
@@ -210,7 +229,7 @@ class Progress:
             self._steps.popleft()
 
     def tell(self, done: int, total: int) -> None:
-        """Records how many documents are done, and in total."""
+        """Records the number of finished documents and the total number."""
         self._left = total - done
         eta = self.eta_seconds
         if eta is not None and time.monotonic() - self._said >= SAY_SECONDS:
@@ -233,10 +252,10 @@ def _in_words(seconds: float) -> str:
 
 
 class CatchUp:
-    """Embeds new documents for the followers of the active generation, because writes do not wait for them.
+    """Embeds new documents for the followers of the active generation. Writes do not wait for these vectors.
 
-    A write that a follower missed calls `note`, which starts one task for each complete follower. A follower
-    that is being built has its own builder. Used on the event loop.
+    If a follower missed the vector of a new document, `note` starts one task for each complete follower. A
+    follower that is being built has a builder of its own. Use this class on the event loop.
     """
 
     def __init__(self, corpus: Corpus) -> None:
@@ -246,7 +265,10 @@ class CatchUp:
         self._stopped = False
 
     def note(self) -> None:
-        """Starts a task for each follower, because a follower missed a vector."""
+        """Starts a task for each complete follower.
+
+        Call this after a write for which a follower has no vector.
+        """
         for follower in self._corpus.active.followers:
             if not follower.is_complete or follower.fault is not None or self._stopped:
                 continue
@@ -255,7 +277,10 @@ class CatchUp:
                 self._tasks[follower] = asyncio.create_task(self._fill(follower))
 
     async def stop(self) -> None:
-        """Stops all tasks. The next builder of a version embeds the rest."""
+        """Stops all tasks.
+
+        If a version is built again, its builder embeds the documents that are still missing.
+        """
         self._stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -263,7 +288,7 @@ class CatchUp:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _fill(self, follower: Generation) -> None:
-        """Embeds until the follower is complete or retired."""
+        """Embeds documents until the follower is complete or retired."""
         builder, pause = Builder(self._corpus, follower, lambda *_: None), RETRY_SECONDS
         try:
             while follower in self._behind:

@@ -1,12 +1,16 @@
-"""Canary queries: compare the answers of the candidate with those of the active version. Start at `compared`.
+"""Runs canary queries, which compare the answers of the candidate and the active version.
 
-Both versions answer a few queries. The overlap is the mean share of common ids among the first ten hits. It
-measures how much the answers change, not whether they are better, because nobody has judged these hits.
+Start at `compared`.
 
-Each collection has its own overlap, because a version may change one collection and not another. The queries
-come from SIMILE_CANARY_FILE, or are the beginnings of the collection's documents with the smallest hashes of
-their ids. So the same documents give the same queries, and a few writes change few queries. All collections
-share MAX_QUERIES. Queries are embedded in the background lane and searched one by one.
+Both versions answer the same queries. The overlap is the mean share of common ids among the first ten hits.
+It measures how much the answers change, but not whether they get better, because no judgments exist for these
+hits.
+
+The overlap is computed for each collection, because a version may change the answers in one collection and
+not in another. The queries come from SIMILE_CANARY_FILE. Without this file, they are the beginnings of some
+documents of the collection. These are the documents whose ids have the smallest hashes, so the queries stay
+the same unless documents change. All collections together have at most MAX_QUERIES queries. The queries are
+embedded in the background lane and searched one at a time.
 """
 
 import asyncio
@@ -38,11 +42,12 @@ MAX_CANARY_LINES = 1000
 
 
 async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple[float | None, str | None]:
-    """Compares the active version with `new`. The store keeps the result, as GET /models shows it.
+    """Compares the active version with the generation `new`. The store keeps the result for `GET /models`.
 
     Returns:
-        The overlap, and the reason why `new` must wait. Each is None if it does not exist. A failed
-        comparison is logged, and `new` does not wait.
+        A tuple of the overlap and a reason. The overlap is None if the versions were not compared. The reason
+        says why `new` must wait for a decision, or is None. If the comparison fails, the failure is logged
+        and both are None.
 
     """
 
@@ -72,15 +77,16 @@ async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple
 
 
 async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[str, Any] | None:
-    """Compares the active version with `new`, whose index is complete.
+    """Compares the active version with the generation `new`, whose index is complete.
 
     Returns:
-        `queries` and `overlap_at_10` of all collections, and the same of each collection in `collections`,
-        lowest overlap first. None if no query exists or no document is found.
+        `queries` and `overlap_at_10` for all collections together. `collections` contains the same values for
+        each collection, with the lowest overlap first. The result is None if there are no queries, or if no
+        query has hits.
 
     Raises:
         ServiceError: The active index is incomplete, a model or the disk fails, or the queue is full.
-        ValueError: The file of queries cannot be read.
+        ValueError: The file with canary queries cannot be read.
 
     """
     queries = await canary_queries(corpus, settings)
@@ -134,7 +140,10 @@ def _figures(shares: Sequence[float]) -> dict[str, Any]:
 
 
 async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[str]]:
-    """Returns the queries of each collection. Empty if canaries are off or no documents exist."""
+    """Returns the canary queries of each collection.
+
+    The result is empty if canary queries are turned off or no documents exist.
+    """
     if not settings.canary_queries:
         return {}
     lines = None
@@ -153,7 +162,7 @@ async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[s
 
 
 def beginning(text: str) -> str:
-    """Returns the title or the first sentence of a text, at most a dozen words."""
+    """Returns the first line or the first sentence of a text, but at most a dozen words."""
     line = text.strip().partition("\n")[0]
     words: Sequence[str] = line.split(maxsplit=WORDS)[:WORDS]
     for at, word in enumerate(words, 1):
@@ -164,10 +173,10 @@ def beginning(text: str) -> str:
 
 
 def canary_lines(file: Path) -> list[str]:
-    """Reads the queries of a canary file, one per line. Skips empty lines.
+    """Reads the queries in a canary file, one per line. Empty lines are skipped.
 
     Raises:
-        Unusable: The file cannot be read, or contains no query or too many.
+        Unusable: The file cannot be read, or contains no queries or too many.
 
     """
     try:

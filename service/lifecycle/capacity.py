@@ -1,6 +1,7 @@
-"""Estimates the memory of a generation, and compares it with the free memory.
+"""Estimates how much memory a generation needs, and compares it with the free memory.
 
-Start reading at `shortage` for a candidate, and at `no_start` and `no_publishing` for a start.
+Start reading at `shortage` for a candidate, and at `no_start` and `no_publishing` for the start of the
+service.
 """
 
 import math
@@ -41,9 +42,20 @@ def shortage(
     *,
     alone: bool = False,
 ) -> str | None:
-    """Returns why the version in `folder` must wait, and what to do. None if it fits, or if nothing is known.
+    """Returns why a candidate must wait for memory, with advice.
 
-    `rows` and `alone` are arguments of `needed`.
+    Returns None if the candidate fits into memory.
+
+    Also returns None if the free memory is not known.
+
+    Args:
+        documents: Number of stored documents, for the message.
+        rows: Number of vectors of each collection.
+        dimension: Length of a vector.
+        folder: The folder of the version.
+        machine: Folder that contains `proc` and `sys`.
+        alone: Whether the version gets a second session for single texts (single_text.py).
+
     """
     need, left = needed(rows, dimension, folder, alone=alone), free(machine)
     if left is None or need <= left:
@@ -58,12 +70,25 @@ def shortage(
 
 
 def no_start(version: str, folder: Path, machine: Path = MACHINE) -> str | None:
-    """Returns why a service cannot start with the version in `folder`, or None if it can."""
+    """Returns why the memory does not suffice to start with a version, or None if it does.
+
+    Args:
+        version: Name of the version, for the message.
+        folder: The folder of the version.
+        machine: Folder that contains `proc` and `sys`.
+
+    """
     return _no_room(f"{version} needs", needed([], 0, folder), machine)
 
 
 def no_publishing(source: Path, machine: Path = MACHINE) -> str | None:
-    """Returns why the model in a source folder cannot be published and served here, or None if it can."""
+    """Returns why the memory does not suffice to publish and serve a model, or None if it does.
+
+    Args:
+        source: The folder of the model that would be published.
+        machine: Folder that contains `proc` and `sys`.
+
+    """
     size = sum(file.stat().st_size for file in source.rglob("*.safetensors"))
     need = int(BESIDE * size if size > LARGEST else PUBLISHING * size + PUBLISHING_BYTES)
     return _no_room(f"To publish and serve {source} takes", need, machine)
@@ -85,10 +110,10 @@ def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool =
     """Estimates the peak memory of a generation in bytes.
 
     Args:
-        rows: Vectors of each collection: one per document or passage.
+        rows: Number of vectors of each collection. A document has one vector, or one for each passage.
         dimension: Length of a vector.
         folder: The folder of the version.
-        alone: True if it gets a second session for single texts (single_text.py).
+        alone: Whether the version gets a second session for single texts (single_text.py).
 
     """
     model = _model(folder, alone=alone)
@@ -98,7 +123,7 @@ def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool =
 
 
 def _model(folder: Path, *, alone: bool) -> float:
-    """Estimates the bytes of an open model of a generation."""
+    """Estimates the memory of an open model in bytes."""
     more = SINGLE_TEXT_SHARE if alone else 0
     inside, outside = graph_bytes(folder)
     tokenizer = folder / TOKENIZER
@@ -110,11 +135,15 @@ def _model(folder: Path, *, alone: bool) -> float:
 
 
 def expected_rows(active: Generation, documents: int, manifest: Manifest) -> list[int]:
-    """Estimates the rows of each collection: as many as now, or more if the passages become shorter.
+    """Estimates the number of vectors of each collection after a new version is built.
+
+    The number is at least as large as now. It is larger if the new version divides texts into shorter
+    passages. The result is empty if the vectors are in a database.
 
     Args:
         active: The active generation.
-        documents: Stored documents of all collections, also those that are missing from the active index.
+        documents: Number of documents of all collections, including those that are missing from the active
+            index.
         manifest: The manifest of the new version.
 
     """
@@ -133,7 +162,10 @@ def expected_rows(active: Generation, documents: int, manifest: Manifest) -> lis
 
 
 def _index(rows: int, dimension: int) -> float:
-    """Estimates the bytes of a collection's index. A large index copies a sample to compute its centroids."""
+    """Estimates the memory of a collection's index in bytes.
+
+    A large index also copies a sample of its vectors.
+    """
     sample = training_bytes(rows, dimension) if rows > BASE_ROWS else 0
     return COLLECTION_BYTES + GROWING * rows * (4 * dimension + NAME_BYTES) + sample
 

@@ -1,10 +1,10 @@
-"""Activates the requested version, shows the progress, and cleans up after a swap.
+"""Activates the requested version, reports the progress, and cleans up after a swap.
 
-Start reading at `Controller.look`, which runs every half second, and at once after a request over HTTP:
+Start reading at `Controller.look`, which runs every half second, and immediately after a request over HTTP:
 
-- It reads the request, and builds and activates the version. It drops a build if another version is
-  requested.
-- It closes a generation after its grace, and deletes the vectors of dropped generations.
+- It reads which version is requested, then builds and activates that version. A build is dropped if another
+  version is requested.
+- It closes old generations after a grace period, and deletes the vectors of dropped generations.
 - It copies the state to MODELS_DIR/state.json for `python -m models` and training.
 """
 
@@ -35,16 +35,19 @@ from service.store.values import FAILED, Active, Known
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-BUSY_SECONDS = 0.05  # between two looks while vectors are being deleted
+BUSY_SECONDS = 0.05  # between two iterations while vectors are being deleted
 # A generation that was active still follows writes for this time, for searches that began on it.
 LINGER_SECONDS = 5.0
 
 _BY_FILE = "@"  # joins the version and the file's time to an id, for a request without one
-_READING, _FOLLOWING = "reading the models folder", "following the request"  # steps of a look
+_READING, _FOLLOWING = "reading the models folder", "following the request"  # steps of an iteration
 
 
 class Controller:
-    """The reconcile loop. `run` is its task, and `poke` starts the next look at once."""
+    """Loop that makes the active version equal to the requested version.
+
+    `run` is the background task. `poke` starts the next iteration immediately.
+    """
 
     def __init__(self, loader: ModelLoader, corpus: Corpus, settings: Settings, metrics: Metrics) -> None:
         self.swap: Swap | None = None
@@ -71,33 +74,41 @@ class Controller:
 
     @property
     def waits(self) -> bool:
-        """True if the candidate waits for memory, a disk, a queue, or a decision."""
+        """True if the candidate waits for memory, a disk, a queue, or a decision of an operator."""
         swap = self.swap
         return swap is not None and (swap.reason is not None or (swap.state == READY and not swap.kept))
 
     @property
     def builds(self) -> bool:
-        """True if a version is being opened or built, which takes memory until it is ready."""
+        """True if a version is being opened or built.
+
+        This needs memory that is free again when the version is ready.
+        """
         swap = self.swap  # Other threads read it.
         return swap is not None and swap.state != READY
 
     @property
     def trouble(self) -> str | None:
-        """The reason why the models folder or its request cannot be read now, or None."""
+        """The reason why the models folder or the request in it cannot be read now, or None."""
         return self._complaints.get(_READING) or self._complaints.get(_FOLLOWING)
 
     def poke(self) -> None:
         self._poked.set()
 
     def _went_over(self, generation: Generation | None) -> None:
-        """Starts the next look. Another process may have activated `generation`."""
+        """Starts the next iteration. Called after the active version of the store may have changed.
+
+        Args:
+            generation: The active generation, or None if it did not change or is not open yet.
+
+        """
         swap = self.swap
         if generation is not None and swap is not None and swap.generation is generation:
             swap.mark_activated(generation)
         self.poke()
 
     async def run(self) -> None:
-        """Runs until cancelled. A build in progress stops then, and continues at the next start."""
+        """Runs until it is cancelled. A build in progress then stops, and continues at the next start."""
         try:
             while True:
                 busy = await self.look()
@@ -110,7 +121,12 @@ class Controller:
             await self._stop_swap()
 
     async def look(self) -> bool:
-        """Looks once. A failed step does not prevent the next step. Returns True if more must be deleted."""
+        """Runs one iteration. If a step fails, the next steps still run.
+
+        Returns:
+            True if the store has more old rows to delete.
+
+        """
         await self._step("opening the active version", self._open_active)
         await self._step(_READING, self._read_folder)
         await self._step(_FOLLOWING, self._follow)
@@ -120,7 +136,10 @@ class Controller:
         return self._more_to_purge
 
     async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs a step. The same failure is logged once, because looks are frequent."""
+        """Runs one step of an iteration and logs a failure.
+
+        A failure that repeats is logged only once, because iterations are frequent.
+        """
         try:
             await work()
         except (ServiceError, OSError) as error:
@@ -144,8 +163,14 @@ class Controller:
             await self.following.open()
 
     async def _read_folder(self) -> None:
-        """Lists the published versions. A folder without the active version is not mounted: keep the last
-        list.
+        """Reads the list of published versions.
+
+        If the folder does not contain the active version, the folder is probably not mounted. Then the last
+        list stays.
+
+        Raises:
+            FileNotFoundError: The folder does not contain the active version.
+
         """
         published = await asyncio.to_thread(self._store.names)
         if self._corpus.active.generation.version not in published:
@@ -153,7 +178,7 @@ class Controller:
         self.published = published
 
     async def _purge(self) -> None:
-        """Deletes a few rows at a time, while no build runs."""
+        """Deletes a few rows of old generations, unless a build is running."""
         self._more_to_purge = False
         if self.swap is None or self.swap.state == READY:
             self._more_to_purge = await self._corpus.store.tidy()
@@ -176,7 +201,7 @@ class Controller:
         )
         form = self._corpus.active.generation.encoder.form
         if target is None and not self._form_failed and form != self._loader.get_form(facts.active):
-            # A changed precision is a decision in itself.
+            # A changed precision counts as a decision.
             target = RequestedVersion(facts.active, "activate", "")
         kept = target is None
         if kept:
@@ -191,7 +216,7 @@ class Controller:
             await self._corpus.store.keep_decision(requested.id)
 
     async def requested(self) -> RequestedVersion | None:
-        """Reports the request in the models folder to the store. Returns the request that counts."""
+        """Passes the request in the models folder to the store. Returns the request that is in effect."""
         in_folder, at = await asyncio.to_thread(self._requested)
         standing = await self._corpus.store.requested(in_folder, at)
         if in_folder is not None:
@@ -201,10 +226,13 @@ class Controller:
         return standing
 
     def _requested(self) -> tuple[RequestedVersion | None, float]:
-        """Returns the request in the models folder, and its time (see `Replicas.requested`).
+        """Reads the request in the models folder.
 
-        A request without an id, in the file `wanted` alone, counts at the second look: `write_request`
-        replaces two files, and a look between them sees one new and one old file.
+        Also returns its time, by which the store compares requests.
+
+        A request in the old format has no id and consists only of the file `wanted`. It is accepted if two
+        iterations see the same request. `write_request` replaces two files, and an iteration in between sees
+        one new file and one old file.
         """
         locked = self._store.is_locked()
         in_folder = self._store.read_request()
@@ -219,7 +247,7 @@ class Controller:
         return in_folder, -inf if in_folder.id == reported else inf
 
     async def request(self, version: str, kind: Kind) -> None:
-        """Requests a version. The request counts after this returns.
+        """Requests a version. When this method returns, the request is in effect.
 
         Raises:
             ModelError: The version is unknown, or its manifest cannot be read.
@@ -233,13 +261,19 @@ class Controller:
         self.poke()
 
     def keep(self, version: str, seconds: float) -> bool:
-        """Keeps `version` loaded for `seconds`, instead of another kept version. 0 closes it.
+        """Keeps a version loaded without activating it.
+
+        Only one version is kept loaded. A later call replaces it.
+
+        Args:
+            version: The version.
+            seconds: How long to keep the version loaded. 0 closes the version.
 
         Returns:
-            True if it is loaded already.
+            True if the version is loaded already.
 
         Raises:
-            Conflict: Another version is being built to be activated.
+            Conflict: Another version is being built for activation.
 
         """
         swap = self.swap
@@ -256,7 +290,10 @@ class Controller:
         return any(one.version == version and one.is_complete for one in self._corpus.active.generations)
 
     def _kept_target(self, active: str) -> RequestedVersion | None:
-        """Returns the version to keep loaded. None if its time is over, or it is active or deleted."""
+        """Returns the version that must be kept loaded, or None.
+
+        The result is None if the time has passed, or if the version is active or deleted.
+        """
         if (
             self._kept in {"", active}
             or time.monotonic() > self._kept_until
@@ -275,7 +312,17 @@ class Controller:
         self._task.add_done_callback(lambda _: self.poke())
 
     async def _go_on(self, swap: Swap, target: RequestedVersion | None, active: str, *, kept: bool) -> None:
-        """Lets the swap in progress continue, drops it, or cleans up after it."""
+        """Decides what happens to the current swap.
+
+        A swap to the target version continues. A finished swap is cleaned up, and any other swap is dropped.
+
+        Args:
+            swap: The current swap.
+            target: The version to build, if any.
+            active: The active version.
+            kept: Whether the target version must only be kept loaded.
+
+        """
         assert self._task is not None  # noqa: S101  they are set together
         finished = self._task.done()
         if finished:
@@ -304,7 +351,11 @@ class Controller:
         return await self._corpus.store.known(self.published)
 
     async def _expire(self) -> None:
-        """Closes followers: the previous version after its grace, and others soon. Skips the candidate."""
+        """Closes followers whose time is over.
+
+        The previous version stays open for the grace period, and other followers for a few seconds. The
+        candidate of the current swap is not closed.
+        """
         facts = await self._known()
         now = time.monotonic()
         active = self._corpus.active
@@ -316,7 +367,7 @@ class Controller:
                 continue
             back = follower.version == facts.previous
             if back and not follower.is_rollback_target:
-                self._expiry.pop(follower, None)  # Its grace begins.
+                self._expiry.pop(follower, None)  # The grace period begins.
             follower.is_rollback_target = back
             seconds = max(self._settings.grace_seconds, LINGER_SECONDS) if back else LINGER_SECONDS
             expiry = min(self._expiry.get(follower, now + seconds), now + seconds)
@@ -328,11 +379,11 @@ class Controller:
         self._expiry = kept
 
     async def previous(self) -> str | None:
-        """Returns the version that a rollback would activate now."""
+        """Returns the version that a rollback would activate now, or None."""
         return (await self._known()).previous
 
     async def states(self) -> dict[str, dict[str, Any]]:
-        """Returns the state of each version that is more than a `candidate`."""
+        """Returns the states of versions, by name. Versions that were never built are not included."""
         facts = await self._known()
         found = {version: as_state("retired") for version in facts.past}
         for version, verdict in facts.verdicts.items():
@@ -349,7 +400,10 @@ class Controller:
         return found
 
     async def _write_state(self) -> None:
-        """Copies the state from the database to state.json. A missing models folder is not created."""
+        """Writes the state of all versions to state.json.
+
+        If the models folder is missing, it is not created.
+        """
         if _READING in self._complaints:
             return
         facts = await self._known()
@@ -368,10 +422,10 @@ class Controller:
 
 @dataclass(eq=False)
 class Following:
-    """Serves the active version of the store, which any process may have activated.
+    """Makes this process serve the version that is active in the store.
 
-    Used on the event loop. Other threads read `behind`.
-
+    Any process may have activated that version. Use the methods on the event loop. Other threads may read
+    `behind`.
     """
 
     _loader: ModelLoader
@@ -382,14 +436,20 @@ class Following:
 
     @property
     def behind(self) -> str | None:
-        """The reason why this process answers nothing: the active version is not open yet. None otherwise."""
+        """The reason why this process cannot answer, or None.
+
+        The reason is that the active version is not open here yet.
+        """
         ahead = self._ahead
         if ahead is None:
             return None
         return f"{ahead.version} went live, and this replica is still opening it. Send again."
 
     def follow(self, active: Active) -> None:
-        """Serves the active generation of the store: at once if it is a follower, otherwise after `open`."""
+        """Switches to the store's active generation if it is open in this process.
+
+        Otherwise `open` must open it.
+        """
         if active.number == self._active.generation.number:
             self._ahead = None
             self._went_over(None)
@@ -402,7 +462,7 @@ class Following:
         self._went_over(None)
 
     async def open(self) -> None:
-        """Opens the active version, unless it is open."""
+        """Opens the store's active version, unless it is open in this process."""
         active = self._ahead
         if active is None:
             return
@@ -434,18 +494,18 @@ def choose_requested(
     judged: Container[str],
     refused: bool,
 ) -> RequestedVersion | None:
-    """Returns the request to carry out, or None.
+    """Returns the request to carry out, or None if nothing must be done.
 
-    A version that failed, was rolled back from, or was refused needs an explicit decision. Each decision
-    counts once.
+    A version that failed, that was rolled back, or that a promotion gate refused is activated only by an
+    explicit decision of an operator. Each decision counts once.
 
     Args:
         requested: The request.
         active: The active version.
-        handled: The id of the last request that was carried out or failed. It does not count as a decision
-            again.
-        judged: Versions that failed or were rolled back from.
-        refused: True if a promotion gate refused the version.
+        handled: The id of the last request that was carried out or failed. This request no longer counts as a
+            decision.
+        judged: Versions that failed or were rolled back.
+        refused: Whether a promotion gate refused the version.
 
     """
     if requested is None or requested.version == active:
@@ -458,7 +518,9 @@ def choose_requested(
 
 
 def was_refused(store: ModelStore, version: str) -> bool:
-    """Returns whether a promotion gate refused the version. The swap reports a damaged manifest.
+    """Returns whether a promotion gate refused the version.
+
+    The result is False if the manifest is damaged. The swap reports this later.
 
     Raises:
         OSError: The manifest cannot be read now.
@@ -474,6 +536,12 @@ def was_refused(store: ModelStore, version: str) -> bool:
 
 
 def as_state(state: str, **known: Any) -> dict[str, Any]:
-    """Returns a version's state as GET /models and state.json show it."""
+    """Returns the state of a version in the format of `GET /models` and state.json.
+
+    Args:
+        state: Name of the state.
+        known: Values of other fields. The remaining fields are None.
+
+    """
     names = ("state", "done", "total", "eta_seconds", "reason", "canary")
     return dict.fromkeys(names) | {"state": state} | known

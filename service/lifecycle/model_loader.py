@@ -1,14 +1,15 @@
 """Opens model versions. Start reading at `active_generation` for a start, and at `ModelLoader` for a swap.
 
-A start serves the version that was active before, and a first start serves the version of the settings.
-controller.py then activates the requested version. `fastest_form` chooses the engine on a processor:
+The service starts with the version that was active before. The very first start uses the version of the
+settings. controller.py then activates the requested version. With SIMILE_PRECISION=auto, `fastest_form`
+chooses the engine for this processor:
 
     fp32, bf16, int8 ─▶ supported by the processor and the version ─▶ within SIMILE_PRECISION_LOSS
                      ─▶ each computes the same texts ─▶ the fastest is kept in form.json
 
-Another engine requires that every document is embedded again. So the engine of the stored vectors stays
-unless another is clearly faster. A choice holds until the version, the processor or the possible engines
-change.
+After a change of the engine, every document must be embedded again. Therefore the engine of the stored
+vectors stays in use, unless another engine is clearly faster. The choice is stored. It is made again only if
+the version, the processor, the number of threads, the limit of the loss or the supported engines change.
 """
 
 import asyncio
@@ -60,11 +61,11 @@ FORM_FILE = "form.json"
 MIN_GAIN = 1.2  # A smaller gain is within the noise of a busy machine.
 _TEXTS, _REPEATS = 64, 5  # about a second for a small encoder
 _MEASURE_SECONDS = 5.0  # for the repeats of one engine, so a large encoder runs fewer
-_FACTS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")  # of x86 and of Arm
+_FACTS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")  # on x86 and Arm
 
 
 def requested_form(settings: Settings) -> Form:
-    """Returns the precision and engine that the settings request.
+    """Returns the precision and the engine that the settings request.
 
     Raises:
         StartupError: This machine does not support them.
@@ -77,7 +78,7 @@ def requested_form(settings: Settings) -> Form:
 
 
 def require_device(settings: Settings) -> str:
-    """Returns a description of the device that computes.
+    """Checks the device that runs the model, and returns a description of it.
 
     Raises:
         StartupError: The requested GPU is not available.
@@ -93,7 +94,10 @@ def require_device(settings: Settings) -> str:
 
 
 def stored_form(encoder: Encoder) -> str:
-    """Returns the part of a generation's key besides the fingerprint: the engine, and the passage lengths."""
+    """Returns a key for the kind of vectors that an encoder computes: the engine and the lengths of passages.
+
+    Stored vectors can be used again only if this key and the fingerprint of the model are equal.
+    """
     lengths = {
         collection: learned.passage_tokens
         for collection, learned in sorted(encoder.manifest.search.items())
@@ -103,24 +107,26 @@ def stored_form(encoder: Encoder) -> str:
 
 
 def get_precision_loss(encoder: Encoder) -> float:
-    """Returns 1 - the mean cosine to the fp32 vectors of the golden texts. For a pair, the larger loss
-    counts.
+    """Returns how much precision an encoder loses: 1 minus a mean cosine.
 
-    The loss is 0 in fp32, and before the golden texts are computed (proof.py).
+    The mean is over the golden texts, and compares the encoder's vectors with those of fp32. For a pair of
+    encoders, the larger loss counts. The loss is 0 in fp32, and before the golden texts are computed
+    (proof.py).
     """
     own = 0.0 if encoder.turned is None else 1 - encoder.turned.mean
     return own if encoder.queries is None else max(own, get_precision_loss(encoder.queries))
 
 
 class ModelLoader:
-    """Opens versions of a store, and verifies every byte.
+    """Opens versions from the models folder, and verifies every byte.
 
-    With `max_loss`, a version is opened in fp32 if `form` does not support it or loses more than that.
+    If `max_loss` is set, fp32 replaces `form` for versions that do not support `form`, and for versions whose
+    loss of precision in `form` exceeds `max_loss`.
 
     Args:
         store: The models folder.
-        settings: Say precision, engine and device.
-        layout: The workers that compute.
+        settings: The settings, which name the precision, the engine and the device.
+        layout: The workers, and the threads of each worker.
 
     Raises:
         StartupError: This machine does not support the precision.
@@ -137,27 +143,31 @@ class ModelLoader:
 
     @property
     def opens_single_text(self) -> bool:
-        """True if a version can have a second session for single texts (single_text.py)."""
+        """True if versions can have a second session for single texts (single_text.py)."""
         return self.form.runtime == "onnxruntime" and not self._settings.deterministic
 
     def get_form(self, version: str) -> Form:
-        """Returns the precision and engine for a version."""
+        """Returns the precision and the engine in which a version is opened."""
         return FP32 if version in self._in_fp32 else self.form
 
     def open(self, version: str, form: Form | None = None) -> Encoder:
-        """Opens a version that was served before.
+        """Opens a version that was active before.
+
+        Args:
+            version: The version.
+            form: Precision and engine. None means those of the settings.
 
         Raises:
-            ModelError: The version cannot be served, or not in this form.
+            ModelError: The version cannot be opened, or not in this form.
 
         """
         return self._opened(version, form) if form else self._by_loss(version, self._opened)
 
     def open_verified(self, version: str) -> Encoder:
-        """Opens a version for a swap, and compares its vectors with the published ones.
+        """Opens a version for a swap. Compares the vectors of the golden texts with the published ones.
 
         Raises:
-            ModelError: The version cannot be served, or its vectors differ.
+            ModelError: The version cannot be opened, or the vectors differ.
 
         """
         return self._by_loss(version, partial(self._opened, verified=True))
@@ -197,15 +207,15 @@ class ModelLoader:
 async def read_when_there(
     store: ModelStore, version: str, work: Callable[[], T], wait: Callable[[str, float], Awaitable[None]]
 ) -> T:
-    """Returns the result of `work`, and repeats it while the folder of `version` cannot be read.
+    """Returns the result of `work`. While the folder of the version cannot be read, waits and tries again.
 
-    A missing network mount or missing permissions are not damage.
+    A network mount that is missing, or missing permissions, do not mean that the version is damaged.
 
     Args:
         store: The models folder.
         version: The version that `work` reads.
-        work: Runs on another thread.
-        wait: Called with the reason and the seconds to wait.
+        work: Function to run on another thread.
+        wait: Function that waits. It receives the reason and the seconds.
 
     Raises:
         Exception: `work` failed although the folder can be read.
@@ -230,7 +240,7 @@ async def read_when_there(
 
 
 def _away(store: ModelStore, version: str) -> Exception | None:
-    """Returns why the folder of a version cannot be read now, or None if it can."""
+    """Returns the error why the folder of a version cannot be read now, or None if it can be read."""
     try:
         with suppress(Damaged):
             read_manifest(store.folder(version))
@@ -240,13 +250,16 @@ def _away(store: ModelStore, version: str) -> Exception | None:
 
 
 def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: float, now: Form = FP32) -> Form:
-    """Returns the form that is kept in `folder`, or measures the fastest, which takes a few seconds.
+    """Returns the precision and the engine that are fastest on this processor.
+
+    An earlier choice in the data directory is used if it still applies. Otherwise all possible forms are
+    measured, which takes a few seconds, and the choice is stored.
 
     Args:
         loader: Opens the version in each form.
         version: The version to measure.
         folder: The data directory.
-        max_loss: Highest allowed `get_precision_loss` a form.
+        max_loss: Highest allowed loss of precision (`get_precision_loss`).
         now: The form of the stored vectors.
 
     Raises:
@@ -275,7 +288,14 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: floa
 
 
 def build_measurement_key(version: Path, layout: Layout, max_loss: float) -> dict[str, Any]:
-    """Returns all that a choice depends on: the version in a folder, this processor, and the possible forms.
+    """Returns everything that the choice of a form depends on: model, processor, threads and forms.
+
+    A stored choice applies as long as these values stay the same.
+
+    Args:
+        version: The folder of the version.
+        layout: The workers, and the threads of each worker.
+        max_loss: Highest allowed loss of precision.
 
     Raises:
         ModelError: The version cannot be read.
@@ -297,7 +317,14 @@ def build_measurement_key(version: Path, layout: Layout, max_loss: float) -> dic
 
 
 def kept_form(folder: Path, requested: dict[str, Any]) -> Form | None:
-    """Returns the form that was chosen before for the same `asked`, or None."""
+    """Returns the form that was chosen before and stored in `folder`, or None.
+
+    Args:
+        folder: The data directory.
+        requested: The result of `build_measurement_key`. If the stored values differ, the choice no longer
+            applies.
+
+    """
     try:
         kept = read_json(folder / FORM_FILE)
         same = {name: kept[name] for name in requested} == requested
@@ -308,13 +335,20 @@ def kept_form(folder: Path, requested: dict[str, Any]) -> Form | None:
 
 
 def processor(cpuinfo: Path = cpus.CPUINFO) -> str:
-    """Returns the name and family of the first processor."""
+    """Returns the model and the family of the first processor in `/proc/cpuinfo`."""
     facts = cpus.facts(cpuinfo)
     return ", ".join(f"{name} {facts[name]}" for name in _FACTS if name in facts) or "unknown"
 
 
 def _rate(loader: ModelLoader, version: str, form: Form, max_loss: float) -> float | None:
-    """Returns texts per second of one processor, or None if the form fails or loses too much."""
+    """Measures texts per second of processor time.
+
+    Returns None if the form fails or loses too much precision.
+
+    Raises:
+        ModelError: The version cannot be opened in fp32.
+
+    """
     try:
         encoder = loader.open(version, form)
         try:
@@ -335,7 +369,10 @@ def _rate(loader: ModelLoader, version: str, form: Form, max_loss: float) -> flo
 
 
 def _seconds(encoder: Encoder, texts: Sequence[str]) -> float:
-    """Returns seconds of processor time. Wall time would also count other processes."""
+    """Returns the processor time that `encoder` needs for `texts`, in seconds.
+
+    Elapsed time would also include the work of other processes.
+    """
     began = time.process_time()
     encoder.encode(texts)
     return time.process_time() - began
@@ -344,11 +381,11 @@ def _seconds(encoder: Encoder, texts: Sequence[str]) -> float:
 def active_generation(
     store: DocumentStore, loader: ModelLoader, settings: Settings, indexes: IndexesOf
 ) -> Generation:
-    """Opens and verifies the generation to serve.
+    """Opens and verifies the generation with which the service starts.
 
     Raises:
-        StartupError: The model cannot be published or opened, its folder was changed, or the store contains
-            an unfinished copy.
+        StartupError: The model cannot be published or opened, the files of the version were changed, or the
+            store contains an unfinished copy.
 
     """
     try:
@@ -377,7 +414,12 @@ def active_generation(
 
 
 def _refuse_copy(store: DocumentStore) -> None:
-    """Raises StartupError if the store contains an unfinished copy."""
+    """Checks that the store is not an unfinished copy.
+
+    Raises:
+        StartupError: The store contains an unfinished copy.
+
+    """
     if (problem := store.unfinished_copy()) is not None:
         raise StartupError(problem)
 
@@ -387,8 +429,15 @@ def _again(
 ) -> tuple[int, Encoder]:
     """Opens the active version in the form of its stored vectors.
 
-    The controller then builds it in the requested form and swaps. If this machine does not support the old
-    form, the stored vectors are dropped, and `/ready` is red until all documents are embedded again.
+    Returns the number of the generation and the encoder.
+
+    Later, the controller builds the version in the requested form and swaps. If this machine does not support
+    the old form, the stored vectors are not used any more, and `/ready` fails until all documents are
+    embedded again.
+
+    Raises:
+        StartupError: The files of the version are not those that computed the stored vectors.
+
     """
     form, version = read_form(active.form), active.version
     _prepare(loader, version, settings, form)
@@ -407,7 +456,12 @@ def _again(
 
 
 def _first(store: DocumentStore, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
-    """Publishes, requests and opens a first version, and stores whether to add the examples."""
+    """Publishes, requests and opens the first version. Also stores whether to add the example documents.
+
+    Returns:
+        The number of the generation, and the encoder.
+
+    """
     models = loader.store
     version = models.requested() if settings.model == "default" else None
     if version is None:
@@ -426,10 +480,10 @@ def _first(store: DocumentStore, loader: ModelLoader, settings: Settings) -> tup
 
 
 def _prepare(loader: ModelLoader, version: str, settings: Settings, now: Form = FP32) -> None:
-    """Checks the memory for a version, and chooses the engine for SIMILE_PRECISION=auto.
+    """Checks the memory for a version. With SIMILE_PRECISION=auto, also chooses the engine.
 
     Args:
-        loader: Opens the version.
+        loader: The loader that will open the version.
         version: The version to open.
         settings: The settings.
         now: The form of the stored vectors.

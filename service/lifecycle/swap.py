@@ -1,15 +1,16 @@
-"""Makes one version active. Start reading at `Swap._build`.
+"""Builds a version and makes it active. Start reading at `Swap._build`.
 
     memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ active
 
-The candidate waits in `building` for memory. It waits in `ready` for a decision if SIMILE_ACTIVATE=manual, or
-if its answers differ too much (SIMILE_CANARY_MIN_OVERLAP). A version that is only kept loaded also waits in
-`ready`.
+In the state `building`, the candidate may wait for memory. In the state `ready`, it waits for a decision if
+SIMILE_ACTIVATE=manual, or if its answers differ too much (SIMILE_CANARY_MIN_OVERLAP). A version that must
+only be kept loaded also stays in the state `ready`.
 
-The candidate follows every write while its documents are embedded. No write waits for it, because its builder
-embeds the documents that it missed. The transaction of the swap checks that every document has a vector. The
-swap is a row in the database and then one assignment, both on the writer thread between two commits. Requests
-that borrowed the old generation keep its model and its index. Later requests get the new generation.
+While documents are embedded for the candidate, it also receives every write. Writes do not wait for the
+candidate: the builder embeds documents whose writes it missed. The database transaction of the swap checks
+that every document has a vector. The swap itself updates a row in the database and then assigns a reference
+in memory. Both happen on the writer thread, between two commits. Requests that borrowed the old generation
+continue with its model and its index. Later requests use the new generation.
 """
 
 import asyncio
@@ -56,9 +57,15 @@ SKIPPED_SHARE = 0.01  # A model that fails on a larger share of the documents is
 
 @dataclass(eq=False)
 class Swap:
-    """An attempt to make a version active.
+    """One attempt to activate a version.
 
-    `state`, `done`, `total` and `reason` show its progress. A swap with `kept` only keeps the version loaded.
+    Attributes:
+        state: State of the version.
+        done: Number of documents in the new index.
+        total: Number of documents in the store.
+        reason: Why the swap waits or failed, or None.
+        kept: Whether the version must only be kept loaded, without activation.
+
     """
 
     requested: RequestedVersion
@@ -86,14 +93,25 @@ class Swap:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Remaining seconds of the build, or None while it waits or before it is known."""
+        """Estimated remaining seconds of the build.
+
+        None while the build waits, or if no estimate is known yet.
+        """
         if self.state != BUILDING or self.reason is not None or self._progress is None:
             return None
         eta = self._progress.eta_seconds
         return None if eta is None else round(eta, 1)
 
     def renew(self, requested: RequestedVersion, *, kept: bool = False) -> None:
-        """Repeats the request for this version. A decision is never replaced by a weaker request."""
+        """Records another request for the same version.
+
+        A decision is not replaced by a request that is not a decision.
+
+        Args:
+            requested: The request.
+            kept: Whether the request is only to keep the version loaded.
+
+        """
         if not kept:
             self.kept = False
             self._wanted.set()
@@ -103,7 +121,10 @@ class Swap:
             self._decided.set()
 
     async def run(self) -> None:
-        """Runs until the version is active or has failed. A failure is stored, and not tried again."""
+        """Runs until the version is active or has failed.
+
+        A failure is stored, so that it is not tried again.
+        """
         self._metrics.canary.set(math.nan)  # The last value belongs to another version.
         try:
             await self._attempts()
@@ -119,7 +140,12 @@ class Swap:
                 self._give_up()
 
     async def _attempts(self) -> None:
-        """Tries until the version is active. Raises ModelError after the last attempt."""
+        """Tries up to ATTEMPTS times to activate the version.
+
+        Raises:
+            ModelError: The last attempt failed.
+
+        """
         for _ in range(ATTEMPTS):
             try:
                 generation = self.generation = await self._open()
@@ -131,7 +157,7 @@ class Swap:
         raise ModelError(self.reason or "Its index missed writes at every attempt.")
 
     async def _build(self, generation: Generation) -> None:
-        """Completes the index, compares answers, and swaps."""
+        """Completes the index, compares answers, waits for a decision if needed, and swaps."""
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
         swap = partial(self._swap, generation, _embedding_last(self._corpus, generation))
@@ -157,7 +183,7 @@ class Swap:
                 return
 
     async def _compare(self, generation: Generation) -> None:
-        """Runs the canary queries once. A rollback skips them, to be quick."""
+        """Runs the canary queries, but only once for each swap. A rollback skips them to save time."""
         if self._compared or self.requested.kind == "rollback":
             return
         self._compared = True
@@ -169,7 +195,10 @@ class Swap:
             log.warning("%s waits: %s", self.version, self._too_different)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Runs `work` until it succeeds, and waits after transient errors and missing file descriptors."""
+        """Runs `work` until it succeeds.
+
+        Waits after transient errors, disk errors and missing file descriptors.
+        """
         while True:
             try:
                 return await work()
@@ -180,13 +209,20 @@ class Swap:
                 await self._wait(fault.message, RETRY_SECONDS)
 
     async def _read(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the version's folder, when the folder can be read."""
+        """Runs `work`, which reads the folder of the version. Waits while the folder cannot be read."""
         found = await read_when_there(self._loader.store, self.version, work, self._wait)
         self.reason = None
         return found
 
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
-        """Shows the reason in `reason` and in the log, and sleeps."""
+        """Stores the reason for the status and logs it, then sleeps.
+
+        Args:
+            reason: Why the swap waits.
+            seconds: How long to sleep.
+            said: Whether the reason was logged before.
+
+        """
         if not said and reason != self.reason:
             log.warning("%s waits: %s", self.version, reason)
         self.reason = reason
@@ -199,7 +235,7 @@ class Swap:
         manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
         folder, dimension = store.root / self.version, manifest.dimension
         alone = self._corpus.single_text_threads > 1 and self._loader.opens_single_text
-        said = False  # Log the reason once, because its numbers change with each look.
+        said = False  # Log the reason once, because the numbers in it change with each check.
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
             rows = expected_rows(active, documents, manifest)
@@ -212,7 +248,10 @@ class Swap:
         self.reason = None
 
     async def _open(self) -> Generation:
-        """Returns the generation, which follows every write from now on. Reuses a generation in memory."""
+        """Returns a generation of the version that receives every write from now on.
+
+        If a generation of the version is already in memory, it is used.
+        """
         active = self._corpus.active
         for follower in active.followers:
             if follower.version == self.version and not follower.is_loaded:  # Its index may have a gap.
@@ -228,12 +267,17 @@ class Swap:
         return generation
 
     async def _begin(self, encoder: Encoder) -> int:
-        """Returns the number of the version's generation in the store."""
+        """Registers the version in the store, and returns the number of its generation."""
         begin = partial(self._corpus.store.begin, encoder.manifest, stored_form(encoder))
         return await self._patiently(begin)
 
     async def _swap(self, generation: Generation, last: Last) -> bool:
-        """Swaps. Returns False if documents are missing, or if the index has a gap."""
+        """Makes the generation active.
+
+        Returns:
+            False if documents have no vector, or if the index has missed a write. Then nothing was changed.
+
+        """
         started, active = math.nan, self._corpus.active
 
         def may() -> bool:
@@ -260,7 +304,10 @@ class Swap:
         return await self._corpus.store.make_active(swap)
 
     def mark_activated(self, generation: Generation) -> None:
-        """Records that this process serves the version now. Another process may have activated it."""
+        """Records that this process serves the version now.
+
+        Another process may have activated the version.
+        """
         if not self.swapped:
             self.swapped = True
             log.info("%s is live", self.version)
@@ -287,9 +334,9 @@ class Swap:
                 return
 
     def _give_up(self) -> None:
-        """Closes the generation, unless it is kept for a rollback.
+        """Closes the generation, unless it is active or needed for a rollback.
 
-        Runs on the writer thread, after any swap that is already in progress.
+        This runs on the writer thread, after a swap that may already be in progress.
         """
         active, generation = self._corpus.active, self.generation
         if generation is None or generation.is_rollback_target:
@@ -301,9 +348,9 @@ class Swap:
 def _embedding_last(corpus: Corpus, generation: Generation) -> Last:
     """Returns a function that embeds the few documents that were written just before a swap.
 
-    Created on the event loop. The function is called on a thread of the store while writes wait. It returns
-    embeddings by revision, or None if this failed or took too long. The lane is the interactive one, because
-    writes wait.
+    Call `_embedding_last` on the event loop. The store calls the returned function on another thread while
+    writes wait, so the documents are embedded in the interactive lane. The function returns embeddings by
+    revision, or None if this failed or took too long.
     """
     loop, seconds = asyncio.get_running_loop(), LAST_SECONDS
 

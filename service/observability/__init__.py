@@ -1,1 +1,1 @@
-"""Metrics (metrics.py), logs (logs.py) and traces (tracing.py)."""
+"""Observability of the service: metrics (metrics.py), logs (logs.py) and traces (tracing.py)."""

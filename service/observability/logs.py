@@ -1,10 +1,10 @@
 """Configures logging, and records answered requests. Start reading at `install` and `RequestRecord`.
 
-Each line contains the id of the current request, which http/middleware.py sets.
+Each line of the log contains the id of the current request, which http/middleware.py sets.
 
-The log must never contain a user's text, but messages of exceptions may quote one. So an exception is logged
-with its type and traceback, and its message only if it cannot contain such a text (`safe_message`). Records
-of requests contain no paths or query strings for the same reason.
+The log must never contain texts of users, but messages of exceptions may quote such texts. Therefore an
+exception is logged with its type and traceback. The message is added only if it cannot contain a user's text
+(`safe_message`). Records of requests contain no paths or query strings for the same reason.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ _OPEN_MODULES = ("onnxruntime", "sqlite3")  # Their messages name operators, sha
 
 
 def choose_request_id(given: bytes | None) -> str:
-    """Returns the client's id if it has 1 to 128 printable ASCII characters, otherwise a new id."""
+    """Returns the client's request id if it has 1 to 128 printable ASCII characters, otherwise a new id."""
     text = "" if given is None else given.decode("latin-1")
     if 0 < len(text) <= 128 and text.isascii() and text.isprintable():
         return text
@@ -62,7 +62,7 @@ def choose_request_id(given: bytes | None) -> str:
 
 
 def safe_message(error: BaseException) -> str:
-    """Returns the type of `error`, and its message if it cannot contain a user's text."""
+    """Returns the type of an exception, and the message if it cannot contain a user's text."""
     name = type(error).__name__
     if not isinstance(error, _OPEN) and type(error).__module__.partition(".")[0] not in _OPEN_MODULES:
         return name
@@ -70,7 +70,7 @@ def safe_message(error: BaseException) -> str:
 
 
 def traced(error: BaseException) -> str:
-    """Returns the tracebacks and safe messages of `error` and its causes, first cause first."""
+    """Formats the tracebacks and safe messages of an exception and its causes, with the first cause first."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     places = "".join(traceback.format_tb(error.__traceback__))
     members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
@@ -79,7 +79,7 @@ def traced(error: BaseException) -> str:
 
 
 class Lines(logging.Formatter):
-    """Formats text lines."""
+    """Formats log records as lines of text."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -93,7 +93,7 @@ class Lines(logging.Formatter):
 
 
 class Objects(logging.Formatter):
-    """Formats one JSON object per line."""
+    """Formats log records as JSON, one object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -122,7 +122,10 @@ def _error(record: logging.LogRecord) -> BaseException | None:
 
 
 class Stderr(logging.StreamHandler[TextIO]):
-    """Writes lines. Reports a line that cannot be written without its content."""
+    """Writes log lines to stderr.
+
+    If a line cannot be written, reports this without the content of the line.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         with contextlib.suppress(OSError, ValueError):
@@ -130,7 +133,13 @@ class Stderr(logging.StreamHandler[TextIO]):
 
 
 def install(level: str, form: Literal["text", "json"]) -> None:
-    """Sends all logs, warnings and uncaught exceptions of this process to stderr in one format."""
+    """Sends all logs, warnings and uncaught exceptions of this process to stderr.
+
+    Args:
+        level: Name of the lowest level to log.
+        form: Format of the lines.
+
+    """
     handler = Stderr()
     handler.setFormatter(Objects() if form == "json" else Lines())
     root = logging.getLogger()
@@ -150,7 +159,7 @@ def _on_thread(hook: threading.ExceptHookArgs) -> None:
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-    """Handles exceptions of an event loop. The default handler would print futures with their results."""
+    """Logs exceptions of the event loop. The default handler would also log futures with their results."""
     error = context.get("exception")
     # Without file descriptors, asyncio tries to accept connections a thousand times a second.
     if error is None or outages.refusal(log, context["message"], error) is None:
@@ -158,7 +167,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None
 
 
 class Step(NamedTuple):
-    """A part of the work, which started at `started` (`time.monotonic()`) and took `seconds`."""
+    """A part of the work for a request. `started` is a value of `time.monotonic()`."""
 
     name: str
     started: float
@@ -171,7 +180,10 @@ steps: ContextVar[list[Step] | None] = ContextVar("steps", default=None)
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """An answered request. `status` is 499 if the client had disconnected."""
+    """Facts about an answered request, for the log and for traces.
+
+    `status` is 499 if the client disconnected.
+    """
 
     request_id: str
     method: str

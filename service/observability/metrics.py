@@ -1,6 +1,7 @@
 """Defines all Prometheus metrics of the service. docs/METRICS.md documents them.
 
-Labels are route templates, statuses, lanes, key names and model versions, never texts or raw paths.
+Label values are route templates, status codes, lanes, names of keys and model versions. They are never texts
+or raw paths.
 """
 
 import math
@@ -32,7 +33,7 @@ _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """Child series of one version and lane, so batches need not look them up."""
+    """The metric series of one model version and one lane, so that batches need not look up each series."""
 
     tokens: Counter
     truncated: Counter
@@ -79,7 +80,7 @@ class VersionMetrics:
         self._changing = threading.Lock()
 
     def keep(self, versions: Iterable[str]) -> None:
-        """Creates the series of `versions` and removes those of all others."""
+        """Creates the series of the given versions, and removes the series of all other versions."""
         kept = set(versions)
         for version in kept:
             self.open(version)
@@ -103,7 +104,7 @@ class VersionMetrics:
                 self._inference[version] = {lane: Inference(**found) for lane, found in series.items()}
 
     def inference(self, version: str, lane: str) -> Inference | None:
-        """Returns the series of a version in a lane, or None if the version is not in memory any more."""
+        """Returns the series of a version and a lane, or None if the version is no longer in memory."""
         lanes = self._inference.get(version)
         return None if lanes is None else lanes[lane]
 
@@ -119,7 +120,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """The metrics of one service. Each app has its own registry, so two apps in a process never mix."""
+    """All metrics of a service. Each app has a separate registry, so two apps in one process do not mix."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()
@@ -286,7 +287,7 @@ class Metrics:
         )
 
     def _touch(self) -> None:
-        """Creates labeled series before the first scrape, so that rates over them are never empty."""
+        """Creates the labeled series before the first scrape, so that rates over them are never empty."""
         for series, values in (
             (self.queue_texts, LANES),
             (self.queue_tokens, LANES),
@@ -304,7 +305,12 @@ class Metrics:
         self.replication_lag.set(math.nan)
 
     def routes(self, routes: Iterable[tuple[str, str, int]]) -> None:
-        """Creates the series of each (method, route template, status of success)."""
+        """Creates the series of each route.
+
+        Args:
+            routes: Method, path template and success status of each route.
+
+        """
         for method, route, status in routes:
             self.requests.labels(method, route, str(status))
             self.request_seconds.labels(route)
@@ -326,7 +332,7 @@ class Metrics:
 
 
 def _numbers(scores: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Flattens nested scores: `{"sts": {"dev": 0.8}}` yields `("sts.dev", 0.8)`."""
+    """Flattens nested scores. For example, `{"sts": {"dev": 0.8}}` yields `("sts.dev", 0.8)`."""
     for name, value in scores.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}.")

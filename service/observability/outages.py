@@ -1,4 +1,7 @@
-"""Logs lasting failures once a minute. A full disk fails every write, which would log a line each."""
+"""Logs lasting failures at most once a minute.
+
+A full disk, for example, would otherwise log a line for each write.
+"""
 
 import logging
 import threading
@@ -12,7 +15,7 @@ _MAX_MESSAGES = 100  # different messages in memory
 
 
 class Outages:
-    """Recently logged messages, with the number of repetitions since."""
+    """Logs each warning at most once a minute, and counts how often it was repeated since then."""
 
     def __init__(self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -21,7 +24,7 @@ class Outages:
         self._logged: dict[str, tuple[float, int]] = {}  # time of the last line, and repetitions since
 
     def warn(self, log: logging.Logger, message: str) -> None:
-        """Logs `message`, or counts it if it was logged within the last minute."""
+        """Logs a warning. If the same message was logged within the last minute, only counts it."""
         now = self._clock()
         with self._lock:
             at, since = self._logged.get(message, (None, 0))
@@ -39,9 +42,15 @@ warn = _all.warn
 
 
 def refusal(log: logging.Logger, what: str, error: BaseException) -> ServiceError | None:
-    """Returns the answer for an error of the machine, and logs it with the prefix `what`.
+    """Returns the error answer for a problem of the machine, or None for any other exception.
 
-    Returns None for other errors.
+    Logs the problem, but at most once a minute.
+
+    Args:
+        log: The logger.
+        what: What failed. The log line begins with it.
+        error: The exception.
+
     """
     fault = machine_error(error)
     if fault is not None:

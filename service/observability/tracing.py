@@ -1,10 +1,10 @@
-"""OpenTelemetry traces: a span for each request, and child spans for the steps of embedding.
+"""Sends OpenTelemetry traces: a span for each request, with child spans for the steps of embedding.
 
     POST /embed ──▶ queue, tokenize, inference
 
-Spans are created after the answer, and the SDK sends them on its own thread, so requests never wait for
-traces. The SDK reads the standard OTEL_ variables. The provider is not registered globally, because other
-libraries would then trace users' texts, such as query strings.
+Spans are created after the answer, and the SDK sends them on a separate thread, so tracing never delays a
+request. The SDK reads the standard OTEL_ variables. The tracer provider is not registered globally. Otherwise
+other libraries would also create spans, and these might contain texts of users, such as query strings.
 """
 
 import threading
@@ -22,7 +22,7 @@ CLOSE_SECONDS = 5.0  # time to send the last spans when the service stops
 
 
 class Tracing:
-    """Sends the traces of one service. Call `start`, then `record` for each request, then `stop`.
+    """Sends the traces of a service. Call `start`, then `record` after each request, then `stop`.
 
     Raises:
         StartupError: The extra `otel` is not installed.
@@ -45,7 +45,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def start(self) -> None:
-        """Reads the OTEL_ variables and starts sending.
+        """Reads the OTEL_ variables and starts to send traces.
 
         Raises:
             StartupError: The SDK rejects the value of a variable.
@@ -68,7 +68,7 @@ class Tracing:
         self._tracer = self._provider.get_tracer("simile", package_version("simile"))
 
     def record(self, record: RequestRecord) -> None:
-        """Creates the spans of an answered request, as children of the client's span if it sent one."""
+        """Creates the spans of an answered request. If the client sent a span, it becomes their parent."""
         carrier = {"traceparent": record.traceparent, "tracestate": record.tracestate}
         epoch = time.time() - time.monotonic()
         attributes: dict[str, str | int | None] = {
@@ -99,7 +99,7 @@ class Tracing:
         span.end(_nanoseconds(epoch + record.started + record.seconds))
 
     def stop(self) -> None:
-        """Sends the remaining spans. Blocks for at most about `CLOSE_SECONDS`."""
+        """Sends the remaining spans. Blocks for about `CLOSE_SECONDS` at most."""
         if self._provider is None:
             return
         # An unavailable collector must not delay the stop. A closed exporter does not retry.

@@ -1,1 +1,1 @@
-"""Opens, watches and closes the process. Start reading at `runtime.Runtime`."""
+"""Starts, monitors and stops the service process. Start reading at `runtime.Runtime`."""

@@ -1,4 +1,4 @@
-"""Lock of a data directory, for one process at a time. The kernel releases it when the process ends."""
+"""Lock that allows only one process to use a data directory. The kernel releases it when the process ends."""
 
 import fcntl
 import os
@@ -11,12 +11,13 @@ ASIDE = ".restoring"  # folder of an unfinished restore, in the data directory
 
 
 class DataDirLock:
-    """Holds `DATA_DIR/lock`. The file contains the process id of the owner.
+    """Lock on the file `DATA_DIR/lock`, which contains the process id of the owner.
 
-    A restore holds this lock as well. So a new owner can delete the files of a restore that was killed.
+    The command `restore` also takes this lock. The owner of the lock can therefore delete the files of a
+    restore that was killed.
 
     Raises:
-        StartupError: Another process owns the directory, or it cannot be written.
+        StartupError: Another process owns the directory, or the directory cannot be written.
 
     """
 

@@ -1,6 +1,7 @@
-"""Metrics that are computed at each scrape: `show` and `show_database` register them, `scrape` writes all.
+"""Gauges that are computed at each scrape of the metrics.
 
-`sample` is a task that measures how late the event loop is.
+`show` and `show_database` register the gauges, and `scrape` returns all metrics. `sample` is a background
+task that measures delays of the event loop.
 """
 
 import asyncio
@@ -32,10 +33,15 @@ def show(
     readiness: Readiness,
     folders: Mapping[str, Path],
 ) -> None:
-    """Registers the gauges of the service, its machine and the schedule of retrainings.
+    """Registers the gauges of the service, the machine and the retraining schedule.
 
     Args:
-        folders: Folders whose disks are shown, by name. `models` contains schedule.json of the retrainings.
+        metrics: The metrics of the service.
+        active: The active generation and its followers.
+        health: The state that `/health` shows.
+        readiness: The state that `/ready` shows.
+        folders: Folders whose free disk space is shown, by name. The folder `models` contains schedule.json,
+            the schedule of retraining.
 
     """
     encoder = active.generation.encoder
@@ -69,7 +75,13 @@ def _disk(folder: Path, what: str) -> float:
 
 
 def show_database(metrics: Metrics, shared: Any) -> None:
-    """Registers the gauges of this replica's lease, its pool, and the standbys of the store `shared`."""
+    """Registers gauges about PostgreSQL: this replica's lease, the connection pool, and the standby servers.
+
+    Args:
+        metrics: The metrics of the service.
+        shared: The PostgresStore.
+
+    """
 
     def number(name: str) -> Callable[[], float]:
         return lambda: shared.connections.get(name, 0)
@@ -88,7 +100,7 @@ def _last_run(models: Path) -> dict[str, Any]:
 
 
 def _timestamp(moment: object) -> float:
-    """Converts an ISO time to seconds since 1970. Returns NaN for anything else."""
+    """Converts an ISO 8601 time to seconds since 1970. Returns NaN for any other value."""
     try:
         return datetime.fromisoformat(str(moment)).timestamp()
     except ValueError:
@@ -100,10 +112,12 @@ def _number(value: object) -> float:
 
 
 def scrape(metrics: Metrics, active: ActiveGeneration, building: Generation | None) -> bytes:
-    """Returns all metrics as Prometheus text. Blocks for some milliseconds.
+    """Returns all metrics in Prometheus' text format. Blocks for some milliseconds.
 
     Args:
-        building: The generation that is being built.
+        metrics: The metrics of the service.
+        active: The active generation and its followers.
+        building: The generation that is being built, if any.
 
     """
     metrics.by_version.keep(active.encoding)
@@ -128,7 +142,7 @@ def _state(generation: Generation, active: Generation, building: Generation | No
 
 
 async def sample(metrics: Metrics) -> None:
-    """Measures how late the event loop wakes a sleeping task. Runs until cancelled."""
+    """Measures how late the event loop wakes a sleeping task. Runs until it is cancelled."""
     while True:
         asleep = time.monotonic()
         await asyncio.sleep(SAMPLE_SECONDS)

@@ -1,10 +1,10 @@
-"""The verdicts of `/health` and `/ready`. Start reading at `Health` and `Readiness`.
+"""The states that `/health` and `/ready` show. Start reading at `Health` and `Readiness`.
 
-`/health` is red after a failed forward pass, and while a part of the service hangs or is dead. The service
-then tries forward passes with growing pauses, so `/health` turns green by itself. Each request for `/health`
-tries one more, so its answer is current.
+`/health` fails after a failed forward pass, and while a part of the service hangs or is dead. The service
+then runs trial forward passes, with increasing pauses, so `/health` recovers without a request. Each request
+for `/health` also starts a trial, so the answer is current.
 
-`/ready` is red while the service accepts no new work. docs/OPERATIONS.md explains each reason.
+`/ready` fails while the service accepts no new work. docs/OPERATIONS.md explains each reason.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ TEXT = "Is the model well?"
 
 
 class Health:
-    """Tells whether the model and the workers can answer."""
+    """Reports whether the model and the workers can answer requests."""
 
     def __init__(self, active: ActiveGeneration, batcher: Batcher, watchdog: Watchdog) -> None:
         self._active = active
@@ -43,18 +43,18 @@ class Health:
 
     @property
     def illness(self) -> str | None:
-        """The reason why `/health` is red, or None."""
+        """The reason why `/health` fails, or None."""
         failures = map(self._batcher.failure, self._active.generation.encoders)
         return self._watchdog.illness or next(filter(None, failures), None)
 
     async def ask(self) -> str | None:
-        """Returns `illness`, after a trial forward pass if it is red. Takes less than a second."""
+        """Returns `illness`. If it is not None, first runs a trial forward pass. Takes less than a second."""
         if self.illness is not None:
             await self._try(ASK_SECONDS)
         return self.illness
 
     async def run(self) -> None:
-        """Tries forward passes after a failure until one succeeds. Runs until cancelled."""
+        """After a failure, runs trial forward passes until one succeeds. Runs until it is cancelled."""
         pause, due = LOOK_SECONDS, 0.0
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -66,13 +66,13 @@ class Health:
                 due = time.monotonic() + pause
 
     async def _try(self, seconds: float) -> None:
-        """Waits at most `seconds` for a trial forward pass. Starts it unless one is running."""
+        """Waits at most `seconds` for a trial forward pass. Starts a new one unless one is running."""
         if self._trying is None or self._trying.done():
             self._trying = asyncio.create_task(self._pass())
         await asyncio.wait({self._trying}, timeout=seconds)
 
     async def _pass(self) -> None:
-        """Runs a forward pass of each encoder. The batcher records the outcome."""
+        """Runs a forward pass of each encoder. The batcher records whether it succeeds."""
         try:
             with self._active.borrow() as generation:
                 async with asyncio.timeout(PASS_SECONDS):
@@ -85,7 +85,10 @@ class Health:
 
 
 class Reason(Enum):
-    """The reasons of a red `/ready`, in the order of their checks. `…` in a message is variable text."""
+    """The reasons why `/ready` fails, in the order in which they are checked.
+
+    Each value contains the possible messages, in which `…` stands for variable text.
+    """
 
     STOPPING = ("The service is stopping.",)
     UNWELL = ("Not well: …",)
@@ -106,14 +109,14 @@ class NotReady(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Tells whether the service accepts new work.
+    """Reports whether the service accepts new work.
 
     Args:
-        stops: Returns whether a stop signal arrived.
-        watchdog: Reports hanging workers and a dead writer thread.
-        documents: Reports damaged tables and a lost database.
-        following: Reports an active version that is not open in this process.
-        index: Reports missing documents of the active index.
+        stops: Function that returns whether a stop signal has arrived.
+        watchdog: Watchdog, which reports hanging workers and a dead writer thread.
+        documents: Document store, which reports damaged tables and a lost database.
+        following: Object that reports whether the active version is not open in this process yet.
+        index: Index keeper, which reports documents that are missing from the active index.
 
     """
 
@@ -124,7 +127,7 @@ class Readiness:
     index: IndexKeeper
 
     def check(self) -> NotReady | None:
-        """Returns why the service accepts no new work, or None if it does."""
+        """Returns the reason why the service accepts no new work, or None if it accepts work."""
         illness, index = self.watchdog.illness, self.index
         messages = {
             Reason.STOPPING: "The service is stopping." if self.stops() else None,

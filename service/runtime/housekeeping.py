@@ -1,4 +1,4 @@
-"""Background work on stored documents: deletes old events, adds checksums, and makes maps."""
+"""Background tasks on stored documents: delete old events, add missing checksums, and compute maps."""
 
 import asyncio
 import contextlib
@@ -22,15 +22,23 @@ PERIOD_SECONDS = 3600.0
 SAY_SECONDS = 5.0
 PAUSE_SECONDS = 0.01  # Between two steps, so that other writes come first.
 
-LOOK_SECONDS = 60.0  # Between two looks for maps. A map waits while its collection grows.
+LOOK_SECONDS = 60.0  # Between two checks for maps. No map is computed while the collection grows.
 LONGEST_SECONDS = 900.0  # limit for one map
 MAX_COLLECTIONS = 20  # with maps: the largest collections within the limit
 GROWN = 2  # A collection that grew or shrank by this factor gets a new map.
-_NICE = 19  # Searches go first.
+_NICE = 19  # Priority of the process: searches go first.
 
 
 async def keep_expiring(store: DocumentStore, seconds: float) -> None:
-    """Deletes events older than `seconds`, now and every hour, in steps with other writes between them."""
+    """Deletes old events immediately, and again every hour.
+
+    The events are deleted in steps, and other writes may run between the steps.
+
+    Args:
+        store: The document store.
+        seconds: Maximum age of an event.
+
+    """
     while True:
         try:
             while await store.expire_events(time.time() - seconds):
@@ -41,7 +49,10 @@ async def keep_expiring(store: DocumentStore, seconds: float) -> None:
 
 
 async def keep_filling(store: DocumentStore) -> None:
-    """Computes missing checksums, now and every hour. Older versions of Simile write none."""
+    """Computes missing checksums of documents immediately, and again every hour.
+
+    Older versions of Simile did not store checksums.
+    """
     while True:
         try:
             await _fill(store)
@@ -64,29 +75,33 @@ async def _fill(store: DocumentStore) -> None:
 
 
 class MapMaker:
-    """Makes maps with `python -m service map`, in a process of its own. `run` is the task.
+    """Background task that computes maps. It runs `python -m service map` in a separate process.
 
-    Collections of up to SIMILE_MAP_DOCUMENTS documents get a map. 20,000 documents take about a minute.
+    Collections of up to SIMILE_MAP_DOCUMENTS documents get a map. A map of 20,000 documents takes about a
+    minute.
     """
 
     def __init__(self, corpus: Corpus, settings: Settings) -> None:
         self._corpus, self._settings = corpus, settings
-        self._counted: dict[str, int] = {}  # documents of each collection at the last look
+        self._counted: dict[str, int] = {}  # documents of each collection at the last check
         self._mapped: dict[Path, int] = {}  # documents of each collection when its map was made or failed
 
     @staticmethod
     def installed() -> bool:
-        """Returns whether the library for maps is installed."""
+        """Returns whether the library that computes maps is installed."""
         return importlib.util.find_spec(MAP_LIBRARY) is not None
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Checks every minute whether maps must be computed. Runs until it is cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Makes missing and stale maps, one after another."""
+        """Computes missing maps, and maps of collections that grew or shrank a lot.
+
+        Computes one map at a time.
+        """
         if not self._corpus.active.generation.is_complete:
             return
         before, self._counted = self._counted, dict(await self._corpus.store.collections())
@@ -133,7 +148,7 @@ class MapMaker:
 
 
 def _count_points(file: Path) -> int:
-    """Returns the number of documents on a map, or 0 if it is missing or cannot be read."""
+    """Returns the number of documents on a map, or 0 if the file is missing or cannot be read."""
     try:
         return len(orjson.loads(file.read_bytes())["ids"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,7 +1,8 @@
 """Keeps the active index complete: at the start, after each commit, and after a failed update.
 
 Start reading at `IndexKeeper.keep_whole` and `IndexKeeper.on_commit`. The store decides which documents
-exist. The keeper loads their stored vectors and embeds the rest, while `/ready` shows the progress.
+exist. `IndexKeeper` loads their stored vectors into the index, and embeds documents without a vector.
+`/ready` shows the progress.
 """
 
 import asyncio
@@ -26,13 +27,13 @@ RETRY_SECONDS, MAX_SECONDS = 2, 60
 
 
 class IndexKeeper:
-    """Updates and repairs the active index. Created on the event loop, before the first commit.
+    """Updates and repairs the active index. Must be created on the event loop, before the first commit.
 
     Args:
         corpus: The documents.
-        metrics: Receives the time of index updates.
-        ready: Set once, when the start is complete.
-        follow: Called when the controller may start to work towards requested versions.
+        metrics: Metrics that record how long index updates take.
+        ready: Event that is set once, when the start is complete.
+        follow: Function that lets the controller begin to activate requested versions.
 
     """
 
@@ -56,7 +57,8 @@ class IndexKeeper:
     async def keep_whole(self) -> None:
         """Completes the active index at the start, and again after each failed update.
 
-        `follow` is called even after a failure, because a rollback may be the only way to become ready.
+        `follow` is called even after a failure, because activating another version may be the only way to
+        become ready.
         """
         pause = RETRY_SECONDS
         while True:
@@ -81,7 +83,10 @@ class IndexKeeper:
                 self._follow()
 
     async def _make_whole(self, generation: Generation) -> None:
-        """Loads and embeds the missing documents. At the start it also stores the examples."""
+        """Loads stored vectors, and embeds documents without a vector.
+
+        At the start, also stores the example documents.
+        """
         tears = self._tears
         if not generation.is_complete:
             if not generation.is_loaded:
@@ -103,7 +108,7 @@ class IndexKeeper:
         self.progress = f"{done} of {total} documents are in the index"
 
     def on_commit(self, changes: Changes) -> None:
-        """Updates all indexes. Runs on the writer thread, before the write is answered."""
+        """Updates the indexes of all generations. Runs on the writer thread, before the write is answered."""
         committed = time.monotonic()
         for generation in self._active.generations:
             try:
@@ -117,7 +122,10 @@ class IndexKeeper:
         self._metrics.index_lag_seconds.observe(time.monotonic() - committed)
 
     def _reload(self, generation: Generation) -> None:
-        """Loads the active index again, on the writer thread. After a failure `keep_whole` repairs it."""
+        """Loads the active index again, on the writer thread.
+
+        If this fails, `keep_whole` repairs the index.
+        """
         try:
             if self._corpus.store.reload(generation.number, generation.indexes):
                 return

@@ -1,9 +1,9 @@
-"""Opens and closes all parts of the service together.
+"""Creates, opens and closes all parts of the service.
 
 - `Runtime.open` locks the data directory, publishes the first model, and opens the active version. It blocks.
-- `Runtime.start` starts workers, the writer and background tasks. Tasks complete the index after the port
-  opens.
-- `Runtime.stop` finishes accepted requests and closes all.
+- `Runtime.start` starts the workers, the writer and the background tasks. These tasks complete the index
+  after the port opens.
+- `Runtime.stop` finishes accepted requests and closes all parts.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ WARM_TEXTS = ["The first forward passes say how fast this machine is with such a
 
 
 class Runtime:
-    """The parts that routes use. `create_app` starts and stops them."""
+    """All parts of the service that routes use. The lifespan of the app calls `start` and `stop`."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -67,7 +67,7 @@ class Runtime:
         self.ready = threading.Event()  # Set once, when the start is complete.
         self.layout = layout_for(settings)
         self.large_bodies = asyncio.Lock()  # Held while a large body is parsed.
-        self.beat: Callable[[], None] = lambda: None  # The watchdog calls it after each look.
+        self.beat: Callable[[], None] = lambda: None  # The watchdog calls it after each check.
         self.store = ModelStore(settings.models_dir)
         self.searches = RecentSearches() if settings.events else None
         self.queued_rows = QueuedRows(settings.max_queue_events)
@@ -97,7 +97,7 @@ class Runtime:
         A second call does nothing.
 
         Raises:
-            StartupError: Another process owns the directory, or no model can be served.
+            StartupError: Another process owns the data directory, or no model can be served.
 
         """
         if self._is_open:
@@ -125,7 +125,7 @@ class Runtime:
         self._data_lock, self._is_open = data_lock, True
 
     def _renew_id(self) -> None:
-        """Renews the id of the models folder. A read-only folder keeps its id."""
+        """Writes a new id into the models folder. If the folder is read-only, the old id stays."""
         try:
             self.store.renew_id()
         except OSError as error:
@@ -138,7 +138,7 @@ class Runtime:
                 )
 
     def _open_store(self) -> IndexesOf:
-        """Opens the document store, and returns the factory of its indexes.
+        """Opens the document store. Returns a factory of indexes for it.
 
         Raises:
             StartupError: The store cannot be used.
@@ -166,7 +166,7 @@ class Runtime:
         return in_store(shared.size)
 
     async def start(self) -> None:
-        """Starts all that must run before the port opens. Background tasks do the rest after that."""
+        """Starts everything that must run before the port opens. Background tasks complete the rest later."""
         await asyncio.to_thread(self.open)
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.active.generation
@@ -227,7 +227,7 @@ class Runtime:
         await asyncio.to_thread(self._close)
 
     def scrape(self) -> bytes:
-        """Returns all metrics as Prometheus text. Blocks for some milliseconds."""
+        """Returns all metrics in Prometheus' text format. Blocks for some milliseconds."""
         swap = self.controller.swap
         return gauges.scrape(self.metrics, self.active, None if swap is None else swap.generation)
 
@@ -256,7 +256,7 @@ class Runtime:
 
 
 def get_runtime(request: Request) -> Runtime:
-    """Returns the runtime of the service.
+    """Returns the runtime of the app that handles a request.
 
     Raises:
         Unhealthy: The service is stopping.

@@ -1,14 +1,17 @@
-"""Ends the process when only a restart can help. Start reading at `Watchdog.look`.
+"""Ends the process if only a restart can help. Start reading at `Watchdog.look`.
 
-A thread checks each stage of the service every fifth of a second. The stage restarts dead threads, gives up
-hanging work, and reports its state. After SIMILE_HANG_SECONDS of continuous illness the watchdog logs the
-stacks of all threads and ends the process with status 70. This is safe, because acknowledged writes are on
-disk. It runs on a thread, because a task would not notice a blocked event loop.
+A thread checks each stage of the service every fifth of a second. A stage restarts dead threads, abandons
+work that hangs, and reports whether it is healthy. If the checks fail without interruption for
+SIMILE_HANG_SECONDS, the watchdog logs the stacks of all threads and ends the process with status 70. This is
+safe, because acknowledged writes are on disk. The watchdog is a thread and not a task, because a task would
+not run while the event loop is blocked.
 
-The watchdog measures time between its own looks, so a suspended process does not look like a hanging one.
+The watchdog counts only the time between two of its checks, and at most MAX_SECONDS per check. A process that
+was suspended is therefore not mistaken for one that hangs.
 
-A C call that holds the interpreter lock also stops this thread. `interpreter_timer` ends the process then.
-Its clock continues while the process is suspended, so a process may end when it is resumed.
+A C call that holds the interpreter lock also stops the watchdog's thread. In that case `interpreter_timer`
+ends the process. The clock of this timer continues while the process is suspended, so it may also end a
+process that was suspended for a long time.
 """
 
 import asyncio
@@ -27,31 +30,38 @@ log = logging.getLogger(__name__)
 
 EXIT_STATUS = 70
 LOOK_SECONDS = 0.2
-MAX_SECONDS = 1.0  # that one look may add to the time of an illness
+MAX_SECONDS = 1.0  # One check adds at most this to the time of an illness.
 SAY_SECONDS = 2.0  # A blocked log must not keep the process from ending.
 RETRY_SECONDS = 2.0
-MIN_TIMER_SECONDS = 3.0  # longer than a look while the log is blocked
+MIN_TIMER_SECONDS = 3.0  # longer than a check while the log is blocked
 
 
 class Stage(Protocol):
-    """A part of the service that is watched."""
+    """A part of the service that the watchdog checks."""
 
     def check(self, seconds: float, /) -> str | None:
-        """Returns why the stage is ill, or None. `seconds` is the time since the last look."""
+        """Returns the reason why the stage is unhealthy, or None.
+
+        Args:
+            seconds: Time since the previous check.
+
+        """
 
 
 class Watchdog:
-    """Checks the stages, and ends the process if they stay ill."""
+    """Thread that checks the stages, and ends the process if the checks keep failing."""
 
     def __init__(
         self, stages: Sequence[Stage], hang_seconds: float, beat: Callable[[], None] = lambda: None
     ) -> None:
-        """Creates the thread; `start` starts it.
+        """Creates the thread. Call `start` to start it.
 
         Args:
             stages: The parts of the service to check.
-            hang_seconds: Seconds of illness after which the process ends. 0 means never.
-            beat: Called at the start and after each look, to restart the interpreter timer.
+            hang_seconds: The process ends if the checks fail without interruption for this time. 0 means no
+                limit.
+            beat: Function that restarts the interpreter timer. It is called at the start and after each
+                check.
 
         """
         self._beat = beat
@@ -82,7 +92,12 @@ class Watchdog:
                 return
 
     def look(self, seconds: float) -> None:
-        """Checks every stage, `seconds` after the last look."""
+        """Checks every stage once.
+
+        Args:
+            seconds: Time since the previous check.
+
+        """
         found = [reason for stage in self._stages if (reason := _reason(stage, seconds)) is not None]
         before, self.illness = self.illness, "; ".join(found) or None
         self._ill_seconds = self._ill_seconds + seconds if found else 0.0
@@ -100,14 +115,15 @@ def _reason(stage: Stage, seconds: float) -> str | None:
 
 @contextlib.contextmanager
 def interpreter_timer(hang_seconds: float) -> Iterator[Callable[[], None]]:
-    """Ends the process with status 1 when the interpreter hangs.
+    """Context manager with a timer that ends the process with status 1 if the interpreter hangs.
 
-    Each call of the yielded function sets the timer to twice `hang_seconds`, the time that the watchdog needs
-    to end a process. When the timer expires, faulthandler writes the stacks of all threads to stderr and ends
-    the process. Its thread is C code and needs no interpreter lock.
+    Each call of the yielded function restarts the timer. The timer expires after twice `hang_seconds`, or
+    after MIN_TIMER_SECONDS if that is longer. Then faulthandler writes the stacks of all threads to stderr
+    and ends the process. The timer's thread is C code, so it runs even if a thread holds the interpreter lock
+    forever.
 
     Args:
-        hang_seconds: Half of the limit, in seconds. 0 means no timer.
+        hang_seconds: Half of the time limit, in seconds. 0 means no timer.
 
     """
     seconds = min(max(2 * hang_seconds, MIN_TIMER_SECONDS), threading.TIMEOUT_MAX)
@@ -125,7 +141,7 @@ def interpreter_timer(hang_seconds: float) -> Iterator[Callable[[], None]]:
 
 
 class Heartbeat:
-    """The event loop as a stage. A blocked loop answers no request."""
+    """The event loop as a stage of the watchdog. A blocked event loop cannot answer requests."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hang_seconds: float) -> None:
         self._loop = loop
@@ -150,9 +166,9 @@ class Heartbeat:
 
 
 def end(reason: str) -> None:
-    """Logs the reason and the stack of every thread, and ends the process at once.
+    """Logs the reason and the stack of every thread, and ends the process immediately.
 
-    The stacks name files, lines and functions. They contain no text of a user.
+    The stacks contain names of files and functions, and line numbers. They never contain texts of users.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks = [
@@ -164,7 +180,7 @@ def end(reason: str) -> None:
 
 
 def _say(words: str) -> None:
-    """Logs on a new thread, because a blocked log may be the cause of the hang."""
+    """Logs a message on a new thread. The log itself may be blocked, and may be the cause of the hang."""
     thread = threading.Thread(target=log.critical, args=("%s", words), daemon=True)
     try:
         thread.start()
@@ -174,9 +190,9 @@ def _say(words: str) -> None:
 
 
 async def lasting(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Runs `work` until it returns. After an exception it logs and runs the work again.
+    """Runs `work`, and runs it again after each exception, which is logged. Returns when `work` returns.
 
-    Otherwise a task that nothing awaits would die unnoticed.
+    Without this, a background task that failed would end unnoticed.
     """
     while True:
         try:

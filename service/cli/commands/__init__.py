@@ -1,1 +1,1 @@
-"""`python -m service import | export | backup | restore | check --data`: a store, from outside."""
+"""The commands that import, export, back up, restore, copy or map a store of documents."""

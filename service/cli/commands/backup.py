@@ -1,12 +1,13 @@
-"""`python -m service backup FOLDER`: the whole store at one moment, while the service runs or not.
+"""`python -m service backup FOLDER`: copies the whole store at one moment, also while the service runs.
 
     FOLDER/
-    ├── manifest.json     counts, the schema, the versions it needs, size and SHA-256 of every file
-    ├── simile.db         documents, vectors, judgments, events, generations; nothing that was deleted
-    └── models/VERSION/…  with --models
+    ├── manifest.json     counts, schema, required versions, size and SHA-256 of every file
+    ├── simile.db         documents, vectors, judgments, events and generations, without deleted data
+    └── models/VERSION/…  only with --models
 
-Start reading at `run`. The files are written into a locked temporary folder, which is renamed at the end: a
-backup is complete or absent. A backup never holds an index, since every index is built from the vectors.
+Start reading at `run`. The files are written into a locked temporary folder, which gets its final name at the
+end. A backup is therefore complete or absent. A backup does not contain indexes, because they are rebuilt
+from the vectors.
 """
 
 import argparse
@@ -45,7 +46,7 @@ _FileName = Annotated[str, Field(pattern=_FILE_NAME)]
 
 
 class File(BaseModel):
-    """A file of a backup."""
+    """Size and checksum of a file in a backup."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,7 +72,7 @@ class Contents(BaseModel):
     files: dict[_FileName, File] = Field(default_factory=dict)  # by path inside the folder
 
     def counts(self) -> str:
-        """The numbers of documents, judgments and events, as a phrase."""
+        """Returns the numbers of documents, judgments and events as a phrase."""
         if self.events is None:
             return f"{self.documents} documents and {self.judgements} judgements"
         return f"{self.documents} documents, {self.judgements} judgements and {self.events} events"
@@ -85,13 +86,13 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Makes the backup.
+    """Creates the backup.
 
     Returns:
         The text to print.
 
     Raises:
-        CommandError: The backup cannot be made. No folder remains.
+        CommandError: The backup cannot be created. No folder remains.
 
     """
     data_dir = arguments.data_dir or settings.data_dir
@@ -120,11 +121,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
 
 
 def read_manifest(folder: Path) -> Contents:
-    """Reads the manifest of a backup.
+    """Reads and validates the manifest of a backup.
 
     Raises:
-        CommandError: The folder is not a backup, a newer version wrote it, or its manifest is damaged, has
-            unknown fields or is a link.
+        CommandError: The folder is not a backup, a newer version of Simile wrote it, or the manifest is a
+            link, is damaged or has unknown fields.
 
     """
     newest = {"format": FORMAT, "schema": SCHEMA_VERSION}
@@ -156,7 +157,7 @@ def read_manifest(folder: Path) -> Contents:
 
 
 def checksum(path: Path, progress: Progress) -> str:
-    """Returns the SHA-256 of a file as hexadecimal digits."""
+    """Returns the SHA-256 of a file as hexadecimal digits, and reports the progress."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
@@ -166,7 +167,7 @@ def checksum(path: Path, progress: Progress) -> str:
 
 
 def list_files(folder: Path) -> dict[str, File]:
-    """Returns the files of a folder for the manifest."""
+    """Returns the size and the SHA-256 of each file in a folder, by relative path."""
     sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
     with Progress("bytes", sum(sizes.values()), "computing checksums") as progress:
         return {
@@ -177,7 +178,7 @@ def list_files(folder: Path) -> dict[str, File]:
 
 @contextlib.contextmanager
 def _temporary(parent: Path) -> Iterator[Path]:
-    """Creates and locks an empty folder. Unless it was renamed, it is removed at the end."""
+    """Creates and locks an empty folder. At the end of the block it is removed, unless it was renamed."""
     folder = parent / f"{_TEMPORARY}{secrets.token_hex(4)}"
     folder.mkdir()
     holder = lock(folder)
@@ -190,9 +191,10 @@ def _temporary(parent: Path) -> Iterator[Path]:
 
 
 def _sweep(parent: Path) -> int:
-    """Removes the temporary folders of killed backups, whose locks are free.
+    """Removes temporary folders of backups that were killed. Returns the number of removed folders.
 
-    A folder with other files, or without the database, stays: it is not a backup's, or is about to be locked.
+    Such a folder is no longer locked. A folder without the database stays, because another backup may be
+    about to lock it. A folder with unknown files stays, because no backup created it.
     """
     swept = 0
     for left in parent.glob(f"{_TEMPORARY}{'[0-9a-f]' * 8}"):
@@ -223,7 +225,14 @@ def _copy_store(data_dir: Path, folder: Path) -> Contents:
 
 
 def _copy_models(store: ModelStore, versions: list[str], to: Path) -> None:
-    """Copies the versions that are still published; the active one must be."""
+    """Copies model versions into the backup. `versions` lists the active version first.
+
+    Other versions are skipped if they are missing or damaged.
+
+    Raises:
+        CommandError: The active version is missing or damaged.
+
+    """
     for at, version in enumerate(versions):
         try:
             store.verify(version)

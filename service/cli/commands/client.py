@@ -1,6 +1,6 @@
-"""HTTP client of the commands that talk to a running service. Start reading at `Remote`.
+"""HTTP client for commands that talk to a running service. Start reading at `Remote`.
 
-It uses one connection, waits while the service is busy, and reports errors as CommandError.
+The client uses a single connection, waits while the service is busy, and reports errors as CommandError.
 """
 
 import argparse
@@ -18,19 +18,19 @@ from service.store.values import COLLECTION_NAME
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 120.0  # without a byte of an answer
 PATIENCE = 10  # repetitions of a request after a 429 or 503
-WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # before a repetition, without Retry-After and at most
+WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # Pause before a repetition: without Retry-After, and at most.
 BUSY = frozenset({429, 503})
 
 pause = time.sleep
 
 
 class NoAnswer(CommandError):
-    """The service cannot be reached, or did not answer in time.
+    """Raised if the service cannot be reached, or does not answer in time.
 
     Args:
         url: Address of the service.
         error: The error of the connection.
-        sent: True if the service may have received the request, and may have carried it out.
+        sent: Whether the service may have received and processed the request.
 
     """
 
@@ -41,7 +41,7 @@ class NoAnswer(CommandError):
 
 
 class Answer(NamedTuple):
-    """An answer of any status. `wait_seconds` is the pause before a rejected request is repeated."""
+    """An HTTP answer with any status. `wait_seconds` is the pause before the request should be sent again."""
 
     status: int
     value: Any
@@ -54,13 +54,14 @@ class Answer(NamedTuple):
 
 
 class Remote:
-    """The service at an address.
-
-    `scoped` is True if the address names a collection, as in http://127.0.0.1:8000/collections/tickets.
+    """Client of the service at an address.
 
     Args:
-        url: Address of the service or of a collection.
+        url: Address of the service, or of a collection, as in http://127.0.0.1:8000/collections/tickets.
         key_file: File that contains only an API key.
+
+    Attributes:
+        scoped: Whether the address names a collection.
 
     """
 
@@ -84,10 +85,10 @@ class Remote:
         self._connection.close()
 
     def get(self, path: str) -> Answer:
-        """Returns the answer of any status. Waits and repeats the request after a 429 or 503.
+        """Sends a GET request and returns the answer. After a 429 or 503, waits and sends the request again.
 
         Raises:
-            CommandError: The service does not answer, or is not Simile.
+            CommandError: The service does not answer, or the server is not Simile.
 
         """
         answer = self.send("GET", path)
@@ -101,18 +102,18 @@ class Remote:
     def send(
         self, method: str, path: str, body: bytes | None = None, kind: str = "", *, whole: bool = False
     ) -> Answer:
-        """Sends a request, and returns the answer of any status.
+        """Sends a request once, and returns the answer, whatever the status is.
 
         Args:
             method: GET or POST.
             path: Path below the address.
             body: The body, if any.
             kind: Content type of the body.
-            whole: Send to the service, even if the address names a collection.
+            whole: Whether `path` is relative to the service, even if the address names a collection.
 
         Raises:
             NoAnswer: The service does not answer.
-            CommandError: The answer is not from Simile.
+            CommandError: The answer is not JSON, so the server is not Simile.
 
         """
         headers = self._headers | ({"Content-Type": kind} if kind else {})
@@ -131,7 +132,7 @@ class Remote:
         wait = response.headers.get("retry-after", "")
         seconds = min(float(wait) if wait.isdigit() else WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         try:
-            # orjson reads fewer levels of nesting.
+            # json can read deeper nesting than orjson.
             return Answer(response.status, json.loads(content), seconds)
         except ValueError as error:
             raise CommandError(f"The server at {self.url} is not Simile (it sent no JSON).") from error
@@ -140,7 +141,7 @@ class Remote:
 
 
 def build_path(collection: str | None) -> str:
-    """Returns the path of a collection's routes. None means the collection of the address."""
+    """Returns the path of a collection's routes. None means the collection that the address names."""
     return "" if collection is None else f"/collections/{collection}"
 
 
@@ -152,7 +153,7 @@ def _key(file: Path) -> str:
 
 
 def connect_to(parser: argparse.ArgumentParser) -> None:
-    """Declares the options for address, key and collection."""
+    """Declares the options for the address, the API key and the collection."""
     parser.add_argument("--url", default=own_url(), help="address of the running service (%(default)s)")
     parser.add_argument("--key-file", type=Path, metavar="FILE", help="contains a key of role write")
     which = parser.add_mutually_exclusive_group()
@@ -161,7 +162,7 @@ def connect_to(parser: argparse.ArgumentParser) -> None:
 
 
 def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | None:
-    """Returns the value of --collection.
+    """Returns the value of the option --collection, or None.
 
     Raises:
         CommandError: The name is invalid, or --url also names a collection.

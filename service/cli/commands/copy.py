@@ -1,8 +1,9 @@
 """`python -m service copy`: copies a store from a data directory to PostgreSQL (`--to`), or back (`--from`).
 
-It copies documents, vectors of the active version, judgments, events and decisions. It does not copy the
-models folder. An interrupted copy continues when it is run again. No service may use the data directory or
-write to the database meanwhile. Services and `backup` reject a target with an unfinished copy.
+The command copies documents, vectors of the active version, judgments, events, and decisions about versions.
+It does not copy the models folder. To continue an interrupted copy, run the command again. During the copy,
+no service may use the data directory or write to the database. Services and `backup` reject a target with an
+unfinished copy.
 """
 
 import argparse
@@ -26,7 +27,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Copies the store, and returns the text to print.
+    """Copies the store. Returns the text to print.
 
     Raises:
         CommandError: The copy failed, or differs from its source.

@@ -1,8 +1,8 @@
 """`python -m service export FILE`: exports all documents, or those that match a filter, as JSON lines.
 
-It reads pages from a running service, or with --data-dir a snapshot of the store, whether a service runs or
-not. It exports one collection, or all collections with a `collection` on each line. A failed export leaves no
-file.
+The command reads pages from a running service. With --data-dir it reads a snapshot of the store instead, and
+no service needs to run. It exports one collection, or all collections with a field `collection` on each line.
+If an export fails, no file remains.
 """
 
 import argparse
@@ -40,10 +40,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Exports documents, and returns the text to print.
+    """Exports the documents. Returns the text to print.
 
     Raises:
-        CommandError: The documents cannot be read or written. No file remains.
+        CommandError: The documents cannot be read, or the file cannot be written. No file remains.
 
     """
     remote = Remote(arguments.url, arguments.key_file)
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def written(name: str) -> Iterator[Bytes]:
-    """Opens a file that gets its name when the block ends without an error."""
+    """Opens a file for writing. The file gets its final name only if the block ends without an error."""
     if name == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -129,7 +129,7 @@ def _from_store(data_dir: Path, condition: str | None, collection: str | None, *
 
 
 def _document(record: Record) -> dict[str, Any]:
-    """Returns a document whose title, text and metadata are stored JSON."""
+    """Returns a document as an object for orjson. Title, text and metadata are inserted as stored JSON."""
     title = {"title": orjson.Fragment(record.title_json)} if record.title_json else {}
     text, metadata = orjson.Fragment(record.text_json), orjson.Fragment(record.metadata_json)
     return {"id": record.id, **title, "text": text, "metadata": metadata}

@@ -1,12 +1,14 @@
-"""`python -m service import FILE…`: imports documents from files into a running service. Start reading at
-`run`.
+"""`python -m service import FILE…`: imports documents from files into a running service.
+
+Start reading at `run`.
 
     files ─▶ rows ─▶ chunk, sized by the speed of the last one ─▶ POST /documents ─▶ Tally
                                     ▲      no answer in time: halves         │
                                     └──── busy or restarting: again, later ◀─┘
 
-A chunk takes a second or two. Sending it twice is safe: ids identify documents, and unchanged documents are
-not embedded again. So an interrupted import is simply run again.
+The size of a chunk is chosen so that a request takes a second or two. A chunk may be sent twice, because ids
+identify documents, and unchanged documents are not embedded again. To continue an interrupted import, run the
+same command again.
 """
 
 import argparse
@@ -84,10 +86,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Imports the files, and returns the text to print.
+    """Imports the files. Returns the text to print.
 
     Raises:
-        CommandError: Some lines failed, or the import ended early. Acknowledged lines are stored.
+        CommandError: Some lines failed, or the import ended early. Lines that the service acknowledged are
+            stored.
 
     """
     remote = Remote(arguments.url, arguments.key_file)
@@ -129,14 +132,14 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 class CannotRead(CommandError):
-    """A file, or the rest of a file, cannot be read."""
+    """Raised if a file, or the rest of a file, cannot be read."""
 
 
 def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Options:
-    """Returns how to read the file `name`.
+    """Returns the options for reading the file `name`.
 
     Raises:
-        CommandError: An option or the file's name is wrong.
+        CommandError: An option or the name of the file is wrong.
 
     """
     kind = "file" if arguments.per_file else arguments.format or find_format(name)
@@ -151,7 +154,12 @@ def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Option
 
 
 def _size(name: str) -> int:
-    """Returns the size of a file in bytes, or 0 for stdin. Raises CannotRead if the file is missing."""
+    """Returns the size of a file in bytes, or 0 for stdin.
+
+    Raises:
+        CannotRead: The file is missing.
+
+    """
     try:
         return 0 if name == "-" else Path(name).stat().st_size
     except OSError as error:
@@ -160,7 +168,12 @@ def _size(name: str) -> int:
 
 @contextlib.contextmanager
 def opened(name: str) -> Iterator[BinaryIO]:
-    """Opens a file or stdin. Raises CannotRead if it cannot be read."""
+    """Opens a file, or stdin if the name is `-`.
+
+    Raises:
+        CannotRead: The file cannot be read.
+
+    """
     if name == "-":
         yield sys.stdin.buffer
         return
@@ -182,7 +195,7 @@ class Source:
         """Yields every row of the file, in order.
 
         Raises:
-            CannotRead: The file cannot be read from some line on.
+            CannotRead: The rest of the file cannot be read.
 
         """
         unpacked, reader = Unpacked(), self._reader
@@ -202,14 +215,16 @@ class Source:
 
     @property
     def position(self) -> int:
-        """Bytes of the file whose rows were yielded, or 0 for a stream."""
+        """Number of bytes whose rows were already yielded. 0 for a stream."""
         return round(self._file.tell() * self._reader.share) if self._file.seekable() else 0
 
 
 class Tally:
-    """Counts the lines of an import.
+    """Counts the stored and failed lines of an import.
 
-    `unsettled` contains lines that were sent, and that may or may not be stored.
+    Attributes:
+        unsettled: Lines that were sent, but may or may not be stored.
+
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -223,16 +238,16 @@ class Tally:
 
     @property
     def untouched(self) -> bool:
-        """True if no line was sent and no line failed."""
+        """True if no line was sent and no line has failed."""
         return not (self.stored or self.failed or self.unsettled)
 
     def add(self, chunk: Sent, answer: Answer, *, again: bool = False) -> None:
-        """Counts a chunk that the service answered.
+        """Counts the rows of a chunk after the service has answered.
 
         Args:
-            chunk: The first of the unsettled lines.
-            answer: The answer to it.
-            again: True if the chunk was sent before, and may have been stored then.
+            chunk: The rows of the request, which are the first rows of `unsettled`.
+            answer: The answer to the request.
+            again: Whether the chunk was sent before, so that some of its rows may have been stored then.
 
         """
         self.unsettled = self.unsettled[len(chunk) :]
@@ -254,19 +269,19 @@ class Tally:
             self._seen.add(id, title, text, str(content.get("collection", "")))
 
     def add_some(self, stored: int) -> None:
-        """Counts the rows of a chunk that the service stored before it rejected the rest."""
+        """Counts rows that the service stored before it rejected the rest of the chunk."""
         self.stored += stored
         self._ids_known = False
 
     def fail(self, row: Row, reason: str) -> None:
-        """Counts the lines of a row that is not stored, and prints the reason."""
+        """Counts the lines of a row that cannot be stored, and prints the reason."""
         self.failed += row.lines
         self._told += 1
         if self._told <= MAX_TOLD:
             self._print(row, reason)
 
     def note(self, row: Row) -> None:
-        """Prints the note of an unusual row that is stored."""
+        """Prints the note of a row that is unusual, but is stored."""
         self._noted += 1
         if self._noted <= MAX_TOLD:
             self._print(row, row.note)
@@ -276,7 +291,7 @@ class Tally:
         print(f"{row.file}:{row.line}: {message}", file=sys.stderr)  # noqa: T201
 
     def __str__(self) -> str:
-        """The sentence at the end."""
+        """Returns the sentence that ends the output of the command."""
         cut = f", {self.truncated} of them longer than the model sees" if self.truncated else ""
         documents = self._seen.distinct if self._ids_known else self.stored
         replaced = 0 if self._created is None or not self._ids_known else documents - self._created
@@ -288,7 +303,7 @@ class Tally:
         return f"{failed}{said}{cut}{earlier}."
 
     def so_far(self) -> str:
-        """Returns the text of an import that ends early, with advice to continue."""
+        """Returns a message about an import that ends early, with advice how to continue."""
         doubt = f" Of {_lines(self.unsettled)} it is not known which are stored." if self.unsettled else ""
         return (
             f"{self}{doubt}\nRun the same command again to continue: unchanged documents are skipped without "
@@ -298,7 +313,10 @@ class Tally:
 
 @dataclass(slots=True)
 class Pace:
-    """The size of the next chunk, so that it takes about TARGET_SECONDS."""
+    """Limits of the next chunk, in lines and bytes.
+
+    `took` adapts the limits after each request, so that the next request takes about TARGET_SECONDS.
+    """
 
     lines: int = FIRST_LINES
     bytes: int = FIRST_BYTES
@@ -310,10 +328,15 @@ class Pace:
 
 
 def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str | None, Sent]]:
-    """Yields chunks of lines to send, each with the name of its collection.
+    """Groups rows into chunks of JSON lines. Yields each chunk with the name of its collection.
 
-    The name is None if a row names no collection. The command's own collection then applies. `pace` limits
-    the lines that are gathered before they are yielded. `tally` counts rows that cannot be sent.
+    If a row does not name a collection, the name is None, and the collection of the command applies.
+
+    Args:
+        found: The rows of a file.
+        tally: Counts rows that cannot be sent.
+        pace: Limits the lines that are collected before they are yielded.
+
     """
     chunk: dict[str | None, Sent] = {}
     lines = size = 0
@@ -350,7 +373,7 @@ class Delivery:
         self.pace = Pace()
 
     def send(self, collection: str | None, chunk: Sent) -> None:
-        """Sends a chunk, until each of its lines is stored or has failed.
+        """Sends a chunk, and repeats the request until each line is stored or has failed.
 
         Raises:
             CommandError: The service rejects the chunk, or does not answer any attempt.
@@ -392,12 +415,12 @@ class Delivery:
         raise AssertionError("the last attempt returns or raises")
 
     def _refused(self, chunk: Sent, answer: Answer, before: Sent) -> CommandError:
-        """Returns the service's error without the line numbers of the chunk.
+        """Returns the service's error for a rejected chunk. Line numbers that refer to the chunk are removed.
 
         Args:
             chunk: The rejected chunk.
-            answer: The answer to it.
-            before: Lines that were unsettled before this attempt.
+            answer: The answer of the service.
+            before: Rows that were unsettled before this attempt.
 
         """
         stored = _STORED.search(answer.error)
@@ -417,7 +440,7 @@ def _lines(chunk: Sent) -> str:
 
 
 class Reading:
-    """Warns once per collection if the model does not know the tokens of its first documents."""
+    """Warns once per collection if the model's tokenizer does not know the words of the first documents."""
 
     def __init__(self, remote: Remote, progress: Progress) -> None:
         self._remote, self._progress = remote, progress
@@ -440,7 +463,7 @@ class Reading:
             )
 
     def _tokenize(self, inputs: list[str]) -> list[list[int]]:
-        """Returns token ids of each text, or empty lists if the service does not answer."""
+        """Returns the token ids of each text. If the service does not answer, the lists are empty."""
         some = [text for text in inputs if text.strip()]  # The route rejects empty texts.
         body = orjson.dumps({"inputs": some, "add_special_tokens": False})
         try:

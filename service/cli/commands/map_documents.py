@@ -1,7 +1,8 @@
-"""`python -m service map`: computes the map of a collection, from the vectors of the active version.
+"""`python -m service map`: computes a map of a collection, on which similar documents are close together.
 
-It reads the store directly, whether a service runs or not. `GET /map` answers with the file. The map of a
-version does not follow later writes: run the command again after many of them. Start reading at `run`.
+Start reading at `run`. UMAP computes a point in the plane for each document from the active version's
+vectors. The result is a file, and `GET /map` answers with it. The command reads the document store directly,
+so no service needs to run. A map does not follow later writes, so run the command again after many of them.
 """
 
 import argparse
@@ -49,7 +50,7 @@ Plane = NDArray[np.float32]  # (n, 2)
 
 
 class Points(NamedTuple):
-    """The documents of a map."""
+    """The documents that a map shows, with their texts, metadata and vectors."""
 
     ids: list[str]
     texts: list[str]
@@ -58,7 +59,7 @@ class Points(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """The latest map of another version, with coordinates by document id."""
+    """The latest map of another version. `places` contains coordinates by document id."""
 
     version: str
     places: dict[str, tuple[int, int]]
@@ -73,10 +74,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Writes the map, and returns the text to print.
+    """Computes and writes the map. Returns the text to print.
 
     Raises:
-        CommandError: The library or the store is missing, or the collection has too few documents.
+        CommandError: UMAP is not installed, the store is missing, or the collection has too few documents.
 
     """
     umap, began = require_umap(), time.monotonic()
@@ -96,7 +97,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
 
 
 def require_umap() -> Any:
-    """Imports the library. Raises CommandError if it is not installed."""
+    """Imports and returns the module `umap`.
+
+    Raises:
+        CommandError: UMAP is not installed.
+
+    """
     try:
         return importlib.import_module(MAP_LIBRARY)
     except ModuleNotFoundError as error:
@@ -106,7 +112,17 @@ def require_umap() -> Any:
 
 
 def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]:
-    """Returns the active version, and the documents of its map."""
+    """Returns the active version, and the documents to show on the map.
+
+    Args:
+        store: The document store.
+        collection: The collection.
+        most: Maximum number of documents.
+
+    Raises:
+        CommandError: No version is active, or the collection has too few documents.
+
+    """
     active = next((row for row in store.generations() if row.is_active), None)
     if active is None:
         raise CommandError("No version was active here yet. Start the service once.")
@@ -138,7 +154,14 @@ def _earlier(maps: Path, version: str, collection: str) -> Earlier | None:
 
 
 def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
-    """Returns the content of the file, without version and collection."""
+    """Computes the content of the file, except version and collection.
+
+    Args:
+        umap: The module `umap`.
+        points: The documents.
+        earlier: The map of another version, to which the new map is aligned.
+
+    """
     progress = Progress("documents compared", len(points.ids))
     near, cosines = nearest_rows(points.rows, NEIGHBORS, lambda done: progress.tell(done, done))
     progress.note("Laying them out; this takes about a minute for 20,000 …")
@@ -172,14 +195,14 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
 def laid_out(
     umap: Any, rows: Vectors, neighbors: NDArray[np.int64], cosines: NDArray[np.float32], start: Plane | None
 ) -> Plane:
-    """Computes coordinates with UMAP.
+    """Computes coordinates with UMAP, shape (n, 2).
 
     Args:
-        umap: The library.
+        umap: The module `umap`.
         rows: Unit vectors, shape (n, d).
-        neighbors: Rows of the nearest neighbors, shape (n, NEIGHBORS).
-        cosines: Their cosines, shape (n, NEIGHBORS).
-        start: Coordinates to start from. None means the two principal components.
+        neighbors: Indices of the nearest neighbors of each row, shape (n, NEIGHBORS).
+        cosines: Cosines between each row and its neighbors, shape (n, NEIGHBORS).
+        start: Initial coordinates. None means the first two principal components.
 
     """
     distances = np.maximum(0, 1 - cosines)
@@ -194,14 +217,21 @@ def laid_out(
         verbose=False,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # They concern a later `transform`.
+        warnings.simplefilter("ignore")  # The warnings concern a later call of `transform`.
         return np.asarray(layout.fit_transform(rows), np.float32)
 
 
 def begun_from(before: Mapping[str, tuple[int, int]], ids: Sequence[str], rows: Vectors) -> Plane | None:
-    """Returns coordinates to start from, or None if too few documents are on both maps.
+    """Returns initial coordinates for UMAP, or None if too few documents are on the earlier map.
 
-    A document keeps its place on the earlier map. A new document starts at its nearest old document.
+    A document that is on the earlier map starts at its old position. Any other document starts close to its
+    nearest neighbor among the old documents.
+
+    Args:
+        before: Coordinates on the earlier map, by document id.
+        ids: Ids of the documents.
+        rows: Unit vectors of the documents, shape (n, d).
+
     """
     known = [at for at, id in enumerate(ids) if id in before]
     if len(known) < max(NEIGHBORS, len(ids) // 2):
@@ -221,7 +251,13 @@ def begun_from(before: Mapping[str, tuple[int, int]], ids: Sequence[str], rows: 
 def aligned(places: Plane, ids: Sequence[str], before: Mapping[str, tuple[int, int]]) -> Plane:
     """Rotates, mirrors, moves and scales a map so that it matches an earlier map.
 
-    Orthogonal Procrustes: Schönemann, Psychometrika 31, 1966.
+    This is the orthogonal Procrustes method (Schönemann, Psychometrika 31, 1966).
+
+    Args:
+        places: Coordinates of the documents, shape (n, 2).
+        ids: Ids of the documents.
+        before: Coordinates on the earlier map, by document id.
+
     """
     known = [at for at, id in enumerate(ids) if id in before]
     ours = places[known].astype(np.float64)
@@ -237,7 +273,7 @@ def aligned(places: Plane, ids: Sequence[str], before: Mapping[str, tuple[int, i
 
 
 def fitted(places: Plane) -> Plane:
-    """Scales a map to 0..SIDE, by the same factor in both directions."""
+    """Scales the coordinates of a map to 0..SIDE, by the same factor in both directions."""
     low = np.quantile(places, CLIPPED, axis=0)
     high = np.quantile(places, 1 - CLIPPED, axis=0)
     size = max(float((high - low).max()), 1e-9)
@@ -246,7 +282,10 @@ def fitted(places: Plane) -> Plane:
 
 
 def groups(rows: Vectors) -> NDArray[np.int64]:
-    """Returns the group of each row, by spherical k-means. Group 0 is the largest."""
+    """Assigns each row to a group by spherical k-means, and returns the group numbers.
+
+    Group 0 is the largest.
+    """
     count = int(np.clip(len(rows) // PER_GROUP, min(4, len(rows)), MAX_GROUPS))
     order = np.random.default_rng(0).permutation(len(rows))
     centers = cluster(rows[order], count, lambda: False)
@@ -257,9 +296,14 @@ def groups(rows: Vectors) -> NDArray[np.int64]:
 
 
 def find_terms(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]]:
-    """Returns the words of each group, by class-based TF-IDF (Grootendorst, arXiv:2203.05794).
+    """Returns the most typical words of each group, by class-based TF-IDF (Grootendorst, arXiv:2203.05794).
 
-    It counts documents that contain a word, so a single long text does not name a group.
+    The score counts the documents that contain a word, so a single long text cannot dominate a group.
+
+    Args:
+        texts: Texts of the documents.
+        group: Group number of each document.
+
     """
     counts: list[Counter[str]] = [Counter() for _ in range(int(group.max()) + 1)]
     for text, number in zip(texts, group.tolist(), strict=True):
@@ -276,9 +320,9 @@ def find_terms(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]
 
 
 def coloring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the fields that can color the map: those with few different values.
+    """Returns the metadata fields that can color the map, which are fields with few different values.
 
-    Each field has its `values`, and in `of` the index of each document's value, or -1.
+    For each field, `values` lists the values, and `of` contains the index of each document's value, or -1.
     """
     # A text with the type keeps `true`, `1` and `"1"` apart, as filters do.
     plain = [
@@ -304,7 +348,13 @@ def coloring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def odd(neighbors: NDArray[np.int64], cosines: NDArray[np.float32]) -> dict[str, Any]:
-    """Returns rows that are far from every other (`strays`), and pairs of near duplicates (`copies`)."""
+    """Finds documents that are far from all others (`strays`), and pairs of near duplicates (`copies`).
+
+    Args:
+        neighbors: Indices of the nearest neighbors of each document, shape (n, NEIGHBORS).
+        cosines: Cosines between each document and its neighbors, shape (n, NEIGHBORS).
+
+    """
     own = np.arange(len(neighbors))
     others = np.where(neighbors == own[:, None], -1.0, cosines)
     best = others.max(axis=1)

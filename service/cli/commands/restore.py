@@ -1,12 +1,13 @@
-"""`python -m service restore FOLDER`: puts a backup into a data directory that no service uses.
+"""`python -m service restore FOLDER`: restores a backup into a data directory that no service uses.
 
     check every byte ─▶ copy, and check the database ─▶ move the old store aside ─▶ one rename
 
-Start reading at `run`. If the command is killed before the rename, the directory is as it was, and the same
-command finishes the work. The next start migrates a backup of an older schema.
+Start reading at `run`. If the command is killed before the final rename, the old database stays in place, and
+the same command finishes the work. If the backup has an older schema, the next start of the service migrates
+it.
 
-Nothing in the database runs. Links, unlisted files, and a database with anything but the tables of Simile are
-rejected.
+Code in the database, such as triggers, never runs. Links, files that the manifest does not list, and a
+database with other tables than those of Simile are rejected.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         The text to print.
 
     Raises:
-        CommandError: The backup cannot be restored. The data directory is as it was.
+        CommandError: The backup cannot be restored. The database in the data directory was not replaced.
 
     """
     folder: Path = arguments.folder
@@ -90,7 +91,7 @@ def _require_intact(folder: Path, contents: Contents) -> None:
     """Checks every byte of a backup.
 
     Raises:
-        CommandError: A file is missing, changed, unlisted or a link, or a model was changed.
+        CommandError: A file is missing, changed, not listed, or a link, or a model version is damaged.
 
     """
     if damage := list(_find_damage(folder, contents)):
@@ -122,15 +123,15 @@ def _find_damage(folder: Path, contents: Contents) -> Iterator[str]:
 
 
 def _versions(contents: Contents) -> set[str]:
-    """The model versions whose files the backup holds."""
+    """Returns the model versions whose files are in the backup."""
     return {PurePosixPath(name).parts[1] for name in contents.files if name != DATABASE}
 
 
 def _copy_store(folder: Path, contents: Contents, aside: Path) -> Path:
-    """Copies the database into `aside` and checks the copy.
+    """Copies the database into the folder `aside` and checks the copy.
 
     Returns:
-        The copy.
+        Path of the copy.
 
     Raises:
         CommandError: The copy is not the store that the manifest describes.
@@ -164,7 +165,7 @@ def _copy_store(folder: Path, contents: Contents, aside: Path) -> Path:
 
 
 def _copy_models(folder: Path, contents: Contents, models: ModelStore) -> None:
-    """Copies the versions of the backup that are not published yet.
+    """Copies the versions of the backup that are not in the models folder yet.
 
     Raises:
         CommandError: The models folder cannot be written.
@@ -186,10 +187,11 @@ def _copy_models(folder: Path, contents: Contents, models: ModelStore) -> None:
 def _move_aside(data_dir: Path) -> Path | None:
     """Moves the old store into a new folder.
 
-    The database keeps its name and gets a second one there, so the directory holds it until it is replaced.
+    The database is not moved, but gets a second name (hard link) in the new folder. The data directory
+    therefore contains a database until the restored one replaces it.
 
     Returns:
-        The folder, or None if the data directory holds no store.
+        The new folder, or None if the data directory contains no store.
 
     """
     store = data_dir / DATABASE
