@@ -1,4 +1,7 @@
-"""Selects the code of a model family whose graph Simile writes itself."""
+"""Selects the code for a model's family: BERT and its relatives, or ModernBERT.
+
+Simile builds the graphs of these families from the weights, without torch.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ AnyBackbone: TypeAlias = Backbone | ModernBackbone
 
 
 def build_backbone(config: Mapping[str, Any]) -> AnyBackbone:
-    """Reads the sizes from a config.json. Raises Unsupported for other families."""
+    """Reads the sizes of an encoder from its config.json. Raises Unsupported if the family is unknown."""
     kind = ModernBackbone if config.get("model_type") == FAMILY else Backbone
     return kind.from_config(config)
 
