@@ -101,7 +101,7 @@ class ModelStore:
             pass
 
     def find(self, like: Manifest) -> Manifest | None:
-        """Returns the newest intact version with the vectors, prompts and search settings of `like`, or None."""
+        """Returns the newest intact version with the vectors, prompts and search of `like`, or None."""
         for known in reversed(self.versions()):
             if _identity(known) == _identity(like):
                 with contextlib.suppress(Damaged):
