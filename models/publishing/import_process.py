@@ -120,7 +120,7 @@ def open_with_overrides(overrides: Overrides, folder: Path, say: Say) -> Prepare
 def _needs_torch(source: Source) -> bool:
     """Returns True if the source has weights, but Simile cannot build a graph from them.
 
-    False for published versions, whose ONNX file can be used.
+    Returns False for published versions, whose ONNX file can be used.
     """
     ours = source.is_table or knows(source.config)
     published = source.onnx is not None and (source.folder / MANIFEST).is_file()

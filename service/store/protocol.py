@@ -99,7 +99,7 @@ class Snapshot(Protocol):
         """Returns the number of the latest operation, 0 before the first."""
 
     def matching(self, where: Predicate, collection: str) -> FilterMatches:
-        """Returns the documents in a collection that match a filter, as the argument `allowed` of searches."""
+        """Returns the documents in a collection that match a filter, as an argument for searches."""
 
     def get_ids(self, revisions: Sequence[int]) -> dict[int, str]:
         """Returns the document ids of those of `revisions` that still exist, by revision."""
@@ -464,7 +464,7 @@ class Generations(Protocol):
         compare: Callable[[], Awaitable[Mapping[str, Any] | None]],
         /,
     ) -> Mapping[str, Any] | None:
-        """Returns how a version's search results differ from those of the active version, and stores the result.
+        """Compares a version's search results with those of the active version, and stores the comparison.
 
         If several processes share the store, one of them compares. If it fails, another process compares.
 
@@ -473,12 +473,15 @@ class Generations(Protocol):
             new: Number of the version's generation.
             active: Number of the active generation.
             compare: Returns the comparison, or None without documents to compare.
+
+        Returns:
+            The comparison, or None.
         """
 
     async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]:
-        """Returns the first revisions after `after` that have no vector of the generation, in ascending order.
+        """Returns the first revisions without a vector of the generation, in ascending order.
 
-        Skipped revisions are left out.
+        Only revisions after `after` are returned. Skipped revisions are left out.
         """
 
     async def next_lacking(self, generation: int, after: int, limit: int, max_bytes: int, /) -> Lacking:
@@ -603,7 +606,10 @@ class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol
         """
 
     def close(self) -> None:
-        """Completes accepted writes and closes the store. Blocks."""
+        """Returns why writes do not work, or None.
+
+        The watchdog calls this; `seconds` have passed since its last call.
+        """
 
     def check(self, seconds: float, /) -> str | None:
         """Returns why writes do not work, or None. The watchdog calls this every `seconds` seconds."""

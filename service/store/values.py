@@ -268,7 +268,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The reason why a version is not chosen automatically again: it failed, or was replaced by a rollback."""
+    """Why a version is not chosen automatically again: it failed, or was replaced by a rollback."""
 
     state: str
     reason: str
@@ -356,7 +356,7 @@ class Event:
 
 
 class EventLimits(NamedTuple):
-    """Limits on stored events: of one key, of one key about one document, and of all keys. 0 means no limit."""
+    """Limits on stored events: of one key, of one key about one document, of all keys. 0 means no limit."""
 
     per_key: int = 0
     per_document: int = 0

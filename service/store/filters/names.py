@@ -39,7 +39,7 @@ def suspect(json: bytes) -> bool:
 
 
 def unreachable_names(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields each rejected name. Also yields the names of the enclosing objects, joined by dots."""
+    """Yields each rejected name, after the names of the enclosing objects, joined by dots."""
     inside: list[tuple[str, Any]] = [("", metadata)]
     while inside:
         place, value = inside.pop()
@@ -94,9 +94,9 @@ def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> Nam
 
 
 def find_unreachable(json: bytes) -> tuple[str, str] | None:
-    """Returns the first rejected name in metadata, and the names of the enclosing objects.
+    """Returns the first rejected name in metadata, after the names of the enclosing objects.
 
-    None without one.
+    Returns None if no name is rejected.
     """
     return next(unreachable_names(orjson.loads(json)), None) if suspect(json) else None
 

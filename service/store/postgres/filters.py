@@ -70,7 +70,7 @@ class JsonbDialect:
         return Predicate("id = ANY(?::text[])", [[*ids]])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Combines two bounds of a declared field to one range, because each alone may match almost everything."""
+        """Combines two bounds of a declared field to one range. Each alone may match almost everything."""
         kinds = {(isinstance(bound, str), parse_time(bound) is None) for bound in bounds.values()}
         if field not in self._declared or len(kinds) > 1 or not bounds.keys() <= RANGES.keys():
             return both
