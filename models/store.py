@@ -121,7 +121,7 @@ class ModelStore:
     def problems(self) -> dict[str, str]:
         """Returns the reasons why folders are invalid, by name.
 
-        Only reads manifests; `verify` checks all files.
+        This reads only the manifests; `verify` checks all files.
         """
         found = {name: entry.reason for name, entry in self._entries() if not isinstance(entry, Manifest)}
         pointer = self._pointer()

@@ -44,7 +44,7 @@ class _Tries:
 
 
 class _Options:
-    """The keyword arguments of a client. See `Client`."""
+    """The options and the connection that both clients share. See `Client`."""
 
     _kind: Any  # The class of `_http`.
     _http: Any

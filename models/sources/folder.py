@@ -176,7 +176,7 @@ _SETTINGS = "sentence_bert_config.json"
 _OLD_SETTINGS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 # Families whose positions start after the padding id.
 _AFTER_PAD = {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet"}
-# Families whose folders bring code that transformers now includes.
+# Families whose folders contain code that transformers now includes.
 _TAKEN_OVER = {"nomic_bert", "eurobert"}
 Convert = Callable[[Path], dict[str, Any]]
 

@@ -100,7 +100,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 FILE_NAME = "tokenizer.json"
 _FIRST_PIECE = 8  # Characters per token. Prose has 4 to 5, so one piece is nearly always enough.
 _LARGEST_PIECE = 1 << 16  # Characters. Each takes up to 500 bytes.
-# Characters that are read of a text with few tokens. Prose needs a fiftieth of it.
+# Limit of characters that are read from a text with few tokens. Prose needs a fiftieth of it.
 _MAX_LOOKED_AT = 1 << 19
 _SHORTENED = 4  # Removing this many characters of a run costs as much as tokenizing one.
 _SPANS_PIECE = 1 << 16  # Characters per piece if cuts need not be exact.

@@ -24,7 +24,7 @@ Bitmap: TypeAlias = NDArray[np.uint8]  # bit i % 8 of byte i // 8, as faiss.IDSe
 Scores: TypeAlias = NDArray[np.float32]
 
 CHUNK_ROWS = 4096  # 6 MB at 384 dimensions: a few milliseconds between two checks of `cancelled`
-LOOKUP_SHARE = 16  # Fewer revisions than rows / FEW are looked up one by one.
+LOOKUP_SHARE = 16  # Fewer revisions than rows / LOOKUP_SHARE are looked up one by one.
 
 
 class Cancelled(Exception):

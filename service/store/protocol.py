@@ -47,7 +47,7 @@ from service.store.values import (
 
 T = TypeVar("T")
 
-FilterMatches: TypeAlias = Any  # The matching documents, in the form of each store.
+FilterMatches: TypeAlias = Any  # The documents that match a filter; each store has its own class.
 
 
 class VectorSink(Protocol):
@@ -472,7 +472,7 @@ class Generations(Protocol):
             version: The version to compare.
             new: Number of the version's generation.
             active: Number of the active generation.
-            compare: Returns the comparison, or None without documents to compare.
+            compare: Returns the comparison, or None if the store has no documents to compare.
 
         Returns:
             The comparison, or None.
@@ -619,9 +619,9 @@ class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol
 
     @property
     def damage(self) -> str | None:
-        """What is missing in the database, as a sentence: tables, columns, indexes or rights.
+        """A sentence about missing tables, columns, indexes or rights in the database.
 
-        None if it is complete.
+        The value is None if nothing is missing.
         """
 
     def unfinished_copy(self) -> str | None:

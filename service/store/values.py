@@ -26,7 +26,7 @@ COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # Also the na
 DELETE_DOCUMENTS = 128  # Documents of one job. Other writes wait some tens of milliseconds.
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
-# Of a query in a judgement or an event. Percent-encoded it still fits a URL of 64 KiB, so it can be deleted.
+# Limit of a query in a judgment or an event. Percent-encoded, it fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
 MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
@@ -134,8 +134,8 @@ class Embedding:
 
     vector: Vector
     truncated: bool
-    tokens: int = 0  # Tokens that were embedded. 0: the vectors were stored before.
-    end: int | None = None  # Characters of the first passage. None: it is the whole text.
+    tokens: int = 0  # Tokens that were embedded; 0 if the vectors were stored before.
+    end: int | None = None  # Characters of the first passage; None if it is the whole text.
     others: tuple[Passage, ...] = ()
 
     @property

@@ -28,7 +28,7 @@ WAIT_SECONDS = 5.0  # Wait for a free connection.
 CHECKED_SECONDS = 1.0  # A connection that answered this recently is not checked.
 CHECK_SECONDS = 2.0  # Time limit of a check.
 GRACE_SECONDS = 3.0  # Added to the server's own time limit of a statement.
-# They detect a cut network, and a server that disappeared.
+# These settings detect a cut network, and a server that disappeared.
 PARAMETERS: dict[str, Any] = {
     "autocommit": True,
     "application_name": "simile",
@@ -232,7 +232,7 @@ class Again(Exception):
 
 def is_lost(error: Exception) -> bool:
     """Returns whether a connection broke, or its server is shutting down."""
-    waited = NoAnswer | PoolTimeout | PoolClosed  # A second attempt would take as long.
+    waited = NoAnswer | PoolTimeout | PoolClosed  # A second attempt would also wait.
     if not isinstance(error, psycopg.OperationalError) or isinstance(error, waited):
         return False
     code = error.sqlstate

@@ -23,7 +23,7 @@ from service.store.filters.grammar import RANGES, Compared, Predicate, Test, spl
 from service.store.filters.times import Time, parse_time
 from service.store.postgres.connection import Raw
 
-LOOKED_UP = 100  # Values of one field that are looked up. For more, all documents are read.
+LOOKED_UP = 100  # Maximum values of one field that are looked up. For more values, all documents are read.
 _TEXT = "(@ #>> '{}') COLLATE \"C\""
 _IN_DAYS = f"left({_TEXT}, 10) BETWEEN ? AND ?"
 _INSTANT = "simile_instant(@ #>> '{}') COLLATE \"C\""

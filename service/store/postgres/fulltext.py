@@ -321,7 +321,7 @@ def _rewrite(
 
 
 TIES = 1000  # Documents that may tie with the last hit.
-CHECKED = 256  # Documents that are checked with a wide filter at a time, at least.
+CHECKED = 256  # Minimum number of documents that are checked at a time, if many match the filter.
 _LAST = chr(0x10FFFF)
 
 Ranking = tuple[Revisions, NDArray[np.float32]]

@@ -32,13 +32,13 @@ from service.store.sql.records import last_revision, unembedded
 from service.store.values import Activation, Embedding, Lacking, Moved, Unembedded
 
 LAST_DOCUMENTS = 64  # Documents that a swap embeds at most, while writes wait.
-TAKEN_SECONDS = 60  # Time to embed a step. After that another replica takes it.
+TAKEN_SECONDS = 60  # Seconds of a reservation. After that, another replica may embed the documents.
 _LOCK = 7_405_812
 _LEFT = (  # Being built, but not the candidate of any replica.
     f"WHERE state = '{BUILDING}' AND NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE candidate = number AND {replicas.LIVING})"
 )
-_FREE = (  # Not taken by a living replica, or the database's clock was set back.
+_FREE = (  # Not reserved by a living replica, or the database's clock was set back.
     "(taken_by = ? OR taken_until < now() "
     f"OR taken_until > now() + interval '{2 * TAKEN_SECONDS} seconds' OR NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE id = taken_by AND {replicas.LIVING}))"

@@ -25,7 +25,7 @@ def look(url: str) -> str:
             connection = Connection(raw)
             found = schema.problem(raw) or unfinished_copy(connection, "The database")
             return found or f"{documents.count_all(connection)} documents"
-    except psycopg.ProgrammingError:  # It may quote the URL with its password.
+    except psycopg.ProgrammingError:  # The error may quote the URL with its password.
         return "the database cannot be asked: check the URL of SIMILE_DATABASE"
     except psycopg.Error as error:
         return f"the database cannot be used: {reason(error)}"

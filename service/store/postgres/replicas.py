@@ -45,7 +45,7 @@ _REQUEST_LOCK = 7_405_814
 START_LOCK = 7_405_815
 COPY_LOCK = 7_405_818
 # A lease ends within LEASE_SECONDS, unless the database's clock was set back, for example by a failover.
-# Living replicas have renewed theirs.
+# Living replicas have renewed their lease.
 LIVING = f"until > now() AND until < now() + interval '{6 * LEASE_SECONDS:.0f} seconds'"
 
 # Renews the lease of (id, generation served, seconds). Returns the active generation and the number of
@@ -200,7 +200,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 JOIN_SECONDS = 5.0
 FOLLOW_SECONDS = 5.0  # Wait for a version that another replica activated.
-LOOK_SECONDS = 0.005  # Seconds between checks of that.
+LOOK_SECONDS = 0.005  # Seconds between checks for that version.
 # The part of an error that clients may read. The rest may name the host and the user.
 _MISSING = re.compile(r'(?:database|relation|column) "[^"]*" (?:of relation "[^"]*" )?does not exist')
 
@@ -213,7 +213,7 @@ class Touch:
 
     def __init__(self, url: str) -> None:
         self.replica = uuid.uuid4().hex
-        self.others = 0  # Other replicas, as last heard.
+        self.others = 0  # Number of other replicas at the last renewal.
         self._url = url
         self._serves: Callable[[], int | None] = lambda: None
         self._renewed = -math.inf  # time.monotonic() shortly before the last renewal.

@@ -168,7 +168,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         FROM (SELECT value::json AS wish FROM facts WHERE name = 'wish') AS wishes;
     DELETE FROM facts WHERE name = 'wish';
     """,
-    # Rows of before name no visitor, and their keys are trusted: nothing said otherwise.
+    # Older rows name no visitor, and their keys count as trusted.
     """
     ALTER TABLE events ADD COLUMN visitor text COLLATE "C" NOT NULL DEFAULT '';
     ALTER TABLE events ADD COLUMN trusted integer NOT NULL DEFAULT 1;

@@ -81,13 +81,13 @@ class PostgresStore(Touch, CommonMethods):
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
         super().__init__(url)
         self._declared = declared
-        self._sizes: dict[int, tuple[int, int]] = {}  # By generation, as last counted.
+        self._sizes: dict[int, tuple[int, int]] = {}  # Documents and rows of each generation, when last counted.
         self._counted = -inf  # time.monotonic() of the last count.
-        self.lag_seconds = math.nan  # Of the slowest standby.
+        self.lag_seconds = math.nan  # Delay of the slowest standby.
         try:
             with self._own_connection() as raw:
                 schema.migrate(raw)
-        except psycopg.ProgrammingError:  # It quotes the URL with its password.
+        except psycopg.ProgrammingError:  # The error quotes the URL with its password.
             raise StartupError(
                 "PostgreSQL cannot read the URL of SIMILE_DATABASE. "
                 "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
@@ -230,7 +230,7 @@ class PostgresStore(Touch, CommonMethods):
     def filter(self, conditions: object) -> Predicate:
         return compile_in(JsonbDialect(self._declared), conditions)
 
-    # Judgements and events of searches.
+    # Judgments and events of searches.
 
     judge = writing(in_turn(feedback.store_judgments), alone=True)
     _record_some = writing(writes.record_events, alone=True)
@@ -293,7 +293,7 @@ class PostgresStore(Touch, CommonMethods):
                     return True
         return await self.writer.run(writes.fold)
 
-    # Other replicas: swaps, requests, and shared jobs.
+    # Other replicas: swaps, requests, and jobs that one replica does for all.
 
     @property
     def connections(self) -> Mapping[str, int]:

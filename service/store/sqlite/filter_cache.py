@@ -28,9 +28,9 @@ from service.store.values import Revisions
 
 MAX_BYTES = 64 * 2**20  # Sixteen filters that half of a million documents match.
 STATE_BYTES = 1024  # Bytes of a state in addition to its revisions, at most.
-SLOW_SECONDS = 0.005  # Quicker results are not kept.
-FAR = 4096  # Operations that a state is updated over, in 4 ms.
-STEP = 64  # Operations after which an updated state is kept.
+SLOW_SECONDS = 0.005  # Results of faster searches are not cached.
+FAR = 4096  # A state is updated over at most this many operations, which takes 4 ms.
+STEP = 64  # Operations after which an updated state is cached.
 STATES = 2
 LOOK_SECONDS = 0.05  # How often a waiting read checks whether it was abandoned.
 

@@ -204,7 +204,7 @@ class SqliteDialect:
         between = f"field = ? AND value {RANGES[lower[0]]} ? AND value {RANGES[upper[0]]} ?"
         lookups = tuple(Lookup(between, [field, low[region], high[region]]) for region in low)
         inside = Predicate(sql, parameters, "lookup", lookups=lookups)
-        # As SQL it matches everything, because the next part is exact.
+        # The SQL of this part matches everything, because the next part is exact.
         many = Predicate("1", [], "lookup", lookups=(Lookup("field = ? AND value = ?", [field, MANY]),))
         of_many = Predicate(sql, parameters, "and", (many, Predicate(sql, parameters)))
         return Predicate(sql, parameters, "or", (inside, of_many))
@@ -263,7 +263,7 @@ def _walked(container: str, field: str, one: _Sql | None) -> tuple[str, list[Any
     sql, bound = ("1", []) if one is None else one.on("walk")
     return (
         "EXISTS (WITH RECURSIVE walk (type, value, rest) AS ("
-        # The plus: without it `value` has the affinity of the column, and fractions are compared as texts.
+        # Without the plus, `value` has the affinity of the column, and fractions are compared as texts.
         f"SELECT 'object', +{container}, ? UNION ALL "
         "SELECT inner.type, inner.value, "
         "CASE walk.type WHEN 'object' THEN substr(walk.rest, length(inner.key) + 2) ELSE walk.rest END "
@@ -425,7 +425,7 @@ class _Search:
         if among is None:
             return np.sort(self._revisions(f"documents WHERE {sql}", parameters))
         listed = orjson.dumps(among, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-        # The plus: by the revisions that are listed, not by all of the collection.
+        # The plus makes SQLite start with the listed revisions, not with all of the collection.
         some = f"documents WHERE revision IN (SELECT value FROM json_each(?)) AND +{sql}"
         return np.sort(self._revisions(some, [listed, *parameters]))
 

@@ -27,7 +27,7 @@ Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
 
 TIES = 1000  # Documents that may tie with the last hit.
 SPARE = 16
-NARROW = 1000  # Documents that match a filter.
+NARROW = 1000  # A filter is narrow if at most this many documents match.
 MIN_SHARE = 0.125  # Share of the best documents that must match, or else all matches are found first.
 _NONE: Ranking = np.empty(0, np.int64), np.empty(0, np.float32)
 _TABLE = "lexical_"  # Followed by the number of a collection.
@@ -72,7 +72,7 @@ def numbers(connection: sqlite3.Connection) -> set[int]:
 def lacking(connection: sqlite3.Connection) -> str | None:
     """Returns the part of a sentence that names a collection without a table.
 
-    None if every collection has one.
+    Returns None if every collection has a table.
     """
     there = numbers(connection)
     for number, name in connection.execute("SELECT number, name FROM collections ORDER BY number"):

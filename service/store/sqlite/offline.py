@@ -109,7 +109,7 @@ class OfflineStore(Snapshot):
         return [id for (id,) in rows]
 
     def name_faults(self, shown: int) -> NameFaults:
-        """Returns the documents whose metadata has names that no filter can express, with `shown` examples."""
+        """Returns documents whose metadata has names that no filter can express, with `shown` examples."""
         rows = self.execute(f"SELECT {_NAMED}, CAST(metadata AS BLOB) FROM documents d ORDER BY revision")
         return count_unreachable(rows, shown)
 

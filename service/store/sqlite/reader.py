@@ -120,7 +120,7 @@ class Readers(ReadingThreads):
             try:
                 return query(connection)
             finally:
-                if connection.in_transaction:  # Otherwise the next read would see an old moment.
+                if connection.in_transaction:  # Otherwise the next read would see an old state.
                     connection.rollback()
         except sqlite3.Error as error:
             raise (outages.refusal(log, "Reads fail", error) or error) from error

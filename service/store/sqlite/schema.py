@@ -34,7 +34,7 @@ _COMMENT = re.compile(r"--[^\n]*")
 _SPACE = re.compile(r"\s+")
 _STATISTICS = re.compile(r"sqlite_stat\d")  # Made by ANALYZE for the query planner.
 _VIRTUAL = "CREATE VIRTUAL TABLE"
-_WORDS = re.compile(r"\blexical_\d+")  # The tables of all collections are alike.
+_WORDS = re.compile(r"\blexical_\d+")  # The tables of all collections have the same columns.
 # FTS5 creates its own tables, whose SQL differs slightly between releases of SQLite.
 _PLAIN_TABLE = re.compile(r"CREATE TABLE '?\w+'?\([\w ,()]*\)( WITHOUT ROWID)?")
 _COMPUTES = re.compile(r"\b(CHECK|GENERATED|AS|DEFAULT|REFERENCES)\b", re.IGNORECASE)
@@ -198,7 +198,7 @@ MIGRATIONS = (
         PRIMARY KEY (collection, field, value, revision)
     ) WITHOUT ROWID;
     """,
-    # A table of words for each collection; secondary_indexes.py makes the others and fills them.
+    # A table of terms for each collection; secondary_indexes.py creates the other tables and fills all.
     """
     CREATE TABLE numbered (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -211,7 +211,7 @@ MIGRATIONS = (
     CREATE VIRTUAL TABLE lexical_1 USING fts5 (text, content='', tokenize='porter ascii');
     DELETE FROM facts WHERE name = 'lexical rules';
     """,
-    # Judgements of before are of no key. The last number is kept, also when its judgement is gone.
+    # Older judgments belong to no key. The last number stays in use, even if its judgment was deleted.
     """
     CREATE TABLE judgements (
         sequence   INTEGER PRIMARY KEY AUTOINCREMENT,  -- a judgement that replaces another takes a new one
@@ -249,15 +249,15 @@ MIGRATIONS = (
     CREATE INDEX events_of_document ON events (collection, id, key);
     CREATE INDEX events_of_time ON events (at);
     """,
-    # Empty: no title, as in every document of before, whose vectors and words stay as they are.
+    # Empty means no title. Older documents have none, so their vectors and terms stay valid.
     """
     ALTER TABLE documents ADD COLUMN title TEXT NOT NULL DEFAULT '';
     """,
-    # One key's events in the order of their numbers; those of the unique index are in that of their ids.
+    # Lists the events of one key by number; the unique index lists them by event_id.
     """
     CREATE INDEX events_of_key ON events (key);
     """,
-    # Rows of before name no visitor, and their keys are trusted: nothing said otherwise.
+    # Older rows name no visitor, and their keys count as trusted.
     """
     ALTER TABLE events ADD COLUMN visitor TEXT NOT NULL DEFAULT '';
     ALTER TABLE events ADD COLUMN trusted INTEGER NOT NULL DEFAULT 1;

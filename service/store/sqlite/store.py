@@ -167,7 +167,7 @@ class SqliteStore(Alone, CommonMethods):
     def filter(self, conditions: object) -> Predicate:
         return compile_filter(conditions, self._declared)
 
-    # Judgements and events of searches.
+    # Judgments and events of searches.
 
     judge = writing(feedback.store_judgments)
     _record_some = writing(feedback.store_events)

@@ -240,7 +240,7 @@ def swap(transaction: Transaction, swap: Activation) -> bool:
     if not swap.may() or lacking(connection, swap.generation, swap.complete_through, 1):
         return False
     make_active(connection, swap.generation, swap.requested, rollback=swap.rollback)
-    # The index must be at the current moment of the store.
+    # The index must have the same operation number as the store.
     transaction.changes.sequence = sequence(connection)
     transaction.then.append(partial(swap.then, last_revision(connection)))
     return True
