@@ -7,7 +7,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Returns the CPU quota of the cgroup (version 2 or 1) in processors, or None."""
+    """Returns the CPU quota of the cgroup (version 2 or 1) in processors, or None without a quota."""
     try:
         limit, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):

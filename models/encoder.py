@@ -180,7 +180,7 @@ class Encoder:
 
     @property
     def form(self) -> Form:
-        """Precision and runtime, which identify the exact vectors together with the fingerprint."""
+        """Precision and runtime. Together with the fingerprint, they determine the exact vectors."""
         return self._engine.form
 
     @property

@@ -1,6 +1,8 @@
-"""Reports the progress of a long step on stderr, in a single updated line on a terminal. Start at `Progress`.
+"""Reports the progress of a long step on stderr. Start at `Progress`.
 
-encoding: 4,096 of 9,000 texts, 45 %, 210/s, about 23 s left
+On a terminal, a single line is updated:
+
+    encoding: 4,096 of 9,000 texts, 45 %, 210/s, about 23 s left
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Engine(Protocol):
 
     @property
     def inputs(self) -> Collection[str]:
-        """Names of the graph's inputs. `run` requires all of them."""
+        """Names of the graph's inputs. `run` needs a value for each of them."""
 
     def run(self, feed: Mapping[str, NDArray[np.int64]], output: str) -> NDArray[np.float32]:
         """Computes the graph's `output`, shape (n, dimension), from inputs of shape (n, length)."""

@@ -170,7 +170,11 @@ class _Writer:
         )
 
     def _joined(self, at: str) -> tuple[str, str]:
-        """Concatenates query, key and value: weights (width, 3 * width), biases (3 * width,)."""
+        """Concatenates the layers of query, key and value.
+
+        Returns:
+            The names of the weights, shape (width, 3 * width), and of the biases, shape (3 * width,).
+        """
         parts = [f"{at}.{part}" for part in ("query", "key", "value")]
         names = [f"{at}.{kind}" for kind in ("weight", "bias")]
         for kind, name in zip(("weight", "bias"), names, strict=True):

@@ -134,5 +134,5 @@ class Writer(Steps[Backbone]):
         return self._normalize(n("Add", transformed, x), f"{at}.output.LayerNorm")
 
     def linears(self, x: str, *layers: str) -> list[str]:
-        """Applies linear layers to the same rows `x` (tokens, width)."""
+        """Applies several linear layers to the same input `x`, shape (tokens, width)."""
         return [self._linear(x, at) for at in layers]

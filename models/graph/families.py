@@ -38,14 +38,18 @@ def knows(config: Mapping[str, Any]) -> bool:
 def build_graph(
     backbone: AnyBackbone, tensors: Tensors, head: Head, longest: int, aside: Aside | None
 ) -> onnx.GraphProto:
-    """Builds the graph up to the token vectors. `longest` is the limit of tokens in a row."""
+    """Builds the graph up to the token vectors.
+
+    Args:
+        longest: Maximum number of tokens in a row.
+    """
     if isinstance(backbone, ModernBackbone):
         return modernbert_graph(backbone, tensors, longest, aside)
     return bert_graph(backbone, tensors, head.tokens, aside=aside)
 
 
 def embed(backbone: AnyBackbone, tensors: Tensors, head: Head, rows: reference.Rows) -> reference.Array:
-    """Embeds rows of token ids with numpy: float32 unit vectors (rows, dimension)."""
+    """Embeds rows of token ids with numpy. Returns float32 unit vectors, shape (rows, dimension)."""
     if isinstance(backbone, ModernBackbone):
         return reference.pooled(reference.modern_token_vectors(backbone, tensors, rows), head, rows)
     return reference.embed(backbone, tensors, head, rows)

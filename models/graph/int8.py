@@ -47,7 +47,11 @@ Spans = dict[str, Span]  # Keyed by the first of the layers that share an input.
 def find_spans(
     backbone: Backbone, tensors: Tensors, tokens: str, rows: Sequence[Sequence[int]], progress: Progress
 ) -> Spans:
-    """Measures the spans of all linear layers over `rows`, the token ids of each text."""
+    """Measures the `Span` of each linear layer.
+
+    Args:
+        rows: Token ids of each text.
+    """
     taken: list[str] = []
     graph = bert_graph(backbone, tensors, tokens, partial(_Recorder, taken=taken))
     del graph.output[0]

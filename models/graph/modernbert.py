@@ -119,7 +119,11 @@ def _theta(config: Mapping[str, Any], kind: str) -> float:
 def modernbert_graph(
     backbone: ModernBackbone, tensors: Tensors, longest: int, aside: Aside | None = None
 ) -> onnx.GraphProto:
-    """Builds the graph up to the token vectors. `longest` is the limit of tokens in a row."""
+    """Builds the graph up to the token vectors.
+
+    Args:
+        longest: Maximum number of tokens in a row.
+    """
     graph = empty_graph(FAMILY, INPUTS[:2], backbone.width)
     _Writer(backbone, tensors, Nodes(graph, "bert.", aside=aside), longest).layers()
     return graph

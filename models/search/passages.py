@@ -39,7 +39,7 @@ MAX_PASSAGES = 1 << 16  # Per text, because the index has 16 bits for the number
 LEAD = 1 / 4  # Maximum share of the title in a passage after the head. Longer titles are cut.
 MIN_ROOM = 8  # Tokens. With less room after the prompt, a text is not split.
 # Shares of a passage that repeat the passage before: minimum, default, maximum. A passage starts at the last
-# sentence within the limits. Without such a sentence, it repeats the default share and starts inside a sentence.
+# sentence within the limits. Without such a sentence, it repeats the default share.
 MIN_SHARE, DEFAULT_SHARE, MAX_SHARE = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # Minimum share of a passage that ends with a sentence.
 SPARE_TOKENS = 2  # A passage by itself may have more tokens than inside the text.

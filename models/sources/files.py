@@ -23,7 +23,11 @@ _INDEX = "model.safetensors.index.json"
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Reads a JSON object. Raises Unsupported for other content or a missing file."""
+    """Reads a JSON object from a file.
+
+    Raises:
+        Unsupported: The file is missing, or contains something else.
+    """
     try:
         content = bounded.read_json(file, _MAX_BYTES)
     except FileNotFoundError:
@@ -77,7 +81,7 @@ def skipped_links(folder: Path) -> tuple[Path, ...]:
 
 
 def outside(folder: Path) -> tuple[Path, ...]:
-    """Returns the links in a folder with targets outside of it."""
+    """Returns the links in a folder that lead to files outside of the folder."""
     whole = folder.resolve()
     allowed = [whole, *([whole.parents[1] / "blobs"] if whole.parent.name == "snapshots" else [])]
     return tuple(

@@ -38,7 +38,11 @@ def read_tokenizer(file: Path) -> dict[str, Any]:
 
 
 def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """Opens a tokenizer without padding and truncation. Raises Unsupported."""
+    """Opens a tokenizer, without its padding and truncation.
+
+    Raises:
+        Unsupported: The library cannot open the tokenizer, or its normalizers are not allowed.
+    """
     _require_bounded(content)
     plain = {name: part for name, part in content.items() if name != WORDS}
     try:

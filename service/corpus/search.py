@@ -43,7 +43,7 @@ HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
 class Query(NamedTuple):
-    """A query, which is a text, a vector, or the id of a document whose similar documents are searched."""
+    """A query, which is a text, a vector, or the id of a document to find similar ones."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None

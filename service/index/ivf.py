@@ -166,9 +166,8 @@ class Clustered(Segment):
     def _probes(self, queries: Vectors, k: int, selection: Selection) -> list[int]:
         """Returns the number of lists to search for each query.
 
-        Without a filter, each query searches the same number of lists. With a filter, matching rows may be
-        far from the query. So the search continues until the lists contain as many matching rows as there are
-        rows to compare.
+        Without a filter, the lists of a query have a certain number of rows on average. With a filter, they
+        have as many matching rows, so more lists are searched. Matching rows may be far from the query.
         """
         lists = self._lists.nlist
         rows = max(LOOKED_AT * len(self.names) ** POWER, PER_HIT * k)

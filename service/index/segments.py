@@ -32,7 +32,7 @@ class Cancelled(Exception):
 
 
 class Selection(NamedTuple):
-    """The rows of one segment that a search may return."""
+    """Selects the rows of one segment that a search may return."""
 
     bitmap: Bitmap | None  # None means every row.
     rows: int

@@ -87,7 +87,7 @@ class Part:
         return Rows(self.segment.names[positions], self.segment.vectors, positions, self.segment.labels)
 
     def drawn(self, rng: np.random.Generator, count: int) -> RowNames:
-        """Draws `count` rows and returns the names of those that are alive."""
+        """Draws `count` random rows. Returns the names of the drawn rows that are alive."""
         positions = rng.integers(len(self), size=count)
         alive = self.alive[positions >> 3] >> (positions & 7).astype(np.uint8) & 1
         names: RowNames = self.segment.names[positions[alive.astype(bool)]]

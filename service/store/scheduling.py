@@ -32,7 +32,7 @@ MEGABYTE = 1 << 20
 
 
 class Answers:
-    """Counts the bytes of all answers of one service."""
+    """Counts the bytes of all answers that a service has in progress."""
 
     def __init__(self, max_mb: int) -> None:
         self.max_mb = max_mb
@@ -55,8 +55,7 @@ class Share:
         """Counts bytes before they are read. Does nothing after `let_go`.
 
         Raises:
-            Overloaded: All answers together would have too many bytes. A single answer is never rejected for
-                this.
+            Overloaded: All answers in progress would together have too many bytes.
         """
         answers = self._answers
         with answers.lock:

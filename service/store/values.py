@@ -182,7 +182,7 @@ class Step(NamedTuple):
 
 
 class Unembedded(NamedTuple):
-    """The parts of a document that its vectors depend on."""
+    """The parts of a stored document that determine its vectors."""
 
     collection: str
     id: str

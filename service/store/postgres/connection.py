@@ -99,7 +99,7 @@ class Connection:
             cursor.executemany(_translated(sql), parameters)
 
     def take_time(self) -> None:
-        """Removes the time limit of statements until the connection returns to its pool."""
+        """Removes the time limit of statements, until the connection returns to the pool."""
         self.raw.answer_seconds = None
         self.execute("SET LOCAL statement_timeout = 0")
 

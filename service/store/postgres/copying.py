@@ -145,7 +145,7 @@ PAGE_BYTES = 8 << 20
 
 
 class Row(NamedTuple):
-    """A document and its vectors, if it has any."""
+    """A document and its vectors. `embedding` is None for a document without vectors."""
 
     document: Document
     embedding: Embedding | None

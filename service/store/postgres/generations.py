@@ -46,7 +46,10 @@ _FREE = (  # Not reserved by a living replica, or the database's clock was set b
 
 
 def share_states(connection: Connection) -> None:
-    """Prevents changes of the generations' states until the transaction ends. Others may do the same."""
+    """Prevents changes of the generations' states until the transaction ends.
+
+    Several transactions can do this at the same time.
+    """
     connection.execute("SELECT pg_advisory_xact_lock_shared(?)", (_LOCK,))
 
 

@@ -114,7 +114,7 @@ def leave(connection: Connection, replica: str) -> None:
 
 
 class Request(NamedTuple):
-    """The current request, and whether another given request was reported before."""
+    """The current request. `known` says whether the request that was looked up was reported before."""
 
     standing: RequestedVersion
     at: float  # Unix time by the clock of the database.

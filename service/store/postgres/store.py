@@ -81,7 +81,7 @@ class PostgresStore(Touch, CommonMethods):
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
         super().__init__(url)
         self._declared = declared
-        self._sizes: dict[int, tuple[int, int]] = {}  # Documents and rows of each generation, when last counted.
+        self._sizes: dict[int, tuple[int, int]] = {}  # By generation, when last counted.
         self._counted = -inf  # time.monotonic() of the last count.
         self.lag_seconds = math.nan  # Delay of the slowest standby.
         try:

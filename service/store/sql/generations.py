@@ -174,7 +174,10 @@ def verdicts(connection: Connection) -> dict[str, Verdict]:
 
 
 def handled(connection: Connection, requested: str) -> None:
-    """Stores the id of the last request that was carried out. A request without an id is not stored."""
+    """Stores the id of the last request that was carried out or failed.
+
+    A request without an id is not stored.
+    """
     if requested:
         note(connection, HANDLED, requested)
 
