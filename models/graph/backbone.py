@@ -82,7 +82,7 @@ KIN = {
 def in_berts_words(config: Mapping[str, Any]) -> tuple[Kin, dict[str, Any]] | None:
     """Returns the model family of a config.json, and its values under BERT's keys.
 
-    Returns None for other families.
+    Returns None for families whose layers differ from BERT's.
     """
     kin = KIN.get(str(config.get("model_type")))
     if kin is None:

@@ -166,8 +166,8 @@ class Clustered(Segment):
     def _probes(self, queries: Vectors, k: int, selection: Selection) -> list[int]:
         """Returns the number of lists to search for each query.
 
-        Without a filter, the lists of a query have a certain number of rows on average. With a filter, they
-        have as many matching rows, so more lists are searched. Matching rows may be far from the query.
+        The lists of a query must have enough rows, or with a filter enough matching rows. So a filter makes a
+        query search more lists. Matching rows may be far from the query.
         """
         lists = self._lists.nlist
         rows = max(LOOKED_AT * len(self.names) ** POWER, PER_HIT * k)

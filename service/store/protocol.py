@@ -429,9 +429,10 @@ class Generations(Protocol):
         """
 
     async def known(self, published: Container[str], /) -> Known:
-        """Returns facts about versions, all from one state.
+        """Returns facts about versions, all from one state of the store.
 
-        Only a version in `published` can be the previous one.
+        Args:
+            published: The versions that can be the previous version.
         """
 
     async def begin(self, manifest: Manifest, form: str, /) -> int:
@@ -606,13 +607,14 @@ class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol
         """
 
     def close(self) -> None:
-        """Returns why writes do not work, or None.
-
-        The watchdog calls this; `seconds` have passed since its last call.
-        """
+        """Completes accepted writes and closes the store. Blocks."""
 
     def check(self, seconds: float, /) -> str | None:
-        """Returns why writes do not work, or None. The watchdog calls this every `seconds` seconds."""
+        """Returns why writes do not work, or None. Called by the watchdog.
+
+        Args:
+            seconds: Time since the last call.
+        """
 
     async def keep_noting(self) -> None:
         """Updates facts about the store, such as `damage`, until it is canceled."""
