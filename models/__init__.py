@@ -1,6 +1,6 @@
-"""Published models, which service and training share. Start at store.py and encoder.py.
+"""Code for published models, which the service and the training share. Start at store.py and encoder.py.
 
-The import of this package disables telemetry of ONNX Runtime and OpenVINO, before either is imported.
+Importing this package disables the telemetry of ONNX Runtime and OpenVINO, before either is imported.
 """
 
 import os

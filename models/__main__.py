@@ -1,6 +1,7 @@
 """python -m models COMMAND: manages the published versions of a models folder. Start at `main`.
 
-`activate` and `rollback` only request a version. The service builds its index and swaps.
+`activate` and `rollback` only write a request. The service reads the request, builds the index of the
+requested version, and makes that version active.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ def _rollback(store: ModelStore, options: argparse.Namespace) -> None:
 
 
 def _prune(store: ModelStore, options: argparse.Namespace) -> None:
-    """Deletes versions. Fails for a named version in use; with --keep, skips versions in use."""
+    """Deletes versions. A named version in use is an error; with --keep, versions in use are skipped."""
     if bool(options.versions) == (options.keep is not None):
         raise ModelError("Name the versions to prune, or set how many to --keep.")
     if options.versions:
@@ -279,7 +280,7 @@ def _entry(manifest: Manifest, roles: Mapping[str, Any], states: Mapping[str, An
 
 
 def _score(scores: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the first score of search on the team's own text, else of similarity on a public set."""
+    """Returns the first search score on the team's own texts, or else a similarity score on a public set."""
     for kind, measure in (("own", "nDCG@10"), ("sts", "Spearman")):
         for name, value in (scores.get(kind) or {}).items():
             return {"measure": f"{name} {measure}", "value": value}

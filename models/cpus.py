@@ -1,4 +1,4 @@
-"""The processors that this process may use. Start at `available`."""
+"""Counts the processors that this process may use. Start at `available`."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Returns the CPU quota of the cgroup (version 2 or 1) in processors, or None."""
+    """Returns the CPU quota of the cgroup (version 2 or 1) in processors, or None without a quota."""
     try:
         limit, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -22,7 +22,7 @@ def quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def facts(cpuinfo: Path = CPUINFO) -> dict[str, str]:
-    """Returns the entries of the first processor in /proc/cpuinfo, if it exists."""
+    """Returns the entries of the first processor in /proc/cpuinfo, or an empty dict without that file."""
     try:
         first = cpuinfo.read_text(encoding="ascii", errors="replace").split("\n\n", 1)[0]
     except OSError:
@@ -32,9 +32,10 @@ def facts(cpuinfo: Path = CPUINFO) -> dict[str, str]:
 
 
 def available(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns the processors of the affinity mask, limited by the cgroup's quota, at least 1.
+    """Returns the number of processors that this process may use, at least 1.
 
-    A quota is rounded down, because a throttled thread would delay every batch.
+    This is the size of the affinity mask, limited by the cgroup's quota. A quota is rounded down, because a
+    throttled thread would delay every batch.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = quota(root)

@@ -1,8 +1,9 @@
-"""An opened version, which turns texts into vectors. Start at `Encoder.encode`.
+"""Encodes texts to vectors with a published version. Start at `Encoder.encode`.
 
     texts ─▶ tokenize ─▶ ids ─▶ forward (one padded batch) ─▶ float32 (n, dimension)
 
-Callers add prompts, and truncate vectors to fewer dimensions. `ModelStore.open` checks the folder first.
+Callers add the prompts to the texts, and truncate the vectors to fewer dimensions. `ModelStore.open` checks
+the version's folder first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Encoded(NamedTuple):
 
 
 class Turned(NamedTuple):
-    """Cosines of an encoder's vectors to the published fp32 vectors."""
+    """Cosines between an encoder's vectors and the published fp32 vectors."""
 
     texts: int
     mean: float
@@ -50,7 +51,7 @@ class Turned(NamedTuple):
 
 
 class How(TypedDict, total=False):
-    """Options of an `Encoder`, without `threads`."""
+    """Keyword arguments of `Encoder`, without `threads`."""
 
     form: Form
     callers: int
@@ -59,7 +60,7 @@ class How(TypedDict, total=False):
 
 
 def graph_bytes(folder: Path) -> tuple[int, int]:
-    """Returns the bytes of a version's graph file, and of its external weights."""
+    """Returns the size of a version's graph file and the size of its external weights, both in bytes."""
     onnx = folder / ONNX
     sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
     inside = sizes.pop(onnx.name, 0)
@@ -67,7 +68,10 @@ def graph_bytes(folder: Path) -> tuple[int, int]:
 
 
 class Encoder:
-    """An opened version. It is thread-safe. With threads=1, calls in fp32 compute on the calling thread."""
+    """Encodes texts with one published version. Thread-safe.
+
+    With threads=1, calls in fp32 compute on the calling thread.
+    """
 
     def __init__(
         self,
@@ -80,13 +84,16 @@ class Encoder:
         deterministic: bool = False,
         place: Place = CPU,
     ) -> None:
-        """Opens a checked folder.
+        """Opens the folder of a version that was checked before.
 
         Args:
+            folder: The folder of the version.
+            manifest: The manifest of that folder.
             threads: Threads that share one call.
-            form: Precision and runtime.
-            callers: Concurrent calls that do not wait for each other.
-            deterministic: Gives a text a bitwise equal vector in every batch (engines/shapes.py).
+            form: Precision and runtime of the engine.
+            callers: Number of concurrent calls that run without waiting for each other.
+            deterministic: If true, a text gets a bitwise equal vector in every batch (engines/shapes.py).
+            place: The CPU or a GPU.
 
         Raises:
             Damaged: The ONNX file has another fingerprint than the manifest.
@@ -132,18 +139,18 @@ class Encoder:
     def packs(self) -> bool:
         """True if all layers except attention skip padding tokens.
 
-        Padding is then cheap, so that texts of any length can share a batch.
+        Padding is then cheap, so a batch can contain texts of any length.
         """
         return self.manifest.packed and self.form.runtime != "onnxruntime-cuda"
 
     @property
     def step(self) -> int:
-        """Batches are padded to a multiple of this length."""
+        """The length of a batch is padded to a multiple of this number of tokens."""
         return STEPS.get(self.form.runtime, 1) if self.packs else 1
 
     @property
     def opens_single_text(self) -> bool:
-        """True if `open_single_text` has an effect."""
+        """True if `open_single_text` opens a second engine; for some engines it does nothing."""
         return isinstance(self._engine, OnnxEngine) and not self.deterministic
 
     @property
@@ -152,9 +159,11 @@ class Encoder:
         return self._single_text is not None
 
     def open_single_text(self, threads: int) -> None:
-        """Opens the graph a second time for `forward(…, single_text=True)`.
+        """Opens a second engine for the same graph, used by `forward(…, single_text=True)`.
 
-        `threads` share each call. The second engine takes as much memory as the graph without its word table.
+        Args:
+            threads: Threads that share each call. The second engine takes as much memory as the graph without
+                its word table.
         """
         if not isinstance(self._engine, OnnxEngine) or self.deterministic:
             return
@@ -171,12 +180,12 @@ class Encoder:
 
     @property
     def form(self) -> Form:
-        """Precision and runtime, which identify the exact vectors together with the fingerprint."""
+        """Precision and runtime. Together with the fingerprint, they determine the exact vectors."""
         return self._engine.form
 
     @property
     def providers(self) -> list[str]:
-        """The runtime's names of its devices."""
+        """Names of the devices that compute, as the runtime reports them."""
         return self._engine.providers
 
     @classmethod
@@ -198,10 +207,13 @@ class Encoder:
     def forward(
         self, ids: Sequence[Sequence[int]], *, normalize: bool = True, single_text: bool = False
     ) -> NDArray[np.float32]:
-        """Computes the vectors (n, dimension) of a batch, padded to its longest row.
+        """Computes the vectors of a batch, shape (n, dimension). Rows are padded to the longest row.
 
         Args:
-            single_text: Use the engine of `open_single_text`, because no other call is in progress.
+            ids: Token ids of each text.
+            normalize: If true, each vector is scaled to length 1.
+            single_text: Use the engine of `open_single_text`. It is faster while no other call is in
+                progress.
         """
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)
@@ -217,9 +229,10 @@ class Encoder:
         return engine.run(self._feed(ids, length), output)[: len(ids)]
 
     def _feed(self, ids: Sequence[Sequence[int]], length: int) -> dict[str, NDArray[np.int64]]:
-        """Builds the graph's inputs, padded to the next multiple of `step`.
+        """Builds the graph's inputs from rows of token ids.
 
-        One more row may pad the tokens of all rows to such a multiple (`FILLED_ROWS`).
+        Rows are padded to the next multiple of `step`. In a large batch, an additional row may fill up the
+        total number of tokens to such a multiple (`FILLED_ROWS`).
         """
         columns = stepped(length, self.step, self.max_length)
         missing = -sum(map(len, ids)) % self.step
@@ -237,7 +250,12 @@ class Encoder:
         return feed
 
     def encode(self, texts: Sequence[str], *, truncate: bool = True) -> Encoded:
-        """Encodes texts, in groups of similar length to save padding. Raises BadText or TooLong."""
+        """Encodes texts in groups of similar length, which saves padding.
+
+        Raises:
+            BadText: A text cannot be tokenized.
+            TooLong: A text has too many tokens, and `truncate` is false.
+        """
         rows = self.tokenize(texts, truncate=truncate)
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
         for group in _groups([len(row.ids) for row in rows]):
@@ -255,12 +273,15 @@ class Encoder:
 
 
 def _form_of_queries(folder: Path, form: Form) -> Form:
-    """Returns fp32 instead of int8 for a student without an int8 graph, such as a word table."""
+    """Returns the form of a pair's query encoder: fp32 instead of int8 if it has no int8 graph."""
     return FP32 if form == INT8 and not (folder / ONNX).with_name(INT8_NAME).is_file() else form
 
 
 def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yields groups of indices with similar lengths, within the budget of padded tokens."""
+    """Yields groups of indices of texts with similar lengths.
+
+    A group has a limited number of padded tokens.
+    """
     group: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         if group and (len(group) + 1) * lengths[index] > _GROUP_TOKENS:

@@ -26,11 +26,11 @@ FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}  # The disk or the quota is full.
 
 
 class ModelError(Exception):
-    """An error with a message in one line."""
+    """Base class of the package's errors. Each has a message of one line."""
 
 
 def denied(error: OSError, place: object) -> str:
-    """Returns the message for an OSError. `place` is used if the error has no file name."""
+    """Returns the message for an OSError. It names `place` if the error has no file name."""
     where = error.filename2 or error.filename or place
     advice = " Free some room, then run the same command again." if error.errno in FULL_ERRORS else ""
     return f"{where}: {error.strerror or error}.{advice}"
@@ -116,10 +116,10 @@ class TooLong(BadInput):
 
 
 def not_installed(program: str, error: ModuleNotFoundError) -> str:
-    """Returns the message of `python -m PROGRAM` if a package is missing.
+    """Returns the message that `python -m PROGRAM` prints if a package is not installed.
 
     Raises:
-        ModuleNotFoundError: `error` itself, if the package belongs to Simile.
+        ModuleNotFoundError: `error` itself, if the missing module belongs to Simile.
     """
     package = (error.name or "").partition(".")[0]
     if package in {"", "service", "models", "training"}:

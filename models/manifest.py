@@ -1,8 +1,9 @@
-"""The manifest of a published version, `manifest.json` in its folder. Start at `Manifest` and `check`.
+"""The manifest of a published version: the file `manifest.json`. Start at `Manifest` and `check`.
 
-It has the identity, settings, origin and scores of the version, and the SHA-256 of every other file. `check`
-rejects a folder for a missing, extra or changed file, a pickle, a link, a path outside, and a manifest that
-is damaged or contradicts the ONNX file. proof.py checks the vectors.
+A manifest has the identity, settings, origin and scores of a version, and the SHA-256 of every other file in
+the folder. `check` rejects a folder with a missing, extra or changed file, a pickle, a link, or a path that
+leads outside. It also rejects a damaged manifest, and one that contradicts the ONNX file. proof.py checks
+the vectors.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class _Strict(BaseModel):
 
 
 class Gate(_Strict):
-    """The verdict of the promotion gate. report.json has the numbers."""
+    """The verdict of the promotion gate. The file report.json has the numbers."""
 
     mode: Literal["on", "off"]
     verdict: Literal["accepted", "refused", "not asked"]
@@ -49,7 +50,7 @@ class Gate(_Strict):
 
 
 class Int8(_Strict):
-    """8-bit integers span the range -limit..limit of a vector's components."""
+    """The range of quantized vectors: 8-bit integers represent components from -limit to limit."""
 
     limit: Annotated[float, Field(gt=0, le=1)]  # For unit vectors of the full dimension.
     texts: Annotated[int, Field(gt=0)]  # Number of measured texts.
@@ -66,7 +67,7 @@ class Quantized(_Strict):
 
 
 class QueryEncoder(_Strict):
-    """The student that encodes a pair's queries, compared with its teacher (publishing/pair.py)."""
+    """The student that encodes a pair's queries, and its difference from the teacher (publishing/pair.py)."""
 
     version: str  # The student's own version.
     fingerprint: Sha256
@@ -83,7 +84,7 @@ class Calibration(_Strict):
 
 
 class SearchDefaults(_Strict):
-    """Learned settings of a collection's search, the defaults of requests."""
+    """Learned settings of a collection's search. Requests without these settings use them."""
 
     mode: Mode
     weight: Annotated[float, Field(ge=0, le=1)]  # Weight of the vectors in hybrid search (search/fusion.py).
@@ -92,7 +93,10 @@ class SearchDefaults(_Strict):
 
 
 class Manifest(_Strict):
-    """A manifest. Unknown fields are rejected, because a newer release may depend on them."""
+    """The content of manifest.json.
+
+    Unknown fields are rejected, because a newer release may depend on them.
+    """
 
     format: Literal[1] = 1
     version: Annotated[str, Field(pattern=rf"^{_VERSION.pattern}$")]
@@ -126,7 +130,7 @@ class Manifest(_Strict):
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: It is malformed or too large. Includes pydantic.ValidationError.
+            ValueError: The file is malformed (pydantic.ValidationError) or too large.
         """
         return cls.model_validate_json(read_bytes(folder / FILE_NAME))
 
@@ -141,7 +145,7 @@ class Manifest(_Strict):
 
 
 def is_version(name: str) -> bool:
-    """Returns True if `name` can be a version's name, and is therefore safe in a path."""
+    """Returns True if `name` can be the name of a version. Such a name is safe in a path."""
     return _VERSION.fullmatch(name) is not None
 
 
@@ -150,7 +154,7 @@ def version_name(created: datetime, origin: str, fingerprint: str) -> str:
 
 
 def tidy_origin(origin: str) -> str:
-    """Converts `origin` to a part of a folder's name: `sentence-transformers/All_MiniLM` to `all-minilm`."""
+    """Shortens an origin for a folder's name, such as `sentence-transformers/All_MiniLM` to `all-minilm`."""
     last = origin.rstrip("/").rsplit("/", 1)[-1].lower()
     tidy = re.sub(r"[^a-z0-9.]+", "-", last).strip("-.")[:64].rstrip("-.")
     return tidy or "model"
@@ -163,7 +167,7 @@ PICKLES = frozenset(
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Writes the manifest with the checksums of all files, and flushes the folder to the disk."""
+    """Writes the manifest with the checksums of all files, and flushes the whole folder to the disk."""
     files = {}
     for file in sorted(_walk(folder)):
         if file.suffix in PICKLES:
@@ -223,7 +227,7 @@ def _read(folder: Path, within: str = "") -> Manifest:
 
 
 def _get_queries(folder: Path, manifest: Manifest) -> Manifest:
-    """Reads the manifest of a pair's query encoder. Rejects one that does not fit the pair."""
+    """Reads the manifest of a pair's query encoder. Raises Damaged if the encoder does not fit the pair."""
     queries = _read(folder, f"{QUERIES}/")
     if manifest.query_encoder is None or queries.fingerprint != manifest.query_encoder.fingerprint:
         raise Damaged(folder.name, f"{QUERIES}/ holds another query encoder than its manifest names")
@@ -235,7 +239,11 @@ def _get_queries(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def _trouble(folder: Path, path: str, error: OSError) -> Exception:
-    """Converts an OSError. A missing file is damage, unless its folder is missing. Other errors may pass."""
+    """Converts an OSError to the exception to raise.
+
+    A missing file means Damaged, unless the whole folder is missing. Any other error may be temporary, and
+    means Unreadable. Without free file descriptors, the result is `error` itself.
+    """
     if error.errno in {errno.EMFILE, errno.ENFILE}:  # The process has no file descriptors left.
         return error
     reason = f"{path} cannot be read ({error.strerror or error})"
@@ -270,7 +278,11 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
-    """Compares the manifest with the space and the fingerprint in the ONNX file. `within`: see `_read`."""
+    """Compares the manifest with the space and the fingerprint that the ONNX file stores.
+
+    Args:
+        within: Empty, or a subfolder as in `_read`.
+    """
     name = within + ONNX
     try:
         metadata = read_metadata(folder / name)
@@ -304,6 +316,6 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def checksum(file: Path) -> str:
-    """Returns the SHA-256 in hex."""
+    """Returns the SHA-256 of a file, in hex."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,6 +1,7 @@
-"""Messages for people about mistakes: suggestions for misspelled names, and command lines by argparse.
+"""Builds messages for people about mistakes, and parses command lines.
 
-Start at `did_you_mean` and `Parser`. validation.py has the messages for pydantic's errors.
+Start at `did_you_mean`, which suggests a name for a misspelled one, and at `Parser`. validation.py has the
+messages for pydantic's errors.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def no_field(name: str, known: Iterable[str], noun: str = "field", within: str = "") -> str:
-    """Returns the message for an unknown field, with a suggestion or all known fields.
+    """Returns the message for an unknown field, with a suggestion or the list of known fields.
 
     Args:
-        within: The object without this field; empty for the whole body or the URL.
+        name: The unknown field.
+        known: The known fields.
+        noun: Word for a field in the message.
+        within: Name of the object that has the unknown field. Empty for the whole body or the URL.
     """
     known = list(known)
     hint = did_you_mean(name, known)
@@ -56,17 +60,17 @@ _ONE_OF = re.compile(r"one of the arguments (.+) is required")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports mistakes in one line. Its subparsers have the same class."""
+    """An argument parser that reports mistakes in one line. Subparsers are of the same class."""
 
     def hint(self, message: str) -> str:
-        """Returns a suggestion for argparse's `message`, or an empty text."""
+        """Returns a suggestion for a message of argparse, or an empty text."""
         if choice := _CHOICE.search(message):
             return did_you_mean(choice[2], _choices(choice))
         unknown = _UNKNOWN.search(message)
         return "" if unknown is None else did_you_mean(unknown[1].split()[0], self._option_string_actions)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Rejects unknown arguments with the usage of the subcommand."""
+        """Rejects unknown arguments, and prints the usage of the subcommand."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -83,7 +87,7 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Parses a whole number from 1 on, as the `type` of an argument."""
+    """Parses a whole number of at least 1. Used as the `type` of an argument."""
     if not (text.isascii() and text.isdigit() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)

@@ -1,6 +1,8 @@
-"""Reports the progress of a long step on stderr, in a single updated line on a terminal. Start at `Progress`.
+"""Reports the progress of a long step on stderr. Start at `Progress`.
 
-encoding: 4,096 of 9,000 texts, 45 %, 210/s, about 23 s left
+On a terminal, a single line is updated:
+
+    encoding: 4,096 of 9,000 texts, 45 %, 210/s, about 23 s left
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ class Progress:
 
     Args:
         what: Noun for the items, in the plural.
-        total: Units of work; 0 if unknown.
-        step: Prefix of the line.
-        first: Items that an earlier run counted.
-        say: Called with each line without a terminal.
+        total: Number of units of work, or 0 if it is unknown.
+        step: Name of the step, which starts each line.
+        first: Number of items that an earlier run finished.
+        say: Receives each line if stderr is not a terminal.
     """
 
     def __init__(
@@ -62,12 +64,15 @@ class Progress:
         self.end()
 
     def add(self, count: int = 1, more: str = "") -> None:
-        """Counts items that are one unit of work each. `more` ends the line."""
+        """Counts finished items. Each one is one unit of work. `more` is appended to the line."""
         self._count += count
         self.tell(self._count, self._count, more)
 
     def tell(self, count: int, done: int = 0, more: str = "") -> None:
-        """Sets the number of items and of finished units of work. `more` ends the line."""
+        """Sets the number of items and the number of finished units of work.
+
+        `more` is appended to the line.
+        """
         now = clock()
         if now - self._said < (SECONDS if self._terminal else LOG_SECONDS):
             return
@@ -87,7 +92,7 @@ class Progress:
         self._write(f"{said}, {more}" if more else said)
 
     def note(self, said: str) -> None:
-        """Prints why the step waits."""
+        """Prints a message at once, for example the reason why the step waits."""
         self._said = clock()
         self._write(said)
 
@@ -106,7 +111,7 @@ class Progress:
 
 
 def counted(items: Iterable[Item], what: str, total: int, step: str) -> Iterator[Item]:
-    """Yields the items with progress."""
+    """Yields the items, and reports the progress."""
     with Progress(what, total, step) as progress:
         for item in items:
             yield item

@@ -1,5 +1,6 @@
-"""The store of published versions. A version is a folder that appears atomically. Start at
-`ModelStore.publish`.
+"""Stores published versions, one folder each. Start at `ModelStore.publish`.
+
+A version appears atomically, when its folder is renamed.
 
     MODELS_DIR/
     ├── 20260102T030405-all-minilm-l6-v2-1a2b3c4d/   one version; never changed after its rename
@@ -8,12 +9,12 @@
     │   ├── golden.json                              texts and their published vectors
     │   ├── queries/                                 the student of a pair (pair.py)
     │   └── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
-    ├── .tmp-9f8e7d6c/                               being built; locked by its builder
+    ├── .tmp-9f8e7d6c/                               a version being built; locked by its builder
     ├── wanted                                       the requested version; commands and service write it
     ├── asked.json                                   the kind and id of that request
     ├── state.json                                   active and previous version; only the service writes it
-    ├── id                                           of this folder; every start of a service renews it
-    └── .lock                                        held during changes
+    ├── id                                           a random id of this folder, new at every service start
+    └── .lock                                        locked during changes
 
 The service's database decides which version is active.
 """
@@ -52,10 +53,11 @@ def models_dir(environ: Mapping[str, str]) -> Path:
 
 
 class RequestedVersion(NamedTuple):
-    """The requested version, and the kind and id of the request.
+    """A request to activate a version.
 
-    The service may reject a `want`, for example of a version that failed before. `activate` and `rollback`
-    are decisions by a person. The `id` is empty if `wanted` was written without asked.json.
+    The service may reject a request of the kind `want`, for example if the version failed before. Requests of
+    the kinds `activate` and `rollback` are decisions by a person. The `id` is empty if the file `wanted` was
+    written without asked.json.
     """
 
     version: str
@@ -64,7 +66,10 @@ class RequestedVersion(NamedTuple):
 
 
 class ModelStore:
-    """A models folder. Several processes can share it, and readers need no write access."""
+    """The versions in a models folder.
+
+    Several processes can share the folder. Readers need no write access.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -77,7 +82,8 @@ class ModelStore:
                 published.
 
         Returns:
-            The manifest of the new version, or of an equal version if the new one adds nothing.
+            The manifest of the new version. If an equal version exists and the new one adds nothing, the
+            manifest of the existing version.
         """
         with self.temporary() as folder:
             manifest = seal(folder, build(folder))
@@ -90,7 +96,7 @@ class ModelStore:
         return manifest
 
     def require_writable(self) -> None:
-        """Raises OSError if nothing can be published, before hours of training."""
+        """Raises OSError if nothing can be published. Call this before hours of training."""
         with self._locked():
             pass
 
@@ -107,13 +113,16 @@ class ModelStore:
         return [entry for _, entry in self._entries() if isinstance(entry, Manifest)]
 
     def names(self) -> set[str]:
-        """Returns the names of folders that may be versions, without reading them."""
+        """Returns the names of folders that may be versions. Does not read their content."""
         with contextlib.suppress(FileNotFoundError):
             return {path.name for path in self.root.iterdir() if is_version(path.name)}
         return set()
 
     def problems(self) -> dict[str, str]:
-        """Returns the names of invalid folders with the reason. Does not check files; `verify` does."""
+        """Returns the reasons why folders are invalid, by name.
+
+        This reads only the manifests; `verify` checks all files.
+        """
         found = {name: entry.reason for name, entry in self._entries() if not isinstance(entry, Manifest)}
         pointer = self._pointer()
         if pointer and pointer != self.requested():
@@ -146,7 +155,14 @@ class ModelStore:
         self.write_request(self.new_request(version, kind))
 
     def new_request(self, version: str, kind: Kind) -> RequestedVersion:
-        """Creates a request. Raises UnknownVersion, Damaged, Unreadable, or OSError in a read-only folder."""
+        """Creates a request without writing it.
+
+        Raises:
+            UnknownVersion: The version does not exist.
+            Damaged: The manifest of the version is damaged.
+            Unreadable: The manifest cannot be read now.
+            OSError: The models folder cannot be written.
+        """
         read_manifest(self.folder(version))
         self.require_writable()
         return RequestedVersion(version, kind, secrets.token_hex(8))
@@ -157,7 +173,10 @@ class ModelStore:
             replace_text(self.root / "wanted", requested.version + "\n")
 
     def read_request(self) -> RequestedVersion | None:
-        """Returns the current request. Without a matching asked.json, its kind is `want`."""
+        """Returns the current request, or None.
+
+        Without an asked.json for the same version, the request has the kind `want` and no id.
+        """
         version = self.requested()
         if version is None:
             return None
@@ -172,7 +191,7 @@ class ModelStore:
         return RequestedVersion(version, "want", "")
 
     def is_locked(self) -> bool:
-        """Returns True while a process writes a request, publishes or deletes."""
+        """Returns True while another process holds the lock: it writes a request, publishes or deletes."""
         try:
             with (self.root / ".lock").open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -183,14 +202,19 @@ class ModelStore:
         return False
 
     def requested_at(self) -> float:
-        """Returns the Unix time of the file `wanted`, by its writer's clock, or 0 without the file."""
+        """Returns the modification time of the file `wanted` as Unix time, or 0 if the file is missing."""
         try:
             return (self.root / "wanted").stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
     def prune(self, version: str) -> None:
-        """Deletes a version. Raises UnknownVersion, or InUse if it is needed."""
+        """Deletes a version.
+
+        Raises:
+            UnknownVersion: The version does not exist.
+            InUse: The version is still needed.
+        """
         with self._locked():  # Otherwise it could be requested before the rename.
             state = self.read_state()
             if not state and (self.root / "state.json").exists():
@@ -214,7 +238,7 @@ class ModelStore:
         self.sweep()
 
     def read_state(self) -> dict[str, Any]:
-        """Returns the state that the service wrote last; an empty dict if it is missing or damaged."""
+        """Returns the state that the service wrote last. A missing or damaged file means an empty dict."""
         try:
             state = read_json(self.root / "state.json")
         except (FileNotFoundError, ValueError):
@@ -225,14 +249,18 @@ class ModelStore:
         """Writes the state. Only the service may call this.
 
         Args:
-            make: Create a missing models folder. False if it may only be unavailable for a moment.
+            make: Whether to create a missing models folder. Pass False if the folder may be only temporarily
+                unavailable.
         """
         if make:
             self.root.mkdir(parents=True, exist_ok=True)
         replace_text(self.root / "state.json", json.dumps(state, indent=2, sort_keys=True) + "\n")
 
     def id(self) -> str | None:
-        """Returns the id of the folder, or None before a service used it or if it cannot be read."""
+        """Returns the id of the folder.
+
+        Returns None if no service has used the folder yet, or the id cannot be read.
+        """
         try:
             found = read_bytes(self.root / "id", 100).decode("ascii", "replace").strip()
         except (OSError, ValueError):
@@ -242,12 +270,16 @@ class ModelStore:
     def renew_id(self) -> None:
         """Gives the folder a new random id. Only the service may call this.
 
-        Until then, a copy of the folder or a restored backup has the id of its source.
+        A copy of the folder or a restored backup has the same id as the source until this is called.
         """
         replace_text(self.root / "id", secrets.token_hex(16) + "\n")
 
     def _anchors(self, state: Mapping[str, Any]) -> set[Any]:
-        """Returns the anchors and teachers of the requested, active and previous versions."""
+        """Returns the anchors and teachers of the requested, active and previous versions.
+
+        An anchor is the imported version before the first retraining. A teacher is the version whose vectors
+        a student learned.
+        """
         used = {self._pointer(), state.get("live"), state.get("previous")}
         versions = self.versions()
         lineages = [known.lineage for known in versions if known.version in used]
@@ -275,7 +307,10 @@ class ModelStore:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Path]:
-        """Creates a locked, empty folder on the file system of the versions, so that it can be renamed."""
+        """Creates a locked, empty folder for a build.
+
+        It is on the file system of the versions, so that it can be renamed to one.
+        """
         self.root.mkdir(parents=True, exist_ok=True)
         folder = self.root / f"{_TEMPORARY}{secrets.token_hex(4)}"
         with self._locked():
@@ -291,12 +326,12 @@ class ModelStore:
             os.close(builder)
 
     def sweep(self) -> None:
-        """Removes unfinished folders of dead builders."""
+        """Removes unfinished folders whose builder has ended."""
         with self._locked():
             self._sweep()
 
     def _sweep(self) -> None:
-        """Removes folders without a lock. The caller must hold the store's lock."""
+        """Removes unfinished folders that no process has locked. The caller must hold the store's lock."""
         for left in self.root.glob(f"{_TEMPORARY}*"):
             with contextlib.suppress(OSError):  # Its builder may be removing it, or be another user.
                 holder = lock(left)

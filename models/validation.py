@@ -1,4 +1,4 @@
-"""Turns validation errors of pydantic into messages for people. Start at `sentence`."""
+"""Converts pydantic's validation errors to messages for people. Start at `sentence`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ _BOUNDS = {
 
 
 def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
-    """Returns a message for an error of pydantic.
+    """Returns the message for a validation error of pydantic.
 
     Args:
         problem: An item of `ValidationError.errors()`.
-        where: Path of the field.
+        model: The model that was validated.
+        where: Path of the field, for the message.
     """
     kind, value = str(problem["type"]), problem["input"]
     *path, last = problem["loc"] or ("",)
@@ -60,7 +61,7 @@ def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
 
 
 def _expected(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str | None:
-    """Describes the expected value; None for rare errors."""
+    """Describes the value that a field expects. Returns None for rare errors."""
     if kind == "literal_error":
         return str(ctx["expected"])
     if kind in _BOUNDS:
@@ -75,7 +76,7 @@ def _expected(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, 
 
 
 def shown(value: object) -> str:
-    """Formats a value for an error message: scalars themselves, lists and objects by their type."""
+    """Formats a value for an error message. Lists and objects are shown only by their type."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
@@ -86,7 +87,7 @@ def shown(value: object) -> str:
 
 
 def _range(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str:
-    """Returns both limits of a field, or the violated limit if the other does not exist."""
+    """Describes both limits of a field. If the field does not have both, describes the violated limit."""
     found = None if model is None else model.model_fields.get(field)
     limits: dict[type, Any] = {} if found is None else {type(each): each for each in found.metadata}
     if Ge in limits and Le in limits:
@@ -100,7 +101,7 @@ def _names(model: type[BaseModel] | None) -> list[str]:
 
 
 def _at(model: type[BaseModel], path: Iterable[object]) -> type[BaseModel] | None:
-    """Returns the model at `path`, through lists and optional values; None for other types."""
+    """Returns the model of the value at `path`, through lists and optional values. None for other types."""
     found: Any = model
     for part in path:
         if isinstance(part, str):

@@ -1,4 +1,4 @@
-"""A Python client of a Simile service: `Client`, and `AsyncClient` for asyncio. Needs only httpx2."""
+"""A Python client for a Simile service: `Client`, and `AsyncClient` for asyncio. It requires only httpx2."""
 
 from simile_client.clients import AsyncClient, Client
 from simile_client.values import Document, Hit, Imported, SearchAnswer, SimileError, Version

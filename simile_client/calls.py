@@ -1,4 +1,4 @@
-"""Requests of the service's API, and the parsers of their responses. clients.py sends them."""
+"""Builds the requests of the service's API, and parses the responses. clients.py sends the requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Filter = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request, and the parser of its response's JSON."""
+    """A request of the API, with the function that parses the JSON of the response."""
 
     method: str
     path: str
@@ -97,7 +97,7 @@ def _build_path(collection: str, path: str) -> str:
 
 
 def _part(name: str) -> str:
-    """Quotes a name as one segment of a path. Names such as `..` must not change the path."""
+    """Quotes a name as one segment of a path, so that a name such as `..` cannot change the path."""
     return "%2E" * len(name) if name in {".", ".."} else quote(name, safe="")
 
 

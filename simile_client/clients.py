@@ -1,4 +1,4 @@
-"""The clients, one blocking and one for asyncio. Both retry if the service is full or not ready."""
+"""The blocking client and the client for asyncio. Both retry if the service is overloaded or not ready."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _PAUSE, _MAX_SECONDS = (
 
 
 class _Tries:
-    """The retries of one call."""
+    """Counts the tries of one call, and decides whether to try again."""
 
     def __init__(self, retries: int) -> None:
         self._left = retries
         self._pause = _PAUSE
 
     def pause(self, answer: httpx2.Response | None) -> float | None:
-        """Returns the seconds before the next try, or None if the call fails.
+        """Returns the seconds to wait before the next try, or None if the call fails.
 
         Args:
-            answer: The response; None if the connection failed, which is also safe to retry.
+            answer: The response. None if the connection failed; such a call is also safe to send again.
         """
         if self._left <= 0 or (answer is not None and answer.status_code not in _LATER):
             return None
@@ -44,7 +44,7 @@ class _Tries:
 
 
 class _Options:
-    """Options of a client. See `Client`."""
+    """The options and the connection that both clients share. See `Client`."""
 
     _kind: Any  # The class of `_http`.
     _http: Any
@@ -64,15 +64,15 @@ class _Options:
 
 
 class Client(_Options):
-    """A blocking client. Use it with `with`, or close it. It is thread-safe.
+    """A blocking client. Use it in a `with` statement, or call `close`. It is thread-safe.
+
+    Every method raises SimileError if the service rejects the request or does not answer.
 
     Args:
         url: Base URL of the service.
         key: API key (docs/ACCESS.md).
-        timeout: Seconds per try. The service itself gives up after 120.
-        retries: Retries after 429, 503 and failed connections.
-
-    Every method raises SimileError if the service rejects the request or does not answer.
+        timeout: Time limit of each try in seconds. The service itself gives up after 120 seconds.
+        retries: Number of retries after 429, 503 and failed connections.
     """
 
     _kind = httpx2.Client
@@ -89,7 +89,8 @@ class Client(_Options):
         """Embeds texts.
 
         Args:
-            dimensions: Truncate vectors to this size.
+            texts: The texts.
+            dimensions: Size to which vectors are truncated; None for the model's size.
             prompt_name: Name of a prompt of the model.
             version: A loaded version; None for the active version.
 
@@ -117,13 +118,16 @@ class Client(_Options):
 
         Args:
             k: Maximum number of hits.
-            mode: None for the service's default.
+            mode: How to search; None for the service's default.
             version: A loaded version; None for the active version.
         """
         return self._do(calls.search(query, k, mode, filter, user, collection, version))
 
     def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
-        """Stores documents, or replaces those with the same id. They are then on disk and searchable."""
+        """Stores documents, and replaces documents with the same id.
+
+        When this returns, the documents are on disk and searches find them.
+        """
         return self._do(calls.put(documents, collection))
 
     def get(self, id: str, *, collection: str = "default") -> Document:
@@ -131,13 +135,13 @@ class Client(_Options):
         return self._do(calls.get(id, collection))
 
     def delete(self, id: str, *, collection: str = "default") -> int:
-        """Deletes a document. Returns 0 if it did not exist, else 1."""
+        """Deletes a document. Returns the number of deleted documents, 0 or 1."""
         return self._do(calls.delete(id, collection))
 
     def judge(
         self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
     ) -> int:
-        """Stores a judgment: whether a document answers a query. Retrainings learn from judgments."""
+        """Stores a judgment: whether a document is relevant to a query. Retrainings learn from judgments."""
         return self._do(calls.judge(query, id, user, collection, relevant=relevant))
 
     def info(self) -> dict[str, Any]:
@@ -174,7 +178,7 @@ class Client(_Options):
 
 
 class AsyncClient(_Options):
-    """`Client` for asyncio. Use it with `async with`, or close it."""
+    """A client for asyncio with the methods of `Client`. Use it in an `async with` statement, or close it."""
 
     _kind = httpx2.AsyncClient
     _http: httpx2.AsyncClient
@@ -260,13 +264,13 @@ class AsyncClient(_Options):
 
 
 def _sent(call: Call[T]) -> dict[str, Any]:
-    """Returns body, parameters and headers of a request."""
+    """Returns the body, parameters and headers of a request, as arguments for httpx2."""
     named = {} if call.version is None else {"x-model-version": call.version}
     return {"json": call.body, "params": call.params, "headers": named}
 
 
 def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | None) -> T:
-    """Parses the response. Raises SimileError for an error, or `failed` without a response."""
+    """Parses the response. Raises SimileError for an error status, or `failed` if there is no response."""
     if answer is None:
         raise failed or SimileError("The service did not answer.")
     try:

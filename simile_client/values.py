@@ -1,4 +1,4 @@
-"""Arguments and results of the client."""
+"""The arguments and results of the client's methods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SimileError(Exception):
-    """The service rejected a request, or did not answer.
+    """Raised if the service rejected a request or did not answer.
 
     Args:
         message: What is wrong and what to do.
@@ -25,7 +25,7 @@ class SimileError(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """A document. Without an id, the service derives one from the text."""
+    """A document to store. If it has no id, the service derives one from the text."""
 
     text: str
     id: str | None = None
@@ -39,7 +39,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Hit:
-    """A found document.
+    """A document that a search found.
 
     Args:
         score: A cosine, a BM25 score or a fused score. Larger is better.
@@ -56,7 +56,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchAnswer:
-    """Hits, best first, and the version and mode of the search."""
+    """The result of a search: hits, best first, and the version and mode that were used."""
 
     hits: tuple[Hit, ...]
     model: str
@@ -68,7 +68,7 @@ class SearchAnswer:
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of storing documents: the numbers of stored and of truncated documents, and their ids."""
+    """The result of storing documents: how many were stored, how many were truncated, and their ids."""
 
     upserted: int
     truncated: int
@@ -77,7 +77,10 @@ class Imported:
 
 @dataclass(frozen=True)
 class Version:
-    """A published version, with its state in `GET /models`, such as `active`, `refused` or `retired`."""
+    """A published version.
+
+    `state` is the state in `GET /models`, such as `active`, `refused` or `retired`.
+    """
 
     version: str
     state: str

@@ -1,1 +1,1 @@
-"""The runtimes that compute a version's graph. form.py has their interface; opening.py opens them."""
+"""The engines that compute a version's graph. form.py defines their interface; opening.py opens an engine."""

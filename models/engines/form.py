@@ -1,6 +1,6 @@
-"""The interface of an engine, its precision and runtime (`Form`), and its device (`Place`).
+"""Defines the interface of an engine, the precision and runtime (`Form`), and the device (`Place`).
 
-Stored vectors keep the form, because another precision or runtime changes the numbers slightly.
+The form is stored with vectors, because another precision or runtime changes their numbers slightly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class Form(NamedTuple):
 
 
 def read_form(text: str) -> Form:
-    """Parses the result of `str` up to a space. The form may be unknown to this machine."""
+    """Parses a form such as `fp32/onnxruntime`, and ignores text after a space.
+
+    The form may be one that this machine cannot compute.
+    """
     precision, _, runtime = text.partition(" ")[0].partition("/")
     return Form(cast("Precision", precision), cast("Runtime", runtime))
 
@@ -57,18 +60,18 @@ def parse_place(name: str, memory_mb: int = 0) -> Place:
 
 
 class Engine(Protocol):
-    """An opened graph. `run` is thread-safe."""
+    """Computes one opened graph. `run` is thread-safe."""
 
     @property
     def form(self) -> Form: ...
 
     @property
     def providers(self) -> list[str]:
-        """The runtime's names of its devices, in order of preference."""
+        """Names of the devices that compute, as the runtime reports them, in order of preference."""
 
     @property
     def inputs(self) -> Collection[str]:
-        """Names of the graph's inputs. `run` requires all of them."""
+        """Names of the graph's inputs. `run` needs a value for each of them."""
 
     def run(self, feed: Mapping[str, NDArray[np.int64]], output: str) -> NDArray[np.float32]:
         """Computes the graph's `output`, shape (n, dimension), from inputs of shape (n, length)."""

@@ -1,17 +1,17 @@
-"""Prepares a published graph for a GPU: fused operators, in fp32 or fp16. Start at `prepared`.
+"""Converts a published graph for a GPU: fused operators, in fp32 or fp16. Start at `prepared`.
 
     input_ids, token_type_ids ─▶ EmbedLayerNormalization ─▶ layer, layer, … ─▶ last_hidden_state ─▶ head
     attention_mask ─▶ number of tokens of each text ─▶ Attention
     layer: Attention, MatMul, SkipLayerNormalization, MatMul, BiasGelu, MatMul, SkipLayerNormalization
 
-It is built from the published graph (bert.py), without packing, which is slow on a GPU: it waits for the CPU,
-and changes the shape with every batch. Graphs of other tools are not changed. Callers must verify the
-vectors.
+The fused graph replaces a graph that bert.py wrote. It does not pack tokens. Packing is slow on a GPU,
+because it waits for the CPU and changes the tensor shapes with every batch. Graphs of other tools are not
+fused. Callers must verify the vectors.
 
 `to_half` converts a graph to fp16, except the nodes of head.py: pooling, dense layers and L2. Sums over 512
-tokens and squared lengths lose digits in fp16, and fp32 costs almost nothing there. Normalization between
-layers returns fp16, because fp32 gained nothing: on 192 texts, all-MiniLM-L6-v2 had a smallest cosine to fp32
-of 0.999999 either way.
+tokens and squared lengths lose digits in fp16, and computing these nodes in fp32 costs almost nothing.
+Normalization between layers returns fp16, because fp32 there gained nothing: on 192 texts,
+all-MiniLM-L6-v2 had a smallest cosine to fp32 of 0.999999 either way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def prepared(file: Path, precision: Precision) -> bytes:
     """Returns the published graph as a serialized ONNX model, in fp32 or fp16.
 
     Raises:
-        Unsupported: It cannot be computed in fp16, or is larger than 2 GB.
+        Unsupported: The graph cannot be computed in fp16, or its weights exceed 2 GB.
     """
     model = onnx.load(file)
     config = parse_json((file.parents[1] / "config.json").read_bytes())
@@ -57,7 +57,10 @@ def prepared(file: Path, precision: Precision) -> bytes:
 
 
 def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
-    """Builds the fused graph of a `model` that packs. It outputs only pooled vectors."""
+    """Builds the fused graph of a published `model` that packs tokens.
+
+    Its only outputs are pooled vectors.
+    """
     found = onnx.GraphProto(name="bert")
     found.input.extend(model.graph.input)
     head = [node for node in model.graph.node if node.name.startswith(SCOPE)]
@@ -93,7 +96,11 @@ class _Writer:
             n("Mul", mean, n.tensor(0.5), out=POOLED_FROM[tokens])
 
     def _embeddings(self) -> tuple[str, str]:
-        """Writes embeddings (batch, sequence, width) and the number of tokens of each text."""
+        """Writes the embeddings.
+
+        Returns:
+            The names of the embeddings, shape (batch, sequence, width), and of each text's number of tokens.
+        """
         n, backbone = self._nodes, self._backbone
         if not backbone.types or backbone.padding is not None or backbone.table:
             return self._plain_embeddings()
@@ -116,7 +123,7 @@ class _Writer:
         return x, lengths
 
     def _plain_embeddings(self) -> tuple[str, str]:
-        """Writes the same without EmbedLayerNormalization, which fits only BERT."""
+        """Does the same as `_embeddings` without EmbedLayerNormalization, which supports only BERT."""
         n, backbone = self._nodes, self._backbone
         x = n("Gather", self._weight("embeddings.word_embeddings"), "input_ids")
         if backbone.types:
@@ -163,7 +170,11 @@ class _Writer:
         )
 
     def _joined(self, at: str) -> tuple[str, str]:
-        """Concatenates query, key and value: weights (width, 3 * width), biases (3 * width,)."""
+        """Concatenates the layers of query, key and value.
+
+        Returns:
+            The names of the weights, shape (width, 3 * width), and of the biases, shape (3 * width,).
+        """
         parts = [f"{at}.{part}" for part in ("query", "key", "value")]
         names = [f"{at}.{kind}" for kind in ("weight", "bias")]
         for kind, name in zip(("weight", "bias"), names, strict=True):
@@ -182,7 +193,7 @@ class _Writer:
         return self._nodes.tensor(self._array(f"{at}.bias"), name=f"{at}.bias")
 
     def _array(self, name: str) -> NDArray[np.float32]:
-        """Returns a tensor of the published graph. Weights are (in, out)."""
+        """Returns a tensor of the published graph. Weight matrices have the shape (inputs, outputs)."""
         return numpy_helper.to_array(self._tensors[name])
 
 
@@ -191,7 +202,7 @@ _SUFFIX = ".fp16"
 
 
 def to_half(model: onnx.ModelProto) -> None:
-    """Converts a published graph in place. Its outputs are then the pooled vectors in fp32.
+    """Converts a published graph to fp16 in place. The graph then outputs only the pooled vectors, in fp32.
 
     Raises:
         Unsupported: The graph has branches or loops.
@@ -217,7 +228,10 @@ def to_half(model: onnx.ModelProto) -> None:
 def _halve_weights(
     graph: onnx.GraphProto, body: Iterable[onnx.NodeProto], head: Iterable[onnx.NodeProto]
 ) -> None:
-    """Converts the weights of the backbone. The head keeps fp32 copies of weights that it shares."""
+    """Converts the weights that the nodes of `body` use to fp16.
+
+    If the nodes of `head` use the same weight, its fp32 tensor stays in the graph for them.
+    """
     of_body = {name for node in body for name in node.input}
     of_head = {name for node in head for name in node.input}
     for tensor in list(graph.initializer):
@@ -234,9 +248,10 @@ def _halve_weights(
 
 
 def half(array: NDArray[np.float32]) -> NDArray[np.float16]:
-    """Rounds to fp16 without new zeros or infinities.
+    """Rounds numbers to fp16, but never to a new zero or infinity.
 
-    1e-12 must keep a quotient finite, and a mask of -3.4e38 must not become 0 times infinity.
+    An epsilon of 1e-12 must stay above 0, because it keeps a quotient finite. A mask of -3.4e38 must not
+    become infinite, because 0 times infinity is not a number.
     """
     near = np.clip(array, -_LARGEST, _LARGEST)
     near = np.where((array != 0) & (np.abs(near) < _TINIEST), np.copysign(_TINIEST, array), near)
@@ -244,7 +259,7 @@ def half(array: NDArray[np.float32]) -> NDArray[np.float16]:
 
 
 def _halve_attributes(node: onnx.NodeProto) -> None:
-    """Converts constants, and casts to fp32."""
+    """Converts a node's constants to fp16, and its casts to fp32 into casts to fp16."""
     for attribute in node.attribute:
         if attribute.HasField("t") and attribute.t.data_type == TensorProto.FLOAT:
             attribute.t.CopyFrom(numpy_helper.from_array(half(numpy_helper.to_array(attribute.t))))

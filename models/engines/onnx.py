@@ -1,4 +1,4 @@
-"""Computes with ONNX Runtime on the CPU: fp32, in which every version is verified, and int8."""
+"""Computes graphs with ONNX Runtime on the CPU, in fp32 or int8. Every version is verified in fp32."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ Shared = dict[str, onnxruntime.OrtValue]  # Tensors of the graph by name.
 
 
 class OnnxEngine:
-    """A version on the CPU. With threads=1, each call computes on the calling thread.
+    """Computes a graph with ONNX Runtime on the CPU. With threads=1, calls compute on the calling thread.
 
     Args:
-        beside: Another engine on the same file. Both share the word table.
+        file: The ONNX file.
+        threads: Threads that share each call.
+        beside: Another engine on the same file. Both engines share the word table.
     """
 
     def __init__(self, file: Path, form: Form, threads: int, beside: OnnxEngine | None = None) -> None:
@@ -40,7 +42,7 @@ class OnnxEngine:
         return found
 
     def again(self, threads: int) -> OnnxEngine:
-        """Opens the graph a second time, with `threads` that share each call, for one call at a time."""
+        """Opens the same graph in a second engine, for one call at a time that uses `threads` threads."""
         return OnnxEngine(self._file, self.form, threads, beside=self)
 
     def close(self) -> None:

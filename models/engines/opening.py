@@ -25,11 +25,12 @@ _INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "asimddp"})
 
 
 def form_for(precision: str, place: Place = CPU) -> Form:
-    """Returns the form of a precision at a place; for `auto`, the fastest form that is nearly exact.
+    """Returns the form for a precision on a device.
+
+    For `auto`, this is the fastest form whose vectors are nearly those of fp32.
 
     Raises:
-        FormUnavailable: This machine or Simile does not support it.
-
+        FormUnavailable: This machine or Simile does not support the form.
     """
     if precision == "auto":
         return CUDA_FP16 if place.device == "cuda" else FP32 if _why_no_bf16() else BF16
@@ -45,7 +46,7 @@ def form_for(precision: str, place: Place = CPU) -> Form:
 def require(form: Form, place: Place = CPU) -> None:
     """Raises FormUnavailable if this machine cannot compute `form` at `place`.
 
-    This does not test GPUs; nvidia.py does when it uses them.
+    GPUs are not tested here, but when nvidia.py opens them.
     """
     engine = ENGINES.get(form)
     if engine is None:
@@ -59,20 +60,19 @@ def require(form: Form, place: Place = CPU) -> None:
 def open_engine(
     file: Path, form: Form, threads: int, callers: int = 1, place: Place = CPU, longest: int = 512
 ) -> Engine:
-    """Opens a version in one form.
+    """Opens a version's graph in one form.
 
     Args:
-        file: The ONNX file of a version that was checked.
+        file: The ONNX file of a version that was checked before.
         form: The precision and the runtime.
         threads: Threads that compute one call together.
-        callers: Calls at once that should not wait for each other.
-        place: The GPU, for a form of a GPU.
-        longest: Tokens of the longest row that the model takes.
+        callers: Number of concurrent calls that run without waiting for each other.
+        place: The CPU or a GPU. Forms for GPUs need a GPU.
+        longest: Tokens of the longest row that the model supports.
 
     Raises:
-        FormUnavailable: As `require`.
+        FormUnavailable: This machine cannot compute the form.
         DeviceUnavailable: The GPU does not exist, or is too small.
-
     """
     require(form, place)
     return ENGINES[form].open(file, form, threads, callers, place, longest)
@@ -109,7 +109,7 @@ def _open_openvino(file: Path, form: Form, threads: int, callers: int, *_: objec
 
 
 def has_bf16(cpuinfo: Path = CPUINFO) -> bool:
-    """Returns True if the processor has bf16 instructions, or if this is unknown.
+    """Returns True if the processor has bf16 instructions, or if its instructions are unknown.
 
     OpenVINO claims bf16 for every processor with AVX-512, but its emulation is slower than fp32.
     """
@@ -117,7 +117,7 @@ def has_bf16(cpuinfo: Path = CPUINFO) -> bool:
 
 
 def has_int8(cpuinfo: Path = CPUINFO) -> bool:
-    """Returns True if the processor adds 8-bit products exactly, or if this is unknown."""
+    """Returns True if the processor adds 8-bit products exactly, or if its instructions are unknown."""
     return _has_one(_INT8_FLAGS, cpuinfo)
 
 
@@ -152,13 +152,12 @@ def _why_no_int8() -> str | None:
 
 
 class EngineOf(NamedTuple):
-    """How one form is computed.
+    """Describes how one form is computed.
 
     Args:
-        device: The device that computes it.
-        open: Opens an ONNX file.
-        why_not: Returns why this machine cannot compute it, or None.
-
+        device: The device that computes the form.
+        open: Opens an ONNX file in the form.
+        why_not: Returns the reason why this machine cannot compute the form, or None if it can.
     """
 
     device: Device

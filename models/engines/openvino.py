@@ -1,4 +1,4 @@
-"""Computes with OpenVINO on the CPU, in bf16. Needs the extra `openvino`."""
+"""Computes graphs with OpenVINO on the CPU, for bf16. This module needs the extra `openvino`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEPT_KERNELS = 200
 
 
 class OpenvinoEngine:
-    """A compiled model with one stream per caller; each stream uses `threads` threads."""
+    """Computes a graph with OpenVINO, in one stream per caller. Each stream uses `threads` threads."""
 
     def __init__(self, file: Path, form: Form, threads: int, callers: int) -> None:
         self.form = form
@@ -43,7 +43,7 @@ class OpenvinoEngine:
 
 
 def computes_bf16() -> bool:
-    """Returns True if OpenVINO can compute in bf16 here, even by emulation."""
+    """Returns True if OpenVINO can compute in bf16 on this processor, possibly by emulation."""
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 

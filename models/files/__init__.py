@@ -1,1 +1,1 @@
-"""Files and folders: writes that survive a power cut, locks, bounded reads, and unsafe links."""
+"""Handles files and folders: writes that survive a power cut, locks, bounded reads, and unsafe links."""

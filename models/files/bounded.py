@@ -1,4 +1,4 @@
-"""Reads JSON, TOML and other small files, and rejects files that would cost too much time or memory."""
+"""Reads JSON, TOML and other small files. Rejects files that would take too much time or memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _checked(value: Any) -> Any:
-    """Returns `value`, unless recursive functions such as `repr` could overflow the stack."""
+    """Returns `value`. Raises ValueError if it is nested so deeply that functions such as `repr` overflow."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         members = (each.values() if isinstance(each, dict) else each for each in level)

@@ -21,10 +21,10 @@ def lock(folder: Path) -> int | None:
 
 
 def copy_tree(source: Path, folder: Path, without: Collection[str] = ()) -> None:
-    """Copies a folder with its subfolders. Links stay links.
+    """Copies a folder with its subfolders. Links are copied as links.
 
     Args:
-        without: Names that are left out, at the top level.
+        without: Names in the top level of `source` that are not copied.
 
     Raises:
         OSError: On the first error. `shutil.copytree` would continue on a full disk.

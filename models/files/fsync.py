@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or the names in a folder, to the disk."""
+    """Flushes a file to the disk, or the list of names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -37,7 +37,7 @@ def replace_bytes(file: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replaced(file: Path) -> Iterator[BinaryIO]:
-    """Opens a stream that replaces the file atomically at the end. After an error, the file stays."""
+    """Opens a stream that replaces the file atomically when the `with` block ends without an error."""
     temporary = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as stream:

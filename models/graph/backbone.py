@@ -1,7 +1,7 @@
 """Reads the sizes and tensors of a BERT checkpoint. Start at `Backbone.from_config` and `read_backbone`.
 
-Only safetensors files are read; nothing is unpickled. `KIN` translates the configs and tensor names of
-families with BERT's layers to BERT's names:
+Only safetensors files are read; nothing is unpickled. Families with BERT's layers have other names for
+configuration keys and tensors, which `KIN` translates to BERT's names:
 
     roberta, xlm-roberta, camembert   positions start after the padding id, and skip padding
     mpnet                             the same, plus a relative-position bias in attention
@@ -26,7 +26,7 @@ from models.graph.file import LARGEST
 
 
 class Kin(NamedTuple):
-    """The differences of a family from BERT."""
+    """Describes how a model family differs from BERT."""
 
     config: Mapping[str, str] = {}  # BERT's config key to the family's key
     fixed: Mapping[str, Any] = {}  # Values that its config.json leaves out.
@@ -80,7 +80,10 @@ KIN = {
 
 
 def in_berts_words(config: Mapping[str, Any]) -> tuple[Kin, dict[str, Any]] | None:
-    """Returns the family of a config.json and its values under BERT's keys, or None."""
+    """Returns the model family of a config.json, and its values under BERT's keys.
+
+    Returns None for families whose layers differ from BERT's.
+    """
     kin = KIN.get(str(config.get("model_type")))
     if kin is None:
         return None
@@ -89,9 +92,10 @@ def in_berts_words(config: Mapping[str, Any]) -> tuple[Kin, dict[str, Any]] | No
 
 
 def distance_buckets(longest: int, buckets: int) -> NDArray[np.int64]:
-    """Returns the bucket of each distance (key minus query) from 1 - longest to longest - 1.
+    """Returns the bucket of each relative position (key minus query) from 1 - longest to longest - 1.
 
-    Half of each direction's buckets hold one distance; the others widen up to 128 (T5, Raffel et al. 2020).
+    In each direction, the first half of the buckets have one distance each. The other buckets have wider and
+    wider ranges, up to a distance of 128 (T5, Raffel et al. 2020).
     """
     distances = np.arange(1 - longest, longest)
     half = buckets // 2
@@ -128,7 +132,7 @@ OTHERS = "`python -m models import` exports others with torch (extra `train`), o
 
 @dataclass(frozen=True)
 class Backbone:
-    """The sizes of a BERT encoder, from its config.json."""
+    """The sizes of a BERT encoder, as its config.json states them."""
 
     layers: int
     width: int
@@ -173,12 +177,15 @@ class Backbone:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The sizes in the fingerprint, without unused fields of other families."""
+        """The sizes that the fingerprint includes, without fields that only other families use."""
         later = {"table": 0, "padding": None, "buckets": 0}
         return {name: value for name, value in asdict(self).items() if later.get(name, ...) != value}
 
     def shapes(self, tokens: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yields the name and shape of every tensor of the graph. Weights are (out, in)."""
+        """Yields the name and shape of each tensor in the graph.
+
+        Weight matrices have the shape (outputs, inputs).
+        """
         d = self.width
         narrow = self.table or d
         yield "embeddings.word_embeddings.weight", (self.vocabulary, narrow)
@@ -215,7 +222,7 @@ def _both(at: str, weight: tuple[int, ...], bias: tuple[int, ...]) -> Iterator[t
 
 
 class Shaped(Protocol):
-    """The sizes of an encoder of any family."""
+    """Interface of the sizes of an encoder, for all families."""
 
     def shapes(self, tokens: str = "last", /) -> Iterator[tuple[str, tuple[int, ...]]]: ...
 
@@ -251,7 +258,7 @@ def require_finite(name: str, tensor: NDArray[np.float32]) -> None:
 
 
 def require_few_tensors(file: Path) -> None:
-    """Rejects a file with more than MAX_TENSORS tensors: even empty tensors cost memory."""
+    """Rejects a file with more than MAX_TENSORS tensors, because even empty tensors take memory."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         header = stream.read(min(size, MAX_HEADER_BYTES))
@@ -271,7 +278,7 @@ def read_safetensors(file: Path) -> Tensors:
 
 
 def map_safetensors(file: Path) -> Tensors:
-    """Like `read_safetensors`, but maps float32 tensors. The file must not change."""
+    """Reads like `read_safetensors`, but maps float32 tensors from the file. The file must not change."""
     tensor_shapes(file)  # Rejects a damaged file.
     mapped = np.memmap(file, np.uint8, "r")
     size = int(mapped[:8].view("<u8")[0])

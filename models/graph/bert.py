@@ -7,8 +7,8 @@
                                        (last two layers) / 2 ─▶ unpack ─▶ head.py, for `top2`
     input_ids ─▶ rows of the word table, as last_hidden_state ─────▶ head.py, for `static`
 
-ONNX Runtime's optimizer recognizes this order of operators. It fuses MatMul and bias (Gemm), Gelu and scaled
-MatMul. Matrix products then take nine tenths of the time (docs/PERFORMANCE.md).
+The operators are in the order that ONNX Runtime's optimizer recognizes. It fuses MatMul and bias (Gemm), Gelu
+and scaled MatMul. Matrix products then take nine tenths of the time (docs/PERFORMANCE.md).
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ def bert_graph(
     writer: Callable[[Backbone, Tensors, Nodes], Writer] | None = None,
     aside: Aside | None = None,
 ) -> onnx.GraphProto:
-    """Builds the graph from token ids to `last_hidden_state`, float32 (batch, sequence, width).
+    """Builds the graph from token ids to `last_hidden_state`, float32, shape (batch, sequence, width).
 
     Vectors at masked positions have no meaning. Each text must have at least one token.
 
     Args:
-        tensors: As `backbone.shapes(tokens)` lists them.
-        tokens: Which token vectors are pooled (head.py). They are the value POOLED_FROM[tokens].
-        writer: Writes the layers; `Writer` by default.
-        aside: Collects large tensors, if one file cannot hold them.
+        backbone: Sizes of the encoder.
+        tensors: The tensors that `backbone.shapes(tokens)` lists.
+        tokens: Which token vectors are pooled (`Head`). The graph computes them as the value
+            POOLED_FROM[tokens].
+        writer: Creates the writer of the layers; `Writer` by default.
+        aside: Collects large tensors for a data file, if one ONNX file cannot hold them.
     """
     typed = tokens != "static" and backbone.types
     graph = empty_graph("bert", INPUTS if typed else INPUTS[:2], backbone.width)
@@ -79,7 +81,7 @@ def empty_graph(name: str, inputs: Sequence[str], width: int) -> onnx.GraphProto
 
 
 class Writer(Steps[Backbone]):
-    """Writes the layers in float32. Subclasses may write linear layers another way (int8.py)."""
+    """Writes the layers in float32. A subclass may write the linear layers differently (int8.py)."""
 
     def layers(self, tokens: str) -> None:
         n, backbone = self._nodes, self._backbone
@@ -132,5 +134,5 @@ class Writer(Steps[Backbone]):
         return self._normalize(n("Add", transformed, x), f"{at}.output.LayerNorm")
 
     def linears(self, x: str, *layers: str) -> list[str]:
-        """Applies linear layers to the same rows `x` (tokens, width)."""
+        """Applies several linear layers to the same input `x`, shape (tokens, width)."""
         return [self._linear(x, at) for at in layers]

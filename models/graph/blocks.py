@@ -1,4 +1,4 @@
-"""Building blocks of the graphs of all families: packing, positions and the steps of a layer.
+"""Builds the parts that the graphs of all families share: packing, positions and the steps of a layer.
 
 `Packing` packs the tokens of a padded batch into rows without padding, and unpacks them again:
 
@@ -6,8 +6,9 @@
     (tokens, width) ──split──▶ (batch, heads, sequence, size) ──join──▶ (tokens, width)
     (tokens, width) ──unpack──▶ (batch, sequence, width)
 
-Only attention then computes padding. Each direction is one Gather, which costs no more than the Transpose of
-a padded batch. After `split` and `unpack`, padding holds the vector of some token, so readers need the mask.
+Only attention then computes padding. Each of these steps is one Gather, which costs no more than the
+Transpose of a padded batch. After `split` and `unpack`, padding positions contain the vector of some token.
+Nodes that read them therefore need the mask.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ ROWS = "bert.packed_rows"  # This value marks a graph that packs, even in copies
 
 
 class Packing:
-    """Adds the nodes that find the tokens of `attention_mask` (batch, sequence).
+    """Packs and unpacks the tokens of a batch. The constructor adds nodes that find them in `attention_mask`.
 
     Args:
-        heads: Pieces of a token's vector.
+        heads: Number of pieces that a token's vector is split into.
         size: Numbers in a piece.
     """
 
@@ -70,7 +71,14 @@ class Packing:
         return self._nodes("Reshape", found, self._nodes.ints(-1, self._width))
 
     def attend(self, query: str, key: str, value: str, mask: str) -> str:
-        """Mixes the values of each text, all (tokens, width). `mask` is added to the scores."""
+        """Appends the attention of each text to its own tokens.
+
+        Args:
+            query: Name of the queries, shape (tokens, width).
+            key: Name of the keys, same shape.
+            value: Name of the values, same shape.
+            mask: Name of the mask, which is added to the attention scores.
+        """
         n = self._nodes
         query, key, value = map(self.split, (query, key, value))
         # ONNX Runtime fuses the Transpose into the MatMul.
@@ -90,7 +98,10 @@ DISTANCES = "encoder.distances"  # Name of the table that `distances` writes.
 
 
 def counted(n: Nodes, padding: int) -> str:
-    """Returns positions that start after the padding id and skip padding, shape (batch, sequence)."""
+    """Returns the positions of families such as RoBERTa, shape (batch, sequence).
+
+    The first position is `padding` + 1. Padding tokens are not counted.
+    """
     counts = n("Cast", n("Equal", "input_ids", n.tensor(padding, np.int64)), to=TensorProto.INT64)
     counts = n("Sub", n.tensor(1, np.int64), counts)
     places = n("Mul", n("CumSum", counts, n.tensor(1, np.int64)), counts)
@@ -98,7 +109,7 @@ def counted(n: Nodes, padding: int) -> str:
 
 
 def plain(n: Nodes) -> str:
-    """Returns the positions 0, 1, 2 …, shape (sequence,)."""
+    """Returns the positions 0, 1, 2 …, shape (sequence,), as BERT counts them."""
     length = n("Gather", n("Shape", "attention_mask"), n.tensor(1, np.int64))
     return n("Range", n.tensor(0, np.int64), length, n.tensor(1, np.int64))
 
@@ -107,7 +118,7 @@ def distances(n: Nodes, by_distance: NDArray[np.float32]) -> str:
     """Returns the attention bias of each pair of tokens, shape (1, heads, sequence, sequence).
 
     Args:
-        by_distance: Bias of the distances 1 - L to L - 1, shape (heads, 2 L - 1).
+        by_distance: Bias of each distance from 1 - L to L - 1, shape (heads, 2 L - 1).
     """
     places = plain(n)
     apart = n("Sub", n("Unsqueeze", places, n.ints(0)), n("Unsqueeze", places, n.ints(1)))
@@ -120,7 +131,7 @@ MASKED = -10000.0
 
 
 class Functions(Protocol):
-    """The fields of a backbone that the steps use."""
+    """The fields of a backbone that `Steps` uses."""
 
     @property
     def activation(self) -> str: ...
@@ -138,7 +149,7 @@ class Steps(Generic[Kind]):
         self._nodes = nodes
 
     def _mask(self) -> str:
-        """Returns 0 for tokens and MASKED for padding, shape (batch, 1, 1, sequence)."""
+        """Returns the attention mask, shape (batch, 1, 1, sequence): 0 for tokens and MASKED for padding."""
         n = self._nodes
         mask = n("Unsqueeze", "attention_mask", n.ints(1))
         mask = n("Cast", n("Unsqueeze", mask, n.ints(2)), to=TensorProto.FLOAT)

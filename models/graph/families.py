@@ -1,4 +1,7 @@
-"""Selects the code of a model family whose graph Simile writes itself."""
+"""Selects the code for a model's family: BERT and its relatives, or ModernBERT.
+
+Simile builds the graphs of these families from the weights, without torch.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ AnyBackbone: TypeAlias = Backbone | ModernBackbone
 
 
 def build_backbone(config: Mapping[str, Any]) -> AnyBackbone:
-    """Reads the sizes from a config.json. Raises Unsupported for other families."""
+    """Reads the sizes of an encoder from its config.json. Raises Unsupported if the family is unknown."""
     kind = ModernBackbone if config.get("model_type") == FAMILY else Backbone
     return kind.from_config(config)
 
@@ -35,14 +38,18 @@ def knows(config: Mapping[str, Any]) -> bool:
 def build_graph(
     backbone: AnyBackbone, tensors: Tensors, head: Head, longest: int, aside: Aside | None
 ) -> onnx.GraphProto:
-    """Builds the graph up to the token vectors. `longest` is the limit of tokens in a row."""
+    """Builds the graph up to the token vectors.
+
+    Args:
+        longest: Maximum number of tokens in a row.
+    """
     if isinstance(backbone, ModernBackbone):
         return modernbert_graph(backbone, tensors, longest, aside)
     return bert_graph(backbone, tensors, head.tokens, aside=aside)
 
 
 def embed(backbone: AnyBackbone, tensors: Tensors, head: Head, rows: reference.Rows) -> reference.Array:
-    """Embeds rows of token ids with numpy: float32 unit vectors (rows, dimension)."""
+    """Embeds rows of token ids with numpy. Returns float32 unit vectors, shape (rows, dimension)."""
     if isinstance(backbone, ModernBackbone):
         return reference.pooled(reference.modern_token_vectors(backbone, tensors, rows), head, rows)
     return reference.embed(backbone, tensors, head, rows)

@@ -1,7 +1,7 @@
-"""Reads the metadata and the largest table of an ONNX file, and skips the rest.
+"""Reads the metadata and the largest matrix of an ONNX file, and skips the rest of the file.
 
-An ONNX file is one protobuf message. Field 14 repeats pairs of strings, the metadata. Field 7 is the graph,
-whose field 5 repeats tensors. Start at `read_metadata` and `read_table`.
+An ONNX file is one protobuf message. Field 14 contains the metadata, repeated pairs of strings. Field 7 is
+the graph; field 5 of the graph contains its tensors. Start at `read_metadata` and `read_table`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,22 @@ class _Field(NamedTuple):
 
 
 def read_metadata(file: Path) -> dict[str, str]:
-    """Reads the metadata. Raises ValueError if the file is not a protobuf message, or OSError."""
+    """Reads the metadata of an ONNX file.
+
+    Raises:
+        ValueError: The file is not a protobuf message.
+        OSError: The file cannot be read.
+    """
     with file.open("rb") as stream:
         end = os.fstat(stream.fileno()).st_size
         return dict(_pair(stream, field) for field in _fields(stream, end) if field.number == _METADATA)
 
 
 def read_table(file: Path) -> Table | None:
-    """Reads the largest matrix of floats inside the file: in an encoder, the word table.
+    """Reads the largest matrix of floats in an ONNX file. In an encoder, this is the word table.
+
+    Returns:
+        The matrix, or None if the file contains no matrix; external weights are not read.
 
     Raises:
         ValueError: The file is not a protobuf message.
@@ -67,7 +75,7 @@ def read_table(file: Path) -> Table | None:
 
 
 def _matrix(stream: BinaryIO, tensor: _Field) -> tuple[str, DTypeLike, list[int], _Field] | None:
-    """Parses a tensor. Returns None unless it is a matrix of floats inside the file."""
+    """Parses a tensor. Returns None unless it is a matrix of floats whose values are in this file."""
     stream.seek(tensor.start)
     fields = list(_fields(stream, tensor.end))
     shape = [field.value for field in fields if field.number == _DIMS]
@@ -102,7 +110,7 @@ def _text(stream: BinaryIO, field: _Field) -> str:
 
 
 def _fields(stream: BinaryIO, end: int) -> Iterator[_Field]:
-    """Yields the fields of a message up to `end`, without numbers of fixed length."""
+    """Yields the fields of a message up to the offset `end`. Numbers of fixed length are skipped."""
     while stream.tell() < end:
         number, wire = divmod(_varint(stream), 8)
         if wire == _VARINT:

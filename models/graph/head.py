@@ -1,9 +1,9 @@
-"""The head of a graph turns token vectors into one unit vector. Start at `Head` and `append_head`.
+"""Appends the head to a graph, which turns token vectors into one unit vector. Start at `append_head`.
 
     token vectors, attention_mask ─▶ pooling ─▶ layers … ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
     input_ids ─▶ does the row start with a prompt that pooling leaves out?
 
-Added values have names that start with "simile.", so the fingerprint of an imported graph can skip them.
+The names of appended values start with "simile.", so the fingerprint of an imported graph can skip them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def layer_tensors(layer: Layer) -> dict[str, Vector]:
 
 
 def check_widths(layers: Sequence[Layer], width: int) -> None:
-    """Rejects layers that do not fit a pooled vector of `width` numbers, or each other."""
+    """Rejects layers whose inputs do not fit the layer before, or a pooled vector of `width` numbers."""
     for layer in layers:
         if isinstance(layer, Unit):
             continue
@@ -137,7 +137,10 @@ _LAST = "lasttoken"
 
 
 class Prompt(NamedTuple):
-    """Pooling leaves out the first `tokens` tokens of rows that start with `ids`."""
+    """A prompt whose tokens are not pooled.
+
+    In rows that start with `ids`, pooling leaves out the first `tokens` tokens.
+    """
 
     ids: tuple[int, ...]
     tokens: int
@@ -145,13 +148,15 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Head:
-    """Pooling and the layers after it.
+    """Describes the pooling and the layers after it.
 
     Args:
-        pooling: One or more of POOLING_FLAGS, or `mask:K`, the vector K tokens before the last one, where a
-            prompt template has its [MASK] (template.py). Results are concatenated.
-        tokens: Which token vectors are pooled: `last` layer, mean of the first and last layer (`first_last`),
-            mean of the last two layers (`top2`), or rows of the word table (`static`).
+        pooling: One or more of POOLING_FLAGS or `mask:K`. Their results are concatenated. `mask:K` is the
+            vector K tokens before the last one, where a prompt template has its [MASK] (template.py).
+        layers: Layers that are applied to the pooled vector.
+        tokens: Which token vectors are pooled: those of the last layer (`last`), the mean of the first and
+            last layers (`first_last`), the mean of the last two layers (`top2`), or rows of the word table
+            (`static`).
         left_out: Prompts that influence the token vectors but are not pooled.
 
     Raises:
@@ -176,7 +181,11 @@ class Head:
     def of(
         cls, names: Sequence[str], layers: tuple[Layer, ...] = (), left_out: tuple[Prompt, ...] = ()
     ) -> Head:
-        """Creates a head from the pooling names of a folder. Raises Unsupported."""
+        """Creates a head from pooling names as in `names`.
+
+        Raises:
+            Unsupported: A name is unknown, or the poolings do not use the same token vectors.
+        """
         parts = [name.rpartition(".") for name in names]
         tokens = parts[0][0] or "last" if parts else "last"
         head = cls(tuple(mode for _, _, mode in parts), layers, tokens, left_out)
@@ -188,7 +197,7 @@ class Head:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The poolings as folders name them: `mean`, `first_last.mean`, `mask:2`."""
+        """The names of the poolings in manifests, for example `mean`, `first_last.mean` or `mask:2`."""
         prefix = "" if self.tokens == "last" else f"{self.tokens}."
         return tuple(prefix + mode for mode in self.pooling)
 
@@ -203,14 +212,21 @@ class Head:
 
 
 def beside_last(tokens: str, layers: int) -> int:
-    """Returns the index of the layer whose output is averaged with the last layer's."""
+    """Returns the index of the layer whose output is averaged with the output of the last layer.
+
+    Raises:
+        Unsupported: `tokens` is `top2`, and the model has only one layer.
+    """
     if tokens == "top2" and layers < 2:
         raise Unsupported("The pooling top2 needs two layers, and the model has one.")
     return 0 if tokens == "first_last" else layers - 2
 
 
 def mask_distance(mode: str) -> int | None:
-    """Returns the distance to the last token for `mask:K` and `lasttoken`, None for others."""
+    """Returns how many tokens before the last one the pooled token is; None for other poolings.
+
+    The result is K for `mask:K`, and 0 for `lasttoken`.
+    """
     if mode == _LAST:
         return 0
     found = _MASK.fullmatch(mode)
@@ -234,7 +250,7 @@ def append_head(graph: onnx.GraphProto, tokens: str, head: Head, dimension: int,
 
 
 def append_normalize(nodes: Nodes, vector: str, dimension: int) -> None:
-    """Appends both outputs, computed from the value `vector`."""
+    """Appends both outputs, `pooled_embedding` and `sentence_embedding`, computed from the value `vector`."""
     pooled = nodes("Identity", vector, out=POOLED)
     nodes.unit(pooled, out=SENTENCE)
     for name in (SENTENCE, POOLED):
@@ -288,7 +304,7 @@ class _Pooling:
         return n("Div", total, n("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
 
     def _or_zeros(self, extremes: str) -> str:
-        """Replaces the result of rows without tokens by zeros. Only word tables have such rows."""
+        """Replaces the maxima of rows without tokens by zeros. Only word tables have rows without tokens."""
         n = self._nodes
         if not self._is_table:
             return extremes

@@ -1,8 +1,9 @@
-"""Adopts an ONNX file of another tool: checks its inputs and appends missing parts. Start at `adopt`.
+"""Adopts an ONNX file of another tool: checks the inputs and appends missing parts. Start at `adopt`.
 
-    outputs token embeddings only        ─▶ pooling, dense layers and normalization are appended
-    outputs sentence_embedding as well   ─▶ normalization is appended (doing it twice changes nothing)
-    outputs what Simile publishes        ─▶ unchanged
+    The file outputs:                    Simile appends:
+    token embeddings only                pooling, dense layers and normalization
+    sentence_embedding as well           normalization (normalizing twice changes nothing)
+    everything that Simile publishes     nothing
 
 proof.py verifies the result.
 """
@@ -43,7 +44,7 @@ def load_onnx(file: Path) -> onnx.ModelProto:
 
 
 def require_bounded(model: onnx.ModelProto) -> None:
-    """Rejects a graph with loops, whose run time its size does not limit."""
+    """Rejects a graph with loops, because the size of such a graph does not limit the time to run it."""
     left: list[tuple[Any, int]] = [(model.graph, 0), *((function, 0) for function in model.functions)]
     while left:
         graph, depth = left.pop()

@@ -1,11 +1,12 @@
-"""Writes the int8 graph of a BERT: only its linear layers use 8-bit integers. Start at `int8_model`.
+"""Writes the int8 graph of a BERT. Only the linear layers use 8-bit integers. Start at `int8_model`.
 
     x ─▶ / smoothing ─▶ uint8 ─▶ MatMulIntegerToFloat, weights int8 ─▶ float32, with the bias
 
-Each layer input has one range for all texts, so a vector does not depend on its batch. `find_spans` measures
-the ranges: it runs the float32 graph with the minimum and maximum of each input column as its outputs. Each
-output column of a weight has its own range. Input columns with large values are divided by a factor that
-their weights are multiplied with (SmoothQuant, Xiao et al. 2023, equation 4). Zero stays exact.
+Each layer input has one fixed range for all texts, so the vector of a text does not depend on its batch.
+`find_spans` measures these ranges: it runs the float32 graph and reads the minimum and maximum of each input
+column. Each output column of a weight matrix has its own range. Input columns with large values are divided
+by a factor, and the weights are multiplied with the same factor (SmoothQuant, Xiao et al. 2023, equation 4).
+The number 0 is represented exactly.
 
 MatMulIntegerToFloat exists only in ONNX Runtime, and is exact only on processors with VNNI
 (engines/opening.py). Other tools therefore must not find the file.
@@ -34,7 +35,7 @@ _ROWS = 32  # Texts in a batch.
 
 
 class Span(NamedTuple):
-    """The minimum and maximum of a layer's input columns, shape (columns,) each."""
+    """The minimum and maximum of each input column of a layer, both of shape (columns,)."""
 
     least: Vector
     most: Vector
@@ -46,7 +47,11 @@ Spans = dict[str, Span]  # Keyed by the first of the layers that share an input.
 def find_spans(
     backbone: Backbone, tensors: Tensors, tokens: str, rows: Sequence[Sequence[int]], progress: Progress
 ) -> Spans:
-    """Measures the spans of all linear layers over `rows`, the token ids of each text."""
+    """Measures the `Span` of each linear layer.
+
+    Args:
+        rows: Token ids of each text.
+    """
     taken: list[str] = []
     graph = bert_graph(backbone, tensors, tokens, partial(_Recorder, taken=taken))
     del graph.output[0]
@@ -106,7 +111,7 @@ _MIXED = "attention.output.dense"
 
 
 def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -> onnx.ModelProto:
-    """Builds the int8 model. Its inputs and outputs are those of the float32 model."""
+    """Builds the int8 model. It has the same inputs and outputs as the float32 model."""
     writer = partial(Quantized, spans=spans)
     graph = bert_graph(backbone, tensors, head.tokens, writer)
     append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(backbone.width))
@@ -145,7 +150,7 @@ class Quantized(Writer):
 
 
 def _smoothing(at: str, span: Span, weights: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
-    """Returns the divisor of each column, with a geometric mean of 1, or None."""
+    """Returns the divisor of each input column, or None. The geometric mean of the divisors is 1."""
     kind = at.split(".", 3)[3]  # after encoder.layer.N
     if kind == _MIXED:
         return None
@@ -158,7 +163,7 @@ def _smoothing(at: str, span: Span, weights: Sequence[NDArray[np.float32]]) -> N
 
 
 def _range(span: Span) -> tuple[float, int]:
-    """Returns the quantization step and the zero point."""
+    """Returns the quantization step and the zero point of a layer input."""
     least, most = min(float(span.least.min()), 0.0), max(float(span.most.max()), 0.0)
     step = max(most - least, _MIN_DIVISOR) / _INPUT_LEVELS
     return step, round(-least / step)

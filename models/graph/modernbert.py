@@ -3,8 +3,8 @@
     words ─▶ norm ─▶ layer, layer, … ─▶ norm
     layer: x + attention(norm(x)), then x + down(activation(up(norm(x))) * gate(norm(x)))
 
-Positions are rotations of queries and keys (RoPE). Most layers attend within a window, every third layer to
-all tokens (Warner et al. 2024).
+Positions are encoded by rotating queries and keys (RoPE). In most layers, a token attends only to tokens
+within a window. In every third layer, it attends to all tokens (Warner et al. 2024).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OLD_THETA = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
 
 @dataclass(frozen=True)
 class ModernBackbone:
-    """The sizes of a ModernBERT encoder, from its config.json."""
+    """The sizes of a ModernBERT encoder, as its config.json states them."""
 
     layers: int
     width: int
@@ -76,7 +76,10 @@ class ModernBackbone:
         return {"family": FAMILY, **asdict(self)}
 
     def shapes(self, _: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yields the name and shape of every tensor of the graph. Weights are (out, in)."""
+        """Yields the name and shape of each tensor in the graph.
+
+        Weight matrices have the shape (outputs, inputs).
+        """
         d = self.width
         yield "embeddings.tok_embeddings.weight", (self.vocabulary, d)
         yield from self._both("norm", "embeddings.norm", (d,))
@@ -97,7 +100,7 @@ class ModernBackbone:
             yield f"{at}.bias", shape[:1]
 
     def rotations(self, kind: str, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Returns the cosines and sines of each position's angles, float32 (length, head size / 2) each."""
+        """Returns the cosines and the sines of the rotation angles, each float32 (length, head size / 2)."""
         size = self.width // self.heads
         angles = np.float32(self.theta[kind == LOCAL]) ** (
             np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
@@ -116,7 +119,11 @@ def _theta(config: Mapping[str, Any], kind: str) -> float:
 def modernbert_graph(
     backbone: ModernBackbone, tensors: Tensors, longest: int, aside: Aside | None = None
 ) -> onnx.GraphProto:
-    """Builds the graph up to the token vectors. `longest` is the limit of tokens in a row."""
+    """Builds the graph up to the token vectors.
+
+    Args:
+        longest: Maximum number of tokens in a row.
+    """
     graph = empty_graph(FAMILY, INPUTS[:2], backbone.width)
     _Writer(backbone, tensors, Nodes(graph, "bert.", aside=aside), longest).layers()
     return graph
@@ -144,7 +151,10 @@ class _Writer(Steps[ModernBackbone]):
         packing.unpack(self._normalize(x, "final_norm"), HIDDEN)
 
     def _far(self) -> str:
-        """Returns MASKED for tokens that are too far apart, else 0, shape (sequence, sequence)."""
+        """Returns the mask of the attention window, shape (sequence, sequence).
+
+        It is MASKED for pairs of tokens that are too far apart, else 0.
+        """
         n = self._nodes
         places = plain(n)
         apart = n("Abs", n("Sub", n("Unsqueeze", places, n.ints(0)), n("Unsqueeze", places, n.ints(1))))
@@ -152,7 +162,7 @@ class _Writer(Steps[ModernBackbone]):
         return n("Mul", n("Cast", far, to=TensorProto.FLOAT), n.tensor(MASKED))
 
     def _turns(self, kind: str, columns: str) -> tuple[str, str]:
-        """Returns cosines and sines of the packed tokens, shape (tokens, 1, size / 2) each."""
+        """Returns the cosines and the sines of the packed tokens' angles, each (tokens, 1, size / 2)."""
         n = self._nodes
         cosine, sine = (
             n("Unsqueeze", n("Gather", n.tensor(table), columns), n.ints(1))
@@ -167,7 +177,7 @@ class _Writer(Steps[ModernBackbone]):
     def _turned(self, x: str, turns: tuple[str, str]) -> str:
         """Splits `x` (tokens, width) into heads (tokens, heads, size), and rotates pairs of numbers.
 
-        A pair has one number from each half of a head.
+        The two numbers of a pair come from the two halves of a head.
         """
         n, heads = self._nodes, self._backbone.heads
         size = self._backbone.width // heads
@@ -186,7 +196,7 @@ class _Writer(Steps[ModernBackbone]):
         return self._linear(self._nodes("Mul", self._activate(up), gate), f"{at}.Wo")
 
     def _parts(self, x: str, at: str, names: tuple[str, ...]) -> list[str]:
-        """Applies one linear layer, and returns its result in equal parts."""
+        """Applies one linear layer to `x`, and splits the result into equal parts."""
         n = self._nodes
         weights = np.split(self._tensors[f"{at}.weight"], len(names))
         found = [

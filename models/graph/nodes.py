@@ -1,7 +1,7 @@
-"""Writes an ONNX graph one operator at a time, and large weights next to it.
+"""Writes an ONNX graph one operator at a time, and writes large weights to a data file.
 
-An ONNX file holds at most 2 GB. `Aside` writes large tensors one by one from the mapped checkpoint, so a
-large model need not fit into memory.
+An ONNX file holds at most 2 GB. `Aside` copies large tensors one by one from the mapped checkpoint to the
+data file, so the weights of a large model need not fit into memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAGE = 4096  # Tensors start on page boundaries, so each can be mapped separate
 
 
 class Aside:
-    """Tensors of one graph that go to the data file."""
+    """Collects large tensors of one graph, and writes them to the data file."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, ArrayLike, DTypeLike]] = []  # (offset, values, type)
@@ -33,7 +33,7 @@ class Aside:
         return np.size(value) * np.dtype(dtype).itemsize >= SMALLEST
 
     def add(self, graph: onnx.GraphProto, name: str, value: ArrayLike, dtype: DTypeLike) -> None:
-        """Declares the tensor in the graph."""
+        """Declares a tensor in the graph, with a reference to the data file."""
         tensor = graph.initializer.add()
         tensor.name = name
         tensor.data_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -53,7 +53,7 @@ class Aside:
 
 
 def save(model: onnx.ModelProto, file: Path, aside: Aside | None) -> None:
-    """Writes a model, and its large weights to a data file if necessary."""
+    """Writes a model. If necessary, large weights go to a data file."""
     if aside is not None:
         aside.write(file.with_name(DATA))
         onnx.save(model, file)
@@ -72,8 +72,8 @@ class Nodes:
     """Appends nodes to `graph`. Every method returns the name of the value that it adds.
 
     Args:
-        scope: Prefix of generated names, which must be new to the graph.
-        aside: Collects large tensors, if one file cannot hold them.
+        scope: Prefix of generated names. No name in the graph may start with it yet.
+        aside: Collects large tensors for a data file, if one ONNX file cannot hold them.
     """
 
     def __init__(

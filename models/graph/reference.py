@@ -1,7 +1,8 @@
-"""BERT and ModernBERT in plain numpy from the formulas of the papers, to verify graphs.
+"""Computes BERT and ModernBERT in plain numpy from the formulas of the papers, to verify graphs.
 
-It shares no code with bert.py and modernbert.py, so mistakes show. Not for serving.
-Shapes: T tokens of one text, N tokens of all texts together, D width, H heads, d = D / H.
+This module shares no code with bert.py and modernbert.py, so the same mistake is unlikely in both. It is too
+slow for serving. Shapes use T for the tokens of one text, N for the tokens of all texts together, D for the
+width, H for the number of heads, and d = D / H.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ Rows = Sequence[Sequence[int]]
 
 
 def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array:
-    """Embeds rows of token ids: float32 unit vectors (rows, dimension)."""
+    """Embeds rows of token ids. Returns float32 unit vectors, shape (rows, dimension)."""
     return pooled(token_vectors(backbone, tensors, head.tokens, rows), head, rows)
 
 
 def embed_table(table: Array, head: Head, rows: Rows) -> Array:
-    """Embeds with a model that is only a word table, shape (words, width)."""
+    """Embeds rows of token ids with a model that is only a word table, shape (words, width)."""
     return pooled([table[list(row)] for row in rows], head, rows)
 
 
@@ -88,7 +89,7 @@ def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends
 
 
 def _places(row: Sequence[int], padding: int | None) -> Array:
-    """Returns the position of each token. Padding ids share a position and are not counted."""
+    """Returns the position of each token of a row. Padding ids all have one position, and are not counted."""
     if padding is None:
         return np.arange(len(row))
     found, count = [], padding
@@ -204,7 +205,8 @@ _POOL: dict[str, Callable[[Array], Array]] = {
 def modern_token_vectors(backbone: ModernBackbone, tensors: Tensors, rows: Rows) -> list[Array]:
     """Computes the token vectors of a ModernBERT's last layer, shape (T, D) for each row.
 
-    Rotations are products of complex numbers, and local attention reads a slice of the tokens.
+    Rotations are computed as products of complex numbers. In local attention, each token reads only the
+    tokens in the window around it.
     """
     return [_modern_text(backbone, tensors, list(row)) for row in rows]
 

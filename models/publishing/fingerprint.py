@@ -7,8 +7,8 @@
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
         left_out    prompts that are not pooled, if any
 
-The ONNX file stores the space and its hash, which exposes a wrong manifest. Another export of the same model
-keeps the fingerprint.
+The ONNX file stores the space and the fingerprint, so a wrong manifest is detected. A new export of the same
+model has the same fingerprint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ Space = dict[str, Any]
 
 
 def build_space(source: Source, tensors: str, backbone: AnyBackbone | None, dimension: int) -> Space:
-    """Builds the space of a source. `tensors` is a result of `hash_tensors` or `hash_initializers`."""
+    """Builds the space of a source.
+
+    Args:
+        tensors: Hash of the tensors, by `hash_tensors` or `hash_initializers`.
+        backbone: Sizes of the encoder; None if they are unknown.
+    """
     left_out = {"left_out": source.head.left_out} if source.head.left_out else {}
     return left_out | {
         "tensors": tensors,
@@ -61,7 +66,10 @@ def hash_tensors(tensors: Tensors) -> str:
 
 
 def hash_initializers(graph: onnx.GraphProto) -> str:
-    """Hashes the tensors of a folder with ONNX only, without the values that head.py appended."""
+    """Hashes the tensors of an ONNX graph, for a folder without other weights.
+
+    Values that head.py appended are left out.
+    """
     return _combine(
         _hash_tensor(name, array) for name, array in _constants(graph) if not name.startswith(SCOPE)
     )

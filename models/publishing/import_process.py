@@ -1,7 +1,8 @@
-"""The child process that publishes an untrusted folder with limits on itself. limited.py starts it.
+"""Runs in a child process that publishes an untrusted folder. limited.py starts the process.
 
-It reads a request from stdin, and prints each step and the answer as a line of JSON. It exits when its parent
-dies, because stdin then ends. `open_with_overrides` prepares the folder, with torch if necessary:
+The process first limits the time and memory that it may use. It reads a request from stdin, and writes each
+step and the answer to stdout, one line of JSON each. When the parent process ends, stdin is closed, and the
+child exits. `open_with_overrides` prepares the folder, with torch if necessary:
 
     folder ─▶ Simile's graph, from the weights         BERT and its relatives, word tables
            ─▶ torch.onnx.export, verified by torch     every other family that transformers supports
@@ -85,14 +86,18 @@ def _end_with_the_parent() -> None:
 
 
 def _limit(which: int, most: int) -> None:
-    """Sets a limit of this process, unless a lower limit exists."""
+    """Sets a resource limit of this process, unless a lower limit is already set."""
     soft, hard = resource.getrlimit(which)
     if soft == resource.RLIM_INFINITY or most < soft:
         resource.setrlimit(which, (most, hard))
 
 
 def open_with_overrides(overrides: Overrides, folder: Path, say: Say) -> Prepared:
-    """Reads a folder as requested, and prepares its graph, with torch if necessary."""
+    """Reads a folder with the overrides of a request, and prepares the graph, with torch if necessary.
+
+    Raises:
+        Unsupported: The folder cannot be published.
+    """
     if find_spec("torch") is None or find_spec("transformers") is None:
         source = read_source(folder, overrides)
         if _needs_torch(source) and source.onnx is None:
@@ -113,7 +118,10 @@ def open_with_overrides(overrides: Overrides, folder: Path, say: Say) -> Prepare
 
 
 def _needs_torch(source: Source) -> bool:
-    """Returns True for weights without a graph by Simile, except in a published version."""
+    """Returns True if the source has weights, but Simile cannot build a graph from them.
+
+    Returns False for published versions, whose ONNX file can be used.
+    """
     ours = source.is_table or knows(source.config)
     published = source.onnx is not None and (source.folder / MANIFEST).is_file()
     return bool(source.weights) and not ours and not published

@@ -1,10 +1,10 @@
-"""Adds an int8 graph to a version when it is published, if it loses little accuracy. Start at `add_int8`.
+"""Adds an int8 graph to a version, unless the graph loses too much accuracy. Start at `add_int8`.
 
     half of the example corpus, PROOF_TEXTS, random words ─▶ spans ─▶ onnx/int8.graph
     the other half ─▶ float32 and int8 vectors ─▶ their difference, for the manifest
 
-Random words cover the vocabulary that English texts do not use. `nearness` measures how near the vectors of
-two encoders are.
+The random words cover the part of the vocabulary that English texts do not use. `nearness` compares the
+vectors of two encoders.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Vectors = NDArray[np.float32]
 
 
 def encoded(encoder: Encoder, texts: list[str], progress: Progress) -> Vectors:
-    """Encodes texts with progress; returns vectors (n, dimension)."""
+    """Encodes texts and reports the progress. Returns vectors, shape (n, dimension)."""
     parts = []
     for start in range(0, len(texts), _AT_ONCE):
         parts.append(encoder.encode(texts[start : start + _AT_ONCE]).vectors)
@@ -41,7 +41,10 @@ def encoded(encoder: Encoder, texts: list[str], progress: Progress) -> Vectors:
 
 
 def cosines(one: Vectors, other: Vectors) -> Vectors:
-    """Returns the cosines (n,) of the rows of two matrices (n, dimension) of unit vectors."""
+    """Returns the cosine of each row of `one` and the same row of `other`, shape (n,).
+
+    Both are matrices of unit vectors, shape (n, dimension).
+    """
     found: Vectors = np.clip(np.sum(one * other, axis=1), -1, 1)
     return found
 
@@ -49,13 +52,13 @@ def cosines(one: Vectors, other: Vectors) -> Vectors:
 def nearness(
     expected: Vectors, found: Vectors, documents: Vectors, found_documents: Vectors
 ) -> dict[str, Any]:
-    """Compares the query vectors of two encoders, as fields of a manifest.
+    """Compares the query vectors of two encoders. Returns fields of a manifest.
 
     Args:
-        expected: Query vectors of the first encoder, (n, dimension).
-        found: Those of the second encoder.
-        documents: Document vectors in which the first encoder searches.
-        found_documents: Those in which the second encoder searches.
+        expected: Query vectors of the first encoder, shape (n, dimension).
+        found: Query vectors of the second encoder.
+        documents: Document vectors that the first encoder's queries search.
+        found_documents: Document vectors that the second encoder's queries search.
     """
     turned = cosines(expected, found)
     return {
@@ -66,9 +69,11 @@ def nearness(
 
 
 def same_neighbours(one: tuple[Vectors, Vectors], other: tuple[Vectors, Vectors]) -> float:
-    """Returns the mean share of common documents among the ten nearest of each query.
+    """Returns the share of the ten nearest documents that two encoders have in common, averaged over queries.
 
-    Both arguments are queries and documents of an encoder. Query n skips document n, its own text.
+    Args:
+        one: Vectors of queries and of documents by the first encoder.
+        other: The same by the second encoder. Query n never finds document n, because that is its own text.
     """
     pairs = zip(_nearest(*one), _nearest(*other), strict=True)
     return float(np.mean([len(nearest & others) / _NEAREST for nearest, others in pairs]))
@@ -98,10 +103,10 @@ def add_int8(
 
     Args:
         encoder: The float32 encoder of that folder.
-        verified: Its vectors of PROOF_TEXTS.
+        verified: Vectors of PROOF_TEXTS by that encoder.
 
     Returns:
-        The loss of accuracy; None if the graph was left out.
+        The loss of accuracy, or None if no graph was written.
     """
     if head.tokens == "static" or not has_int8():
         return None  # A word table has no layers to quantize, and other processors cannot measure int8.

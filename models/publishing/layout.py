@@ -1,7 +1,8 @@
-"""Writes a version's files other than ONNX, in the layout of sentence-transformers. Start at `write_layout`.
+"""Writes all files of a version except the ONNX files. Start at `write_layout`.
 
-Only listed file names are copied from the source, never pickles. `write_card` writes MODEL_CARD.md, which
-describes a version in plain English. README.md is the card of the source.
+The files follow the layout of sentence-transformers. Only known file names are copied from the source, and
+never pickles. `write_card` writes MODEL_CARD.md, which describes the version. README.md is the model card of
+the source.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def write_layout(source: Source, folder: Path) -> None:
 
 
 def write_backbone(source: Source, folder: Path) -> None:
-    """Writes a Hugging Face folder without weights."""
+    """Writes the folder of the transformer in Hugging Face's layout, without weights."""
     for name in (*_FROM_BACKBONE, _TOKENIZER_CONFIG):
         if (source.backbone / name).is_file():
             shutil.copyfile(source.backbone / name, folder / name)
@@ -71,13 +72,19 @@ def write_backbone(source: Source, folder: Path) -> None:
 
 
 def published_tokenizer(tokenizer: dict[str, Any], max_length: int) -> dict[str, Any]:
-    """Sets truncation to the model's maximum and removes padding, because other tools use both settings."""
+    """Returns a tokenizer.json that truncates to the model's maximum and does not pad.
+
+    Simile ignores both settings, but other tools use them.
+    """
     truncation = {"direction": "Right", "max_length": max_length, "strategy": "LongestFirst", "stride": 0}
     return tokenizer | {"padding": None, "truncation": truncation}
 
 
 def _tokenizer_config(source: Source) -> dict[str, Any]:
-    """Adds maximum length and padding token, which some tools read only from this file."""
+    """Returns a tokenizer_config.json with the maximum length and the padding token.
+
+    Some tools read these two settings only from this file.
+    """
     config = optional_json(source.backbone / _TOKENIZER_CONFIG) | {"model_max_length": source.max_length}
     for token in source.tokenizer.get("added_tokens") or []:
         if token["id"] == source.config.get("pad_token_id"):
@@ -115,10 +122,11 @@ def _write_modules(source: Source, folder: Path) -> None:
 
 
 def _pooling_config(head: Head, width: int) -> dict[str, Any]:
-    """Returns the flags that every release reads, or the newer key if the order of poolings requires it.
+    """Returns the configuration of the pooling module.
 
-    The newer key also holds poolings that sentence-transformers does not support, so that every release
-    rejects them: old releases reject the key, new releases the name.
+    The configuration has one flag per pooling, or the newer key `pooling_mode` if the order of the poolings
+    matters. Poolings that sentence-transformers does not support are written to the newer key as well, so
+    that every release rejects them: old releases reject the key, new releases reject the name.
     """
     pooling = head.names
     shared: dict[str, Any] = {"include_prompt": False} if head.left_out else {}
@@ -163,11 +171,11 @@ _NOT_MEASURED = (
 def write_card(
     folder: Path, manifest: Manifest, measured: Iterable[str] = (_NOT_MEASURED,), limits: Iterable[str] = ()
 ) -> None:
-    """Writes the card into a folder that is not sealed yet.
+    """Writes the model card into a folder that is not sealed yet.
 
     Args:
         measured: Paragraphs of Markdown about quality.
-        limits: Additional limits, a sentence each.
+        limits: Additional limits of the model, one sentence each.
     """
     about = (
         f"A sentence encoder. It turns a text into a vector of {manifest.dimension} numbers and of length 1; "

@@ -1,8 +1,8 @@
 """Publishes an untrusted folder in a child process with limited time and memory. Start at `publish_limited`.
 
-The folder's graph or tokenizer may run forever, or take all memory. Both run in C code, which a Python
-exception cannot interrupt. So a child process (import_process.py) does the work, and this process kills it
-when it reaches a limit.
+An untrusted graph or tokenizer may run forever, or take all memory. Both run in C code, which a Python
+exception cannot interrupt. So a child process (import_process.py) does the work, and this process kills the
+child when it reaches a limit.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _KINDS = (ModelUnavailable, Unsupported, ProofFailed)
 
 
 class Limits(NamedTuple):
-    """Limits of one import. 0 means the default.
+    """Limits of one import. 0 stands for the default limit.
 
     Args:
-        seconds: Maximum time, without downloads.
-        memory_mb: Maximum anonymous memory of the process, in MiB.
+        seconds: Maximum time, not counting downloads.
+        memory_mb: Maximum anonymous memory of the child process, in MiB.
     """
 
     seconds: int = 0
@@ -61,14 +61,15 @@ def publish_limited(
     torch: bool = True,
     limits: Limits = Limits(),  # noqa: B008  it cannot be changed
 ) -> Manifest:
-    """Publishes `default`, a folder or a hub id. See `publish_named`.
+    """Publishes `default`, a folder or a hub id, like `publish_named`, but in a child process.
 
     Args:
         overrides: Settings that the folder does not contain.
-        torch: Allows an export by torch.
+        torch: Whether torch may export the graph.
+        limits: Time and memory of the child process.
 
     Raises:
-        ModelError: The source cannot be published, or reached a limit. Nothing was published.
+        ModelError: The source cannot be published, or the child reached a limit. Nothing was published.
         OSError: The store cannot be written.
     """
     if source == "default":  # Its files have known digests, so it needs no limits.
@@ -106,7 +107,7 @@ def publish_limited(
 
 
 def _memory_for(folder: Path) -> int:
-    """Returns the default memory limit for a folder in MiB. Sparse files count by their disk usage."""
+    """Returns the default memory limit for a folder, in MiB. Sparse files count with their disk usage."""
     size = 0
     if folder.is_dir():
         size = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
@@ -114,14 +115,18 @@ def _memory_for(folder: Path) -> int:
 
 
 def _cpu_seconds(limits: Limits) -> int:
-    """Returns a limit of processor seconds that the child cannot reach within its time limit."""
+    """Returns a limit of processor time that the child cannot reach before its limit of elapsed time."""
     return limits.seconds * (os.cpu_count() or 1) + STARTED_SECONDS
 
 
 def _answer(
     request: Mapping[str, Any], scratch: str, say: Say, limits: Limits, source: str
 ) -> dict[str, Any] | None:
-    """Runs the child. Returns None if it crashed.
+    """Runs the child and returns its answer, or None if the child crashed.
+
+    Args:
+        request: The request for the child.
+        scratch: A folder for temporary files.
 
     Raises:
         Unsupported: The child reached a limit.
@@ -181,7 +186,7 @@ def _answer(
 
 
 def _is_lower(most: int, *which: int) -> bool:
-    """Returns True if the child inherits a limit below `most`."""
+    """Returns True if the child inherits a resource limit below `most`."""
     inherited = [resource.getrlimit(each)[0] for each in which]
     return any(each != resource.RLIM_INFINITY and each < most for each in inherited)
 
@@ -195,7 +200,7 @@ def _too_much_memory(limits: Limits) -> str:
 
 
 class _Watch:
-    """Kills the child at a limit, and sets `reason`."""
+    """Kills the child when it reaches a limit, and sets `reason`."""
 
     def __init__(self, child: subprocess.Popen[str], limits: Limits) -> None:
         self.reason: str | None = None
@@ -206,7 +211,7 @@ class _Watch:
         self._thread.start()
 
     def begin(self) -> None:
-        """Starts the clock, unless it runs already."""
+        """Starts the clock, unless the clock runs already."""
         self._began = self._began or time.monotonic()
 
     def stop(self) -> None:
@@ -225,7 +230,10 @@ class _Watch:
 
 
 def _own_bytes(pid: int) -> int:
-    """Returns the anonymous memory of a process in bytes, or 0 if unknown. Mapped files do not count."""
+    """Returns the anonymous memory of a process in bytes, or 0 if it is unknown.
+
+    Mapped files do not count.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

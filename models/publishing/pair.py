@@ -1,9 +1,9 @@
-"""Publishes a pair: a version with a small student that encodes the queries of searches. Start at `pair`.
+"""Publishes a pair: a version with a small student that encodes search queries. Start at `pair`.
 
-    VERSION ─▶ documents, /embed      its files, so stored vectors stay valid
+    VERSION ─▶ documents, /embed      the same files, so stored vectors stay valid
     STUDENT ─▶ queries                in queries/
 
-The student must have learned the vectors of this VERSION.
+The student must have been trained on the vectors of this VERSION.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _SHARED = ("dimension", "search_prompt", "document_prompt", "normalize")
 
 
 def pair(store: ModelStore, version: str, student: str, say: Say = silent) -> Manifest:
-    """Publishes a copy of `version` with `student` as its new query encoder.
+    """Publishes a copy of `version` in which `student` encodes the queries.
 
     Raises:
-        Unsupported: `student` did not learn the vectors of `version`, or has other settings.
+        Unsupported: `student` was not trained on the vectors of `version`, or has other settings.
         Damaged: A file of either version was changed.
     """
     teacher, queries = store.verify(version), store.verify(student)
@@ -87,7 +87,7 @@ def _require_student(store: ModelStore, teacher: Manifest, student: Manifest) ->
 
 
 def _compared(store: ModelStore, teacher: Manifest, student: Manifest, say: Say) -> QueryEncoder:
-    """Measures the difference of both encoders with the example texts as queries and documents."""
+    """Measures how much the two encoders differ, with the example texts as queries and documents."""
     texts = example_texts()
     threads = cpus.available()
     with (

@@ -1,12 +1,12 @@
-"""Verifies that a built folder computes correct vectors, before it is published. Start at `prove`.
+"""Verifies that a built folder computes correct vectors, before the folder is published. Start at `prove`.
 
     1  the ONNX file against an independent forward (numpy or torch)     cosine ≥ 0.99999, |difference| ≤ 1e-4
     2  single texts against the same texts in padded batches             |difference| ≤ 1e-6
     3  every value finite, every vector of length 1
     4  known vectors, if any                                             |difference| ≤ 1e-5
 
-golden.json stores the vectors for `check_golden`. These limits are for fp32; `FORMS` has those of lower
-precisions.
+golden.json stores the vectors, and `check_golden` compares with them later. These limits are for fp32;
+`FORMS` has the limits of lower precisions.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ def prove(
     computed_in: str = "numpy",
     say: Say = silent,
 ) -> Vectors:
-    """Verifies an encoder.
+    """Verifies an encoder before it is published.
 
     Args:
         reference: Computes the same vectors independently, in the library `computed_in`.
         known: Expected vectors from another source.
+        computed_in: Name of the reference's library, for messages.
 
     Returns:
-        The vectors of PROOF_TEXTS, each computed by itself.
+        The vectors of PROOF_TEXTS. Each text was encoded by itself.
 
     Raises:
         ProofFailed: A check failed.
@@ -97,12 +98,13 @@ def write_golden(folder: Path, vectors: Vectors) -> None:
 
 
 def check_golden(encoder: Encoder, folder: Path) -> float:
-    """Computes the golden texts of a version again, and those of its query encoder.
+    """Encodes the golden texts of a version again, and compares the vectors with golden.json.
 
-    In a lower precision, this sets `encoder.turned`, the difference from the fp32 vectors.
+    The query encoder of a pair is checked as well. In a precision below fp32, this sets `encoder.turned`, the
+    difference from the fp32 vectors.
 
     Returns:
-        The largest difference of a number in fp32, and of 1 - cosine in other precisions.
+        In fp32, the largest difference of a number. In other precisions, the largest 1 - cosine.
 
     Raises:
         ProofFailed: The difference is above the limit.
@@ -141,7 +143,10 @@ def _prove_parity(vectors: Vectors, expected: Vectors, computed_in: str) -> None
 def _prove_invariance(
     encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors, progress: Progress
 ) -> None:
-    """Compares large batches, and then batches of four, with single texts: other row counts and padding."""
+    """Compares the vectors of single texts with vectors from large batches, and then from batches of four.
+
+    These batches have other numbers of rows and other padding.
+    """
     many = max(2, _TOGETHER // max(map(len, rows)))
     together = np.concatenate([encoder.forward(rows[at : at + many]) for at in range(0, len(rows), many)])
     _require(_worst(together, alone), _INVARIANCE, "depends on the other texts of its batch")

@@ -1,9 +1,9 @@
 """Publishes a source folder as a verified version in the store. Start at `publish`.
 
-    source ─▶ graph ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
+    source ─▶ graph ─▶ fingerprint ─▶ files ─▶ proof ─▶ ModelStore
 
-Graphs of BERT, its relatives and word tables are written from the weights. Other families need an ONNX file.
-With torch, from_torch/export.py calls `publish_prepared`.
+Simile writes the graphs of BERT, its relatives and word tables from the weights. For other families, the
+folder must contain an ONNX file, or from_torch/export.py exports one and calls `publish_prepared`.
 """
 
 from __future__ import annotations
@@ -69,11 +69,13 @@ def publish(
     opened: Opened | None = None,
     say: Say = silent,
 ) -> Manifest:
-    """Publishes a sentence-transformers or Hugging Face folder, unless it is already published.
+    """Publishes a sentence-transformers or Hugging Face folder, unless the model is already published.
 
     Args:
+        origin: Model name in the version's name.
+        lineage: Where the model comes from, for the manifest.
         known: Vectors of PROOF_TEXTS that the model must return.
-        opened: Replaces `read_source` and `prepare` (import_process.py).
+        opened: Prepares the folder instead of `read_source` and `prepare` (import_process.py).
 
     Raises:
         ModelUnavailable: The folder is missing.
@@ -91,7 +93,7 @@ def publish(
 
 @contextlib.contextmanager
 def _in_a_sentence(folder: Path) -> Iterator[None]:
-    """Turns errors from values of the wrong type in a folder's files into Unsupported."""
+    """Raises Unsupported for the Python errors that values of wrong types in a folder's files cause."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -112,7 +114,7 @@ def publish_prepared(
     known: Vectors | None = None,
     say: Say = silent,
 ) -> Manifest:
-    """Publishes a source whose graph is ready. See `publish`."""
+    """Publishes a source whose graph was prepared. For the arguments, see `publish`."""
     manifest = _manifest(prepared, origin, parent, lineage)
     existing = store.find(manifest)
     quantized = existing and (existing.quantised or not prepared.weights)
@@ -123,7 +125,7 @@ def publish_prepared(
 
 
 def prepare(source: Source) -> Prepared:
-    """Builds the graph of a source without writing files."""
+    """Builds the graph of a source in memory."""
     if source.is_table:
         return _from_table(source)
     if weights := _read_weights(source):  # Preferred to an ONNX file, because Simile's graph skips padding.
@@ -132,7 +134,7 @@ def prepare(source: Source) -> Prepared:
 
 
 def prepare_adopted(source: Source) -> Prepared:
-    """Adopts the ONNX file of a source. Raises Unsupported if it cannot be used."""
+    """Prepares the ONNX file of a source for publishing. Raises Unsupported if the file cannot be used."""
     if source.onnx is None:
         raise Unsupported(_no_weights(source))
     model = load_onnx(source.onnx)
@@ -154,7 +156,7 @@ def _from_weights(source: Source, backbone: families.AnyBackbone, tensors: Tenso
 
 
 def _from_table(source: Source) -> Prepared:
-    """Builds a model that pools rows of a word table."""
+    """Prepares a model that pools rows of a word table."""
     floats = read_safetensors(source.weights[0])
     if not floats:
         raise Unsupported(f"The table in {source.weights[0]} has no floats. Save it without quantization.")
@@ -169,7 +171,7 @@ def _from_table(source: Source) -> Prepared:
 
 
 def _get_origin(folder: Path) -> str:
-    """Returns the origin of a published version, or the name of another folder."""
+    """Returns the origin of a published version. For another folder, returns its name."""
     try:
         return Manifest.read(folder).origin
     except (OSError, ValueError):
@@ -177,7 +179,10 @@ def _get_origin(folder: Path) -> str:
 
 
 def _read_weights(source: Source) -> tuple[families.AnyBackbone, Tensors] | None:
-    """Returns None without safetensors, or if only the ONNX file supports the family."""
+    """Reads sizes and weights.
+
+    Returns None without safetensors, or if only the ONNX file supports the family.
+    """
     if not source.weights or (source.onnx and not families.knows(source.config)):
         return None
     backbone = families.build_backbone(source.config)

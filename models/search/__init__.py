@@ -1,1 +1,1 @@
-"""Rules of search that the service and the evaluation share: keyword search, passages, fusion."""
+"""Search rules for the service and the evaluation: keyword search, passages, and fusion of rankings."""

@@ -11,10 +11,10 @@ class Content(NamedTuple):
 
     @property
     def lead(self) -> str:
-        """The text's prefix: the stripped title and a line break, or nothing."""
+        """The text before the body: the stripped title and a line break, or nothing without a title."""
         return f"{self.title.strip()}\n" if self.title else ""
 
     @property
     def whole(self) -> str:
-        """Title, line break and text, as they are embedded and indexed."""
+        """The title, a line break and the text, which are embedded and indexed together."""
         return self.lead + self.text

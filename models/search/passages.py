@@ -7,17 +7,18 @@ A text is split if it is longer than half of the tokens that the model reads:
     others    ├─ Sentence. Sentence. ─┤    ├─ sentence. Sentence. ─┤            passages 1, 3
                                ├─ Sentence. … ─┤           ├─ Sentence. … ─┤   passages 2, 4
 
-The other passages are half as long as the head, because one vector represents a long text less well. This
-gains 1.0 to 3.8 points of nDCG@10 in dense search on three English sets (docs/SEARCH.md). A collection may
-learn another length. Passages as long as the head start after it:
+Passages after the head are half as long as the head, because one vector represents a long text less well.
+This gains 1.0 to 3.8 points of nDCG@10 in dense search on three English sets (docs/SEARCH.md). A collection
+may learn another length. If the learned length is that of the head, the other passages start after the head:
 
     head      ├─── tokens that the model reads ─┤
     others                                  ├─ sentence. Sentence. ─┤
                                                           ├─ Sentence. … ─┤
 
-The head has the vector of the text without passages. Other passages start and end with sentences if possible,
-and repeat about an eighth of the passage before. The last one repeats more, because a short rest has too
-little context. The title precedes each passage, because it often names the subject.
+The vector of the head is the same as the vector of the unsplit text. The other passages start and end with
+sentences if possible, and repeat about an eighth of the passage before. The last passage repeats more,
+because a short remainder has too little context. The title precedes each passage, because it often names the
+subject.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MAX_PASSAGES = 1 << 16  # Per text, because the index has 16 bits for the number
 LEAD = 1 / 4  # Maximum share of the title in a passage after the head. Longer titles are cut.
 MIN_ROOM = 8  # Tokens. With less room after the prompt, a text is not split.
 # Shares of a passage that repeat the passage before: minimum, default, maximum. A passage starts at the last
-# sentence within the limits. Without one, it repeats USUAL and starts inside a sentence.
+# sentence within the limits. Without such a sentence, it repeats the default share.
 MIN_SHARE, DEFAULT_SHARE, MAX_SHARE = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # Minimum share of a passage that ends with a sentence.
 SPARE_TOKENS = 2  # A passage by itself may have more tokens than inside the text.
@@ -46,23 +47,26 @@ MIN_DEFAULT = 64  # Minimum of the default length in tokens, if the model reads 
 
 
 def learned_tokens(learned: SearchDefaults | None) -> int | None:
-    """Returns the learned tokens of a passage, or None for the default."""
+    """Returns the number of tokens per passage that a collection learned, or None for the default."""
     return learned.passage_tokens if learned else None
 
 
 def usual_tokens(room: int) -> int:
-    """Returns the default tokens of a passage: half of the model's `room` for text."""
+    """Returns the default number of tokens per passage: half of the tokens that the model has for a text."""
     return max(MIN_DEFAULT, room // 2)
 
 
 def passage_tokens(manifest: Manifest, collection: str) -> int:
-    """Returns the approximate tokens of a passage in a collection, with prompts and special tokens."""
+    """Returns the approximate number of tokens per passage in a collection.
+
+    The number includes prompts and special tokens.
+    """
     learned = learned_tokens(manifest.search.get(collection))
     return min(learned or usual_tokens(manifest.max_length), manifest.max_length)
 
 
 class Span(NamedTuple):
-    """Characters of a text (Unicode code points). `end` is exclusive."""
+    """Start and end of a passage in the text, in characters (Unicode code points). `end` is exclusive."""
 
     start: int
     end: int
@@ -87,12 +91,13 @@ def split(
 ) -> Split | None:
     """Splits a text into passages.
 
-    Do not call it on the event loop: it takes some hundred milliseconds per megabyte.
+    Do not call this on the event loop: it takes some hundred milliseconds per megabyte.
 
     Args:
         prompt: The prompt of documents, which precedes each passage.
-        is_needed: Called from time to time. False stops the work, and the result has no meaning.
-        length: Tokens of each passage after the head, with its title; None for the default.
+        is_needed: Called repeatedly during the work. If it returns False, the work stops and the result has
+            no meaning.
+        length: Number of tokens of each passage after the head, with the title; None for the default.
 
     Returns:
         None if the text is short enough for one passage.
@@ -123,26 +128,45 @@ def split(
 
 
 def _borders(text: str, starts: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Returns the tokens that start sentences, ascending. `starts` are the positions of all tokens."""
+    """Returns the indices of tokens that start sentences, ascending.
+
+    Args:
+        starts: Position of each token in the text, in characters.
+    """
     found = [np.searchsorted(starts, ends) for ends in sentence_ends(text)]
     rising = np.concatenate([np.empty(0, np.intp), *found])
     return rising[np.diff(rising, prepend=-1) > 0]  # np.unique would hold the GIL for seconds.
 
 
 def _begin(borders: NDArray[np.intp], unseen: int, fits: int) -> int:
-    """Returns the first token of a passage. `unseen` is the first token that no passage contains yet."""
+    """Returns the index of a passage's first token.
+
+    Args:
+        borders: Tokens that start sentences.
+        unseen: The first token that no earlier passage contains.
+        fits: Tokens that a passage can hold.
+    """
     within = borders[(borders >= unseen - int(MAX_SHARE * fits)) & (borders < unseen - int(MIN_SHARE * fits))]
     return int(within[-1]) if len(within) else max(0, unseen - max(1, int(DEFAULT_SHARE * fits)))
 
 
 def _last(borders: NDArray[np.intp], begin: int, earliest: int) -> int:
-    """Returns the first token of the last passage: the earliest sentence from which the rest fits."""
+    """Returns the index of the last passage's first token.
+
+    This is the first sentence from which the rest of the text fits, or else `earliest`.
+    """
     within = borders[(borders >= earliest) & (borders <= begin)]
     return int(within[0]) if len(within) else max(0, earliest)
 
 
 def _end(borders: NDArray[np.intp], begin: int, fits: int, count: int) -> int:
-    """Returns the exclusive end of a passage that starts at token `begin`, of `count` tokens."""
+    """Returns the exclusive end of a passage that starts at token `begin`.
+
+    Args:
+        borders: Tokens that start sentences.
+        fits: Tokens that a passage can hold.
+        count: Tokens of the text.
+    """
     last = begin + fits
     if last >= count:
         return count
@@ -157,7 +181,10 @@ PIECE = 1 << 16  # Characters per search, because a search holds the GIL.
 
 
 def sentence_ends(text: str) -> Iterator[list[int]]:
-    """Yields the positions after each sentence and its whitespace, ascending, in a list per piece of text."""
+    """Yields lists of positions, ascending, one list per piece of the text.
+
+    Each position is the end of a sentence, after the whitespace that follows it.
+    """
     at = 0
     while at < len(text):
         end = min(at + PIECE, len(text))

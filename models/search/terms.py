@@ -5,16 +5,17 @@ SQLite's FTS5 (`TABLE`) stems, counts and ranks the terms with BM25 (k1 = 1.2, b
     any text       compatibility forms normalized (NFKC), letters lowercased, accents removed: Café is cafe
     words          runs of letters, digits and combining marks
     English        FTS5's Porter stemmer removes endings: searching, searched and search are one term
-    Chinese,       have words without spaces, or endings that hide them. A run of their characters becomes
-    Japanese,      overlapping pairs and its last character: 東京都 is 東京, 京都 and 都. So each character
-    Korean         starts exactly one term
+    Chinese,       have words without spaces, or with endings that a stemmer would have to remove. A run of
+    Japanese,      such characters becomes overlapping pairs and the last character: 東京都 is 東京, 京都
+    Korean         and 都. So each character starts exactly one term
 
-Queries follow the same rules, without the single last character. A run of one character matches the terms
-that start with it. Documents with any of the terms match. Function words are searched only if the query has
-no other words, because almost every text has them.
+Queries follow the same rules, but without the single last character. A query of one such character matches
+the terms that start with the character. A document matches if it has any of the terms. Function words are
+searched only if the query has no other words, because almost every text has them.
 
-FTS5's `unicode61` ends with Unicode 6.1 and splits words at vowel signs, and its `trigram` cannot find words
-of two characters. Other languages have no stemmer, and a run of Thai is one word.
+FTS5's own tokenizers are not used: `unicode61` ends with Unicode 6.1 and splits words at vowel signs, and
+`trigram` cannot find words of two characters. For languages other than English, no endings are removed. A run
+of Thai letters is one word.
 """
 
 import re
@@ -51,7 +52,10 @@ _ZERO_WIDTH_SPACE = 0x200B
 
 
 class _Characters(dict[int, int | None]):
-    """A table for str.translate that removes invisible characters, and replaces separators by spaces."""
+    """A table for str.translate that keeps letters, numbers and marks.
+
+    Invisible characters are removed. All others are replaced by spaces.
+    """
 
     def __missing__(self, code: int) -> int | None:
         category = unicodedata.category(chr(code))
@@ -69,7 +73,7 @@ _characters = _Characters()
 def cut(text: str) -> str:
     """Returns the terms of a text for the index, separated by spaces.
 
-    Ignores the rest of a text that grows beyond GROWTH and SLACK.
+    Splitting into pairs makes a text longer. The rest is ignored if the result would exceed GROWTH and SLACK.
     """
     if text.isascii():  # FTS5 itself splits ASCII in the same way.
         return text
@@ -98,7 +102,7 @@ def expression(query: str) -> str:
 
 
 def _plain(piece: str) -> str:
-    """Lowercases, removes accents, and separates words by spaces. Safe for pieces of a text."""
+    """Lowercases a piece of a text, removes accents, and replaces separators by spaces."""
     decomposed = unicodedata.normalize("NFKD", stream_safe(piece.replace(BREAK, "")))
     unaccented = _ACCENTS.sub("", decomposed.casefold())
     return unicodedata.normalize("NFC", unaccented).translate(_characters)

@@ -1,6 +1,6 @@
-"""Reads files of a source folder: JSON of limited size, shards of weights, and unsafe links.
+"""Reads files of a source folder: JSON of limited size, and weights. Finds unsafe links.
 
-Links in an untrusted folder could point to any file of the machine. The hub's cache consists of links from
+A link in an untrusted folder could point to any file of the machine. The hub's cache consists of links from
 `snapshots` to `blobs`, which are safe.
 """
 
@@ -23,7 +23,11 @@ _INDEX = "model.safetensors.index.json"
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Reads a JSON object. Raises Unsupported for other content or a missing file."""
+    """Reads a JSON object from a file.
+
+    Raises:
+        Unsupported: The file is missing, or contains something else.
+    """
     try:
         content = bounded.read_json(file, _MAX_BYTES)
     except FileNotFoundError:
@@ -40,7 +44,11 @@ def optional_json(file: Path) -> dict[str, Any]:
 
 
 def weight_files(backbone: Path) -> tuple[Path, ...]:
-    """Returns the safetensors of a backbone: one file or all shards. Raises Unsupported if one is missing."""
+    """Returns the safetensors files of a backbone: one file, or all shards.
+
+    Raises:
+        Unsupported: A shard is missing.
+    """
     whole = backbone / "model.safetensors"
     if whole.is_file():
         return (whole,)
@@ -55,7 +63,11 @@ def weight_files(backbone: Path) -> tuple[Path, ...]:
 
 
 def skipped_links(folder: Path) -> tuple[Path, ...]:
-    """Returns the links with targets outside of the folder. Raises Unsupported if the model may need one."""
+    """Returns the links with targets outside of the folder.
+
+    Raises:
+        Unsupported: The model may need one of these links.
+    """
     found = outside(folder)
     needed = [
         link for link in found if link.is_dir() or (link.name not in _OPTIONAL and link.suffix in _NEEDED)
@@ -69,7 +81,7 @@ def skipped_links(folder: Path) -> tuple[Path, ...]:
 
 
 def outside(folder: Path) -> tuple[Path, ...]:
-    """Returns the links in a folder with targets outside of it."""
+    """Returns the links in a folder that lead to files outside of the folder."""
     whole = folder.resolve()
     allowed = [whole, *([whole.parents[1] / "blobs"] if whole.parent.name == "snapshots" else [])]
     return tuple(
@@ -85,7 +97,7 @@ def _links(folder: Path) -> Iterator[Path]:
 
 
 def _target(link: Path) -> Path:
-    """Returns the final target of a link; for a cycle, a path outside of every folder."""
+    """Returns the final target of a link. For a cycle of links, returns a path outside of every folder."""
     try:
         return link.resolve(strict=True)
     except RuntimeError:  # A cycle, before Python 3.13.

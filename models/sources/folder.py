@@ -1,4 +1,4 @@
-"""Reads how a sentence-transformers or Hugging Face folder turns text into a vector. Start at `read_source`.
+"""Reads how a sentence-transformers or Hugging Face folder turns text into vectors. Start at `read_source`.
 
 Pickles (`*.bin`, `*.pt`, …) are never opened, and code from a folder is never run.
 """
@@ -39,7 +39,11 @@ class Module(NamedTuple):
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """Reads the modules in order; none for a Hugging Face folder. Raises Unsupported."""
+    """Reads the list of modules in order. A Hugging Face folder has none.
+
+    Raises:
+        Unsupported: A module is unknown, or the list is malformed.
+    """
     file = folder / "modules.json"
     if not file.is_file():
         return []
@@ -76,10 +80,11 @@ def read_head(
     tokenizer: dict[str, Any],
     prompts: Mapping[str, str],
 ) -> Head:
-    """Reads pooling and layers.
+    """Reads the pooling and the layers after it.
 
     Args:
-        pooling: Pooling of a folder without modules; mean if empty, as in sentence-transformers.
+        pooling: Names of poolings for a folder without modules. If empty, the mean, as in
+            sentence-transformers.
     """
     left_out: tuple[Prompt, ...] = ()
     names = pooling or ("mean",)
@@ -117,10 +122,11 @@ def _pooling(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _left_out(tokenizer: dict[str, Any], prompts: Mapping[str, str]) -> tuple[Prompt, ...]:
-    """Returns the ids of each prompt and the number of tokens that sentence-transformers leaves out.
+    """Returns the prompts that are not pooled: their ids, and the number of tokens that are left out.
 
-    That number is the length of the tokenized prompt without a special token at its end. The ids do not
-    include a space at the end, which may form a token with the text.
+    As in sentence-transformers, this number is the length of the tokenized prompt without a special token at
+    the end. The ids do not include a space at the end of the prompt, because the space may form a token with
+    the text.
     """
     opened = open_tokenizer(tokenizer)
     before, after = affixes(opened)
@@ -170,14 +176,14 @@ _SETTINGS = "sentence_bert_config.json"
 _OLD_SETTINGS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 # Families whose positions start after the padding id.
 _AFTER_PAD = {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet"}
-# Families whose folders bring code that transformers now includes.
+# Families whose folders contain code that transformers now includes.
 _TAKEN_OVER = {"nomic_bert", "eurobert"}
 Convert = Callable[[Path], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """Settings of an import that a folder does not contain, or that override the folder."""
+    """Settings of an import that the folder does not contain, or that replace the folder's settings."""
 
     pooling: tuple[str, ...] = ()  # Only for a folder without modules.json.
     max_length: int | None = None  # tokens
@@ -221,8 +227,8 @@ def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Conv
     """Reads a folder.
 
     Args:
-        overrides: Settings of the import.
-        convert: Converts another kind of tokenizer to the content of a tokenizer.json.
+        overrides: Settings that replace or complete the folder's settings.
+        convert: Returns the content of a tokenizer.json for a folder with another kind of tokenizer.
 
     Raises:
         ModelUnavailable: The folder is missing.
@@ -297,7 +303,7 @@ def _table_config(backbone: Path, weights: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _settings(backbone: Path) -> dict[str, Any]:
-    """Reads sentence_bert_config.json, or its names in old releases."""
+    """Reads sentence_bert_config.json, or a file with one of the older names."""
     names = (_SETTINGS, *(f"sentence_{family}_config.json" for family in _OLD_SETTINGS))
     return next((read_json(backbone / name) for name in names if (backbone / name).is_file()), {})
 
@@ -336,7 +342,10 @@ def _max_length(
     tokenizer: Mapping[str, Any],
     requested: int | None,
 ) -> int:
-    """Returns the limit of sentence-transformers: its setting, else the limits of tokenizer and positions."""
+    """Returns the maximum number of tokens, as sentence-transformers does.
+
+    This is the folder's setting, or else the lower limit of tokenizer and position table.
+    """
     positions = _positions(config)
     if requested is not None and positions and requested > positions:
         raise Unsupported(f"--max-length is {requested}, but the model has only {positions} positions.")
@@ -363,7 +372,10 @@ def _max_length(
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:
-    """Returns the tokens that the position table supports; None for a model without one."""
+    """Returns the number of tokens that the position table supports.
+
+    Returns None for a model without such a table.
+    """
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or positions < 1:
         return None

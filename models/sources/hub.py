@@ -1,6 +1,7 @@
 """Fetches a model's folder from the Hugging Face hub, without pickles and code. Start at `fetch`.
 
-Only imports of a hub id use this module. It needs huggingface_hub, and uses the hub's cache.
+Imports and trainings use this module if the model is a hub id. It needs the package huggingface_hub, and uses
+the hub's cache.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _REASONS = {
 
 
 def is_hub_id(name: str) -> bool:
-    """Returns True if the name can be a hub id. Raises ModelUnavailable for a URL."""
+    """Returns True if `name` can be a hub id. Raises ModelUnavailable for a URL."""
     if "://" in name:
         model = "/".join(name.partition("://")[2].split("/")[1:3])
         raise ModelUnavailable(f"{name} is a URL. Name only the hub id: {model}.")
@@ -49,7 +50,7 @@ def fetch(hub_id: str) -> Path:
     """Fetches the newest revision of a model. ONNX files are fetched only if the weights are not enough.
 
     Raises:
-        ModelUnavailable: It cannot be fetched, or huggingface_hub is not installed.
+        ModelUnavailable: The model cannot be fetched, or huggingface_hub is not installed.
     """
     folder = _snapshot(hub_id, _ALLOWED)
     return folder if _is_written_here(folder) else _snapshot(hub_id, (*_ALLOWED, *_GRAPH))
@@ -80,7 +81,7 @@ def _snapshot(hub_id: str, allowed: tuple[str, ...]) -> Path:
 
 
 def _why(error: Exception) -> str:
-    """Returns the reason and advice in one line."""
+    """Returns the reason of a failed download, with advice, in one line."""
     for kind in type(error).__mro__:  # Names of classes are stable; their modules differ between releases.
         if kind.__name__ in _REASONS:
             return _REASONS[kind.__name__]

@@ -1,9 +1,11 @@
-"""Prompt templates of PromptBERT (Jiang et al., 2022), where the vector of [MASK] represents the text.
+"""Reads prompt templates of PromptBERT (Jiang et al., 2022). Start at `with_template`.
+
+In such a model, the vector of the token [MASK] represents the text. This is a template:
 
     this sentence of "{}" means [MASK].
 
-The ids of the template are special tokens in tokenizer.json, like [CLS] and [SEP]. So every tool adds it, and
-truncation never cuts it. Start at `with_template`.
+The template becomes a part of tokenizer.json: its ids are special tokens, like [CLS] and [SEP]. So every tool
+adds the template, and truncation never cuts it.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ def with_template(tokenizer: Mapping[str, Any], template: str) -> tuple[dict[str
 
     Args:
         tokenizer: The content of tokenizer.json.
-        template: Text with one `{}` and one later [MASK], the tokenizer's mask token.
+        template: A text that contains `{}` once, and [MASK], the tokenizer's mask token, once after it.
 
     Returns:
-        The new content of tokenizer.json, and the distance K from the [MASK] to the last token. The pooling
-        is `mask:K`.
+        The new content of tokenizer.json, and K, the number of tokens from the [MASK] to the last token. The
+        pooling for this template is `mask:K`.
 
     Raises:
-        Unsupported: The template is malformed, or the tokenizer has a template or no mask token.
+        Unsupported: The template is malformed, or the tokenizer already has a template, or has no mask token.
     """
     opened = open_tokenizer(tokenizer)
     start, end = affixes(opened)
@@ -67,7 +69,7 @@ def has_template(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def check_places(tokenizer: Mapping[str, Any], pooling: Iterable[str]) -> None:
-    """Raises Unsupported if a `mask:K` of `pooling` does not point to the template's mask token."""
+    """Raises Unsupported if a pooling `mask:K` does not point to the mask token of the template."""
     distances = [mask_distance(mode) or 0 for mode in pooling if mode.startswith("mask:")]
     if not distances:
         return
@@ -83,7 +85,7 @@ def check_places(tokenizer: Mapping[str, Any], pooling: Iterable[str]) -> None:
 
 
 def _mask(tokenizer: Mapping[str, Any]) -> tuple[str, int]:
-    """Returns the mask token and its id."""
+    """Returns the text and the id of the mask token."""
     for token in tokenizer.get("added_tokens") or []:
         if token["content"] in (MASK, "<mask>"):
             return token["content"], token["id"]

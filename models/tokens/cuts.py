@@ -1,14 +1,15 @@
-"""Cuts a text into pieces that have exactly the tokens of the whole text. Start at `Cuts.split`.
+"""Cuts a text into pieces that have together exactly the tokens of the whole text. Start at `Cuts.split`.
 
 In BERT's pipeline (BertNormalizer, BertPreTokenizer, WordPiece), whitespace, punctuation and separated
-ideographs start a new word, and never combine with the character before. Texts are cut there, but not inside
-added tokens, for example before "]" of "[SEP]".
+ideographs start a new word, and never combine with the character before. Texts are cut at these characters,
+but not inside added tokens, for example before "]" of "[SEP]".
 
-Tokenizing takes up to 400 bytes per character. So after `FURTHEST` characters without a safe place, a text is
-cut anyway, and texts of other pipelines are cut before whitespace. Tokens around such cuts may differ.
+Tokenizing takes up to 400 bytes of memory per character, so pieces must be small. After `FURTHEST` characters
+without a safe place, a text is cut anyway. Texts of other pipelines are cut before whitespace. Tokens around
+such cuts may differ.
 
-Two kinds of runs are shortened: whitespace, which has no tokens, and words that are longer than WordPiece
-accepts, which are one unknown token.
+Two kinds of runs are shortened. A run of whitespace has no tokens. A word that is longer than WordPiece
+accepts is always one unknown token.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _SPACE = re.compile(r"\s")
 
 
 class Cuts:
-    """Cuts texts. Without a pattern, texts of up to FURTHEST characters stay whole."""
+    """Cuts texts at the matches of a pattern.
+
+    Without a pattern, texts of up to FURTHEST characters stay whole.
+    """
 
     def __init__(self, cut: re.Pattern[str] | None = None, long_run: re.Pattern[str] | None = None) -> None:
         self._cut = cut
@@ -65,11 +69,12 @@ class Cuts:
     def split(self, text: str, size: int, left: bool) -> tuple[str, str]:
         """Cuts a piece from the start of `text`, or from its end if `left`.
 
-        The piece covers at least `size` characters of a longer text. Shortened, it has at most about
-        2 * `size` + `FURTHEST`.
+        Args:
+            size: Minimum number of characters that the piece covers, if the text has that many.
 
         Returns:
-            The piece, in which long runs of whitespace and letters are shortened, and the rest of the text.
+            The piece and the rest of the text. Long runs of whitespace and letters in the piece are
+            shortened, so it has at most about 2 * `size` + `FURTHEST` characters.
         """
         if len(text) <= size or (self._cut is None and len(text) <= FURTHEST):
             return text, ""
@@ -99,7 +104,7 @@ class Cuts:
             at = start
 
     def _from(self, at: int, end: int) -> int:
-        """Returns where the search for a cut starts: near the end if cuts may change tokens."""
+        """Returns where the search for a cut starts. If cuts may change tokens, this is near the end."""
         return at if self._cut is not None else max(at, end - FURTHEST // 4)
 
     def _shorten(self, piece: str) -> str:

@@ -1,9 +1,9 @@
-"""Tokenizes Japanese with MeCab like BertJapaneseTokenizer, which tokenizer.json alone cannot describe.
+"""Tokenizes Japanese with MeCab like BertJapaneseTokenizer. A standard tokenizer.json cannot describe this.
 
     vocab.txt, tokenizer_config.json ─▶ tokenizer.json with the extra part `WORDS` (`described`)
     text ─▶ NFKC ─▶ MeCab finds words ─▶ lowercase if configured ─▶ WordPiece, or single characters
 
-MeCab comes with the package `fugashi`.
+The package `fugashi` contains MeCab.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ _INSTALL = "In Simile's folder: pip install -c constraints.txt '.[japanese]'"
 
 
 def described(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Builds the content of a tokenizer.json from that of tokenizer_config.json. Raises Unsupported."""
+    """Builds the content of a tokenizer.json for a folder of BertJapaneseTokenizer.
+
+    Args:
+        config: The content of tokenizer_config.json.
+
+    Raises:
+        Unsupported: The configuration is not supported.
+    """
     words, pieces = config.get("word_tokenizer_type"), config.get("subword_tokenizer_type", "wordpiece")
     if words != "mecab" or pieces not in ("wordpiece", "character"):
         raise Unsupported(
@@ -66,7 +73,10 @@ def described(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def use_mecab(opened: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
-    """Makes a tokenizer find words with MeCab, configured by the part `WORDS` of tokenizer.json.
+    """Makes a tokenizer find words with MeCab.
+
+    Args:
+        said: The part `WORDS` of tokenizer.json, which configures MeCab.
 
     Raises:
         Unsupported: MeCab or the dictionary is not installed.
@@ -76,7 +86,7 @@ def use_mecab(opened: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
 
 
 class _Mecab:
-    """A pre-tokenizer of the tokenizers library."""
+    """Finds words with MeCab, as a pre-tokenizer of the library tokenizers."""
 
     def __init__(self, said: Mapping[str, Any]) -> None:
         self._lower, self._characters = said["lower"], said["characters"]
@@ -94,7 +104,7 @@ class _Mecab:
         return found
 
     def _places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yields the start and end of each word, without whitespace."""
+        """Yields the start and end of each word in `text`, without whitespace."""
         with self._one:
             words = [word.surface for word in self._tagger(text)]
         at = 0

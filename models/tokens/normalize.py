@@ -4,9 +4,9 @@
               └▶ stream-safe ─▶ normalized, piece by piece
 
 `unicodedata.normalize` sorts runs of combining marks in quadratic time, and holds the GIL: 480 KB of marks
-take half a minute. So U+034F breaks a run after 30 marks (Stream-Safe Text Process, UAX #15), and each call
-gets some thousand characters. Otherwise the result is exact, unless `LONGEST_RUN` characters have no place to
-cut.
+take half a minute. So this module inserts U+034F after each 30 marks in a row (Stream-Safe Text Process, UAX
+#15), and normalizes some thousand characters per call. The result is otherwise exact, unless `LONGEST_RUN`
+characters in a row cannot be separated.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ _HANGUL_VOWELS_AND_ENDS = {*map(chr, range(0x1161, 0x1176)), *map(chr, range(0x1
 
 
 def normalized(text: str, form: Form) -> str:
-    """Returns `text` in a normalization form, with U+034F after each 30 marks in a row."""
+    """Returns `text` in a Unicode normalization form. U+034F is inserted after each 30 marks in a row."""
     return "".join(unicodedata.normalize(form, stream_safe(piece)) for piece in pieces(text))
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Yields pieces that can be normalized separately, also after case folding and removal of marks."""
+    """Yields pieces of a text that can be normalized separately.
+
+    Case folding and the removal of marks do not change this.
+    """
     start = 0
     while len(text) - start > PIECE:
         end = piece_end(text, start + PIECE)
@@ -47,7 +50,7 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def piece_end(text: str, at: int) -> int:
-    """Returns the first place from `at` on where a piece may end, at most `LONGEST_RUN` later."""
+    """Returns the first index from `at` on where a piece may end, at most `LONGEST_RUN` characters later."""
     most = min(at + LONGEST_RUN, len(text))
     while at < most and not begins_anew(text[at]):
         at += 1
@@ -56,7 +59,7 @@ def piece_end(text: str, at: int) -> int:
 
 @lru_cache(1 << 14)
 def begins_anew(character: str) -> bool:
-    """Returns True if the character neither combines with, nor changes places with, the one before it."""
+    """Returns True if a character neither combines nor changes places with the character before it."""
     first = unicodedata.normalize("NFKD", character)[0]
     return not any(
         unicodedata.combining(one) or unicodedata.category(one)[0] == "M" or one in _seconds()
@@ -100,9 +103,11 @@ def _seconds() -> frozenset[str]:
 
 @cache
 def _long_run(last: int) -> re.Pattern[str]:
-    """Compiles a pattern for runs that may have too many marks, with characters up to `last`.
+    """Compiles a pattern that finds runs with possibly too many marks.
 
-    A pattern without characters beyond the BMP is four times as fast.
+    Args:
+        last: The highest code point of the runs. Without characters beyond the BMP, the pattern is four times
+            as fast.
     """
     marks = set(filter(unicodedata.combining, _characters()))
     for character in _decompositions():
@@ -112,7 +117,7 @@ def _long_run(last: int) -> re.Pattern[str]:
 
 
 def _decompositions() -> dict[str, list[str]]:
-    """Returns the decomposition of each character: its kind, if it has one, and code points."""
+    """Returns the decomposition of each character, as a list of an optional kind and code points."""
     return {
         one: unicodedata.decomposition(one).split() for one in _characters() if unicodedata.decomposition(one)
     }

@@ -1,7 +1,8 @@
-"""Tests whether a vocabulary can read texts, by tokens per word and unknown tokens.
+"""Tests whether a tokenizer's vocabulary suits texts, by tokens per word and the share of unknown tokens.
 
-With BERT's vocabulary, English has 1.1 to 1.6 tokens per word, none unknown. Korean has 5.2 to 6.0, 4 to 5 %
-unknown, and with 8,000 added Korean tokens 2.0 to 2.1, up to 0.5 % unknown (1,000 to 2,000 texts each).
+With BERT's vocabulary, English texts have 1.1 to 1.6 tokens per word, and no unknown tokens. Korean texts
+have 5.2 to 6.0 tokens per word, and 4 to 5 % of the tokens are unknown. With 8,000 added Korean tokens,
+they have 2.0 to 2.1 tokens per word, and at most 0.5 % are unknown. Each number is from 1,000 to 2,000 texts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Count(NamedTuple):
         return Count(*(own + more for own, more in zip(self, other, strict=True)))
 
     def unreadable(self) -> str:
-        """Returns why the model cannot read such texts, or an empty text if it can."""
+        """Returns the reason why the vocabulary does not suit the counted texts, or an empty text."""
         if self.unknown > UNKNOWN * self.tokens:
             return f"{self.unknown / self.tokens:.1%} of their tokens are unknown to the model"
         if self.tokens > TOKENS_PER_WORD * self.words:
@@ -41,7 +42,11 @@ class Count(NamedTuple):
 
 
 def count(texts: Sequence[str], tokenize: Callable[[list[str]], Sequence[Sequence[int]]]) -> Count:
-    """Counts words and tokens. `tokenize` returns the ids of texts without truncation."""
+    """Counts the words, tokens and unknown tokens of texts.
+
+    Args:
+        tokenize: Returns the token ids of texts, without truncation.
+    """
     nothing, strange, *rows = tokenize(["", _STRANGE, *texts])
     around = len(nothing)
     unknown = set(strange) - set(nothing) if len(strange) == around + 1 else set()

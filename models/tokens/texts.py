@@ -1,6 +1,7 @@
-"""The texts that verify and calibrate a model: ordinary texts, and hard cases of tokenizers and padding.
+"""The fixed texts that verify and calibrate a model: ordinary texts, and hard cases for tokenizers.
 
-The reference vectors in golden/ belong to PROOF_TEXTS in this order. If you change it, make them again.
+The reference vectors in golden/ belong to PROOF_TEXTS in this order. After a change of PROOF_TEXTS, the
+vectors must be computed again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _WORDS = (  # noqa: SIM905  thirty words read better in a row
 
 
 def long_text(words: int) -> str:
-    """Returns a text that is the same on every machine, by a Lehmer generator (48271)."""
+    """Returns a pseudorandom text that is the same on every machine (Lehmer generator, multiplier 48271)."""
     picked = []
     number = 1
     for _ in range(words):
@@ -26,7 +27,7 @@ def long_text(words: int) -> str:
 
 
 def short_texts(count: int) -> list[str]:
-    """Returns `count` texts of 1 to 12 words, the same on every machine."""
+    """Returns `count` texts of 1 to 12 words, which are the same on every machine."""
     words = long_text(count * 12).split()
     lengths = [1 + at * 5 % 12 for at in range(count)]
     starts = accumulate(lengths, initial=0)
@@ -38,7 +39,7 @@ def example_texts() -> list[str]:
 
 
 def example_lines() -> list[str]:
-    """Returns the 320 JSON lines of the example corpus. Each `text` has about forty words."""
+    """Returns the 320 lines of the example corpus, in JSON. Each `text` has about forty words."""
     return (resources.files(__package__) / "examples.jsonl").read_text(encoding="utf-8").splitlines()
 
 

@@ -3,8 +3,8 @@
     text ──▶ piece │ piece │ …   cut only where both sides have independent tokens (cuts.py)
                └▶ ids, until the model's maximum is exceeded; the rest of the text is not read
 
-This module adds the special ids itself, so that one tokenizer can truncate either side in many threads.
-Callers prepend prompts.
+This module adds the special ids, not the library tokenizers, so that one tokenizer can truncate either side
+in many threads. Callers add the prompts to the texts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ def read_tokenizer(file: Path) -> dict[str, Any]:
 
 
 def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """Opens a tokenizer without padding and truncation. Raises Unsupported."""
+    """Opens a tokenizer, without its padding and truncation.
+
+    Raises:
+        Unsupported: The library cannot open the tokenizer, or its normalizers are not allowed.
+    """
     _require_bounded(content)
     plain = {name: part for name, part in content.items() if name != WORDS}
     try:
@@ -53,7 +57,7 @@ def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _require_bounded(content: Mapping[str, Any]) -> None:
-    """Rejects normalizers that make a text many times as long."""
+    """Rejects normalizers that could make a text many times as long."""
     growth = 1.0
     for part in _normalizers(content.get("normalizer")):
         if part.get("type") == "Replace" and isinstance(added := part.get("content"), str):
@@ -100,7 +104,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 FILE_NAME = "tokenizer.json"
 _FIRST_PIECE = 8  # Characters per token. Prose has 4 to 5, so one piece is nearly always enough.
 _LARGEST_PIECE = 1 << 16  # Characters. Each takes up to 500 bytes.
-# Characters that are read of a text with few tokens. Prose needs a fiftieth of it.
+# Limit of characters that are read from a text with few tokens. Prose needs a fiftieth of it.
 _MAX_LOOKED_AT = 1 << 19
 _SHORTENED = 4  # Removing this many characters of a run costs as much as tokenizing one.
 _SPANS_PIECE = 1 << 16  # Characters per piece if cuts need not be exact.
@@ -115,7 +119,7 @@ class Tokens(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A token of a text, for display."""
+    """A token of a text, as shown to people."""
 
     id: int
     text: str  # Its characters in the text, or the name of a special token.
@@ -125,11 +129,11 @@ class Piece(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer. It is thread-safe, and releases the GIL while it works.
+    """Converts texts to token ids. Thread-safe; releases the GIL while it works.
 
     Args:
         given: The file tokenizer.json, or its content.
-        vocabulary: Number of ids that the model knows, if it is lower than the tokenizer's.
+        vocabulary: Number of ids that the model has vectors for, if the tokenizer has more.
 
     Raises:
         Unsupported: The tokenizer cannot be used.
@@ -154,7 +158,7 @@ class Tokenizer:
 
     @property
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The ids before and after every text."""
+        """The ids that are added before and after every text."""
         return tuple(self._before), tuple(self._after)
 
     def tokenize(
@@ -167,10 +171,11 @@ class Tokenizer:
         """Tokenizes texts.
 
         Args:
-            truncate: Truncate texts with too many tokens. Reading also stops after half a million characters,
-                or after 8 characters per token of the model's maximum if that is more.
-            left: Drop tokens from the start of a long text, not from its end.
-            is_needed: Called before each piece. False stops the work, and the result has no meaning.
+            truncate: Whether to truncate texts with too many tokens. A truncated text is read up to half a
+                million characters, or up to 8 characters per token of the model's maximum if that is more.
+            left: Whether to drop tokens from the start of a long text instead of its end.
+            is_needed: Called before each piece. If it returns False, the work stops and the result has no
+                meaning.
 
         Raises:
             BadText: A text is not valid Unicode, or has too many characters without `truncate`.
@@ -182,7 +187,12 @@ class Tokenizer:
         return [self._tokens(index, *content, truncate, left) for index, content in enumerate(found)]
 
     def check_ids(self, ids: Sequence[int], truncate: bool = True, left: bool = False) -> Tokens:
-        """Checks and truncates ids of a client. Raises BadTokens or TooLong."""
+        """Checks and truncates token ids that a client sent.
+
+        Raises:
+            BadTokens: An id is not in the vocabulary, or the model's special ids are missing at either end.
+            TooLong: The client sent too many ids, and `truncate` is false.
+        """
         self._check_vocabulary(ids)
         before, after = len(self._before), len(self._after)
         if list(ids[:before]) != self._before:
@@ -208,10 +218,16 @@ class Tokenizer:
         )
 
     def spans(self, text: str, is_needed: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
-        """Returns start and end of every token in characters, shape (n, 2).
+        """Returns the start and end of every token in characters, shape (n, 2).
 
-        To limit memory, the text is read in pieces. Tokens around their ends may differ from those of the
-        whole text. For `is_needed`, see `tokenize`. Raises BadText.
+        To limit memory, the text is read in pieces. Tokens around the ends of pieces may differ from the
+        tokens of the whole text.
+
+        Args:
+            is_needed: As in `tokenize`.
+
+        Raises:
+            BadText: The text is not valid Unicode.
         """
         _check_text(0, text)
         found = [np.empty((0, 2), np.int64)]
@@ -227,7 +243,7 @@ class Tokenizer:
         return np.concatenate(found)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Returns the text of ids, which may differ from the original text. Raises BadTokens."""
+        """Returns the text of token ids. It may differ from the text that was tokenized. Raises BadTokens."""
         self._check_vocabulary(ids)
         # `decode_batch` releases the GIL; `decode` does not.
         [text] = self._tokenizer.decode_batch([ids], skip_special_tokens=skip_special_tokens)
@@ -251,9 +267,9 @@ class Tokenizer:
     def _content(
         self, texts: Sequence[str], truncate: bool, left: bool, is_needed: Callable[[], bool]
     ) -> list[tuple[list[int], int]]:
-        """Returns the ids of each text without special ids, and their count.
+        """Returns the ids of each text without special ids, and the number of its tokens.
 
-        The count is exact if the text fits or `truncate` is false. Otherwise it only exceeds the maximum.
+        The number is exact if the text fits or `truncate` is false. Otherwise it is only above the maximum.
         """
         if all(len(text) <= self._first for text in texts):
             return [(ids, len(ids)) for ids in self._encode(texts)]

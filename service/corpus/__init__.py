@@ -1,1 +1,1 @@
-"""Stores and searches documents with the store, the index and the encoder. Start reading at corpus.py."""
+"""Stores and searches documents, by means of the store, the index and the encoder. Start at corpus.py."""

@@ -1,8 +1,9 @@
 """Writes and searches documents. Start reading at `Corpus.put` and `Corpus.search`.
 
-A write is answered after the active version has embedded it and it is committed and indexed. Vectors that
-followers have by then are committed with it; the others are added later (CatchUp in lifecycle/builder.py). A
-search borrows one generation, so query and document vectors come from one model.
+The service answers a write after the active version has embedded the documents, and after they are committed
+and indexed. Followers are the other loaded versions. Vectors that followers have by then are committed with
+the write; the others are added later (CatchUp in lifecycle/builder.py). A search uses one generation from
+start to end, so the vectors of queries and documents come from one model.
 """
 
 import asyncio
@@ -53,7 +54,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A write while its documents are embedded."""
+    """The state of a write while its documents are embedded."""
 
     documents: Sequence[Document]
     collection: str
@@ -65,8 +66,10 @@ class Corpus:
     """Writes, deletes and searches documents.
 
     Args:
-        passages: Splits long texts if True.
-
+        active: The active generation and its followers.
+        batcher: Embeds texts.
+        store: The document store.
+        settings: The service's settings. `passages` says whether long texts are split.
     """
 
     def __init__(
@@ -81,14 +84,14 @@ class Corpus:
 
     @property
     def single_text_threads(self) -> int:
-        """Threads that compute a single text together. 1 means that this is off."""
+        """Number of threads that compute a single text together. 1 means that this is off."""
         return self._batcher.single_text.threads
 
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
-        """Stores `documents` with distinct ids. Unchanged titles and texts are not embedded again.
+        """Stores documents with distinct ids. Unchanged titles and texts are not embedded again.
 
-        Followers embed the changes at the same time as the active generation, but a write neither waits for
-        them nor fails with them. Their missing vectors are added later.
+        Followers embed the changes at the same time as the active generation. A write does not wait for
+        followers, and does not fail if they fail. Missing vectors of followers are added later.
         """
         same = await self.store.unchanged(documents, collection)
         embedded: dict[int, dict[int, Embedding]] = {}
@@ -132,7 +135,10 @@ class Corpus:
         write.embedded[generation.number] = rows | dict(zip(missing, added, strict=True))
 
     async def _follow(self, follower: Generation, write: _Write) -> None:
-        """Embeds a follower's vectors of a write. The follower's builder embeds failed documents again."""
+        """Embeds the documents of a write for a follower.
+
+        If this fails, the follower's builder embeds the documents later.
+        """
         try:
             await self._embed_changed(follower, write)
         except Hung as error:
@@ -144,17 +150,16 @@ class Corpus:
             log.warning("%s will embed a write later: %s", follower.version, safe_message(error))
 
     async def delete(self, where: Predicate | None, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
-        """Deletes the documents that match `where` now, or all if it is None.
+        """Deletes the documents that match `where` when this is called, or all documents if `where` is None.
 
-        Deletes in steps, oldest documents first, with other writes in between. Each step is on disk before
-        the next. A document that is stored or changed meanwhile stays.
+        Deletes in steps, oldest documents first. Other writes may run between the steps. Each step is on disk
+        before the next one starts. Documents that are stored or changed after the call stay.
 
         Returns:
             The number of deleted documents, and the operation number.
 
         Raises:
             Storage, Timeout, Unhealthy: A step failed. The message has the number of deleted documents.
-
         """
         revisions, number = await self.store.matching(where, collection)
         done = deleted = 0
@@ -168,9 +173,9 @@ class Corpus:
         return deleted, number
 
     async def drop(self, collection: str) -> tuple[int, int]:
-        """Deletes a collection with its documents and judgments. Returns and raises as `delete`.
+        """Deletes a collection with all documents and judgments. Has the results and errors of `delete`.
 
-        The default collection stays, and so does a collection that received documents meanwhile.
+        The default collection stays. A collection that received new documents during the call stays as well.
         """
         deleted = await self.delete(None, collection)
         while await self.store.drop_judgments(collection):
@@ -188,13 +193,20 @@ class Corpus:
         collections: Sequence[str],
         lane: Lane | None = None,
     ) -> list[Embedding]:
-        """Embeds documents, each with its collection, with the document prompt. `lane`: not the usual one."""
+        """Embeds documents with the document prompt.
+
+        Args:
+            generation: Its model embeds the documents.
+            documents: Titles and texts.
+            collections: The collection of each document.
+            lane: Lane of the batcher; by default, the lane for this generation.
+        """
         return await self._encoder.embed(generation, documents, collections, lane or self._lane(generation))
 
     async def embed_stored(
         self, generation: Generation, documents: Mapping[int, Unembedded], lane: Lane | None = None
     ) -> dict[int, Embedding]:
-        """Embeds stored documents, by revision, as `embed`."""
+        """Embeds stored documents. Arguments and results are by revision."""
         contents = [document.content for document in documents.values()]
         collections = [document.collection for document in documents.values()]
         made = await self.embed(generation, contents, collections, lane)
@@ -204,7 +216,10 @@ class Corpus:
         return Lane.BACKGROUND if generation is self.active.generation else Lane.CANDIDATE
 
     async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Returns vectors (n, dimension) of queries with the search prompt, in a low-priority lane."""
+        """Embeds queries with the search prompt, in a lane of low priority.
+
+        Returns vectors (n, dimension).
+        """
         prompt = generation.manifest.search_prompt
         encoded = await self._batcher.embed(
             generation.encoder.for_queries, [prompt + query for query in queries], lane=self._lane(generation)
@@ -212,18 +227,20 @@ class Corpus:
         return encoded.vectors
 
     async def check_complete(self, generation: Generation, *, active: bool) -> None:
-        """Rejects a search, before it costs anything, unless the generation holds every document.
+        """Rejects a search in a generation that does not have every document.
 
-        Recent documents may be missing in a version that is not active, because its failures fail no write.
+        Call this before embedding queries.
+
+        A version that is not active may miss recent documents, because a write does not fail if such a
+        version fails.
 
         Args:
             generation: The generation to search.
-            active: It was borrowed as the active one, and not by its name.
+            active: Whether the request uses the active version, rather than naming a version.
 
         Raises:
-            Unhealthy: It is active, and its index is being rebuilt.
-            Conflict: It is not active, and documents are missing.
-
+            Unhealthy: The generation is active, and its index is being rebuilt.
+            Conflict: The generation is not active, and documents are missing.
         """
         if active or generation is self.active.generation:
             if not generation.is_complete:
@@ -242,14 +259,13 @@ class Corpus:
     def search(
         self, generation: Generation, queries: Sequence[Query], search: Search, then: Callable[[Hits], T]
     ) -> Coroutine[Any, Any, T]:
-        """Searches on a reading thread, and returns the result of `then` for the hits.
+        """Searches on a reading thread, passes the hits to `then`, and returns the result of `then`.
 
-        `generation` has embedded `queries`.
+        The vectors in `queries` must come from `generation`.
 
         Raises:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.
             Moved: Another replica has activated another version.
-
         """
         work = partial(find, generation=generation, queries=queries, search=search, then=then)
         return self.store.search(work, heavy=search.is_heavy(len(queries)))

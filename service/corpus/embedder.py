@@ -1,4 +1,4 @@
-"""Embeds documents: the head of each text, and the passages of long texts."""
+"""Embeds documents: the first passage (head) of each text, and the other passages of long texts."""
 
 import asyncio
 import logging
@@ -27,9 +27,10 @@ log = logging.getLogger(__name__)
 
 
 class DocumentEncoder:
-    """Embeds documents with the document prompt, and splits texts if `passages` is set.
+    """Embeds documents with the document prompt, and splits long texts if `passages` is set.
 
-    Each lane has its own threads for splitting, so a hanging tokenizer does not block other versions.
+    Each lane has separate threads for splitting, so that a tokenizer that hangs does not block other
+    versions.
     """
 
     def __init__(self, batcher: Batcher, *, passages: bool) -> None:
@@ -47,19 +48,18 @@ class DocumentEncoder:
     async def embed(
         self, generation: Generation, contents: Sequence[Content], collections: Sequence[str], lane: Lane
     ) -> list[Embedding]:
-        """Returns an embedding for each of `contents`.
+        """Embeds documents. Returns an embedding for each of `contents`.
 
-        Embeds the heads first. Their token counts show which texts must be split.
+        The heads are embedded first. The number of tokens in each head shows whether the text must be split.
 
         Args:
-            generation: Its model embeds, and its manifest has the passage length of each collection.
+            generation: The model that embeds. The manifest has the passage length of each collection.
             contents: Titles and texts.
             collections: The collection of each document.
             lane: Lane of the batcher.
 
         Raises:
-            ServiceError: See `Batcher.embed`. Nothing is embedded then.
-
+            ServiceError: See `Batcher.embed`. No document is embedded then.
         """
         prompt = generation.manifest.document_prompt
         texts = [prompt + each.whole for each in contents]
@@ -91,10 +91,17 @@ class DocumentEncoder:
         found: list[Embedding],
         lane: Lane,
     ) -> None:
-        """Adds passages to the embeddings in `found` of long texts.
+        """Splits long texts, embeds their passages, and adds these to `found`.
 
-        `long` maps positions of texts that may be long to the learned number of tokens per passage. The
-        splitting thread stops soon after the request is cancelled.
+        The splitting thread stops soon after the request is canceled.
+
+        Args:
+            generation: The model that embeds.
+            contents: Titles and texts.
+            prompt: The document prompt.
+            long: Positions of texts that may be long, each with the learned number of tokens per passage.
+            found: Embeddings of the heads, by position. Replaced by embeddings with passages.
+            lane: Lane of the batcher.
         """
         left = threading.Event()
 
@@ -136,7 +143,7 @@ class DocumentEncoder:
 
 
 class Readability:
-    """Counts readable words. Thread safe."""
+    """Measures whether a model's vocabulary suits the documents of a collection. Thread-safe."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Count] = {}  # by version and collection
@@ -147,7 +154,7 @@ class Readability:
         return found is not None and found.words >= MIN_WORDS
 
     def look(self, encoder: Encoder, texts: Sequence[str], collections: Sequence[str]) -> None:
-        """Counts words of `texts`, and logs at most one warning per collection."""
+        """Counts the words and tokens of `texts`, and logs at most one warning per collection."""
         version = encoder.manifest.version
         pairs = zip(texts, collections, strict=True)
         checked = [(text, name) for text, name in pairs if not self.knows(version, name)][:_TEXTS]

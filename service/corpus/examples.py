@@ -1,4 +1,4 @@
-"""Loads the example corpus: a few hundred short texts for the first search of a new user."""
+"""Loads the example corpus: a few hundred short texts for a new user's first search."""
 
 import logging
 from typing import Any

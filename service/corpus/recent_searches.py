@@ -1,6 +1,7 @@
-"""Remembers the latest searches of this process by search_id, for events without `query` and `shown`.
+"""Remembers the latest searches of this process by search_id.
 
-They are only in memory, so a search writes nothing and a restart forgets them.
+An event that has a search_id can therefore be sent without `query` and `shown`. The searches are only in
+memory: a search writes nothing to disk, and a restart forgets all searches.
 """
 
 import secrets
@@ -16,7 +17,10 @@ _OF_AN_ENTRY = 300  # bytes of an entry without its characters
 
 
 class SearchShown(NamedTuple):
-    """A search as its client saw it. `shown` are ids of hits after the first `offset`, best first."""
+    """A search, and the hits that the client saw.
+
+    `shown` has the ids of the hits after the first `offset` hits, best first.
+    """
 
     collection: str
     offset: int
@@ -26,7 +30,7 @@ class SearchShown(NamedTuple):
 
 
 class RecentSearches:
-    """The latest searches. Only the event loop may use it."""
+    """Stores the latest searches. Only the event loop may use this object."""
 
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self._max_characters = max_characters
@@ -46,7 +50,7 @@ class RecentSearches:
         return search_id
 
     def get(self, search_id: str) -> SearchShown | None:
-        """Returns a search, or None if it is unknown, forgotten, or had no query text."""
+        """Returns a search, or None if the search is unknown, forgotten, or had no query text."""
         return self._searches.get(search_id)
 
 

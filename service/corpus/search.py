@@ -1,11 +1,11 @@
-"""Searches one state of the store and the index. Start reading at `find`.
+"""Searches the store and the index in one state. Start reading at `find`.
 
     dense      nearest vectors                 a generation's index
     lexical    BM25                            fulltext.py; needs no vector
     hybrid     both rankings, fused            fusion.py
 
 A search runs on a reading thread of the store, in one read transaction. Each ranking is cut to the requested
-hits before the next one is computed. Between two rankings other reads have their turn.
+number of hits before the next ranking is computed. Other reads may run between two rankings.
 """
 
 import time
@@ -43,7 +43,7 @@ HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
 class Query(NamedTuple):
-    """A query: a text, a vector, or the id of a document for finding similar ones."""
+    """A query, which is a text, a vector, or the id of a document to find similar ones."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None
@@ -55,16 +55,17 @@ class Search:
     """Options of a search.
 
     Attributes:
+        collection: Name of the collection.
         k: Number of hits.
         offset: Number of better hits to skip.
+        mode: Dense, lexical or hybrid.
         weight: Weight of the dense ranking in hybrid search.
         where: Filter. None matches all documents.
         min_score: Lowest cosine in dense search.
-        passages: Whether to compare all passages of a document, or only its head.
-        max_bytes: Limit of the bytes of all hits.
+        passages: Whether to compare all passages of a document, or only the first passage.
+        max_bytes: Maximum size of all hits.
         columns: Columns of the documents to read.
-        kept: Whether the generation may be another one than the active one.
-
+        kept: Whether the generation may be one that is not active.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -85,13 +86,13 @@ class Search:
 
     @property
     def candidates(self) -> int:
-        """Number of ranked documents per query, in both rankings."""
+        """Number of documents to rank for each query, in both rankings together."""
         if self.mode != "hybrid":
             return self.reach
         return 2 * (CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES)
 
     def is_heavy(self, queries: int) -> bool:
-        """Returns whether a search with this number of queries must leave reading threads for others."""
+        """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
         scans = self.where is not None and not self.where.indexed
         return scans or queries * self.candidates > HEAVY_CANDIDATES
 
@@ -101,10 +102,10 @@ class Hit:
     """A document with its score.
 
     Attributes:
+        document: The document.
         score: A cosine, a BM25 score or a fused score. Larger is better.
-        passage: Start and end of the nearest passage in characters. None if the text has only one, or in
-            lexical search.
-
+        passage: Start and end of the nearest passage in characters. None in lexical search, or if the text
+            has only one passage.
     """
 
     document: Record
@@ -116,7 +117,10 @@ Hits: TypeAlias = list[list[Hit]]
 
 
 class Ranked(NamedTuple):
-    """A document of a ranking, before it is read. `row` is its nearest row in the index, or 0."""
+    """A document in a ranking, before the document is read.
+
+    `row` is the document's nearest row in the index, or 0 without one.
+    """
 
     revision: int
     score: np.float32
@@ -130,14 +134,15 @@ def find(
     search: Search,
     then: Callable[[Hits], T],
 ) -> T:
-    """Returns the result of `then` for the hits of each query, best first, equal scores by id.
+    """Searches, passes the hits of each query to `then`, and returns the result of `then`.
+
+    Hits are sorted by score, best first, and then by id.
 
     Raises:
         Moved: Another version is active.
         TooMuch: The hits have more than `max_bytes` bytes in total.
-        NotFound: The document of a query by id does not exist.
-        Conflict: That document has no vector, because the model fails on its text.
-
+        NotFound: The document that a query names does not exist.
+        Conflict: The document that a query names has no vector, because the model fails on its text.
     """
     if search.mode != "lexical":
         snapshot.require(generation.number, kept=search.kept)
@@ -164,7 +169,7 @@ def find(
 
 
 def _page(snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, own: int | None) -> list[Ranked]:
-    """Returns the requested hits of a ranking, without the document `own`."""
+    """Returns the requested hits of a ranking. Leaves out the document with the revision `own`."""
     ranking = [ranked for ranked in ranking if ranked.revision != own]
     best = _best(ranking, search.reach)
     ids = snapshot.get_ids([ranked.revision for ranked in best])
@@ -189,7 +194,10 @@ def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
 def _resolved(
     snapshot: Snapshot, generation: Generation, queries: Sequence[Query], collection: str
 ) -> tuple[list[Query], list[int | None]]:
-    """Replaces queries by id with stored vectors. Also returns each query's own document, or None."""
+    """Replaces each query that names a document by a query with that document's stored vector.
+
+    Also returns the revision of that document for each query, or None for other queries.
+    """
     resolved, own = [], []
     for query in queries:
         revision = None
@@ -217,7 +225,10 @@ def _rankings(
     search: Search,
     allowed: FilterMatches | None,
 ) -> Iterator[list[Ranked]]:
-    """Yields the best documents of each query: as many as needed, and all that tie with the last one."""
+    """Yields the best documents of each query.
+
+    A ranking has as many documents as needed, and all documents that tie with the last one.
+    """
     if moment is None:
         for query in queries:
             pause()

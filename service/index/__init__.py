@@ -1,1 +1,1 @@
-"""Vector search in this process, without locks for readers. Start reading at index.py."""
+"""Searches vectors in memory, without locks for readers. Start reading at index.py."""

@@ -1,10 +1,10 @@
-"""Searches the inverted lists of a base on a GPU. One thread owns all GPU memory.
+"""Searches the inverted lists of an index's base on a GPU. One thread owns all GPU memory.
 
     a search ─▶ GpuIndex.candidates() ─▶ queue ─▶ GpuThread ─▶ FAISS on the GPU ─▶ candidates
 
-FAISS's GPU indexes are not thread safe, not even for searches. The GPU returns only candidates. The segment
-scores them by its own vectors (ivf.py), so scores do not depend on the device. A copy in main memory serves
-whatever the GPU cannot do.
+FAISS's GPU indexes are not thread-safe, not even for searches. The GPU returns only candidates. The segment
+computes their scores from vectors in main memory (ivf.py), so scores do not depend on the device. The lists
+are in main memory as well, for searches that the GPU cannot do.
 """
 
 import itertools
@@ -38,11 +38,10 @@ COPY_SECONDS, SEARCH_SECONDS = 600.0, 10.0  # Time limits. A search of a million
 
 
 def find(device: str) -> int | None:
-    """Returns the number of the GPU in a value of `SIMILE_INDEX_DEVICE`, or None for the CPU.
+    """Returns the number of the GPU in a value of `SIMILE_INDEX_DEVICE`. Returns None for the CPU.
 
     Raises:
         StartupError: The GPU does not exist, or this build of FAISS does not support GPUs.
-
     """
     if device == CPU:
         return None
@@ -63,11 +62,10 @@ def find(device: str) -> int | None:
 
 
 def open_gpu(device: str) -> "GpuThread | None":
-    """Opens the GPU in a value of `SIMILE_INDEX_DEVICE`. Returns None for the CPU.
+    """Opens the GPU that a value of `SIMILE_INDEX_DEVICE` names. Returns None for the CPU.
 
     Raises:
         StartupError: The GPU does not exist or cannot be used.
-
     """
     number = find(device)
     if number is None:
@@ -79,7 +77,10 @@ def open_gpu(device: str) -> "GpuThread | None":
 
 
 def _on_gpu(number: int) -> Copy:
-    """Returns a function that copies lists to a GPU. Only the calling thread may use it."""
+    """Returns a function that copies lists to the GPU `number`.
+
+    Only the calling thread may use the function.
+    """
     swig: Any = faiss
     resources = swig.StandardGpuResources()
     resources.setTempMemory(SCRATCH_BYTES)
@@ -89,11 +90,14 @@ def _on_gpu(number: int) -> Copy:
 
 
 class GpuThread:
-    """The thread that owns all lists on one device. `open` runs on it and returns a copying function.
+    """A thread that owns all lists on one device.
+
+    Args:
+        name: Name of the device, for messages.
+        open: Called on the thread. Returns a function that copies lists to the device.
 
     Raises:
         RuntimeError: The device cannot be used.
-
     """
 
     def __init__(self, name: str, open: Callable[[], Copy]) -> None:
@@ -116,7 +120,7 @@ class GpuThread:
             raise
 
     def place(self, lists: Lists) -> "GpuIndex | None":
-        """Copies `lists` to the device. Logs a warning and returns None if that fails."""
+        """Copies `lists` to the device. If this fails, logs a warning and returns None."""
         number = next(self._numbers)
 
         def copy() -> None:
@@ -178,7 +182,7 @@ class GpuThread:
 
 
 class GpuIndex:
-    """Lists on a device. They are freed when this object is garbage collected."""
+    """Inverted lists on a device. The device memory is freed when this object is garbage collected."""
 
     def __init__(self, gpu: GpuThread, number: int) -> None:
         self.broken = False  # The device failed once and is not used again.
@@ -193,9 +197,8 @@ class GpuIndex:
         """Finds the best `k` rows in the `probes` lists nearest to each query.
 
         Returns:
-            Positions, shape (q, k), best first, padded with -1. None if the GPU failed or its limits are too
-            low, so the CPU must search.
-
+            Positions of rows, shape (q, k), best first, padded with -1. None if the GPU failed or its limits
+            are exceeded; the CPU must then search.
         """
         if self.broken or max(k, probes) > LIMIT:
             return None

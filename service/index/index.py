@@ -1,16 +1,16 @@
-"""The vectors of one model version in one collection. Start reading at `Index.search` and `Index.apply`.
+"""Indexes the vectors of one model version in one collection. Start at `Index.search` and `Index.apply`.
 
     apply() ──▶ new view ──▶ one reference is replaced ◀── search() reads it once, without a lock
                    ▲
     merging ───────┘   at most one low-priority thread: all rows become a new base, dead rows are dropped
 
-FAISS crashes if one thread searches an index while another adds to it, and a lock would make writes wait for
-searches. So searched data never changes. A write appends rows, a removal creates a new bitmap of living rows,
-and both create a new `View` (view.py). A background thread turns many rows into a base for approximate search
-(ivf.py, maintenance.py).
+FAISS crashes if one thread searches an index while another thread adds to it. A lock would make writes wait
+for searches. So data that searches read never changes. A write appends rows, and a removal creates a new
+bitmap of living rows. Both create a new `View` (view.py). A background thread merges many rows into a base
+for approximate search (ivf.py, maintenance.py).
 
-A row is one passage of a document. Its int64 name (store/values.py) contains the document's revision, which
-is never reused. The caller must not add a revision that it has removed.
+A row is one passage of a document. A row has a name, an int64 that contains the document's revision
+(store/values.py). Revisions are never reused: the caller must not add a revision that was removed.
 """
 
 import threading
@@ -33,7 +33,7 @@ EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 
 
 class Index:
-    """Named vectors of length 1, so scores are cosines."""
+    """Searches and changes named vectors. All vectors have length 1, so scores are cosines."""
 
     def __init__(self, dimension: int, ivf_snapshots: IvfSnapshots | None = None) -> None:
         self.dimension = dimension
@@ -55,13 +55,16 @@ class Index:
         sequence: int = 0,
         ivf_snapshots: IvfSnapshots | None = None,
     ) -> Self:
-        """Builds an index of `batches` of names (n,) and vectors (n, dimension).
+        """Builds an index from batches of row names (n,) and vectors (n, dimension).
 
-        `sequence` is the store's operation number when the rows were read.
+        Args:
+            dimension: Dimension of the vectors.
+            batches: The batches.
+            sequence: The store's operation number when the rows were read.
+            ivf_snapshots: Reads and writes the saved lists of the index's base.
 
         Raises:
             ValueError: See `apply`.
-
         """
         index = cls(dimension, ivf_snapshots)
         named = [np.empty(0, np.int64)]
@@ -85,7 +88,7 @@ class Index:
         return index
 
     def _known(self, rows: Exact, sequence: int) -> Segment:
-        """Returns `rows` in the lists of a matching snapshot, or unchanged without one."""
+        """Returns a segment of `rows`, with the inverted lists of the snapshot if one matches."""
         snapshots = self._ivf_snapshots
         known = snapshots and snapshots.read(sequence)
         if not (snapshots and known and known.training.suits(len(rows.names))):
@@ -105,12 +108,12 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of vectors and names, including dead rows and spare room."""
+        """Size of vectors and names in bytes, including dead rows and spare room."""
         return sum(part.nbytes for part in (*self.view.settled, self.view.tail))
 
     @property
     def kind(self) -> str:
-        """`exact`, or FAISS's name for the base."""
+        """The kind of index: `exact`, or FAISS's name for the base."""
         return APPROXIMATE if self.view.is_float16 else EXACT
 
     @property
@@ -137,13 +140,13 @@ class Index:
             heads_only: Whether to compare only the first passage of each document.
 
         Returns:
-            Scores (float32) and row names (int64) for each query, best first, then by revision. Each document
-            comes once, by its best row. Scores are rounded to 1e-6. The answer includes up to `view.TIES`
-            more documents that tie with the k-th, so the caller can break ties.
+            For each query, scores (float32) and row names (int64), sorted by score, best first, and then by
+            revision. Each document has one entry, the row with the best score. Scores are rounded to 1e-6. Up
+            to `view.TIES` more documents are returned if they tie with the k-th one, so that the caller can
+            order ties.
 
         Raises:
             ValueError: `k` is below 1, the dimension is wrong, or a number is not finite.
-
         """
         if k < 1:
             raise ValueError(f"k is {k}; it must be at least 1.")
@@ -160,7 +163,7 @@ class Index:
 
     @property
     def measured(self) -> maintenance.Measured | None:
-        """Recall of the latest queries. None if the index is exact or was not measured yet."""
+        """The recall of the latest queries. None if the index is exact, or if recall was not measured yet."""
         return self._recall.measured
 
     def apply(
@@ -172,13 +175,14 @@ class Index:
         """Adds rows and removes documents in one atomic step.
 
         Args:
-            add: Row names (n,) and vectors (n, dimension), which are copied. Replaces existing rows.
-            remove: Revisions whose rows are removed, also those in `add`. Unknown revisions are ignored.
-            sequence: The store's operation number after the step. A smaller number than before is ignored.
+            add: Row names (n,) and vectors (n, dimension), which are copied. They replace rows of the same
+                name.
+            remove: Revisions whose rows are removed, including rows in `add`. Unknown revisions are ignored.
+            sequence: The store's operation number after the step. A number below the current one is ignored.
 
         Raises:
-            ValueError: The dimension is wrong, a number is not finite, or a row comes twice. Nothing changed.
-
+            ValueError: The dimension is wrong, a number is not finite, or a name occurs twice. Nothing
+                changed.
         """
         removed = np.unique(np.asarray(remove, np.int64))
         added, numbers = ((), np.empty((0, self.dimension))) if add is None else add
@@ -197,7 +201,7 @@ class Index:
         self._merger.start(self._due)
 
     def close(self, *, wait: bool = True) -> None:
-        """Stops merging. The index can still be searched and changed."""
+        """Stops the background merges. The index can still be searched and changed."""
         self._merger.closing.set()
         if wait:
             self._merger.wait()
@@ -214,7 +218,7 @@ class Index:
         return self._merger.closing.wait(seconds) or maintenance.merge_due(self.view)
 
     def _merge(self) -> None:
-        """Builds a new base of all rows. Meanwhile writes go to a new tail."""
+        """Builds a new base of all rows. Rows that are written during the merge go to a new tail."""
         with self._writing:
             if all(isinstance(part.segment, ivf.Clustered) for part in self.view.settled):
                 self.view = View(self.view.parts, self._empty(), self.view.sequence)
@@ -237,7 +241,7 @@ class Index:
         return ivf.build(self.dimension, rows, trained[0] if trained else None, cancelled)
 
     def _publish(self, sources: Sequence[Part], merged: Segment) -> None:
-        """Replaces `sources` by `merged`, without the rows that were removed in the meantime."""
+        """Replaces the parts `sources` by `merged`, without the rows that were removed during the merge."""
         now = {part.segment: part for part in self.view.settled}
         died = [source.died_until(now.get(source.segment)) for source in sources]
         part = Part.all_alive(merged).without_names(np.concatenate(died))
@@ -250,11 +254,10 @@ class Index:
 
 
 def _checked_rows(names: ArrayLike, vectors: ArrayLike, dimension: int) -> tuple[RowNames, Vectors]:
-    """Returns row names (n,) and vectors (n, dimension) as arrays.
+    """Converts row names (n,) and vectors (n, dimension) to arrays.
 
     Raises:
-        ValueError: A shape is wrong, a number is not finite, or a row comes twice.
-
+        ValueError: A shape is wrong, a number is not finite, or a name occurs twice.
     """
     named, vectors = np.asarray(names, np.int64), _checked_matrix(vectors, dimension, "vector")
     if named.shape != (len(vectors),):
@@ -264,11 +267,10 @@ def _checked_rows(names: ArrayLike, vectors: ArrayLike, dimension: int) -> tuple
 
 
 def _checked_matrix(vectors: ArrayLike, dimension: int, noun: str) -> Vectors:
-    """Returns vectors (n, dimension) as a float32 array. `noun` names them in messages.
+    """Converts vectors (n, dimension) to a float32 array. `noun` names the vectors in error messages.
 
     Raises:
         ValueError: The shape is wrong, or a number is not finite.
-
     """
     numbers = np.ascontiguousarray(vectors, np.float32)
     if numbers.ndim != 2 or numbers.shape[1] != dimension:

@@ -1,6 +1,6 @@
-"""The indexes of one model version: one for each collection. Start reading at `Indexes.moment`.
+"""The indexes of one model version, one for each collection. Start reading at `Indexes.moment`.
 
-`StoredIndexes` is used instead if the store itself searches its vectors, as PostgreSQL does.
+`StoredIndexes` replaces them if the store itself searches vectors, as PostgreSQL does.
 """
 
 import logging
@@ -24,7 +24,7 @@ Size = Callable[[int], tuple[int, int]]  # documents and rows of a generation, a
 
 @dataclass(frozen=True, slots=True)
 class StoredMoment:
-    """An IndexMoment whose snapshot searches the store."""
+    """Searches a generation's vectors in the store, with the interface of `IndexMoment`."""
 
     snapshot: Any
     generation: int
@@ -45,7 +45,10 @@ Moment: TypeAlias = IndexMoment | StoredMoment  # of a generation in a collectio
 
 
 class StoredIndexes:
-    """The vectors of a generation in the store, with the interface of `Indexes`."""
+    """The vectors of a generation in the store, with the interface of `Indexes`.
+
+    The store searches the vectors, so methods that change an index do nothing.
+    """
 
     kind, device, nbytes, sequence = "hnsw", "database", 0, 0
     measured: Measured | None = None
@@ -69,14 +72,14 @@ class StoredIndexes:
         return self
 
     def of(self, _collection: str) -> "StoredIndexes":
-        """Returns the whole generation, because the store does not count by collection."""
+        """Returns this object for every collection, because the store does not count by collection."""
         return self
 
     def moment(self, snapshot: Snapshot, collection: str) -> StoredMoment:
         return StoredMoment(snapshot, self._generation, collection)
 
     def apply(self, added: object, removed: object, sequence: int) -> None:
-        """Does nothing, because the store already has the write."""
+        """Does nothing, because the write has already reached the store."""
 
     def load(self, collections: Iterable[str], read: object, sequence: int) -> None:
         """Does nothing."""
@@ -100,8 +103,8 @@ class Indexes:
     """The indexes of all collections. Only the writer thread changes them; any thread may read.
 
     Args:
-        snapshots: Returns the snapshots of a collection. None means no snapshots.
-
+        dimension: Dimension of the vectors.
+        snapshots: Returns the saved lists of a collection. None means that nothing is saved.
     """
 
     def __init__(self, dimension: int, snapshots: Callable[[str], IvfSnapshots] | None = None) -> None:
@@ -118,7 +121,7 @@ class Indexes:
         return Index(self.dimension, self._snapshots(collection))
 
     def of(self, collection: str) -> Index:
-        """Returns the index of a collection, which may be empty."""
+        """Returns the index of a collection. An unknown collection has an empty index."""
         return self.collections.get(collection) or Index(self.dimension)
 
     @property
@@ -140,8 +143,14 @@ class Indexes:
     def apply(self, added: Mapping[str, Added], removed: Mapping[str, list[int]], sequence: int) -> None:
         """Updates the changed collections to the operation `sequence`, as `Index.apply` does.
 
-        Skips the others, so a write stays fast with thousands of collections. The indexes need not change in
-        one step, because `moment` waits until index and store agree. Empty indexes are removed.
+        Unchanged collections are skipped, so a write stays fast with thousands of collections. The indexes
+        need not change in one step, because `moment` waits until index and store agree. Empty indexes are
+        removed.
+
+        Args:
+            added: Row names and vectors by collection.
+            removed: Revisions by collection.
+            sequence: The store's operation number.
         """
         touched = {*added, *removed}
         new = {name: self._new(name) for name in touched if name not in self.collections}
@@ -156,7 +165,10 @@ class Indexes:
             index.close(wait=False)
 
     def moment(self, snapshot: Snapshot, collection: str) -> IndexMoment:
-        """Returns a collection's index in the state of a snapshot. May renew the snapshot for that."""
+        """Returns a collection's index in the same state as a snapshot.
+
+        If index and snapshot differ, this renews the snapshot until they agree.
+        """
         # The index follows a commit within a millisecond, so the two soon agree.
         for _ in range(ATTEMPTS):
             reached = self.sequence
@@ -172,9 +184,12 @@ class Indexes:
         return IndexMoment(index, view, is_split=view.rows > view.documents)
 
     def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
-        """Replaces all indexes by those of `collections`, which include the default one.
+        """Replaces all indexes by new ones.
 
-        `read` returns the rows of a collection for `Index.load`.
+        Args:
+            collections: Names of the collections, including the default one.
+            read: Returns the batches of a collection for `Index.load`.
+            sequence: The store's operation number.
         """
         loaded = {
             collection: Index.load(self.dimension, read(collection), sequence, self._snapshots(collection))

@@ -1,13 +1,13 @@
-"""A segment for approximate search through inverted lists. Start reading at `Clustered.nearest` and `build`.
+"""Searches a segment approximately, through inverted lists. Start at `Clustered.nearest` and `build`.
 
     query ─▶ the lists of the nearest centers ─▶ candidates by 8-bit codes ─▶ exact scores ─▶ the best k
       └────▶ few rows allowed, or too few found: all of them are scored ─────────────────────────▲
 
 A copy of the lists on a GPU may find the candidates (gpu.py).
 
-Codes and float16 vectors of a million rows with 384 dimensions take 1.2 GB, where float32 takes 1.5 GB.
+For a million rows with 384 dimensions, codes and float16 vectors take 1.2 GB. Float32 vectors take 1.5 GB.
 Scores of unit vectors differ from float32 by at most 2^-11, usually by 0.00002. A view with such a segment
-scores all rows in float16 (view.py), so equal texts tie.
+computes all scores in float16 (view.py), so equal texts have equal scores.
 """
 
 import math
@@ -49,7 +49,10 @@ RETRAIN = 2.0  # New centers are trained if the number of rows changes by this f
 
 
 class Training(NamedTuple):
-    """Centers of lists and ranges of codes. They also suit other rows of the same kind."""
+    """The trained centers of lists and ranges of codes.
+
+    They can be reused for other rows of the same kind.
+    """
 
     empty: faiss.IndexIVFScalarQuantizer  # an index without rows
     rows: int  # number of rows at the time of training
@@ -59,7 +62,7 @@ class Training(NamedTuple):
 
 
 class Clustered(Segment):
-    """Rows in inverted lists. Searches are approximate, scores are exact."""
+    """Rows in inverted lists. The search for candidates is approximate; the scores are exact."""
 
     is_float16 = True
     labels: NDArray[np.int32]
@@ -136,7 +139,10 @@ class Clustered(Segment):
     def _on_device(
         self, queries: Vectors, k: int, selection: Selection, probes: Sequence[int]
     ) -> dict[int, Positions]:
-        """Returns candidates from a GPU, by the position of their query. Some queries may be missing."""
+        """Searches on a GPU. Returns the candidates by the position of their query.
+
+        Queries that the GPU did not answer are missing.
+        """
         placed = self.placed
         if placed is None or selection.rows < WIDE_SHARE * len(self.names):
             return {}
@@ -160,8 +166,8 @@ class Clustered(Segment):
     def _probes(self, queries: Vectors, k: int, selection: Selection) -> list[int]:
         """Returns the number of lists to search for each query.
 
-        With a filter, the lists must contain the same number of matching rows, because these may be far from
-        the query.
+        The lists of a query must have enough rows, or with a filter enough matching rows. So a filter makes a
+        query search more lists. Matching rows may be far from the query.
         """
         lists = self._lists.nlist
         rows = max(LOOKED_AT * len(self.names) ** POWER, PER_HIT * k)
@@ -182,13 +188,16 @@ def _only(selection: Selection) -> Any:
 def build(
     dimension: int, sources: Sequence[Rows], training: Training | None, cancelled: Callable[[], bool] = bool
 ) -> Clustered:
-    """Builds a segment of all rows of `sources`, in their order. May take minutes on its one thread.
+    """Builds a segment of all rows of `sources`, in their order. May take minutes on one thread.
 
-    `training` belongs to the labels of the rows. It is reused if it suits the number of rows.
+    Args:
+        dimension: Dimension of the vectors.
+        sources: The rows, with labels that belong to `training`.
+        training: An earlier training. It is reused if it suits the number of rows.
+        cancelled: Returns True if the segment is not needed any more.
 
     Raises:
-        Cancelled: `cancelled()` became true.
-
+        Cancelled: `cancelled()` returned True.
     """
     faiss.omp_set_num_threads(1)
     names = np.concatenate([rows.names for rows in sources])

@@ -1,4 +1,6 @@
-"""Saves the inverted lists of a base on disk, so a start need not train them. Start at `IvfSnapshots`.
+"""Saves the inverted lists of an index's base on disk. Start at `IvfSnapshots`.
+
+With a snapshot, the service need not train the lists again when it starts.
 
     DATA_DIR/indexes/default/      a collection
     ├── 2.lists                    generation 2: SHA-256, length, a line of JSON, and bytes
@@ -39,12 +41,12 @@ _HEADER = struct.Struct("<32sQ")  # SHA-256 and length of the rest of the file
 
 
 class Damaged(Exception):
-    """A snapshot cannot be used. The message says why."""
+    """Raised if a snapshot cannot be used. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Identity of a snapshot's vectors. Snapshots of another origin are ignored."""
+    """Identifies the vectors of a snapshot. Snapshots with another origin are ignored."""
 
     generation: int
     fingerprint: str
@@ -52,14 +54,14 @@ class Origin:
 
 
 class Known(NamedTuple):
-    """The lists of rows in a snapshot. `names` are sorted."""
+    """The inverted list of each row in a snapshot. `names` are sorted."""
 
     training: Training
     names: RowNames
     labels: NDArray[np.int32]
 
     def get_labels(self, names: RowNames) -> NDArray[np.int32]:
-        """Returns the list of each row, or -1 if the snapshot does not have it."""
+        """Returns the list of each row. Rows that the snapshot does not contain get -1."""
         places = np.minimum(np.searchsorted(self.names, names), len(self.names) - 1)
         found: NDArray[np.int32] = np.where(self.names[places] == names, self.labels[places], np.int32(-1))
         return found
@@ -74,12 +76,12 @@ class IvfSnapshots:
         self._gpu = gpu
 
     def place(self, base: Clustered) -> None:
-        """Copies `base` to the GPU, if one is used. Searches may continue meanwhile."""
+        """Copies `base` to the GPU, if a GPU is used. Searches may continue during the copy."""
         if self._gpu is not None:
             base.place(self._gpu)
 
     def keep(self, base: Clustered, sequence: int) -> None:
-        """Copies `base` to the GPU and writes a snapshot. Logs disk errors."""
+        """Copies `base` to the GPU, and writes a snapshot. Disk errors are only logged."""
         self.place(base)
         order = np.argsort(base.names)
         facts = {
@@ -145,12 +147,11 @@ def write(file: Path, facts: Mapping[str, object], content: bytes) -> None:
 
 
 def read(file: Path) -> tuple[dict[str, Any], bytes]:
-    """Reads the facts and the content of `file` and verifies its checksum.
+    """Reads the facts and the content of `file`, and verifies the checksum.
 
     Raises:
-        Damaged: The file is not as it was written.
+        Damaged: The content differs from what was written.
         OSError: The file cannot be read.
-
     """
     if not file.is_file():  # Opening a pipe would block forever.
         raise Damaged("it is not a file")
@@ -168,9 +169,9 @@ def read(file: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def tidy(root: Path, collections: Container[str], generations: Collection[int]) -> None:
-    """Removes all other files than snapshots of these collections and generations.
+    """Removes all files except the snapshots of these collections and generations.
 
-    Only the owner of the data directory may call it, before anything is written.
+    Only the owner of the data directory may call this, before anything is written.
     """
     kept = {f"{generation}{SUFFIX}" for generation in generations}
     try:
@@ -188,7 +189,7 @@ def tidy(root: Path, collections: Container[str], generations: Collection[int]) 
 
 
 def damage(root: Path) -> list[str]:
-    """Reads all snapshots and returns a line for each damaged one."""
+    """Reads all snapshots. Returns a line for each damaged snapshot."""
     found = []
     for file in sorted(root.glob(f"*/*{SUFFIX}")):
         try:

@@ -13,14 +13,21 @@ STEPS = 10  # FAISS uses the same number for its inverted lists. Later steps cha
 
 
 def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vectors:
-    """Returns `count` centers as unit vectors, shape (count, d), by spherical k-means on one thread.
+    """Clusters vectors by spherical k-means on one thread.
 
-    FAISS's own k-means cannot be cancelled, and one of its steps over 100,000 rows takes seconds.
-    `sample` has at least `count` rows in random order.
+    FAISS's own k-means is not used, because it cannot be canceled: one of its steps over 100,000 rows takes
+    seconds.
+
+    Args:
+        sample: At least `count` rows in random order.
+        count: Number of centers.
+        cancelled: Returns True if the result is not needed any more.
+
+    Returns:
+        The centers as unit vectors, shape (count, d).
 
     Raises:
-        Cancelled: `cancelled()` became true.
-
+        Cancelled: `cancelled()` returned True.
     """
     chance = np.random.default_rng(0)
     centers = _unit(sample[:count].copy())
@@ -39,11 +46,10 @@ def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vecto
 def assigned(
     rows: Vectors, centers: Vectors, cancelled: Callable[[], bool]
 ) -> Iterator[tuple[Vectors, NDArray[np.int64]]]:
-    """Yields `rows` in chunks, with the number of each row's nearest center.
+    """Yields `rows` in chunks, each with the number of the nearest center of each row.
 
     Raises:
-        Cancelled: `cancelled()` became true.
-
+        Cancelled: `cancelled()` returned True.
     """
     quantizer = faiss.IndexFlatIP(centers.shape[1])
     quantizer.add(centers)
@@ -63,10 +69,17 @@ def _unit(vectors: Vectors) -> Vectors:
 def nearest_rows(
     rows: Vectors, count: int, tell: Callable[[int], None]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Returns the `count` nearest rows of each of `rows`, unit vectors (n, d), and their cosines.
+    """Finds the nearest rows of each row.
 
-    Both results have shape (n, count). A row is nearest to itself or to a duplicate. `tell` receives the
-    number of finished rows.
+    The first result of a row is the row itself or a duplicate.
+
+    Args:
+        rows: Unit vectors, shape (n, d).
+        count: Number of rows to find for each row.
+        tell: Receives the number of finished rows.
+
+    Returns:
+        Positions of the nearest rows, and their cosines, both of shape (n, count).
     """
     index = faiss.IndexFlatIP(rows.shape[1])
     index.add(rows)

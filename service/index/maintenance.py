@@ -1,13 +1,13 @@
-"""Background work of an index: builds bases and measures recall. Start reading at `merge_due` and `Merger`.
+"""Builds bases and measures recall in the background of an index. Start at `merge_due` and `Merger`.
 
     writes ──▶ tail, exact search ──(50,000 rows, or a tenth of the base's)──▶ base, inverted lists
 
-A larger index has one base (ivf.py), and a tail with later writes. Both are merged when the tail has a tenth
-of the base's rows, or a fifth of the base's rows are dead. The base is trained again only when it is twice as
-large.
+A large index has one base (ivf.py), and a tail with later writes. Base and tail are merged when the tail has
+a tenth of the base's rows, or when a fifth of the base's rows are dead. The base is trained again only when
+it is twice as large as at the last training.
 
 Recall is the share of the true nearest documents that a search finds. It is measured on the latest queries,
-after each new base and every hour. Only vectors of queries are kept, never texts.
+after each new base and every hour. Only the vectors of queries are stored for this, never the texts.
 """
 
 import contextlib
@@ -36,7 +36,11 @@ DELTA_SHARE = 0.1  # Largest tail as a share of the base, and at most `BASE_ROWS
 
 
 def merge_due(view: View) -> bool:
-    """Returns whether all rows must be merged into a new base, or into an exact part if few are left."""
+    """Returns whether a merge of all rows is due.
+
+    A merge is due if the tail is large, if many rows of the base are dead, or if settled parts are not in a
+    base yet.
+    """
     base = [part for part in view.settled if isinstance(part.segment, Clustered)]
     if len(view.settled) > len(base):  # Exact rows were loaded, or their merge failed.
         return True
@@ -51,7 +55,7 @@ class Measured:
 
 
 class Watch:
-    """Measures recall on the latest queries."""
+    """Remembers the latest queries, and measures the recall on them."""
 
     def __init__(self) -> None:
         self.measured: Measured | None = None
@@ -68,7 +72,10 @@ class Watch:
         return len(self._latest) >= MIN_QUERIES and monotonic() >= self._next
 
     def measure(self, view: View, wait: Callable[[float], bool]) -> None:
-        """Measures recall on `view`. Stops if `wait`, which sleeps, returns True."""
+        """Measures the recall on `view`.
+
+        Stops early if `wait` returns True; `wait` sleeps between queries.
+        """
         due, self._next = self._next, monotonic() + EVERY_SECONDS
         queries = list(self._latest)
         shares = []
@@ -81,9 +88,9 @@ class Watch:
 
 
 def recall(view: View, queries: Vectors, k: int = K) -> float:
-    """Returns the mean share of the `k` nearest documents that an approximate search finds.
+    """Returns the share of the `k` nearest documents that an approximate search finds, averaged over queries.
 
-    A document that ties with the k-th counts as found. Without documents recall is 1.
+    A found document counts if it ties with the k-th nearest document. Without documents, recall is 1.
     """
     shares = []
     truth, found = view.search(queries, k, None, exact=True), view.search(queries, k, None)
@@ -102,10 +109,11 @@ NICE = 10
 
 
 class Merger:
-    """At most one thread, which runs steps while `due` returns one. A write or a search starts it again.
+    """Runs the background steps of an index on at most one thread.
 
-    It keeps `due` only while it runs. Otherwise an index and its merger would refer to each other, and the
-    vectors of a replaced version would stay in memory: the service freezes the garbage collector's objects.
+    The thread runs as long as `due` returns a step. A write or a search starts it again. `due` is stored only
+    while the thread runs. Otherwise index and merger would refer to each other, and the vectors of a replaced
+    version would stay in memory, because the service freezes the objects of the garbage collector.
     """
 
     def __init__(self) -> None:

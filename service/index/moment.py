@@ -1,6 +1,6 @@
-"""An index in one state of the store, with filtered search. Start reading at `IndexMoment.search`.
+"""Searches an index in one state of the store, with a filter. Start reading at `IndexMoment.search`.
 
-If a filter matches many documents, the search finds the nearest of all documents and filters those:
+If many documents match the filter, the search finds the nearest of all documents and then applies the filter:
 
     a lookup finds few matches ────────────▶ collect all matches ─▶ search only these
     else test a sample ─▶ few match ───────▶ the same
@@ -27,7 +27,7 @@ DEEPEST = 1000  # Filtering 1,000 documents takes 5 ms.
 
 
 class Filtered(Protocol):
-    """Documents that match a filter, found by a snapshot of the store."""
+    """Interface of the documents that match a filter, which a snapshot of the store finds."""
 
     @property
     def all(self) -> Revisions: ...
@@ -37,7 +37,7 @@ class Filtered(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexMoment:
-    """An index, and its state at the start of a transaction."""
+    """An index, and the view of the index at the start of a transaction."""
 
     index: Index
     view: View
@@ -46,7 +46,14 @@ class IndexMoment:
     def search(
         self, vectors: NDArray[np.float32], depth: int, allowed: Filtered | None, *, heads_only: bool
     ) -> Iterator[Hits]:
-        """Yields the scores of the best documents for each vector, best first, and their best rows."""
+        """Yields the hits of each vector: the scores of the best documents, best first, and their best rows.
+
+        Args:
+            vectors: Query vectors.
+            depth: Number of documents.
+            allowed: Documents that match a filter; None for all.
+            heads_only: Whether to compare only the first passage of each document.
+        """
         if allowed is None:
             return iter(self.index.search(vectors, depth, None, self.view, heads_only=heads_only))
         found: list[Hits | None] = [None] * len(vectors)
@@ -61,7 +68,10 @@ class IndexMoment:
         return (hits for hits in found if hits is not None)
 
     def _width(self, depth: int, allowed: Filtered) -> int | None:
-        """Returns how many documents to search so that `depth` of them match. None if too few match."""
+        """Returns how many documents to search so that about `depth` of them match the filter.
+
+        Returns None if too few documents match.
+        """
         documents, least = self.view.documents, MORE * depth / DEEPEST  # `least`: share that must match
         if documents < SMALL or least > 1 or allowed.is_narrow(int(least * documents)):
             return None
@@ -71,7 +81,10 @@ class IndexMoment:
 
 
 def _matching(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
-    """Returns the matching hits of each query, as `Index.search` would. None if they are too few."""
+    """Returns the matching hits of each query, as `Index.search` would return them.
+
+    Returns None for a query with too few matching hits.
+    """
     revisions = [get_revisions(names) for _, names in found]
     matching = allowed.among(np.unique(np.concatenate(revisions)))
     answers: list[Hits | None] = []

@@ -1,10 +1,10 @@
-"""Segments: immutable vectors with a name for each row. Start reading at `Segment`.
+"""Immutable vectors with a name for each row. Start reading at `Segment`.
 
     Segment
      ├─ Exact ─ every search scores every row
      └─ Clustered (ivf.py) ─ for many rows
 
-view.py adds the rows that are alive in one state.
+view.py adds the information which rows are alive in one state of the index.
 """
 
 from abc import ABC, abstractmethod
@@ -24,21 +24,21 @@ Bitmap: TypeAlias = NDArray[np.uint8]  # bit i % 8 of byte i // 8, as faiss.IDSe
 Scores: TypeAlias = NDArray[np.float32]
 
 CHUNK_ROWS = 4096  # 6 MB at 384 dimensions: a few milliseconds between two checks of `cancelled`
-LOOKUP_SHARE = 16  # Fewer revisions than rows / FEW are looked up one by one.
+LOOKUP_SHARE = 16  # Fewer revisions than rows / LOOKUP_SHARE are looked up one by one.
 
 
 class Cancelled(Exception):
-    """The segment is not needed any more."""
+    """Raised while a segment is built, if the segment is not needed any more."""
 
 
 class Selection(NamedTuple):
-    """The rows of one segment that a search may return."""
+    """Selects the rows of one segment that a search may return."""
 
     bitmap: Bitmap | None  # None means every row.
     rows: int
 
     def among(self, positions: Positions) -> Positions:
-        """Returns the selected `positions` in their order."""
+        """Returns those of `positions` that are selected, in the same order."""
         if self.bitmap is None:
             return positions
         kept: Positions = positions[self.bitmap[positions >> 3] >> (positions & 7) & 1 == 1]
@@ -46,7 +46,7 @@ class Selection(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows for a new segment. The vector of `names[i]` is `vectors[positions[i]]`."""
+    """Rows for a new segment. The vector of the row `names[i]` is `vectors[positions[i]]`."""
 
     names: RowNames
     vectors: Stored
@@ -58,13 +58,12 @@ class Rows(NamedTuple):
 
 
 class Segment(ABC):
-    """Rows of vectors, and a search over them.
+    """Rows of vectors, and the interface to search them.
 
     Args:
         names: Name of each row, shape (n,).
-        vectors: Shape (n, d). They become read-only.
-        order: Positions sorted by name, newest first among equal names. None means 0, 1, 2, ….
-
+        vectors: Vectors, shape (n, d). The array becomes read-only.
+        order: Positions of rows sorted by name, newest first among equal names. None means 0, 1, 2, ….
     """
 
     is_float16 = False  # Vectors are stored as float16.
@@ -85,7 +84,7 @@ class Segment(ABC):
         return self.vectors.nbytes + self.names.nbytes + order
 
     def positions(self, revisions: Revisions) -> Positions:
-        """Returns the rows of `revisions`, which may be unsorted."""
+        """Returns the positions of the rows of `revisions`, which may be unsorted."""
         if len(revisions) * LOOKUP_SHARE >= len(self.names):
             return np.flatnonzero(np.isin(get_revisions(self.names), revisions))
         starts = self._places(revisions << PASSAGE_BITS)
@@ -95,7 +94,10 @@ class Segment(ABC):
         return places if self._order is None else self._order[places]
 
     def newest(self, names: RowNames) -> Positions:
-        """Returns the newest row of each name, or an arbitrary row for an unknown name."""
+        """Returns the position of the newest row of each name.
+
+        For an unknown name, the position is arbitrary.
+        """
         places = np.minimum(self._places(names), len(self.names) - 1)
         return places if self._order is None else self._order[places]
 
@@ -104,28 +106,34 @@ class Segment(ABC):
 
     @abstractmethod
     def nearest(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
-        """Does the same as `scan`, but faster and perhaps approximately."""
+        """Returns the same as `scan`, but faster. The result may be approximate."""
 
     @abstractmethod
     def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
-        """Returns the scores and positions of the best `k` selected rows, shape (q, k) each.
+        """Compares every selected row.
+
+        Returns the scores and positions of the best `k` rows, shape (q, k) each.
 
         `k` is at most the number of selected rows. FAISS would fill further places with position -1.
         """
 
     @abstractmethod
     def at_least(self, query: Vectors, score: float, selection: Selection) -> tuple[Scores, Positions]:
-        """Returns all selected rows that score above `score` for a `query` of shape (1, d), unsorted."""
+        """Returns the scores and positions of all selected rows with a score above `score`, unsorted.
+
+        Args:
+            query: One vector, shape (1, d).
+        """
 
 
 def selector(selection: Selection) -> Any:
-    """Returns FAISS's selector for the selected rows. None means every row."""
+    """Returns FAISS's selector for the selected rows, or None if every row is selected."""
     swig: Any = faiss  # FAISS's type stubs have only the C++ constructors.
     return None if selection.bitmap is None else swig.IDSelectorBitmap(selection.bitmap)
 
 
 def sort_order(names: RowNames) -> Positions | None:
-    """Returns the `order` of a segment with distinct names."""
+    """Returns the argument `order` for a segment whose names are distinct."""
     return None if (names[1:] > names[:-1]).all() else np.argsort(names)
 
 
@@ -133,8 +141,7 @@ def chunks(sources: Sequence[Rows], cancelled: Callable[[], bool] = bool) -> Ite
     """Yields the vectors of all rows of `sources` in chunks, as float32.
 
     Raises:
-        Cancelled: `cancelled()` became true.
-
+        Cancelled: `cancelled()` returned True.
     """
     for rows in sources:
         for start in range(0, len(rows.names), CHUNK_ROWS):
@@ -147,7 +154,10 @@ ROOM_SHARE = 0.25  # spare rows in a new buffer, as a share of its rows
 
 
 class Exact(Segment):
-    """The first `rows` of a buffer of names and vectors. Every search scores every row."""
+    """The first `rows` rows in a buffer of names and vectors.
+
+    Every search computes the score of every row.
+    """
 
     def __init__(self, buffer: tuple[RowNames, Vectors], rows: int, order: Positions | None) -> None:
         names, vectors = buffer
@@ -164,9 +174,9 @@ class Exact(Segment):
         return len(self._buffer[0]) - len(self.names)
 
     def appended(self, rows: Rows) -> "Exact":
-        """Returns a segment with `rows` appended.
+        """Returns a segment that has `rows` as well.
 
-        The buffer must have room, and this must be its latest segment.
+        The buffer must have room, and this segment must be the latest one in the buffer.
         """
         first, end = len(self.names), len(self.names) + len(rows.names)
         names, vectors = self._buffer
@@ -205,7 +215,7 @@ class Exact(Segment):
 
 
 def copied(dimension: int, sources: Sequence[Rows]) -> Exact:
-    """Copies all rows of `sources`, whose names are distinct, to a new buffer with spare room."""
+    """Copies all rows of `sources` to a new buffer with spare room. Names must be distinct."""
     named = np.concatenate([rows.names for rows in sources])
     capacity = len(named) + int(ROOM_SHARE * len(named))
     names, vectors = np.empty(capacity, np.int64), np.empty((capacity, dimension), np.float32)

@@ -1,4 +1,4 @@
-"""An immutable state of an index, searched without a lock. Start reading at `View.search`.
+"""An immutable state of an index, which is searched without a lock. Start reading at `View.search`.
 
     View ─ parts: segments, each with its rows that are alive in this state
      └─ search(): the best rows ──▶ documents, each once, by its best row ──▶ all that tie with the last
@@ -39,7 +39,7 @@ class _Choice(NamedTuple):
         return self._scored(scores, positions, queries[:, None]), self.segment.names[positions]
 
     def at_least(self, query: Vectors, score: float) -> tuple[Scores, RowNames]:
-        """Returns the rows that score at least `score`, and perhaps some just below."""
+        """Returns all rows that score at least `score`, and possibly rows that score slightly less."""
         margin = 10.0**-DECIMALS + (FLOAT16_ERROR if self.is_float16 else 0)
         scores, positions = self.segment.at_least(query, score - margin, self.selection)
         return self._scored(scores, positions, query), self.segment.names[positions]
@@ -54,7 +54,7 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A segment and the bitmap of its `count` alive rows."""
+    """A segment, and a bitmap of the rows that are alive. `count` is the number of alive rows."""
 
     segment: Segment
     alive: Bitmap
@@ -66,7 +66,7 @@ class Part:
         return cls(segment, np.packbits(np.ones(rows, bool), bitorder="little"), rows)
 
     def __len__(self) -> int:
-        """Returns the number of rows, including dead ones."""
+        """Returns the number of rows, dead rows included."""
         return len(self.segment.names)
 
     @property
@@ -87,14 +87,14 @@ class Part:
         return Rows(self.segment.names[positions], self.segment.vectors, positions, self.segment.labels)
 
     def drawn(self, rng: np.random.Generator, count: int) -> RowNames:
-        """Draws `count` rows and returns the names of those that are alive."""
+        """Draws `count` random rows. Returns the names of the drawn rows that are alive."""
         positions = rng.integers(len(self), size=count)
         alive = self.alive[positions >> 3] >> (positions & 7).astype(np.uint8) & 1
         names: RowNames = self.segment.names[positions[alive.astype(bool)]]
         return names
 
     def without(self, positions: Positions) -> "Part":
-        """Returns the part with the rows at `positions` dead."""
+        """Returns a part in which the rows at `positions` are dead."""
         return self._with(self.alive & ~self._bitmap(positions)) if len(positions) else self
 
     def without_names(self, names: RowNames) -> "Part":
@@ -104,7 +104,10 @@ class Part:
         return self.without(places[self.segment.names[places] == names])
 
     def with_rows(self, rows: Rows) -> "Part":
-        """Returns the alive rows and `rows`. Copies them if the buffer is full or has many dead rows."""
+        """Returns a part with the alive rows and `rows`.
+
+        The rows are copied to a new buffer if this buffer is full or has many dead rows.
+        """
         added, segment = len(rows.names), self.segment
         if self.is_wasteful or not isinstance(segment, Exact) or segment.room < added:
             return Part.all_alive(copied(segment.vectors.shape[1], [self.rows(), rows]))
@@ -115,15 +118,20 @@ class Part:
         return Part(segment.appended(rows), np.packbits(alive, bitorder="little"), self.count + added)
 
     def died_until(self, later: "Part | None") -> RowNames:
-        """Returns the rows that are alive here but dead in `later`, a later state of this part.
+        """Returns the rows that are alive in this part but dead in `later`, a later state of the part.
 
-        None as `later` means that the whole part is gone.
+        `later` is None if the whole part is gone.
         """
         bits = self.alive if later is None else self.alive & ~later.alive
         return self._with(bits).rows().names
 
     def selection(self, allowed: Revisions | None, *, heads_only: bool = False) -> Selection:
-        """Selects the alive rows: only those of `allowed`, and only first passages with `heads_only`."""
+        """Selects alive rows.
+
+        Args:
+            allowed: Revisions whose rows are selected; None for all.
+            heads_only: Whether to select only first passages.
+        """
         heads = self.segment.heads if heads_only else None
         if allowed is None and heads is None:
             return Selection(None if self.count == len(self) else self.alive, self.count)
@@ -146,10 +154,9 @@ class View:
     """A state of an index. A row is alive in at most one part.
 
     Attributes:
-        settled: Parts that get no more rows: the base, and parts that wait for a merge.
+        settled: Parts that get no more rows: the base, and parts that are not merged yet.
         tail: The part that gets new rows.
-        sequence: The store's operation number of this state.
-
+        sequence: The store's operation number for this state.
     """
 
     settled: tuple[Part, ...]
@@ -158,12 +165,12 @@ class View:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """All parts with alive rows."""
+        """All parts that have alive rows."""
         return tuple(part for part in (*self.settled, self.tail) if part.count)
 
     @cached_property
     def is_float16(self) -> bool:
-        """Whether a part has float16 vectors, so its search is approximate."""
+        """Whether a part has float16 vectors. The search of such a part is approximate."""
         return any(part.segment.is_float16 for part in self.parts)
 
     @cached_property
@@ -175,7 +182,7 @@ class View:
         return sum(part.documents for part in self.parts)
 
     def sample(self, count: int) -> RowNames:
-        """Returns about `count` random rows: `count` draws without the dead rows."""
+        """Returns random rows. Draws `count` rows and leaves out the dead ones."""
         rng = np.random.default_rng()
         lengths = np.array([len(part) for part in self.parts])
         drawn = rng.multinomial(count, lengths / lengths.sum()) if len(lengths) else lengths
@@ -192,7 +199,7 @@ class View:
         exact: bool = False,
         heads_only: bool = False,
     ) -> list[Hits]:
-        """Does the work of `Index.search` with validated queries. With `exact`, every row is scored."""
+        """Searches like `Index.search`, but with validated queries. With `exact`, every row is compared."""
         choices = [
             _Choice(part.segment, part.selection(allowed, heads_only=heads_only), self.is_float16)
             for part in self.parts
@@ -218,7 +225,17 @@ def _documents(
     *,
     exact: bool,
 ) -> Hits:
-    """Returns the best `k` documents for one query (1, d), given its best `rows` rows."""
+    """Returns the best `k` documents for one query, shape (1, d).
+
+    Args:
+        choices: The parts to search.
+        query: The query.
+        k: Number of documents.
+        rows: Number of best rows that were already searched.
+        scores: Scores of these rows.
+        names: Names of these rows.
+        exact: Whether to compare every row.
+    """
     every = sum(choice.selection.rows for choice in choices)
     while True:
         best = _best_rows(choices, names)
@@ -236,7 +253,7 @@ def _documents(
 
 
 def _best_rows(choices: Sequence[_Choice], names: RowNames) -> Positions:
-    """Returns the first place of each document in `names`, best first."""
+    """Returns the position of each document's first row in `names`, in ascending order."""
     if all(choice.segment.heads is None for choice in choices):  # Each document has one row.
         return np.arange(len(names))
     return np.sort(np.unique(get_revisions(names), return_index=True)[1])
@@ -245,13 +262,13 @@ def _best_rows(choices: Sequence[_Choice], names: RowNames) -> Positions:
 def _nearest(
     choices: Sequence[_Choice], queries: Vectors, k: int, *, exact: bool
 ) -> tuple[Rounded, RowNames]:
-    """Returns scores and names of rows, (q, m) each. The first `k` of each query are the best."""
+    """Returns scores and names of rows, shape (q, m) each. The first `k` of each query are the best."""
     found = [choice.nearest(queries, k, exact=exact) for choice in choices]
     return _ranked(*(np.concatenate(columns, axis=1) for columns in zip(*found, strict=True)))
 
 
 def _scan(choices: Sequence[_Choice], query: Vectors, score: float) -> tuple[Rounded, RowNames]:
-    """Returns all rows that score at least `score` after rounding, and perhaps some just below."""
+    """Returns all rows whose rounded score is at least `score`, and possibly rows that score less."""
     found = [choice.at_least(query, score) for choice in choices]
     return _ranked(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
@@ -263,7 +280,7 @@ def _ranked(scores: Scores, names: RowNames) -> tuple[Rounded, RowNames]:
 
 
 def cut(scores: Rounded | Scores, names: RowNames, k: int) -> Hits:
-    """Returns the first `k` of a ranking and all that tie with the last one, at most `TIES` more."""
+    """Returns the first `k` entries of a ranking, and up to `TIES` more that tie with the last one."""
     end = np.count_nonzero(scores >= scores[min(k, len(scores)) - 1])
     kept = slice(min(end, k + TIES))
     return scores[kept].astype(np.float32), names[kept]

@@ -1,1 +1,1 @@
-"""The documents and all that is derived from them, in SQLite. The store is the truth."""
+"""Stores the documents and all data derived from them, in SQLite or PostgreSQL."""

@@ -1,7 +1,7 @@
-"""The interface of the document store: everything that the rest of the service knows about stored data.
+"""Defines the interface of the document store, which the rest of the service uses. Start at `DocumentStore`.
 
-Start reading at `DocumentStore`. Connections, SQL and transactions are details of the implementations in
-sqlite/ and postgres/. values.py has the values that cross the interface.
+sqlite/ and postgres/ implement the interface. Connections, SQL and transactions are details of these
+packages. values.py has the arguments and results.
 """
 
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
@@ -47,11 +47,11 @@ from service.store.values import (
 
 T = TypeVar("T")
 
-FilterMatches: TypeAlias = Any  # The matching documents, in the form of each store.
+FilterMatches: TypeAlias = Any  # The documents that match a filter; each store has its own class.
 
 
 class VectorSink(Protocol):
-    """The vector indexes of a generation, which a store fills."""
+    """The vector indexes of a generation in memory, which a store fills with vectors."""
 
     dimension: int
 
@@ -61,14 +61,13 @@ class VectorSink(Protocol):
         read: Callable[[str], Iterable[tuple[RowNames, Vector]]],
         sequence: int,
     ) -> None:
-        """Replaces all rows.
+        """Replaces all rows of the indexes.
 
         Args:
             collections: The names of the collections.
             read: Returns the rows of a collection in batches of names, shape (n,), and vectors, shape
-                (n, dimension). Names rise from batch to batch.
-            sequence: The operation number of this moment.
-
+                (n, dimension). Names ascend from batch to batch.
+            sequence: The operation number of the state that is read.
         """
 
     def discard(self, revisions: Sequence[int]) -> None:
@@ -76,35 +75,34 @@ class VectorSink(Protocol):
 
 
 class Snapshot(Protocol):
-    """The store at one moment, for one piece of work on a reading thread.
+    """The store in one state, for the length of one read on a reading thread.
 
-    The moment is that of the first answer. It ends with the work.
+    The first method call fixes the state. Later writes are not visible.
     """
 
     def renew(self) -> None:
-        """Moves to the latest moment; it begins with the next answer."""
+        """Changes to the latest state of the store, which the next method call fixes."""
 
     def require(self, generation: int, *, kept: bool) -> None:
-        """Checks that a generation may be searched at this moment. Call it first where possible.
+        """Checks that a generation may be searched in this state. Call this first where possible.
 
         Args:
             generation: Number of the generation.
-            kept: The caller named its version, so it need not be active.
+            kept: Whether the client named the version, so that the generation need not be active.
 
         Raises:
             Moved: Another generation is active, and `kept` is False.
             Conflict: The generation was dropped.
-
         """
 
     def sequence(self) -> int:
         """Returns the number of the latest operation, 0 before the first."""
 
     def matching(self, where: Predicate, collection: str) -> FilterMatches:
-        """Returns the documents of a collection that match a filter, as searches take them."""
+        """Returns the documents in a collection that match a filter, as an argument for searches."""
 
     def get_ids(self, revisions: Sequence[int]) -> dict[int, str]:
-        """Returns the ids of the current revisions among these, by revision."""
+        """Returns the document ids of those of `revisions` that still exist, by revision."""
 
     def answered(
         self, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
@@ -112,46 +110,44 @@ class Snapshot(Protocol):
         """Reads the documents of an answer.
 
         Args:
-            times: How often each revision is in the answer.
-            max_bytes: Bytes that the documents may have together.
-            columns: The parts to read. The others are empty.
+            times: How often the answer contains each revision.
+            max_bytes: Maximum size of all documents together.
+            columns: The columns to read. The others are empty in the result.
 
         Returns:
-            Documents by revision, without those that are gone or damaged.
+            Documents by revision. Deleted and damaged documents are missing.
 
         Raises:
             TooMuch: The answer would have more than `max_bytes` bytes.
-            Overloaded: It would have more bytes than all answers together may have.
-
+            Overloaded: All answers that are in progress would together have too many bytes.
         """
 
     def get_vector(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None:
-        """Returns a document's revision and the vector of its first passage.
+        """Returns a document's revision and the vector of the first passage.
 
-        The vector is None if this generation has no sound one; it never comes from another generation.
-        Returns None if the document does not exist.
+        The vector is None if this generation has no undamaged vector of the document. Returns None if the
+        document does not exist.
         """
 
     def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Returns the start and end of passages in their texts, in characters, by row name.
 
-        Passages of texts that were not split are missing.
+        Passages of texts that were not split are not in the result.
         """
 
     def nearest_words(
         self, query: str, depth: int, allowed: FilterMatches | None, collection: str
     ) -> tuple[Revisions, NDArray[np.float32]]:
-        """Ranks documents by their terms (BM25).
+        """Ranks documents by keyword search (BM25).
 
         Args:
             query: The text of the search.
-            depth: Documents to return. Documents that tie with the last one are returned in addition.
+            depth: Number of documents. Documents that tie with the last one are returned in addition.
             allowed: The documents to rank; None for all.
             collection: Name of the collection.
 
         Returns:
-            Revisions, and their scores above 0, best first.
-
+            Revisions, best first, and their scores, all above 0.
         """
 
 
@@ -175,26 +171,25 @@ class Documents(Protocol):
     async def page(
         self, after: str, limit: int, where: Predicate | None, max_bytes: float, collection: str, /
     ) -> tuple[list[Record], bool]:
-        """Returns documents in the order of their ids, and whether others follow.
+        """Returns documents in the order of their ids, and whether more documents follow.
 
         Args:
-            after: Return documents after this id. Empty: from the beginning.
-            limit: Number of documents, at most.
+            after: Id after which the page starts. Empty for the first page.
+            limit: Maximum number of documents.
             where: A filter, or None.
-            max_bytes: Bytes that the documents may have together. The first one is returned in any case.
+            max_bytes: Maximum size of all documents together. The first document is returned in any case.
             collection: Name of the collection.
 
         Raises:
-            DamagedDocument: One of the documents is damaged.
-            Overloaded: The answer would have more bytes than all answers together may have.
-
+            DamagedDocument: A document on the page is damaged.
+            Overloaded: All answers that are in progress would together have too many bytes.
         """
 
     async def count(self, where: Predicate | None, collection: str, /) -> int:
         """Returns the number of documents of a collection that match a filter; None matches all."""
 
     async def matching(self, where: Predicate | None, collection: str, /) -> tuple[list[int], int]:
-        """Returns the rising revisions that match a filter, and the operation number of the same moment."""
+        """Returns the matching revisions in ascending order, and the operation number of this state."""
 
     async def count_all(self) -> int:
         """Returns the number of documents of all collections."""
@@ -206,15 +201,14 @@ class Documents(Protocol):
         """Returns the positions of documents whose title and text are already stored under their ids."""
 
     async def sample(self, count: int, characters: int, collection: str, /) -> list[str]:
-        """Returns the beginnings of some texts, each with its title first.
+        """Returns the beginnings of some texts, each with the title before it.
 
         Every store chooses the same documents: those whose ids have the smallest hashes.
 
         Args:
             count: Number of documents.
-            characters: Length of a beginning.
+            characters: Length of each beginning.
             collection: Name of the collection.
-
         """
 
     async def field_sample(self, collection: str, /) -> FieldSample:
@@ -233,46 +227,46 @@ class Documents(Protocol):
 
         Args:
             documents: Documents with distinct ids.
-            embedded: Embeddings by generation and by position in `documents`. A position may be missing if
-            the
-                stored title and text are the same: then the stored vectors are kept. May grow meanwhile.
-            split: Stored vectors of a text that was cut are not kept.
-            collection: Name of the collection, which is made if it does not exist.
-            max_collections: Number of collections that may exist.
+            embedded: Embeddings by generation and by position in `documents`. If the stored title and text
+                are the same, the position may be missing, and the stored vectors stay. May grow during the
+                call.
+            split: Whether to replace stored vectors of a text that the model truncated.
+            collection: Name of the collection, which is created if it does not exist.
+            max_collections: Maximum number of collections.
 
         Raises:
-            NeedsVectors: Some documents have no vector of the generation that is active at the commit, which
-                this process serves by then.
-            Conflict: The collection would be one too many.
-
+            NeedsVectors: Some documents have no vector of the active generation. This process serves the
+                active generation when this is raised.
+            Conflict: The store would have too many collections.
         """
 
     async def fill_checksums(self) -> int:
-        """Computes the checksums of some documents from before documents had them.
+        """Computes the checksums of some documents that an older version stored without checksums.
 
         Returns:
-            The number of documents, 0 at the end.
-
+            The number of these documents, 0 at the end.
         """
 
     async def without_checksums(self) -> int:
         """Returns the number of documents without checksums."""
 
     async def delete_one(self, id: str, collection: str, /) -> tuple[int, int]:
-        """Deletes a document and its events. Many events are deleted before it, in steps.
+        """Deletes a document and its events. If there are many events, they are deleted first, in steps.
 
-        Its judgments are not listed while no document has the id.
+        The document's judgments stay, but they are not listed until a document with the same id is stored.
 
         Returns:
-            1, or 0 if the document does not exist, and the operation number.
-
+            The number of deleted documents, 0 or 1, and the operation number.
         """
 
     async def delete_some(self, revisions: Sequence[int], collection: str, /) -> Step:
-        """Deletes the first of these revisions, as many as one write should. Skips missing revisions."""
+        """Deletes the first of these revisions, as many as one write should.
+
+        Missing revisions are skipped.
+        """
 
     async def drop_judgments(self, collection: str, /) -> bool:
-        """Deletes some judgments of a collection. Returns whether it may have more."""
+        """Deletes some judgments of a collection. Returns whether the collection may have more."""
 
     async def drop_collection(self, collection: str, /) -> None:
         """Deletes a collection that has no documents. The default collection always stays."""
@@ -289,21 +283,20 @@ class Documents(Protocol):
         """
 
     async def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> T:
-        """Runs `work` with a snapshot on a reading thread.
+        """Runs `work` with a snapshot on a reading thread, and returns the result.
 
         Args:
-            work: Calls `turns.pause` between its steps.
-            heavy: The work is long, so it leaves threads for other reads.
+            work: Reads from the snapshot. Calls `scheduling.pause` between steps outside of SQL.
+            heavy: Whether the work is long, so that it must leave threads for other reads.
 
         Raises:
-            Moved: As `Snapshot.require`, after this process serves the active generation.
-
+            Moved: Another generation is active. This process serves that generation when this is raised.
         """
 
     async def fill_with_examples(self, put: Callable[[], Awaitable[None]], /) -> None:
-        """Runs `put`, which stores the example corpus, if it was requested and is not stored yet.
+        """Runs `put`, which stores the example corpus, if the corpus was requested and is not stored yet.
 
-        One process runs it for all. After an exception the next process runs it.
+        If several processes share the store, one of them runs `put`. If it fails, another process runs it.
         """
 
 
@@ -318,33 +311,33 @@ class Feedback(Protocol):
         limits: Limits | None = None,
         /,
     ) -> tuple[int, set[str]]:
-        """Stores judgments of one key. The last judgment of a query and a document replaces earlier ones.
+        """Stores judgments of one key.
+
+        A newer judgment of the same query and document replaces the older one.
 
         Returns:
-            The number of the last judgment, and the ids of documents that do not exist. Judgments of those
-            are not stored.
+            The number of the last judgment, and the ids of documents that do not exist. Judgments of these
+            documents are not stored.
 
         Raises:
             NotFound: None of the documents exists.
             Conflict: The key would have more judgments than `limits` allow.
-
         """
 
     async def judgements(
         self, after: int, limit: int, selection: Selection, max_bytes: float, /
     ) -> tuple[list[tuple[int, Judgment]], bool]:
-        """Returns judgments of existing documents with their numbers, and whether others follow.
+        """Returns judgments of existing documents with their numbers, and whether more judgments follow.
 
         Args:
-            after: Return judgments after this number.
-            limit: Number of judgments, at most.
+            after: Number after which the page starts.
+            limit: Maximum number of judgments.
             selection: Which judgments.
-            max_bytes: Bytes that their texts may have together. The first judgment is returned in any case.
-
+            max_bytes: Maximum size of all texts together. The first judgment is returned in any case.
         """
 
     async def count_judgments(self, selection: Selection, /) -> int:
-        """Returns how many judgments `judgements` would list."""
+        """Returns the number of judgments that `judgements` would list."""
 
     async def sum_up_judgments(self, selection: Selection, /) -> JudgmentSummary:
         """Returns counts of the judgments that `judgements` would list."""
@@ -356,24 +349,23 @@ class Feedback(Protocol):
         tell: Callable[[Mapping[str, int]], None] | None = None,
         /,
     ) -> dict[str, int]:
-        """Deletes the selected judgments in steps, each durable before the next.
+        """Deletes the selected judgments in steps. Each step is durable before the next one starts.
 
-        Judgments that arrive after the first step stay.
+        Judgments that are stored after the first step stay.
 
         Args:
             selection: Which judgments.
-            own: Name of the calling key, if it may delete only its own. None: it may delete all.
-            tell: Receives the result of each step, also before an error. If the caller is canceled, it runs
-            on
-                the writing thread for the step in progress.
+            own: Name of the calling key, if the key may delete only its own judgments. None if it may delete
+                all.
+            tell: Receives the result of each step, even if a later step fails. If the caller is canceled
+                during a step, `tell` runs on the writing thread.
 
         Returns:
-            How many judgments of each key were deleted, by the name of the key.
+            The number of deleted judgments of each key, by the name of the key.
 
         Raises:
-            Forbidden: Some are of another key than `own`. Nothing was deleted.
+            Forbidden: Some judgments belong to another key than `own`. Nothing was deleted.
             Storage, Timeout, Unhealthy: A step failed. The message says how many were deleted before.
-
         """
 
 
@@ -381,24 +373,26 @@ class Events(Protocol):
     """Events of searches, such as clicks."""
 
     async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded:
-        """Stores events of one key and collection in steps, each durable before the next.
+        """Stores events of one key and collection in steps. Each step is durable before the next one starts.
 
         Returns:
-            Which events are new and which were refused, with the reason. An event that is stored already is
-            in neither.
+            Which events are new, and which were rejected and why. Events that were stored before are in
+            neither.
 
         Raises:
             Storage, Timeout, Unhealthy: A step failed. The message says how many events were handled before.
-
         """
 
     async def list_events(
         self, after: int, limit: int, selection: Selection, max_bytes: float, /
     ) -> tuple[list[tuple[int, Event]], bool]:
-        """Returns events with their numbers, and whether others follow. Arguments as of `judgements`."""
+        """Returns events with their numbers, and whether more follow.
+
+        The arguments are those of `judgements`.
+        """
 
     async def count_events(self, selection: Selection, /) -> int:
-        """Returns how many events `list_events` would list."""
+        """Returns the number of events that `list_events` would list."""
 
     async def forget_events(
         self,
@@ -410,56 +404,58 @@ class Events(Protocol):
         """Deletes the selected events, as `forget_judgments` deletes judgments."""
 
     async def expire_events(self, before: float, /) -> bool:
-        """Deletes some events from before a Unix time. Returns whether there may be more."""
+        """Deletes some events that are older than a Unix time. Returns whether there may be more of them."""
 
 
 class Generations(Protocol):
-    """Vectors by generation, and which generation is active.
+    """The generations of vectors, and which generation is active.
 
-    A generation is the set of all vectors of one model version in one form, such as fp32.
+    A generation is the set of all vectors by one model version in one form, such as fp32.
     """
 
     def active(self) -> Active | None:
         """Returns the active generation, or None before the first start. Blocks."""
 
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
-        """Creates and activates a generation without vectors, at a start. Blocks.
+        """Creates and activates a generation without vectors, when the service starts. Blocks.
 
         Args:
             manifest: The model version.
-            form: The form of its vectors.
-            examples: The example corpus is requested.
+            form: The form of the vectors.
+            examples: Whether the example corpus is requested.
 
         Returns:
             The number of the generation.
-
         """
 
     async def known(self, published: Container[str], /) -> Known:
-        """Returns facts about versions, of one moment. Only `published` ones can be the previous version."""
+        """Returns facts about versions, all from one state of the store.
+
+        Args:
+            published: The versions that can be the previous version.
+        """
 
     async def begin(self, manifest: Manifest, form: str, /) -> int:
-        """Returns the generation to build for a version, and drops any other that is being built.
+        """Returns the generation to build for a version, and drops all others that are being built.
 
-        It is the generation that is stored already for this version and form, or else a new one.
+        The result is a stored generation of this version and form, or else a new one.
         """
 
     async def abandon(self) -> None:
         """Drops the generations that are being built."""
 
     async def make_active(self, swap: Activation, /) -> bool:
-        """Activates a generation in one transaction, and retires the one that was active.
+        """Activates a generation in one transaction. The generation that was active becomes the previous one.
 
         Returns:
             False if `swap.may` returned False, or if an existing document has no vector of the generation.
-
         """
 
     async def keep_decision(self, requested: str, /) -> None:
-        """Notes that the request with this id was carried out or has failed."""
+        """Records that the request with this id was carried out or has failed."""
 
     async def keep_verdict(self, version: str, verdict: Verdict, requested: str, /) -> None:
-        """Notes why a version is not chosen automatically again, and that the request was handled."""
+        """Records why a version must not be chosen automatically again, and that the request was handled."""
 
     async def compare_once(
         self,
@@ -469,168 +465,169 @@ class Generations(Protocol):
         compare: Callable[[], Awaitable[Mapping[str, Any] | None]],
         /,
     ) -> Mapping[str, Any] | None:
-        """Returns the comparison of a version's answers with those of the active version, and stores it.
+        """Compares a version's search results with those of the active version, and stores the comparison.
 
-        One process compares for all. After an exception the next process compares.
+        If several processes share the store, one of them compares. If it fails, another process compares.
 
         Args:
-            version: The version that is compared.
-            new: Number of its generation.
+            version: The version to compare.
+            new: Number of the version's generation.
             active: Number of the active generation.
-            compare: Returns the comparison, or None without documents to compare.
+            compare: Returns the comparison, or None if the store has no documents to compare.
 
+        Returns:
+            The comparison, or None.
         """
 
     async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]:
-        """Returns the first revisions after `after` without a vector of the generation, rising.
+        """Returns the first revisions without a vector of the generation, in ascending order.
 
-        Skipped revisions are not among them.
+        Only revisions after `after` are returned. Skipped revisions are left out.
         """
 
     async def next_lacking(self, generation: int, after: int, limit: int, max_bytes: int, /) -> Lacking:
-        """Returns the next documents to embed for a generation, by rising revision.
+        """Returns the next documents to embed for a generation, in ascending order of revisions.
 
-        Without a document that is free it waits a moment before it returns.
+        If other processes have reserved all remaining documents, this waits a moment before it returns.
 
         Args:
             generation: Number of the generation.
-            after: Return revisions after this one. Revisions only grow.
-            limit: Number of documents, at most.
-            max_bytes: Bytes that their texts may have together. The first one is returned in any case.
-
+            after: Revision after which to start. Revisions only grow.
+            limit: Maximum number of documents.
+            max_bytes: Maximum size of all texts together. The first document is returned in any case.
         """
 
     async def add_vectors(self, generation: int, rows: Mapping[int, Embedding], /) -> int:
-        """Stores vectors of those revisions that still exist. Returns the number of these revisions."""
+        """Stores the vectors of those revisions that still exist. Returns how many exist."""
 
     async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]:
-        """Copies vectors of other generations of the same model and form.
+        """Copies vectors from other generations of the same model and form.
 
         Returns:
-            The revisions that got vectors in this step. Empty at the end.
-
+            The revisions whose vectors were copied in this step, or no revisions at the end.
         """
 
     async def add_stored(self, generation: int, after: int, limit: int, /) -> int | None:
-        """Passes stored vectors to `on_commit`, a step at a time. Damaged vectors are deleted.
+        """Passes stored vectors to `on_commit`, some in each call. Deletes damaged vectors.
 
         Args:
             generation: Number of the generation.
-            after: Begin after this revision.
-            limit: Number of vectors, about.
+            after: Revision after which to start.
+            limit: Approximate number of vectors.
 
         Returns:
-            The last revision of the step, or None at the end.
-
+            The last revision of this call, or None at the end.
         """
 
     async def skip(self, generation: int, revision: int, reason: str, /) -> None:
-        """Notes that the generation's model fails on a text."""
+        """Records that the generation's model fails on the text of a revision."""
 
     async def forget_skipped(self, generation: int, /) -> None:
-        """Forgets which texts were skipped, so that they are embedded again."""
+        """Deletes the records of skipped texts, so that these are embedded again."""
 
     async def load(self, generation: int, indexes: VectorSink, /) -> bool:
         """Loads all stored vectors into indexes that are not searched yet. Deletes damaged vectors.
 
         Returns:
-            True if all vectors were sound.
-
+            True if no vector was damaged.
         """
 
     def reload(self, generation: int, indexes: VectorSink, /) -> bool:
-        """Does the same as `load` on the writing thread. Only `on_commit` may call it."""
+        """Does the same as `load`, but on the writing thread. Only `on_commit` may call this."""
 
 
 class Replicas(Protocol):
-    """Other processes on the same store. A SQLite store has none."""
+    """Coordinates the processes that share a store. A SQLite store belongs to a single process."""
 
     @property
     def lost(self) -> str | None:
-        """The reason why this process may not know the active generation, or None."""
+        """The reason why this process may not know the active generation. None if the process knows it."""
 
     @property
     def others(self) -> int:
-        """The number of other processes that share the store, as last heard."""
+        """The number of other processes that share the store, when it was last counted."""
 
     async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None], /) -> None:
-        """Takes part in swaps until it is canceled. Other processes wait until this one is ready.
+        """Takes part in the swaps of all processes until it is canceled. Others then wait for this process.
 
         Args:
             serves: Returns the number of the generation that this process serves.
-            follow: Called with the active generation when any process has activated it.
-
+            follow: Called with the active generation after any process has activated it.
         """
 
     async def joined(self) -> None:
-        """Returns when `keep_in_touch` has reached the store for the first time, or after a few seconds."""
+        """Waits until `keep_in_touch` has reached the store for the first time, or for a few seconds."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Lets one process at a time start while the store has no generation yet."""
+        """Returns a lock, so that only one process at a time starts while the store has no generation yet."""
 
     async def requested(self, requested: RequestedVersion | None, at: float, /) -> RequestedVersion | None:
-        """Returns the request that counts, given the request in the models folder of this process.
+        """Reports the request in this process's models folder. Returns the current request of all processes.
 
-        A request counts from the moment when the store learns of it, so the clocks of machines do not matter.
-        An older request is ignored and logged.
+        Requests are ordered by the time when the store receives them, so the clocks of machines do not
+        matter. An older request is ignored and logged.
 
         Args:
             requested: The request in the models folder.
-            at: When it was made. inf: since this process last looked at the folder; -inf: before that; or the
-                file's Unix time if this process has not looked before.
-
+            at: When the request was made: inf if it was after this process last read the folder, -inf if
+                before. If this process has not read the folder yet, the file's Unix time.
         """
 
     async def request(self, requested: RequestedVersion, /) -> None:
-        """Makes a request, which counts until the next one."""
+        """Makes a request, which is current until the next request."""
 
 
 class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol):
     """The document store of one service.
 
-    Writes are durable when they return, and each one happens completely or not at all; methods that work in
-    steps say so. Of two writes of one document one is complete before the other begins. `on_commit` receives
-    the rows of a write before the write returns. If the caller is canceled before its write begins, the write
-    is withdrawn.
+    Writes are durable when they return. Each write happens completely or not at all, except for methods that
+    say that they work in steps. Two writes of one document run one after the other. `on_commit` receives the
+    rows of a write before the write returns. If the caller is canceled before its write begins, the write is
+    dropped.
 
-    Reads answer for one moment, and see every write that returned before they began. Reads of clients take
-    turns, and end when their caller is canceled. Reads of the service itself never wait for those.
+    Each read sees one state of the store, with every write that returned before the read began. Reads of
+    clients share the reading threads, and end when their caller is canceled. Reads of the service itself
+    never wait for reads of clients.
 
     Methods block the event loop only if they say so.
 
     Raises:
-        Storage: The disk is full, read-only or failing, or the store is damaged. Nothing of a write was
-        stored. Unhealthy: The store cannot work now, for example because the database cannot be reached.
-        Nothing of a
-            write was stored, unless the connection broke during the commit.
+        Storage: The disk is full, read-only or failing, or the store is damaged. The write stored nothing.
+        Unhealthy: The store cannot work now, for example because the database cannot be reached. The write
+            stored nothing, unless the connection broke during the commit.
         Timeout: The database took too long.
-
     """
 
     def start(self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]) -> None:
         """Starts to accept writes.
 
         Args:
-            on_commit: Called with the rows of each write after its commit, on the writing thread.
-            observe_seconds: Called with the seconds of each write.
-
+            on_commit: Called with the rows of each write after the commit, on the writing thread.
+            observe_seconds: Called with the duration of each write in seconds.
         """
 
     def close(self) -> None:
         """Completes accepted writes and closes the store. Blocks."""
 
     def check(self, seconds: float, /) -> str | None:
-        """Returns why writes do not work, or None. The watchdog calls it; `seconds` since its last call."""
+        """Returns why writes do not work, or None. Called by the watchdog.
+
+        Args:
+            seconds: Time since the last call.
+        """
 
     async def keep_noting(self) -> None:
-        """Until it is canceled, notes how far the store is and looks for `damage`."""
+        """Updates facts about the store, such as `damage`, until it is canceled."""
 
     @property
     def damage(self) -> str | None:
-        """The missing tables, columns, indexes or rights as a sentence, or None."""
+        """A sentence about missing tables, columns, indexes or rights in the database.
+
+        The value is None if nothing is missing.
+        """
 
     def unfinished_copy(self) -> str | None:
-        """Returns why no service may use the store: a `copy` into it has not ended. Blocks.
+        """Returns a sentence if a `copy` into the store has not ended, so that no service may use it. Blocks.
 
         Returns None if no copy is unfinished.
         """
@@ -639,10 +636,10 @@ class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol
         """Returns the names of the collections, and the generations with stored vectors. Blocks."""
 
     def visitor_secret(self) -> str:
-        """Returns the secret that ids of visitors are hashed with. The first call creates it. Blocks."""
+        """Returns the secret for hashing the ids of visitors. The first call creates the secret. Blocks."""
 
     async def tidy(self) -> bool:
         """Deletes some rows of dropped generations and of the operation log. Returns whether more remain."""
 
     def after_writes(self, work: Callable[[], None], /) -> None:
-        """Runs `work` after all writes that were accepted before."""
+        """Runs `work` after all writes that were accepted before this call."""

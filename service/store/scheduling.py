@@ -1,12 +1,13 @@
-"""The order of reads and writes: which of them runs next.
+"""Decides which read and which write runs next. Start at `ReadingThreads.read` and `WriteQueue.get`.
 
-Start reading at `ReadingThreads.read` and `WriteQueue.get`. READERS reads of clients run at a time. After
-SLICE_SECONDS a read lets the next one run. SQL does that by itself (the `reader.py` of each store). Other
-work calls `pause` between its steps. A read ends when its deadline passes or its client disconnects.
-`Answers` bounds the bytes of all answers together.
+At most READERS reads of clients run at the same time. After SLICE_SECONDS, a read pauses and lets the next
+read run. A running SQL statement does this by itself (reader.py of each store). Other work calls `pause`
+between its steps. A read ends when its deadline passes or its client disconnects. `Answers` limits the bytes
+of all answers together.
 
-Callers of writes take turns. A caller is the key of a request (`caller`), so a key that sends thousands of
-writes delays another key by one job. `QueuedRows` bounds the waiting rows of one caller.
+Writes run in a round robin over their callers. The caller is the key of the request (`caller`), so a key that
+sends thousands of writes delays the write of another key by one job. `QueuedRows` limits the queued rows of
+one caller.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ MEGABYTE = 1 << 20
 
 
 class Answers:
-    """Counts the bytes of all answers of one service."""
+    """Counts the bytes of all answers that a service has in progress."""
 
     def __init__(self, max_mb: int) -> None:
         self.max_mb = max_mb
@@ -40,9 +41,9 @@ class Answers:
 
 
 class Share:
-    """Counts the bytes of one request.
+    """Counts the bytes of one request's answer.
 
-    The event loop creates and releases it; a reading thread adds bytes.
+    The event loop creates the object and calls `let_go`. A reading thread calls `add`.
     """
 
     def __init__(self, answers: Answers) -> None:
@@ -54,8 +55,7 @@ class Share:
         """Counts bytes before they are read. Does nothing after `let_go`.
 
         Raises:
-            Overloaded: All answers together would have too many bytes. A single answer has a limit of its
-            own.
+            Overloaded: All answers in progress would together have too many bytes.
         """
         answers = self._answers
         with answers.lock:
@@ -71,7 +71,7 @@ class Share:
             self._bytes += count
 
     def let_go(self) -> None:
-        """Releases the bytes after the answer was sent or its request has ended."""
+        """Subtracts the bytes, after the answer was sent or the request has ended."""
         with self._answers.lock:
             self._gone = True
             self._answers.bytes -= self._bytes
@@ -82,11 +82,11 @@ share: ContextVar[Share | None] = ContextVar("share", default=None)  # The curre
 
 
 class Abandoned(Exception):
-    """The client disconnected, or the deadline passed."""
+    """Raised in a read if the client disconnected or the deadline passed."""
 
 
 class Turns:
-    """A fixed number of places for running reads, and a queue for the others."""
+    """Limits how many reads run at the same time, and queues the others."""
 
     def __init__(self, count: int = READERS) -> None:
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class Turns:
         return len(self._line)
 
     def join(self, turn: "Turn") -> bool:
-        """Gives a read a free place, or appends it to the queue. Returns whether it got a place."""
+        """Starts a read if few enough run, or else queues the read. Returns whether the read may run."""
         with self._lock:
             if turn.abandoned:
                 return False
@@ -112,7 +112,7 @@ class Turns:
             return turn.held
 
     def leave(self, turn: "Turn") -> None:
-        """Gives the place of a read to the first one in the queue."""
+        """Ends the run of a read, and starts the first read in the queue."""
         with self._lock:
             if not turn.held:
                 return
@@ -134,10 +134,10 @@ class Turns:
 
 
 class Turn:
-    """One read.
+    """One read, which runs and pauses as `Turns` allows.
 
     Args:
-        turns: Where it waits for a place. None: it never waits, as the service's own reads.
+        turns: Limits the running reads. None for a read that never waits, such as the service's own reads.
         share: Counts the bytes that are read for an answer, or None.
     """
 
@@ -150,7 +150,7 @@ class Turn:
         self._since = 0.0
 
     def begin(self) -> None:
-        """Waits for a place. Raises Abandoned."""
+        """Waits until the read may run. Raises Abandoned."""
         if self._turns is not None and not self.abandoned and not self._turns.join(self):
             self.comes.wait()
         if self.abandoned:
@@ -158,19 +158,19 @@ class Turn:
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """Lets the next read run."""
+        """Lets the next queued read run instead of this one."""
         if self._turns is not None:
             self._turns.leave(self)
 
     def abandon(self) -> None:
-        """Ends the read at its next pause. Any thread may call it."""
+        """Ends the read at its next pause. Any thread may call this."""
         if self._turns is None:
             self.abandoned = True
         else:
             self._turns.abandon(self)
 
     def pause(self) -> None:
-        """Lets other reads run after this one has used its slice. Raises Abandoned."""
+        """If this read has run for SLICE_SECONDS, lets other reads run first. Raises Abandoned."""
         if self.abandoned:
             raise Abandoned
         turns = self._turns
@@ -182,7 +182,7 @@ class Turn:
         self.begin()
 
     def progress(self) -> bool:
-        """SQLite's progress handler. True ends the statement."""
+        """Handles SQLite's progress callback. Returns True to end the statement."""
         try:
             self.pause()
         except Abandoned:
@@ -194,7 +194,7 @@ current = threading.local()  # Its attribute `turn` is the read of this thread.
 
 
 def pause() -> None:
-    """Lets other reads run. Long work of a read calls it between its steps.
+    """Lets other reads run. Long work in a read calls this between its steps.
 
     Raises:
         Abandoned: The client disconnected, or the deadline passed.
@@ -205,7 +205,7 @@ def pause() -> None:
 
 
 def reads(count: int) -> None:
-    """Counts bytes before they are read. They count until the answer was sent.
+    """Counts bytes of an answer before they are read. They are subtracted after the answer was sent.
 
     Raises:
         Overloaded: All answers together would have too many bytes.
@@ -217,7 +217,7 @@ def reads(count: int) -> None:
 
 @contextlib.contextmanager
 def resting() -> Iterator[None]:
-    """Gives up this thread's place while the block waits for another read, which may need it.
+    """Lets another read run while the block waits for the result of another read.
 
     Raises:
         Abandoned: The client disconnected, or the deadline passed.
@@ -234,12 +234,12 @@ def resting() -> Iterator[None]:
 
 
 class ReadingThreads(ABC):
-    """The reading threads of a store, for clients and for the service itself.
+    """Runs the reads of a store on threads, for clients and for the service itself.
 
     Args:
-        readers: Threads for clients.
-        heavy: Long reads that may run at a time. The others wait.
-        own: Threads for the service itself.
+        readers: Number of threads for clients.
+        heavy: Number of long reads that may run at the same time. Other long reads wait.
+        own: Number of threads for the service itself.
     """
 
     def __init__(self, readers: int, heavy: int, own: int) -> None:
@@ -256,7 +256,7 @@ class ReadingThreads(ABC):
 
         Args:
             query: Reads from a snapshot. Calls `pause` between steps outside of SQL.
-            heavy: The read may take long, so it leaves threads for others.
+            heavy: Whether the read may take long, so that it must leave threads for others.
 
         Raises:
             Storage: The disk fails, or the store is damaged.
@@ -272,7 +272,10 @@ class ReadingThreads(ABC):
                 memory.give_back()
 
     async def own(self, query: Callable[[Any], T]) -> T:
-        """Runs a short read of the service itself, which never waits for clients. Raises as `read`."""
+        """Runs a short read of the service itself, which never waits for clients.
+
+        Has the errors of `read`.
+        """
         return await self._run(query, self._own, self._turn(own=True))
 
     async def _run(self, query: Callable[[Any], T], pool: ThreadPoolExecutor, turn: Turn) -> T:
@@ -285,11 +288,11 @@ class ReadingThreads(ABC):
 
     @abstractmethod
     def _turn(self, *, own: bool) -> Turn:
-        """Returns the turn of a read. Called in the context of its request."""
+        """Creates the `Turn` of a read. Called in the context of the read's request."""
 
     @abstractmethod
     def _query(self, query: Callable[[Any], T], turn: Turn) -> T:
-        """Runs a query on the thread of a read."""
+        """Runs `query` on the thread of a read."""
 
 
 J = TypeVar("J")
@@ -301,7 +304,7 @@ caller: ContextVar[str] = ContextVar("caller", default="")
 
 
 class WriteQueue(Generic[J]):
-    """The waiting jobs of all callers, for one or several writing threads."""
+    """Queues the write jobs of all callers, for one or several writing threads."""
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str, bool], deque[tuple[int, J]]] = {}  # In the order of their turns.
@@ -312,7 +315,7 @@ class WriteQueue(Generic[J]):
         self._closed = False
 
     def qsize(self) -> int:
-        """Returns the number of waiting jobs."""
+        """Returns the number of queued jobs."""
         with self._changed:
             return sum(map(len, self._turns.values())) + len(self._barriers)
 
@@ -321,8 +324,8 @@ class WriteQueue(Generic[J]):
 
         Args:
             job: The value that `get` returns.
-            alone: Only one such job may run at a time. Call `end_alone` after each.
-            last: The job is taken after all jobs that were put before it, of any caller.
+            alone: Whether no other such job may run at the same time. After each, call `end_alone`.
+            last: Whether the job must be taken after all jobs of all callers that are queued now.
         """
         with self._changed:
             self._tickets += 1
@@ -334,11 +337,11 @@ class WriteQueue(Generic[J]):
         """Takes the next job.
 
         Args:
-            wait: Wait for one.
+            wait: Whether to wait for a job.
 
         Returns:
-            The job and whether it is alone. None if nothing can be taken now, or the queue is closed.
-
+            The job, and whether it was queued as `alone`. None if no job can be taken now, or the queue is
+            closed and empty.
         """
         with self._changed:
             while (found := self._take()) is None and wait:
@@ -348,13 +351,13 @@ class WriteQueue(Generic[J]):
             return found
 
     def end_alone(self) -> None:
-        """Lets the next job that must be alone begin."""
+        """Allows the next job that was queued as `alone` to begin."""
         with self._changed:
             self._one_is_alone = False
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Makes `get` return None once the jobs that wait are taken."""
+        """Makes `get` return None after all queued jobs were taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -376,7 +379,7 @@ class WriteQueue(Generic[J]):
 
 
 class Jobs:
-    """Accepts write jobs until it is closed. Each store's writer takes them from `_queue`."""
+    """Accepts write jobs until it is closed. Each store's writer takes the jobs from `_queue`."""
 
     def __init__(self) -> None:
         self._queue: WriteQueue[tuple[Callable[[Any], Any], Future[Any]]] = WriteQueue()
@@ -384,13 +387,13 @@ class Jobs:
         self._closing = threading.Lock()  # No job may be queued after the stop.
 
     async def run(self, job: Callable[[Any], T], *, alone: bool = False) -> T:
-        """Returns the result of `job` after its commit.
+        """Queues `job`, and returns the result after the commit.
 
-        If the caller is canceled before its job begins, the job is withdrawn.
+        If the caller is canceled before the job begins, the job is dropped.
 
         Args:
-            job: Its work in a transaction.
-            alone: No other such job may run at the same time.
+            job: Called in a transaction.
+            alone: Whether no other such job may run at the same time.
 
         Raises:
             Storage: The disk is full, read-only or failing. The job stored nothing.
@@ -399,7 +402,7 @@ class Jobs:
         return await asyncio.wrap_future(self.submit(job, alone=alone))
 
     def submit(self, job: Callable[[Any], T], *, alone: bool = False, last: bool = False) -> Future[T]:
-        """Queues a job from any thread. A `last` job runs after all jobs that wait now."""
+        """Queues a job from any thread. A `last` job runs after all jobs that are queued now."""
         future: Future[T] = Future()
         with self._closing:
             if self._closed:
@@ -409,7 +412,7 @@ class Jobs:
         return future
 
     def _require_alive(self) -> None:
-        """Raises if no thread takes jobs."""
+        """Raises an error if no thread takes jobs."""
 
     def _close(self) -> None:
         with self._closing:
@@ -418,10 +421,10 @@ class Jobs:
 
 
 class QueuedRows:
-    """Limits the rows of one caller that wait to be written. Used on the event loop only.
+    """Limits the rows of one caller that are queued for writing. Used on the event loop only.
 
     Args:
-        max_rows: Rows of one caller. 0 means no limit.
+        max_rows: Maximum number of rows of one caller. 0 means no limit.
     """
 
     def __init__(self, max_rows: int) -> None:
@@ -430,11 +433,11 @@ class QueuedRows:
 
     @contextlib.contextmanager
     def admitted(self, rows: int) -> Iterator[None]:
-        """Counts the rows of a request of the current caller until the block ends.
+        """Counts the rows of one request of the current caller until the block ends.
 
         Raises:
-            Overloaded: The caller would have too many. A single request is never too large.
-
+            Overloaded: The caller would have too many queued rows. A single request is never rejected for
+                this.
         """
         name = caller.get()
         waiting = self._rows.get(name, 0)

@@ -1,4 +1,4 @@
-"""Values that cross the interface of the store: its arguments and its answers."""
+"""The arguments and results of the store's interface (protocol.py)."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -26,20 +26,24 @@ COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # Also the na
 DELETE_DOCUMENTS = 128  # Documents of one job. Other writes wait some tens of milliseconds.
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
-# Of a query in a judgement or an event. Percent-encoded it still fits a URL of 64 KiB, so it can be deleted.
+# Limit of a query in a judgment or an event. Percent-encoded, it fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
 MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 
 
 class TooMuch(Exception):
-    """More text than an answer may have."""
+    """Raised if an answer would have more bytes than it may have."""
 
 
 class NeedsVectors(Exception):
-    """These documents (positions in the request) must first be embedded by the generation that is `live`.
+    """Raised if the active generation has no vectors of some documents. Nothing was stored.
 
-    Nothing was stored.
+    The caller must embed the documents with the generation `active`, and send them again.
+
+    Args:
+        positions: Positions of the documents in the request.
+        active: Number of the active generation.
     """
 
     def __init__(self, positions: list[int], active: int) -> None:
@@ -49,7 +53,10 @@ class NeedsVectors(Exception):
 
 
 class Moved(Exception):
-    """The generation to search is not the active one any more. Nothing was read; search the active one."""
+    """Raised if a search uses a generation that is not active any more.
+
+    The caller must search the active one.
+    """
 
     def __init__(self, generation: int) -> None:
         super().__init__(f"Generation {generation} is not active")
@@ -61,10 +68,10 @@ class Document:
     """A document to store.
 
     Args:
-        id: Its id.
-        text: Its text.
+        id: Id of the document.
+        text: The text.
         metadata_json: A JSON object, as `encode_json` writes it.
-        title: Its title. Empty: it has no title.
+        title: The title, or empty for a document without a title.
     """
 
     id: str
@@ -78,13 +85,13 @@ class Document:
 
 
 def encode_json(metadata: dict[str, Any]) -> str:
-    """Returns metadata as JSON, as it is stored."""
+    """Converts metadata to JSON, in the form in which it is stored."""
     return orjson.dumps(metadata).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A stored document as it is sent. Title, text and metadata are JSON that is not parsed.
+    """A stored document as it is sent to clients. Title, text and metadata are JSON that is not parsed.
 
     `title_json` is empty if the document has no title.
     """
@@ -96,7 +103,7 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Bytes of title, text and metadata in an answer."""
+        """Size of title, text and metadata in an answer, in bytes."""
         return len(self.title_json) + len(self.text_json) + len(self.metadata_json)
 
     @property
@@ -107,9 +114,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage of a text, from character `start` to before `end`, and its vector.
+    """A passage of a text, with the vector of the passage.
 
-    `end` is None if the passage is the whole text.
+    The passage has the characters from `start` up to but not including `end`. `end` is None if the passage is
+    the whole text.
     """
 
     vector: Vector
@@ -119,15 +127,15 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A document's vectors of one generation: of the first passage of its text, and of the other passages.
+    """The vectors of a document in one generation: of the first passage, and of the other passages.
 
     `truncated` is True if no passage reached the end of the text.
     """
 
     vector: Vector
     truncated: bool
-    tokens: int = 0  # Tokens that were embedded. 0: the vectors were stored before.
-    end: int | None = None  # Characters of the first passage. None: it is the whole text.
+    tokens: int = 0  # Tokens that were embedded; 0 if the vectors were stored before.
+    end: int | None = None  # Characters of the first passage; None if it is the whole text.
     others: tuple[Passage, ...] = ()
 
     @property
@@ -136,17 +144,20 @@ class Embedding:
 
     @property
     def cut(self) -> bool:
-        """Whether the model would see more of the text if it were split."""
+        """Whether the text was truncated, but not split.
+
+        The model would see more of the text if it were split.
+        """
         return self.truncated and not self.others
 
 
 class Put(NamedTuple):
-    """The result of a put.
+    """The result of storing documents.
 
     Attributes:
-        truncated: Number of texts that the active model does not see whole.
+        truncated: Number of texts that the active model truncated.
         sequence: The operation number.
-        gaps: Other generations without a vector of one of the texts.
+        gaps: Numbers of the other generations that lack a vector of one of the texts.
         created: Number of documents with new ids.
     """
 
@@ -157,7 +168,13 @@ class Put(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of a deletion: revisions that were handled, deleted documents, and the operation number."""
+    """One step of a deletion.
+
+    Attributes:
+        done: Number of revisions that were handled, missing ones included.
+        deleted: Number of deleted documents.
+        sequence: The operation number.
+    """
 
     done: int
     deleted: int
@@ -165,7 +182,7 @@ class Step(NamedTuple):
 
 
 class Unembedded(NamedTuple):
-    """The parts of a document that its vectors depend on."""
+    """The parts of a stored document that determine its vectors."""
 
     collection: str
     id: str
@@ -176,14 +193,14 @@ Last: TypeAlias = Callable[[Mapping[int, Unembedded]], Mapping[int, Embedding] |
 
 
 class Lacking(NamedTuple):
-    """The next documents that have no vector of a generation, by rising revision, all of one moment.
+    """The next documents to embed for a generation, in ascending order of revisions, all from one state.
 
     Attributes:
         documents: The documents by revision.
         last_revision: The last revision that exists.
         skipped: Number of skipped texts.
         left: Number of further documents without a vector.
-        closing: The rest is so small that a swap embeds it.
+        closing: Whether so few documents are left that the transaction of a swap embeds them.
     """
 
     documents: dict[int, Unembedded]
@@ -195,12 +212,12 @@ class Lacking(NamedTuple):
 
 @dataclass
 class Changes:
-    """Rows that a commit added and removed.
+    """The rows that a commit added and removed.
 
     Attributes:
         added: Vectors by row name, for each generation and collection.
         removed: Revisions by collection.
-        sequence: The operation number after the commit, 0 without an operation.
+        sequence: The operation number after the commit. 0 if the commit had no operation.
     """
 
     added: dict[tuple[int, str], dict[int, Vector]] = field(default_factory=dict)
@@ -227,18 +244,17 @@ class Active:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """A swap to a generation.
+    """A request to the store to activate a generation.
 
     Attributes:
         generation: Number of the generation.
         complete_through: All revisions up to this one have vectors of the generation.
-        requested: Id of the request. Empty: the request has no id.
-        rollback: The version that was active gets the verdict that it was rolled back from.
-        may: Returns whether the swap may still happen.
+        requested: Id of the request. Empty if the request has no id.
+        rollback: Whether this is a rollback. The version that was active then gets a verdict.
+        may: Returns whether the generation may still be activated.
         last: Embeds the few documents that still have no vector, on a thread. Used if several processes
-            write. Returns None to give up.
-        then: Called after the commit and before any other write, with the last revision of that moment.
-
+            write. If it returns None, the generation is not activated.
+        then: Called after the commit and before any other write, with the last revision at the commit.
     """
 
     generation: int
@@ -252,7 +268,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The reason why a version is not chosen automatically again: it failed, or was rolled back from."""
+    """Why a version is not chosen automatically again: it failed, or was replaced by a rollback."""
 
     state: str
     reason: str
@@ -260,7 +276,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts about versions, of one moment."""
+    """Facts about versions, all from one state of the store."""
 
     active: str
     verdicts: Mapping[str, Verdict]
@@ -275,7 +291,8 @@ class Known:
 class Judgment:
     """A key's judgment whether a document is relevant to a query.
 
-    `visitor` is the hash of the user's id, or empty. `trusted` says whether the key was trusted then.
+    `visitor` is the hash of the user's id, or empty. `trusted` says whether the key was trusted when it
+    judged.
     """
 
     query: str
@@ -288,7 +305,7 @@ class Judgment:
 
 
 class JudgmentSummary(NamedTuple):
-    """Counts of judgments and of their distinct queries."""
+    """Counts of judgments, and of the distinct queries in them."""
 
     judgements: int
     relevant: int
@@ -298,7 +315,7 @@ class JudgmentSummary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the judgments of one key: in all, of one query, of one document. 0 means no limit."""
+    """Limits on the judgments of one key: in total, for one query, and for one document. 0 means no limit."""
 
     per_key: int = 0
     per_query: int = 0
@@ -310,18 +327,18 @@ class Event:
     """A click or another use of a hit, as a key reported it.
 
     Args:
-        search_id: The search.
-        query: Its text.
-        id: The document.
+        search_id: Id of the search.
+        query: Text of the search.
+        id: Id of the document.
         type: What the user did.
-        event_id: Identifies the event, so that it can be sent again.
-        at: Unix time.
+        event_id: Identifies the event, so that sending it again has no effect.
+        at: Unix time of the event.
         position: Rank of the hit, from 1.
         shown: Ids of the hits around it, best first.
         key: Name of the key.
         collection: Name of the collection.
         visitor: Hash of the user's id, or empty.
-        trusted: Whether the key was trusted then.
+        trusted: Whether the key was trusted when it reported the event.
     """
 
     search_id: str
@@ -339,7 +356,7 @@ class Event:
 
 
 class EventLimits(NamedTuple):
-    """Limits on stored events: of one key, of one key about one document, of all. 0 means no limit."""
+    """Limits on stored events: of one key, of one key about one document, of all keys. 0 means no limit."""
 
     per_key: int = 0
     per_document: int = 0
@@ -347,7 +364,10 @@ class EventLimits(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The result of storing events, by their positions. Events in neither were stored before."""
+    """The result of storing events, by their positions in the request.
+
+    Events that are neither in `new` nor in `refused` were stored before.
+    """
 
     new: list[int]
     refused: dict[int, ServiceError]
@@ -355,7 +375,7 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The judgments or events with all of these values. None matches any value."""
+    """Selects judgments or events by their fields. A field that is None matches any value."""
 
     collection: str | None = None
     query: str | None = None

@@ -1,6 +1,6 @@
-"""Loads the encoder of a folder as a torch module, and computes its token vectors.
+"""Loads the encoder of a folder as a torch module, and computes token vectors.
 
-`converted` converts other kinds of tokenizers to tokenizer.json with transformers.
+`converted` converts other kinds of tokenizers to the content of a tokenizer.json.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
     """Loads the encoder in float32 and eval mode, without BERT's pooler.
 
     Args:
-        attention: Implementation by transformers; None for its default.
+        attention: Name of an attention implementation of transformers; None for the default.
 
     Raises:
         Unsupported: transformers cannot open the folder, or weights are missing or not finite.
@@ -69,14 +69,14 @@ def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
 
 
 def _class(folder: Path) -> Any:
-    """Returns the class to open. Of a model with a decoder, it opens only the encoder."""
+    """Returns the class of transformers for a folder. For an encoder-decoder, this is the encoder's class."""
     config = read_json(folder / "config.json")
     whole = config.get("is_encoder_decoder") or config.get("model_type") in ("t5", "mt5", "umt5")
     return transformers.AutoModelForTextEncoding if whole else transformers.AutoModel
 
 
 class Table(nn.Module):
-    """A model that is only a word table."""
+    """A backbone that only looks up rows of a word table."""
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def quiet() -> Iterator[None]:
 
 
 def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: str = "last") -> Tensor:
-    """Computes the token vectors that are pooled (see `Head`), shape (rows, tokens, width)."""
+    """Computes the token vectors that `Head` pools, shape (rows, tokens, width)."""
     if tokens == "static":
         words: Tensor = cast("transformers.PreTrainedModel", backbone).get_input_embeddings()(ids_RT)
         return words
@@ -115,10 +115,11 @@ def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: 
 
 
 def mixed(states: Sequence[Tensor], tokens: str) -> Tensor:
-    """Averages the outputs of two layers in float32 (see `Head`).
+    """Averages the outputs of two layers in float32, as `Head.tokens` requires.
 
     Args:
         states: The embeddings and the output of each layer, as transformers returns them.
+        tokens: `first_last` or `top2`.
     """
     other = states[1 + beside_last(tokens, len(states) - 1)]
     return (other.float() + states[-1].float()) / 2
@@ -135,7 +136,11 @@ _FILES = (
 
 
 def converted(folder: Path) -> dict[str, Any]:
-    """Returns the content of tokenizer.json. Raises Unsupported if transformers cannot convert."""
+    """Converts a folder's tokenizer with transformers, and returns the content of a tokenizer.json.
+
+    Raises:
+        Unsupported: The folder has no tokenizer, or transformers cannot convert it.
+    """
     if not any((folder / name).is_file() for name in _FILES):
         raise Unsupported(f"{folder} has no tokenizer: neither tokenizer.json nor {', '.join(_FILES)}.")
     if any(folder.glob("*.model")) and find_spec("sentencepiece") is None:

@@ -1,4 +1,4 @@
-"""Publishes a folder with torch as the reference of its proof. Start at `export` and `Forward`."""
+"""Publishes a folder, and verifies the ONNX graph against torch. Start at `export` and `Forward`."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Forward:
 
     @torch.inference_mode()
     def embed(self, rows: Sequence[Sequence[int]]) -> Vectors:
-        """Embeds rows of token ids one by one; returns unit vectors (rows, dimension)."""
+        """Embeds rows of token ids one by one. Returns unit vectors, shape (rows, dimension)."""
         self.backbone.eval()  # torch's exporter may leave a model in training mode, with dropout.
         return torch.cat([self._vector(torch.tensor([row])) for row in rows]).numpy()
 
     def check_length(self, length: int) -> None:
-        """Raises Unsupported if the model has a shorter position table."""
+        """Raises Unsupported if the model's position table has fewer than `length` positions."""
         if not any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
             return
         config: Any = self.backbone.config
@@ -80,10 +80,12 @@ def export(
     lineage: Mapping[str, Any] | None = None,
     say: Say = silent,
 ) -> Manifest:
-    """Publishes a trained sentence-transformers folder, unless it is already published.
+    """Publishes a trained sentence-transformers folder, unless the same model is already published.
 
     Args:
         origin: The middle part of the version's name.
+        parent: The version that the model was trained from.
+        lineage: How the model was trained, for the manifest.
 
     Raises:
         Unsupported: The folder cannot be published.
@@ -95,7 +97,7 @@ def export(
 
 
 def prepare_trained(source: Source, say: Say = silent) -> Prepared:
-    """Builds the graph of a folder's weights, with torch as its reference."""
+    """Builds a graph from a folder's weights, and loads the folder in torch to verify the graph."""
     forward = Forward.load(source)
     forward.check_length(source.max_length)
     if source.is_table or knows(source.config):
@@ -105,7 +107,7 @@ def prepare_trained(source: Source, say: Say = silent) -> Prepared:
 
 
 def prepare_traced(source: Source, forward: Forward, say: Say = silent) -> Prepared:
-    """Builds the graph with torch's exporter, for any family."""
+    """Exports the graph with torch, which works for any family."""
     say("exporting the backbone from torch")
     with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
         file = Path(temporary) / "model.onnx"
@@ -121,7 +123,7 @@ def prepare_traced(source: Source, forward: Forward, say: Say = silent) -> Prepa
 
 
 class _Hidden(nn.Module):
-    """A backbone with tensors as inputs and output."""
+    """Wraps a backbone so that inputs and output are plain tensors."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -133,7 +135,7 @@ class _Hidden(nn.Module):
 
 
 def export_backbone(backbone: nn.Module, file: Path) -> None:
-    """Writes the graph up to `last_hidden_state`, and large weights next to it."""
+    """Exports a graph up to `last_hidden_state`. Large weights are written to a data file next to it."""
     ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 8]])
     printed = contextlib.redirect_stdout(io.StringIO())  # torch prints the graph for unknown operators.
     with printed, _plain_masks(), warnings.catch_warnings(), torch.no_grad():
@@ -156,7 +158,7 @@ def export_backbone(backbone: nn.Module, file: Path) -> None:
 
 @contextlib.contextmanager
 def _plain_masks() -> Iterator[None]:
-    """Builds attention masks by broadcasting, because tracing does not support `vmap`."""
+    """Makes transformers build attention masks by broadcasting, because tracing does not support `vmap`."""
     made_by: Any = ALL_MASK_ATTENTION_FUNCTIONS
     eager = made_by["eager"]
 

@@ -1,4 +1,4 @@
-"""Pooling and the layers after it in torch, as graph/head.py writes them in ONNX."""
+"""Computes pooling and the layers after it in torch. graph/head.py writes the same steps in ONNX."""
 
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
@@ -24,10 +24,12 @@ _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 def pool(
     hidden_RTD: Tensor, mask_RT: Tensor, modes: Sequence[str], skipped_R: Tensor | None = None
 ) -> Tensor:
-    """Pools each row to one vector. Several poolings are concatenated in order.
+    """Pools the token vectors of each row to one vector. Results of several poolings are concatenated.
 
     Args:
+        hidden_RTD: Token vectors, shape (rows, tokens, width).
         mask_RT: 1 for tokens, 0 for padding on the right.
+        modes: Names of the poolings.
         skipped_R: Number of tokens at the start of each row that are not pooled.
     """
     if skipped_R is None:
@@ -36,7 +38,7 @@ def pool(
 
 
 def skipped(ids_RT: Tensor, left_out: Sequence[Prompt]) -> Tensor:
-    """Counts the tokens at the start of each row that pooling leaves out, int64 (R,)."""
+    """Counts the tokens at the start of each row that pooling leaves out. Returns int64, shape (R,)."""
     skipped_R = torch.zeros(len(ids_RT), dtype=torch.long, device=ids_RT.device)
     for prompt in left_out:
         start = torch.tensor(prompt.ids, device=ids_RT.device)
@@ -66,7 +68,7 @@ def _pool(hidden_RTD: Tensor, mask_RT: Tensor, skipped_R: Tensor, mode: str) -> 
 
 
 def _largest(hidden_RTD: Tensor, pooled_RT: Tensor) -> Tensor:
-    """Returns the maximum of each dimension, and zeros for rows without tokens."""
+    """Returns the maximum of each dimension. Rows without tokens get zeros."""
     if not hidden_RTD.shape[1]:
         return hidden_RTD.sum(1)
     largest_RD = hidden_RTD.masked_fill(~pooled_RT[..., None], -torch.inf).amax(1)
@@ -119,7 +121,7 @@ def _copy(parameter: Tensor, values: np.ndarray) -> None:
 
 
 def published_layer(layer: nn.Module) -> Layer:
-    """Converts a layer of `torch_layers` back, with its current weights."""
+    """Converts a layer from `torch_layers` back to a layer of a head, with the current weights."""
     if isinstance(layer, UnitLayer):
         return Unit()
     if isinstance(layer, nn.LayerNorm):

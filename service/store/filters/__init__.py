@@ -1,1 +1,1 @@
-"""Metadata filters: from JSON to SQL."""
+"""Compiles metadata filters from JSON to SQL."""

@@ -1,7 +1,7 @@
-"""Warnings about a filter without matches, from a sample of the documents.
+"""Explains why a filter matched nothing, from a sample of the documents. Start reading at `explain`.
 
-Start reading at `explain`. A field that no document has is not an error, because documents that have it may
-come later. The answer is 200 without hits, and its `warnings` hold these sentences.
+A field that no document has is not an error, because later documents may have the field. The response is 200
+without hits, and its `warnings` are the sentences from this module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,15 +22,14 @@ _OBJECT = "objects"
 
 @dataclass(slots=True)
 class FieldSample:
-    """Fields of some of a collection's documents.
+    """The metadata fields of some documents in a collection.
 
     Attributes:
-        documents: How many documents were read.
-        complete: The collection has no others.
-        kinds: Each field of at most MAX_PATH characters, with the kinds of its values: texts, numbers and
-            so on.
-        truncated: The documents have more than MAX_FIELDS fields. The others are left out.
-
+        documents: Number of documents that were read.
+        complete: Whether the collection has no other documents.
+        kinds: Each field of at most MAX_PATH characters, with the kinds of its values: texts, numbers and so
+            on.
+        truncated: Whether the documents have more than MAX_FIELDS fields. The other fields are left out.
     """
 
     documents: int = 0
@@ -63,7 +62,10 @@ class FieldSample:
 
 
 def explain(filter: dict[str, Any], sample: FieldSample) -> list[str]:
-    """Returns sentences about a valid filter. Empty if the sample does not explain why nothing matches."""
+    """Returns sentences that explain why a valid filter matches nothing.
+
+    Returns no sentences if the sample does not show a reason.
+    """
     if not sample.documents:
         return []
     found: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Metadata filters: their grammar, their checks, and the conditions that a store compiles them to.
+"""Parses and checks metadata filters, and compiles them to conditions of a store. Start at `compile_in`.
 
     {"topic": "birds", "year": {"$gte": 1990, "$lt": 2000}, "$or": [{"tags": "owl"}, {"source.page": 7}]}
 
@@ -9,10 +9,10 @@
     operator   $in [scalar, …]   $ne scalar   $gt $gte $lt $lte number | string   $exists true | false
     scalar     string, number, true, false, null
 
-Start reading at `compile_in`. Comparison is typed: `1` equals `1.0` but neither `true` nor `"1"`, and null
-equals only null. An array matches if one of its members matches. `$ne` requires that no member is equal. A
-field with several values (`values_at`) is compared as an array of them. A missing field matches only `$ne`
-and `{"$exists": false}`. Texts are compared letter by letter, unless both are times (times.py).
+Comparison is typed: `1` equals `1.0` but neither `true` nor `"1"`, and null equals only null. An array
+matches if one of its members matches. `$ne` requires that no member is equal. If a field has several values
+(`values_at`), these are compared like the members of an array. A missing field matches only `$ne` and
+`{"$exists": false}`. Texts are compared letter by letter, unless both are times (times.py).
 
 Every name and value is a bound parameter. Each store has a `Dialect`, which writes one condition as SQL.
 Whole objects or arrays as values, and arrays within arrays, are not supported.
@@ -29,7 +29,7 @@ from service.store.filters.times import Time, parse_time
 
 
 class Lookup(NamedTuple):
-    """A condition over the table `fields` of SQLite, and the parameters for its question marks."""
+    """A condition on the table `fields` of SQLite, with the parameters for the question marks in the SQL."""
 
     sql: str
     parameters: list[Any]
@@ -37,14 +37,14 @@ class Lookup(NamedTuple):
 
 @dataclass(frozen=True)
 class Predicate:
-    """A condition over the table `documents`, and the parameters for its question marks.
+    """A condition on the table `documents`, with the parameters for the question marks in the SQL.
 
-    `kind` says how SQLite finds the matching documents without `sql`:
+    `kind` says how SQLite can find the matching documents by lookups instead of by `sql`:
 
-        scan      it cannot: `sql` reads the metadata of every document
+        scan      no lookup is possible: `sql` reads the metadata of every document
         lookup    documents that match one of `lookups`
-        and, or   from `parts`. An `and` without parts matches everything
-        not       all documents that do not match its single part
+        and, or   combined from `parts`. An `and` without parts matches everything
+        not       all documents that do not match the single part
     """
 
     sql: str
@@ -55,17 +55,17 @@ class Predicate:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the filter has no condition."""
+        """Whether the filter has no condition, and matches every document."""
         return self.kind == "and" and not self.parts
 
     @property
     def indexed(self) -> bool:
-        """Whether a part of the filter can be looked up."""
+        """Whether a part of the filter can be looked up in an index."""
         return self.kind == "lookup" or any(part.indexed for part in self.parts)
 
 
 def scoped(where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
-    """Returns SQL and parameters for the documents of a collection that match a filter, by a scan."""
+    """Returns SQL and parameters for the documents in a collection that match a filter, by a scan."""
     if where is None:
         return "collection = ?", [collection]
     return f"collection = ? AND ({where.sql})", [collection, *where.parameters]
@@ -76,10 +76,10 @@ MAX_FIELD_PARTS = 512  # Parts of a field: the names of 32 nested objects togeth
 
 
 def values_at(metadata: dict[str, Any], field: str) -> Iterator[Any]:
-    """Yields each value that a field leads to. Arrays are not split.
+    """Yields each value that a field of a filter refers to. Arrays are not split.
 
-    A dot leads into an object, into the objects of an array, or is part of a name. So `service.name` is the
-    name `service.name` itself, the name `name` in the object `service`, and the name `name` in each object of
+    A dot leads into an object, into the objects in an array, or is part of a name. So `service.name` is the
+    name `service.name` itself, the name `name` in the object `service`, and the name `name` in each object in
     the array `service`. A document may have all of these values.
     """
     for name, rest in splits(field):
@@ -94,9 +94,9 @@ def values_at(metadata: dict[str, Any], field: str) -> Iterator[Any]:
 
 
 def splits(field: str) -> Iterator[tuple[str, str | None]]:
-    """Yields each name that a field can begin with, and the rest of the field.
+    """Yields each name that a field can begin with, and the remaining names of the field.
 
-    The rest is None after the last name.
+    If the name is the whole field, the remainder is None.
     """
     dot = field.find(".")
     while dot >= 0:
@@ -106,7 +106,7 @@ def splits(field: str) -> Iterator[tuple[str, str | None]]:
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """Returns an object itself, or the objects of an array."""
+    """Returns the objects in a value: the value itself if it is an object, or the objects in an array."""
     members = value if isinstance(value, list) else [value]
     return [member for member in members if isinstance(member, dict)]
 
@@ -117,11 +117,11 @@ INT64 = 2**63
 
 
 class FilterError(ValueError):
-    """The filter breaks the grammar. The message names the place and what is allowed there."""
+    """Raised if a filter breaks the grammar. The message names the place and what is allowed there."""
 
 
 class Among(NamedTuple):
-    """A test: the value is one of these. `texts` holds no times."""
+    """A test that a value is one of a list of values. `texts` has no texts that are times."""
 
     texts: list[str]
     times: list[Time]
@@ -130,14 +130,15 @@ class Among(NamedTuple):
 
     @property
     def values(self) -> list[str | float | bool | None]:
-        """All values except the times, which may be written differently."""
+        """All values in the list, except times, because a document may write the same time differently."""
         return [*self.texts, *self.numbers, *self.others]
 
 
 class Compared(NamedTuple):
-    """A test: the value has the operand's type, and is on this side of it (`<`, `<=`, `>` or `>=`).
+    """A test that a value has the same type as the operand, and compares as `sign` says.
 
-    `time` is the operand as a time, or None. Times are compared as times.
+    `sign` is `<`, `<=`, `>` or `>=`. `time` is the operand as a time, or None if it is not a time. Times are
+    compared as times.
     """
 
     sign: str
@@ -159,7 +160,7 @@ def among(key: str, operator: str, operand: object) -> Among:
 
 
 def among_ids(operand: object) -> list[str]:
-    """Returns the ids of an $ids."""
+    """Returns the ids in the operand of `$ids`."""
     if not isinstance(operand, list):
         raise FilterError(f"$ids needs a list of document ids, not {get_kind(operand)}.")
     if len(operand) > MAX_VALUES:
@@ -259,10 +260,9 @@ class Operator(NamedTuple):
     """An operator on a field.
 
     Args:
-        operand: The kind of its operand.
-        test: Makes the test of an operand, given the field and the operator. None: any value passes.
-        negated: A document matches if no value passes the test.
-
+        operand: The kind of the operand.
+        test: Creates the test for a field, an operator and an operand. None if any value passes.
+        negated: Whether a document matches if no value passes the test.
     """
 
     operand: Literal["scalar", "scalars", "bound", "boolean"]
@@ -293,23 +293,29 @@ def parse_filter(text: str) -> dict[str, Any]:
 
 
 class Dialect(Protocol):
-    """The SQL of one store."""
+    """Interface that writes the conditions of a filter as the SQL of one store."""
 
     def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
-        """A value exists at `path`. With a test, the value or a member of the array passes it."""
+        """Returns the condition that a document has a value at `path`.
+
+        With a test, the value, or a member if the value is an array, must pass the test.
+        """
 
     def named(self, ids: Sequence[str]) -> Predicate:
-        """The document has one of these ids."""
+        """Returns the condition that a document has one of `ids`."""
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
-        """Joins several operators on one field.
+        """Combines several operators on one field to one condition.
 
-        `both` is their conjunction; `bounds` has the operators and operands.
+        Args:
+            both: The conjunction of the operators.
+            field: The field.
+            bounds: The operators with their operands.
         """
 
 
 def compile_in(dialect: Dialect, filter: object) -> Predicate:
-    """Compiles a filter. `{}` has no condition, so every document matches.
+    """Compiles a filter to a condition. The filter `{}` matches every document.
 
     Raises:
         FilterError: The filter breaks the grammar or a limit.
@@ -335,7 +341,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 class _Compiler:
-    """Compiles one filter, and counts its conditions."""
+    """Compiles one filter, and counts the conditions to limit their number."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -440,10 +446,10 @@ def _check_field(name: str) -> None:
 
 
 def indexed_fields(text: str) -> list[str]:
-    """Returns the distinct fields of `SIMILE_INDEXED_FIELDS`.
+    """Returns the distinct fields in a value of `SIMILE_INDEXED_FIELDS`.
 
     Raises:
-        ValueError: A filter cannot have one of the names, or the list is too long.
+        ValueError: A name is not allowed in a filter, or the list is too long.
     """
     names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if len(names) > MAX_INDEXED_FIELDS:

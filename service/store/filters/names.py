@@ -1,10 +1,10 @@
-"""Names in metadata that no filter could name. Documents with such names are rejected.
+"""Finds names in metadata that no filter can express. Start reading at `find_unreachable`.
 
-Start reading at `find_unreachable`. A field of a filter consists of names with dots between them (grammar.py)
-and does not begin with `$`. So a name is rejected if it is empty, if a dot has nothing before or after it, or
-if it has more than 15 dots. A name that begins with `$` is rejected at the top level only: inside an object
-it is part of a field such as `schema.$ref`. Documents of an older version may have such names. They can be
-read, exported and deleted, and `check --data` lists them.
+Documents with such names are rejected. A field in a filter consists of names with dots between them
+(grammar.py), and does not begin with `$`. So a name is rejected if it is empty, if a dot has nothing before
+or after it, or if it has more than 15 dots. A name that begins with `$` is rejected at the top level only,
+because inside an object it is part of a field such as `schema.$ref`. Documents that an older version stored
+may have such names. They can be read, exported and deleted, and `check --data` lists them.
 """
 
 import re
@@ -30,15 +30,16 @@ _SUSPECT = re.compile(rb'[{,]"(?=%b":)(?:%b)":' % (_TEXT, b"|".join(_FAULTS)))
 
 
 def suspect(json: bytes) -> bool:
-    """Returns whether metadata may have a rejected name.
+    """Returns whether metadata may contain a rejected name. Fast, because it is one pass of C code.
 
-    Takes JSON without white space, in one pass of C code.
+    Args:
+        json: Metadata as JSON without white space.
     """
     return b'"$' in json or _SUSPECT.search(json) is not None
 
 
 def unreachable_names(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields each rejected name, with the names of the objects around it joined by dots."""
+    """Yields each rejected name, after the names of the enclosing objects, joined by dots."""
     inside: list[tuple[str, Any]] = [("", metadata)]
     while inside:
         place, value = inside.pop()
@@ -54,12 +55,12 @@ def unreachable_names(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 class NameFaults(NamedTuple):
-    """Documents with rejected names.
+    """The documents that have rejected names.
 
     Attributes:
-        documents: The number of documents.
-        ids: The first ids.
-        names: Some of the names, sorted.
+        documents: Number of documents.
+        ids: Ids of the first documents.
+        names: Some of the rejected names, sorted.
     """
 
     documents: int
@@ -68,7 +69,12 @@ class NameFaults(NamedTuple):
 
 
 def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> NameFaults:
-    """Searches ids and metadata for rejected names, and keeps at most `shown` examples."""
+    """Counts the documents with rejected names. Returns at most `shown` examples.
+
+    Args:
+        documents: The id and the metadata of each document.
+        shown: Number of examples.
+    """
     count = 0
     ids: list[str] = []
     names: set[str] = set()
@@ -88,7 +94,10 @@ def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> Nam
 
 
 def find_unreachable(json: bytes) -> tuple[str, str] | None:
-    """Returns the first rejected name of metadata and its place, or None."""
+    """Returns the first rejected name in metadata, after the names of the enclosing objects.
+
+    Returns None if no name is rejected.
+    """
     return next(unreachable_names(orjson.loads(json)), None) if suspect(json) else None
 
 

@@ -1,13 +1,13 @@
-"""Times in filters: texts that are RFC 3339 date-times, compared as moments instead of letter by letter.
+"""Parses times in filters: texts that are RFC 3339 date-times, compared by time instead of letter by letter.
 
 A time is `2024-05-01T08:30:00.25+02:00`: a date, `T` or a space, hours to seconds, and optionally a fraction
-(up to 30 digits) and a zone (`Z` or an offset). Without a zone it is UTC, and a date alone is midnight UTC.
-`:60` is accepted for a leap second, the last one of a day in UTC, and equals the second after it. Any other
-text, such as `2024-02-30` or `24:00:00`, is not a time.
+(up to 30 digits) and a zone (`Z` or an offset). A time without a zone is in UTC, and a date alone is midnight
+UTC. `:60` is accepted for a leap second, the last second of a day in UTC, and equals the second after it. Any
+other text, such as `2024-02-30` or `24:00:00`, is not a time.
 
-An instant is a text that sorts as the moments do: the seconds since the day before the year 0 in 12 digits,
-then the digits of the fraction without trailing zeros. sqlite/filters.py and the function simile_instant in
-PostgreSQL compute the same text.
+Times are compared by their instants. An instant is a text whose order is the order in time: the seconds since
+the day before the year 0 in 12 digits, and then the digits of the fraction without trailing zeros. The SQL
+function simile_instant computes the same text in SQLite (sqlite/filters.py) and in PostgreSQL.
 """
 
 import re
@@ -28,11 +28,10 @@ class Time(NamedTuple):
 
     Attributes:
         text: The time as it was written.
-        instant: The text that sorts as the moment does. See the module.
-        earliest: The first date on which an equal time can be written, in any zone.
-        latest: The last such date. If another time's date is outside of the two, comparing the texts gives
-            the order.
-
+        instant: The instant of the time, as in the module's docstring.
+        earliest: The first date that an equal time can have, in any zone.
+        latest: The last date that an equal time can have. If the date of another time is not between
+            `earliest` and `latest`, comparing the texts gives the correct order.
     """
 
     text: str
@@ -42,7 +41,7 @@ class Time(NamedTuple):
 
 
 def parse_time(text: object) -> Time | None:
-    """Returns a text as a time, or None if it is not one."""
+    """Parses a text as a time. Returns None if the value is not a time."""
     if not isinstance(text, str) or (seconds := _seconds(text)) is None:
         return None
     whole, fraction = seconds
@@ -57,7 +56,10 @@ def parse_instant(text: str) -> str | None:
 
 
 def _seconds(text: str) -> tuple[int, str] | None:
-    """Returns whole seconds since the day before the year 0, and the digits of the fraction."""
+    """Returns the whole seconds since the day before the year 0, and the digits of the fraction.
+
+    Returns None if the text is not a time.
+    """
     if (found := _TIME.fullmatch(text)) is None:
         return None
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups(default="0")
@@ -76,16 +78,16 @@ def _seconds(text: str) -> tuple[int, str] | None:
 
 
 def _day_number(year: int, month: int, day: int) -> int:
-    """Returns days since the day before the year 0, which the datetime module does not have."""
+    """Returns the number of days since the day before the year 0. The module datetime starts at year 1."""
     if year == 0:
         return date(400, month, day).toordinal() + _YEAR_0 - _CYCLE
     return date(year, month, day).toordinal() + _YEAR_0
 
 
 def _date(number: int) -> str:
-    """Returns the date of a day number, such as `2024-05-01`.
+    """Returns the date with a day number, such as `2024-05-01`.
 
-    Before the year 0000 or after 9999, it returns a text that sorts before or after all dates.
+    For days before the year 0000 or after 9999, returns a text that sorts before or after all dates.
     """
     if number <= 0:
         return "0000-00-00"

@@ -1,1 +1,1 @@
-"""The store in PostgreSQL with pgvector, which any number of processes share."""
+"""The store in PostgreSQL with pgvector. Any number of processes can share one database."""

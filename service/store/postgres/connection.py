@@ -1,7 +1,4 @@
-"""Connections to the database, a pool of them, and the database's errors.
-
-Start reading at `Pool` and `refusal`.
-"""
+"""Connects to the database, and converts the database's errors. Start reading at `Pool` and `refusal`."""
 
 import contextlib
 import logging
@@ -31,7 +28,7 @@ WAIT_SECONDS = 5.0  # Wait for a free connection.
 CHECKED_SECONDS = 1.0  # A connection that answered this recently is not checked.
 CHECK_SECONDS = 2.0  # Time limit of a check.
 GRACE_SECONDS = 3.0  # Added to the server's own time limit of a statement.
-# They detect a cut network, and a server that disappeared.
+# These settings detect a cut network, and a server that disappeared.
 PARAMETERS: dict[str, Any] = {
     "autocommit": True,
     "application_name": "simile",
@@ -50,16 +47,19 @@ _COPY_HEAD, _COPY_END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 
 @lru_cache
 def _translated(sql: str) -> LiteralString:
-    """Returns SQL with psycopg's placeholders. The store's SQL uses question marks only for parameters."""
+    """Returns SQL with the placeholders of psycopg.
+
+    In the store's SQL, question marks are only parameters.
+    """
     return sql.replace("%", "%%").replace("?", "%s")
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server did not end a statement in time, so it hangs, or the network was cut."""
+    """Raised if the server did not end a statement in time: the server hangs, or the network was cut."""
 
 
 class Raw(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that limits the time of each answer. It is closed after that time."""
+    """A connection that limits the time for each answer. After that time, the connection is closed."""
 
     answer_seconds: float | None = None  # None means no limit.
     answered_at = -inf  # time.monotonic()
@@ -81,7 +81,7 @@ class Raw(psycopg.Connection[tuple[Any, ...]]):
 
 
 class Connection:
-    """A connection of the pool, as the shared queries use it."""
+    """A connection of the pool, with the interface that the shared queries in sql/ use."""
 
     AMONG = "= ANY(?)"
 
@@ -99,12 +99,17 @@ class Connection:
             cursor.executemany(_translated(sql), parameters)
 
     def take_time(self) -> None:
-        """Removes the time limit of statements until the connection returns to its pool."""
+        """Removes the time limit of statements, until the connection returns to the pool."""
         self.raw.answer_seconds = None
         self.execute("SET LOCAL statement_timeout = 0")
 
     def copy(self, into: str, rows: Iterable[bytes]) -> None:
-        """Writes rows in the binary form of COPY to columns of a table."""
+        """Writes rows to columns of a table with COPY.
+
+        Args:
+            into: The table with the list of columns, as SQL.
+            rows: Rows in the binary form of COPY.
+        """
         with (
             self.raw.cursor() as cursor,
             cursor.copy(f"COPY {into} FROM STDIN (FORMAT binary)".encode()) as copy,
@@ -113,7 +118,7 @@ class Connection:
 
 
 class _ArrayDumper(Dumper):
-    """Encodes float32 for pgvector, and int64 as an array of bigint, both big-endian."""
+    """Encodes arrays for PostgreSQL, big-endian: float32 as a pgvector, int64 as an array of bigint."""
 
     format = Format.BINARY
 
@@ -126,7 +131,7 @@ class _ArrayDumper(Dumper):
 
 
 class Pool(ConnectionPool[Raw]):
-    """Connections whose transactions begin and end explicitly."""
+    """A pool of connections. Transactions begin and end only by explicit statements."""
 
     def __init__(self, url: str, most: int, answer_seconds: float) -> None:
         self._answer_seconds = answer_seconds
@@ -147,9 +152,9 @@ class Pool(ConnectionPool[Raw]):
 
     @staticmethod
     def check_connection(conn: Raw) -> None:
-        """Closes a connection that the server has ended, and raises.
+        """Raises if the server has ended a connection, and closes the connection.
 
-        It sends nothing, so a network failure is not detected once per pooled connection.
+        This sends nothing to the server, so a network failure is not detected once per pooled connection.
         """
         said = select.poll()
         said.register(conn.fileno(), select.POLLIN)
@@ -170,14 +175,14 @@ class Pool(ConnectionPool[Raw]):
         self._be_patient(raw)
 
     def _be_patient(self, raw: Raw) -> None:
-        """Sets the usual time limit again, also after `take_time`."""
+        """Sets the usual time limit of statements again, also after `take_time`."""
         raw.answer_seconds = self._answer_seconds + GRACE_SECONDS if self._answer_seconds else None
 
     def _test(self, raw: Raw) -> None:
-        """Raises for a broken connection, so that another one is made.
+        """Raises if a connection is broken, so that the pool opens another one.
 
-        Other idle connections that broke with it are closed at once. The pool would otherwise pause between
-        them for 1, 2 and 4 s.
+        Also closes other idle connections that broke at the same time. The pool would otherwise find them one
+        after another, with pauses of 1, 2 and 4 s.
         """
         try:
             self.check_connection(raw)
@@ -222,12 +227,12 @@ _REFUSALS: dict[str, tuple[type[ServiceError], str, float | None]] = {
 
 
 class Again(Exception):
-    """Another transaction was in the way, so this one is tried again."""
+    """Raised if another transaction interfered. The transaction is then tried again."""
 
 
 def is_lost(error: Exception) -> bool:
     """Returns whether a connection broke, or its server is shutting down."""
-    waited = NoAnswer | PoolTimeout | PoolClosed  # A second attempt would take as long.
+    waited = NoAnswer | PoolTimeout | PoolClosed  # A second attempt would also wait.
     if not isinstance(error, psycopg.OperationalError) or isinstance(error, waited):
         return False
     code = error.sqlstate
@@ -235,7 +240,7 @@ def is_lost(error: Exception) -> bool:
 
 
 def refusal(error: Exception) -> ServiceError | None:
-    """Returns the error to answer for a fault of the database or the network. None: it is another error."""
+    """Returns the ServiceError for a fault of the database or the network. Returns None for other errors."""
     if isinstance(error, PoolTimeout | PoolClosed):
         return Unhealthy(
             "No connection to the database is free, or it cannot be reached. Send again later.",
@@ -256,7 +261,11 @@ def refusal(error: Exception) -> ServiceError | None:
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Logs faults of the database in the block as `what`, and raises the error to answer."""
+    """Converts faults of the database in the block to ServiceErrors, and logs them.
+
+    Args:
+        what: Beginning of the log line.
+    """
     try:
         yield
     except Exception as error:
@@ -269,9 +278,9 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def unreadable(error: psycopg.Error) -> CommandError:
-    """Returns the error of a command that only reads.
+    """Returns the CommandError for a database that a command cannot read.
 
-    Raise it `from None`: a wrong URL is quoted with its password.
+    Raise it with `from None`, because psycopg's error may quote a wrong URL with the password.
     """
     if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
         return CommandError("The database cannot be asked: check the URL of SIMILE_DATABASE.")
@@ -279,7 +288,7 @@ def unreadable(error: psycopg.Error) -> CommandError:
 
 
 def reason(error: Exception) -> str:
-    """Returns the first line of an error. The rest may quote a statement and its parameters."""
+    """Returns the first line of an error. Other lines may quote a statement with its parameters."""
     return f"{type(error).__name__}: {_first_line(error)}"
 
 

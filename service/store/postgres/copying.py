@@ -1,8 +1,8 @@
-"""Copies documents, vectors, judgments and events of a store into another, empty one.
+"""Copies documents, vectors, judgments and events from one store to another, empty store.
 
-Start reading at `between` and `copy`. Documents are copied in the order of their ids, some in each
-transaction. So a copy that was stopped continues after the last id. At the end both stores are read and must
-be equal. Columns that a store numbers by itself are not copied.
+Start reading at `between` and `copy`. Documents are copied in the order of their ids, some per transaction. A
+copy that was stopped therefore continues after the last id. At the end, both stores are read and compared.
+Columns that each store numbers by itself are not copied.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ _SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "sea
 
 
 async def copy_rows(source: Either, target: Either) -> None:
-    """Replaces the rows of all tables in the target."""
+    """Copies all rows of the tables in TABLES. Rows that the target has in these tables are deleted first."""
     for table in TABLES:
         await target.writer.run(partial(_delete_rows, table=table))
         async for chunk in _row_chunks(source, table):
@@ -67,7 +67,7 @@ async def copy_rows(source: Either, target: Either) -> None:
 
 
 async def _row_sums(store: Either) -> dict[str, str]:
-    """Returns the SHA-256 of each table."""
+    """Returns the SHA-256 of each table's rows."""
     found = {}
     for table in TABLES:
         digest = sha256()
@@ -78,7 +78,10 @@ async def _row_sums(store: Either) -> dict[str, str]:
 
 
 async def refuse_null_characters(source: SqliteStore) -> None:
-    """Raises CommandError, with names, for rows that PostgreSQL cannot store."""
+    """Raises CommandError if rows contain U+0000, which PostgreSQL cannot store.
+
+    The message names some rows.
+    """
     ids = await source.search(with_null_characters)
     if ids:
         more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
@@ -114,7 +117,7 @@ async def _row_chunks(store: Either, table: str) -> AsyncIterator[list[list[Any]
 
 
 def _next_rows(snapshot: object, table: str, after: int | str) -> list[list[Any]]:
-    """Returns the next rows, each after the value that it is sorted by."""
+    """Returns the next rows of a table. Each row starts with the value that the table is sorted by."""
     order, _ = _ORDER[table]
     rows = cast("AnyConnection", snapshot).execute(
         f"SELECT {order}, {TABLES[table]} FROM {table} WHERE {order} > ? AND {_copied_rows(table)} "
@@ -142,16 +145,23 @@ PAGE_BYTES = 8 << 20
 
 
 class Row(NamedTuple):
-    """A document and its vectors, if it has any."""
+    """A document and its vectors. `embedding` is None for a document without vectors."""
 
     document: Document
     embedding: Embedding | None
 
 
 async def between(data_dir: Path, url: str, *, into_database: bool, start_over: bool = False) -> str:
-    """Copies between a data directory's store and a database. Returns a summary, as `copy`.
+    """Copies the store of a data directory into a database, or a database into a data directory.
 
-    `start_over` first empties a target that holds an unfinished copy.
+    Args:
+        data_dir: The data directory.
+        url: The database.
+        into_database: The direction. False copies from the database.
+        start_over: Whether to first empty a target that has an unfinished copy.
+
+    Returns:
+        A summary for people.
     """
     try:
         if start_over:
@@ -177,10 +187,10 @@ def _opened(url: str) -> PostgresStore:
 
 
 def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
-    """Empties the target if it holds an unfinished copy.
+    """Empties the target, which must contain an unfinished copy.
 
     Raises:
-        CommandError: It holds something else.
+        CommandError: The target contains something else.
     """
     target: Either = _opened(url) if into_database else SqliteStore(data_dir)
     with contextlib.closing(target):
@@ -196,7 +206,7 @@ def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
 
 
 async def copy(source: Either, target: Either) -> str:
-    """Copies everything, or continues a copy. Returns a summary.
+    """Copies everything, or continues a copy that was stopped. Returns a summary for people.
 
     Raises:
         CommandError: The target has other documents, or the stores differ at the end.
@@ -239,7 +249,11 @@ async def copy(source: Either, target: Either) -> str:
 
 
 async def _begin(target: Either, active: Active, dimension: int) -> int:
-    """Returns the generation of the target for the vectors."""
+    """Returns the number of the target's generation that receives the vectors. Creates it if necessary.
+
+    Raises:
+        CommandError: A service has used the target, or the target has a copy of another version.
+    """
     there = target.active()
     copying = await target.search(lambda snapshot: fact(cast("AnyConnection", snapshot), COPYING))
     needed = f"{active.version} {active.form}"
@@ -262,7 +276,7 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
 
 
 def _make(target: Connection | Transaction, collection: str) -> None:
-    """Creates a collection, which may stay empty, if it does not exist."""
+    """Creates a collection if it does not exist. The collection may stay empty."""
     if isinstance(target, Connection):
         target.execute("INSERT INTO collections (name) VALUES (?) ON CONFLICT DO NOTHING", (collection,))
     elif not has_collection(target, collection):
@@ -313,7 +327,10 @@ def _stored(snapshot: object, generation: int, revisions: Sequence[int]) -> dict
 
 
 async def _put(target: Either, generation: int, collection: str, rows: Sequence[Row]) -> None:
-    """Stores documents. Those without a vector get one for the moment, which is deleted again."""
+    """Stores documents with their vectors. A document without a vector stays without one.
+
+    A store requires vectors. So such a document gets an arbitrary vector, which is deleted right afterwards.
+    """
     known = next((row.embedding for row in rows if row.embedding is not None), None)
     dimension = await _ask(target, "SELECT dimension FROM generations WHERE number = ?", generation)
     spare = known or Embedding(np.full(dimension, dimension**-0.5, np.float32), truncated=False)
@@ -346,7 +363,7 @@ async def _forget_vector(target: Either, generation: int, revision: int) -> None
 
 
 async def _sums(store: Either, generation: int) -> Mapping[str, str]:
-    """Returns the SHA-256 of each collection and each table."""
+    """Returns the SHA-256 of each collection's documents, and of each table's rows."""
     found = {}
     progress = Progress("documents", await store.count_all(), "comparing")
     done = 0

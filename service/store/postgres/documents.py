@@ -1,4 +1,4 @@
-"""Queries of documents and collections in PostgreSQL, and their checksums.
+"""Queries of documents and collections in PostgreSQL, and checksums of documents.
 
 The database computes the checksums; sql/records.py explains them.
 """
@@ -12,7 +12,7 @@ from service.store.values import DEFAULT_COLLECTION, Document
 
 
 def checksums_sql(collection: str, id: str, title: str, text: str, metadata: str) -> str:
-    """Returns SQL of the column `checksums`, given SQL of a document's parts."""
+    """Returns SQL that computes the column `checksums`. The arguments are SQL of a document's parts."""
     parts = (f"{collection} || '/' || {id}", title, text, f"({metadata})::text")
     sums = (f"left(md5(convert_to({part}, 'UTF8')), {2 * CHECKSUM_BYTES})" for part in parts)
     return f"decode({' || '.join(sums)}, 'hex')"
@@ -23,7 +23,10 @@ _STORED = checksums_sql("collection", "id", "title", "text", "coalesce(sent, met
 
 
 def fill_checksums(connection: Connection) -> int:
-    """Computes the checksums of some documents without them. Returns their number, 0 at the end."""
+    """Computes the checksums of some documents that have none.
+
+    Returns the number of documents, 0 at the end.
+    """
     return connection.execute(
         f"UPDATE documents SET checksums = {_STORED} WHERE revision IN (SELECT revision FROM documents "
         "WHERE checksums IS NULL ORDER BY revision LIMIT ? FOR UPDATE SKIP LOCKED)",
@@ -32,7 +35,7 @@ def fill_checksums(connection: Connection) -> int:
 
 
 def damaged_documents(connection: Connection) -> list[str]:
-    """Returns the ids of damaged documents, as sqlite/documents.py returns them."""
+    """Returns the ids of damaged documents, in the same form as `sqlite.documents.damaged_documents`."""
     rows = connection.execute(
         f"SELECT collection || '/' || id FROM documents WHERE CASE WHEN checksums <> {_STORED} THEN TRUE "
         "ELSE coalesce(sent::jsonb <> metadata, FALSE) END ORDER BY collection, id"
@@ -66,7 +69,7 @@ def count(
 def matching_revisions(
     connection: Connection, where: Predicate | None, collection: str
 ) -> tuple[list[int], int]:
-    """Returns the rising revisions that match a filter, and the operation number of the same moment."""
+    """Returns the matching revisions in ascending order, and the operation number of this state."""
     sql, parameters = scoped(where, collection)
     rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)
     return [revision for (revision,) in rows], sequence(connection)
@@ -91,7 +94,10 @@ def unchanged(
 
 
 def sequence(connection: Connection) -> int:
-    """Returns the number of the latest operation, 0 before the first. An uncommitted operation may count."""
+    """Returns the number of the latest operation, or 0 before the first one.
+
+    An operation that is not committed yet may be included.
+    """
     return _number(connection, "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM operations")
 
 

@@ -1,14 +1,14 @@
-"""Filters in PostgreSQL: as SQL over jsonb, and the indexes of declared fields.
+"""Writes filters as SQL over jsonb, and builds the indexes of declared fields.
 
 Start reading at `JsonbDialect` and `keep_field_indexes`. jsonb compares as the grammar does: 1 equals 1.0 and
-neither true nor "1", and `@>` finds a value in itself and among the members of an array. Operands are JSON,
-because a float8 is rounded to 15 digits when it is compared with a number. A field with a dot may have
-several values, so it is read as an array.
+neither true nor "1", and `@>` finds a value in itself and among the members of an array. Operands are sent as
+JSON, because PostgreSQL rounds a float8 to 15 digits when it compares a number with it. A field with a dot
+may have several values, so such a field is read as an array.
 
-A declared field (`SIMILE_INDEXED_FIELDS`) has five indexes: of its values and of members of arrays (GIN); of
-numbers, of the beginnings of texts and of instants, for ranges; and of documents that have several values.
-They are built while others write. Conditions on a declared field also use the expressions of its indexes, and
-PostgreSQL chooses whether to use them.
+A declared field (`SIMILE_INDEXED_FIELDS`) has five indexes. One is of all values and members of arrays (GIN).
+Three are for ranges: of numbers, of the beginnings of texts, and of instants. One is of the documents that
+have several values. The indexes are built while other transactions write. Conditions on a declared field
+contain the expressions of the indexes, and PostgreSQL chooses whether to use an index.
 """
 
 import logging
@@ -23,14 +23,14 @@ from service.store.filters.grammar import RANGES, Compared, Predicate, Test, spl
 from service.store.filters.times import Time, parse_time
 from service.store.postgres.connection import Raw
 
-LOOKED_UP = 100  # Values of one field that are looked up. For more, all documents are read.
+LOOKED_UP = 100  # Maximum values of one field that are looked up. For more values, all documents are read.
 _TEXT = "(@ #>> '{}') COLLATE \"C\""
 _IN_DAYS = f"left({_TEXT}, 10) BETWEEN ? AND ?"
 _INSTANT = "simile_instant(@ #>> '{}') COLLATE \"C\""
 
 
 class JsonbDialect:
-    """Writes conditions as SQL. `declared` are the fields with indexes."""
+    """Writes conditions as SQL over jsonb. `declared` are the fields with indexes."""
 
     def __init__(self, declared: Container[str]) -> None:
         self._declared = declared
@@ -70,7 +70,7 @@ class JsonbDialect:
         return Predicate("id = ANY(?::text[])", [[*ids]])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Joins two bounds of a declared field, because each alone may match almost everything."""
+        """Combines two bounds of a declared field to one range. Each alone may match almost everything."""
         kinds = {(isinstance(bound, str), parse_time(bound) is None) for bound in bounds.values()}
         if field not in self._declared or len(kinds) > 1 or not bounds.keys() <= RANGES.keys():
             return both
@@ -90,9 +90,14 @@ def _among(value: str, names: Sequence[str], values: Sequence[str], *, indexed: 
 
 
 def _passes(many: bool, value: str, names: Sequence[str], sql: str, operands: Sequence[Any]) -> Predicate:
-    """Returns a condition: the value, or a member of the array, passes `sql`, which has @ for the value.
+    """Returns the condition that a value, or a member if the value is an array, passes a test.
 
-    `many` says that `value` is always an array, or NULL.
+    Args:
+        many: Whether `value` is always an array, or NULL.
+        value: SQL of the value.
+        names: Parameters in `value`.
+        sql: SQL of the test, with @ for the tested value.
+        operands: Parameters in `sql`.
     """
     if many:
         members = f"jsonb_array_elements({value}) AS member"
@@ -106,7 +111,7 @@ def _passes(many: bool, value: str, names: Sequence[str], sql: str, operands: Se
 
 
 def _filled(sql: str, value: str, names: Sequence[str], operands: Sequence[Any]) -> tuple[str, list[Any]]:
-    """Returns `sql` with `value` for each @, and the parameters in their order."""
+    """Replaces each @ in `sql` by `value`. Returns the SQL, and all parameters in the order of the SQL."""
     left = iter(operands)
     parameters: list[Any] = []
     for sign in re.findall("[@?]", sql):
@@ -115,7 +120,7 @@ def _filled(sql: str, value: str, names: Sequence[str], operands: Sequence[Any])
 
 
 def _compared(test: Compared) -> tuple[str, list[Any]]:
-    """Returns SQL on a value @, and its operands."""
+    """Returns SQL that compares a value, written as @, with an operand. Also returns the parameters."""
     if not isinstance(test.operand, str):
         return f"(jsonb_typeof(@) = 'number' AND @ {test.sign} ?::jsonb)", [_json(test.operand)]
     text = f"{_TEXT} {test.sign} ?::text"
@@ -127,17 +132,20 @@ def _compared(test: Compared) -> tuple[str, list[Any]]:
 
 
 def _at_times(times: Sequence[Time]) -> tuple[str, list[Any]]:
-    """Returns SQL that holds if a value @ is one of `times`, and its operands."""
+    """Returns SQL that tests whether a value, written as @, equals one of `times`.
+
+    Also returns the parameters.
+    """
     sql = f"(jsonb_typeof(@) = 'string' AND CASE WHEN {_IN_DAYS} THEN {_INSTANT} = ANY(?::text[]) END)"
     earliest, latest = min(time.earliest for time in times), max(time.latest for time in times)
     return sql, [earliest, latest, [time.instant for time in times]]
 
 
 def _range(field: str, bounds: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Returns SQL for the indexes of a field, and its operands. It matches the bounds, and some more
-    documents.
+    """Returns SQL that finds documents in a range by the indexes of a field, and the parameters.
 
-    All bounds are of one kind: numbers, times or other texts.
+    The SQL matches all documents within the bounds, and possibly others. All bounds are of one kind: numbers,
+    times or other texts.
     """
     tests, instants = [], []
     operands, instant_operands = [], []
@@ -166,9 +174,11 @@ _INDEX_LOCK = 7_405_833
 
 
 def value_at(field: str) -> str:
-    """Returns SQL of the value at a field. With a dot in the field: of an array of its values and members.
+    """Returns SQL of the value of a field.
 
-    The names are literals, because an index needs them.
+    For a field with a dot, the value is an array of values and members.
+
+    Names are written as literals, because an index requires this.
     """
     if "." not in field:
         return f"(metadata -> {_literal(field)})"
@@ -179,9 +189,9 @@ def value_at(field: str) -> str:
 
 
 def build_values_sql(field: str) -> tuple[str, list[str]]:
-    """Returns SQL of an array of the values at a field with a dot, and of their members, and its parameters.
+    """Returns SQL of an array with the values of a field with a dot and their members, and the parameters.
 
-    Without a value the array is empty, or NULL.
+    If the field has no value, the array is empty or NULL.
     """
     paths = build_paths(field)
     if not paths:
@@ -191,7 +201,10 @@ def build_values_sql(field: str) -> tuple[str, list[str]]:
 
 
 def build_paths(field: str) -> list[str]:
-    """Returns the paths that a field may mean. Empty if they are too many: then simile_values is faster."""
+    """Returns the JSON paths that a field may mean.
+
+    Returns nothing if there are too many paths. The SQL function simile_values is faster then.
+    """
     return [f"${path}" for path in _paths(field)] if field.count(".") < MAX_PATH_NAMES else []
 
 
@@ -217,25 +230,29 @@ def instant_at(field: str) -> str:
 
 
 def has_many(field: str) -> str:
-    """Returns SQL that holds if a field has an array, or several values."""
+    """Returns SQL that tests whether a field has an array or several values."""
     value = value_at(field)
     return f"jsonb_array_length({value}) > 1" if "." in field else f"jsonb_typeof({value}) = 'array'"
 
 
 def _one_at(field: str) -> str:
-    """Returns SQL of the single value of a field."""
+    """Returns SQL of the value of a field that has a single value."""
     return f"({value_at(field)} -> 0)" if "." in field else value_at(field)
 
 
 def _literal(name: str) -> str:
-    """Returns a string literal without characters that psycopg or `_translated` would interpret."""
+    """Returns an SQL string literal without characters that psycopg or `_translated` would interpret."""
     return "U&'" + re.sub(r"[^0-9A-Za-z_ ]", lambda sign: f"\\+{ord(sign[0]):06X}", name) + "'"
 
 
 def keep_field_indexes(raw: Raw, fields: Sequence[str]) -> None:
-    """Builds the indexes of `fields`, and drops those of other fields.
+    """Builds the indexes of `fields`, and drops the indexes of other fields.
 
-    `raw` is not in a transaction. One of several processes does it, and the others do not wait.
+    If several processes call this at the same time, one process does the work. The others return at once.
+
+    Args:
+        raw: A connection that is not in a transaction.
+        fields: The declared fields.
     """
     row = raw.execute("SELECT pg_try_advisory_lock(%s)", (_INDEX_LOCK,)).fetchone()
     if row is None or not row[0]:
@@ -259,7 +276,7 @@ def keep_field_indexes(raw: Raw, fields: Sequence[str]) -> None:
 
 
 def _definitions(field: str) -> dict[str, str]:
-    """Returns the indexes of a field: their names, and the SQL after ON documents."""
+    """Returns the definitions of a field's indexes: their names, and the SQL after ON documents."""
     value = value_at(field)
     # In an older version, the indexes of a field with a dot had other values, so the name differs.
     name = _INDEX_PREFIX + blake2b((value if "." in field else field).encode(), digest_size=8).hexdigest()

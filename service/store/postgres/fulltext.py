@@ -3,17 +3,18 @@
     postings (collection, term, first, last, body)    body: revision - first, frequency and length of each
     unfolded (collection, gained, lost, removed)      changes by writes since the last fold
 
-Start reading at `nearest` and `change_postings`. The database returns the blocks of a query's terms. The
-score is computed here, so that the shared database has little to do:
+Start reading at `nearest` and `change_postings`. A posting says how often a document has a term. The database
+returns the blocks of a query's terms. The scores are computed here, so that the shared database has little to
+do:
 
     Σ idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · length / mean length))
     idf = ln((N - n + 0.5) / (n + 0.5)), at least 1e-6; n of the collection's N documents have the term
 
-A write adds small blocks of its own and never changes others, so writers do not wait for each other. It only
-lists the revisions that it removes, and searches skip them. `fold` joins small blocks and deletes removed
-revisions; one process at a time does it. The first byte of a body gives the widths of its numbers: most
-postings take four bytes, where a row for each would take ninety. FTS5, in memory, stems the terms, so both
-stores have the same terms.
+A write adds new small blocks and never changes existing blocks, so writers do not wait for each other. A
+write only lists the revisions that it removes, and searches skip these. `fold` joins small blocks and deletes
+removed revisions; one process at a time does this. The first byte of a body gives the widths of the numbers
+in it. Most postings take four bytes; a row for each posting would take ninety. FTS5, in memory, stems the
+terms, so both stores have the same terms.
 """
 
 import re
@@ -42,19 +43,19 @@ _local = threading.local()
 
 
 class Terms(NamedTuple):
-    """A text's terms with their counts, and the number of its tokens."""
+    """The terms of a text with their counts, and the total number of tokens in the text."""
 
     counts: Mapping[str, int]
     length: int
 
 
 def parse_terms(contents: Sequence[Content]) -> list[Terms]:
-    """Returns the terms of titles and texts."""
+    """Returns the terms of each content, title and text together."""
     return [Terms(counts, sum(counts.values())) for counts in _stemmed([cut(one.whole) for one in contents])]
 
 
 def query_terms(query: str) -> tuple[list[str], list[str]]:
-    """Returns the terms of a query, with repetitions, and the beginnings of terms."""
+    """Returns the terms of a query, with repetitions, and the beginnings of terms to search for."""
     found = _QUOTED.findall(expression(query))
     whole = [term for term, begins in found if not begins]
     stems = [stem for counts in _stemmed(whole) for stem in counts]
@@ -62,14 +63,14 @@ def query_terms(query: str) -> tuple[list[str], list[str]]:
 
 
 class _OfOneThread(sqlite3.Connection):
-    """A connection that is closed after its thread has ended, on any thread."""
+    """A connection that can be closed on any thread. It is closed when its thread has ended."""
 
     def __del__(self) -> None:
         self.close()
 
 
 def _stemmed(texts: Sequence[str]) -> list[Counter[str]]:
-    """Returns the terms of texts that were cut, as FTS5 stems them."""
+    """Returns the stemmed terms of each text, by FTS5. The texts were cut by models/search/terms.py."""
     if not hasattr(_local, "fts"):
         _local.fts = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, factory=_OfOneThread
@@ -107,9 +108,9 @@ Numbers = NDArray[np.int64]
 
 
 class Postings(NamedTuple):
-    """Postings by rising owner, then by rising revision.
+    """Columns of postings, sorted by owner and then by revision. An owner is the number of a term.
 
-    Frequencies are of the term, lengths of the text, in tokens.
+    Frequencies count the term in the text. Lengths count all tokens of the text.
     """
 
     owners: Numbers  # Numbers of terms.
@@ -132,7 +133,7 @@ class Block(NamedTuple):
 
 
 def packed(postings: Postings) -> list[Block]:
-    """Returns blocks of postings. Each block has a single owner."""
+    """Packs postings into blocks. Each block has a single owner."""
     owners, revisions, frequencies, lengths = postings
     if not len(owners):
         return []
@@ -170,7 +171,7 @@ def _kind(code: int) -> np.dtype[np.void]:
 
 
 def unpacked(blocks: Iterable[tuple[int, int, bytes]]) -> Postings:
-    """Returns the postings of blocks, given as owner, `first` and body."""
+    """Unpacks postings from blocks, given as owner, `first` and body."""
     alike: dict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
     for block in blocks:
         alike[block[2][0]].append(block)
@@ -188,7 +189,7 @@ def unpacked(blocks: Iterable[tuple[int, int, bytes]]) -> Postings:
 def change_postings(
     connection: Connection, collection: str, added: Mapping[int, Terms], removed: Mapping[int, Terms]
 ) -> None:
-    """Adds the terms of documents, by revision, and notes which documents are removed."""
+    """Adds the terms of documents, and records which documents are removed. Both are by revision."""
     gained: dict[str, int] = {}
     rows = [
         (gained.setdefault(term, len(gained)), revision, count, terms.length)
@@ -214,7 +215,7 @@ def change_postings(
 
 
 def _store(connection: Connection, collection: str, terms: Sequence[str], blocks: Sequence[Block]) -> None:
-    """Stores blocks. Their owners are positions in `terms`."""
+    """Stores blocks. The owner of a block is a position in `terms`."""
     name = collection.encode()
     fixed, body_at = Struct(f">hi{len(name)}si"), Struct(">iqiqi")
 
@@ -229,7 +230,10 @@ def _store(connection: Connection, collection: str, terms: Sequence[str], blocks
 
 
 def fold(connection: Connection) -> bool:
-    """Applies the changes of the first writes, if that is worth it. Returns whether it was."""
+    """Applies recorded changes to the postings if there are enough of them.
+
+    Returns whether changes were applied. Each call handles the first writes in one collection.
+    """
     least, most = FOLDED
     waiting = "SELECT collection, sum(cost) FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
     row = connection.execute(waiting, (least,)).fetchone()
@@ -255,7 +259,7 @@ def fold(connection: Connection) -> bool:
 
 
 def hold_postings(connection: Connection, *, wait: bool) -> bool:
-    """Locks the postings against rewriting until the transaction ends.
+    """Prevents other transactions from rewriting postings until this transaction ends.
 
     Returns False if another transaction holds the lock and `wait` is False.
     """
@@ -269,7 +273,15 @@ def hold_postings(connection: Connection, *, wait: bool) -> bool:
 def _rewrite(
     connection: Connection, collection: str, touched: Iterable[str], lost: Iterable[str], removed: Numbers
 ) -> None:
-    """Joins the small blocks of terms, and deletes removed revisions from the blocks of `lost` terms."""
+    """Joins small blocks of terms, and deletes removed revisions.
+
+    Args:
+        connection: A connection in a transaction.
+        collection: Name of the collection.
+        touched: Terms whose small blocks are joined.
+        lost: Terms that may have removed revisions.
+        removed: The removed revisions, in ascending order.
+    """
     small: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
     for term, first, body in connection.execute(
         "SELECT term, first, body FROM unnest(?::text[]) AS touched (term) JOIN postings p USING (term) "
@@ -309,7 +321,7 @@ def _rewrite(
 
 
 TIES = 1000  # Documents that may tie with the last hit.
-CHECKED = 256  # Documents that are checked with a wide filter at a time, at least.
+CHECKED = 256  # Minimum number of documents that are checked at a time, if many match the filter.
 _LAST = chr(0x10FFFF)
 
 Ranking = tuple[Revisions, NDArray[np.float32]]
@@ -318,7 +330,7 @@ Ranking = tuple[Revisions, NDArray[np.float32]]
 def nearest(
     connection: Connection, query: str, depth: int, allowed: FilterMatches | None, collection: str
 ) -> Ranking:
-    """Ranks documents, as `protocol.Snapshot.nearest_words` says."""
+    """Ranks documents by BM25, as `protocol.Snapshot.nearest_words` says."""
     whole, beginnings = query_terms(query)
     found, times = _postings(connection, whole, beginnings, collection)
     pause()
@@ -343,7 +355,7 @@ def nearest(
 def _postings(
     connection: Connection, whole: Sequence[str], beginnings: Sequence[str], collection: str
 ) -> tuple[Postings, list[int]]:
-    """Returns the postings of a query's terms, and how often the query has each term."""
+    """Returns the postings of a query's terms, and how often the query contains each term."""
     times = [*Counter(whole).values(), *Counter(beginnings).values()]
     owners = {term: owner for owner, term in enumerate(dict.fromkeys(whole))}
     blocks = []
@@ -368,7 +380,7 @@ def _postings(
 
 
 def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
-    """Returns the documents and tokens of a collection, and revisions whose postings are obsolete."""
+    """Returns the number of documents, the number of tokens, and the revisions with obsolete postings."""
     row = connection.execute(
         "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM unfolded "
         "WHERE collection = ? AND removed <> '{}') FROM tally WHERE collection = ?",
@@ -395,7 +407,7 @@ def _scores(
 
 
 def _best(revisions: Revisions, scores: NDArray[np.float32], depth: int) -> Ranking:
-    """Returns the `depth` highest scores, and those that tie with the last one.
+    """Returns the `depth` highest scores, and all scores that tie with the last of them.
 
     Equal scores are in order of revision.
     """

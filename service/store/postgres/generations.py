@@ -1,17 +1,18 @@
-"""Generations in PostgreSQL: their tables, missing vectors, and swaps of several replicas.
+"""Manages generations in PostgreSQL: their tables, missing vectors, and the swaps of several replicas.
 
     ready here ─▶ called ─▶ all other living replicas are ready ─▶ one of them commits ─▶ all are notified
                               └─ after PATIENCE_SECONDS without the others
 
-Start at `begin`, `take_lacking` and `make_active`. The table `lacking` lists exactly the documents
-without a vector, in the transactions that add and remove vectors. A cursor over revisions would miss
-documents, because of two concurrent writes the lower revision may be committed last. A change of a
-generation's state takes an exclusive lock. Work that depends on the states shares the lock. A generation that
-is being built stays while it is the candidate of a replica with a lease.
+Start at `begin`, `take_lacking` and `make_active`. The table `lacking` lists exactly the documents that have
+no vector of a generation. Transactions that add or remove vectors update the table. A cursor over revisions
+would miss documents, because of two concurrent writes the one with the lower revision may be committed last.
+A transaction that changes the state of a generation takes an exclusive lock. Work that depends on the states
+takes the same lock in shared mode. A generation that is being built stays as long as it is the candidate of a
+replica with a lease.
 
-During writes a candidate almost always misses a few documents, so the swap's transaction embeds them while
-writes wait. A replica that was not ready serves an old generation. It answers nothing until it has loaded
-the active one. Replicas without a lease are not waited for.
+During writes, a candidate almost always lacks a few documents. So the transaction of the swap embeds these
+documents while writes wait. A replica that was not ready still has the old generation. It answers no searches
+until it has loaded the active generation. A swap does not wait for replicas without a lease.
 """
 
 import math
@@ -31,13 +32,13 @@ from service.store.sql.records import last_revision, unembedded
 from service.store.values import Activation, Embedding, Lacking, Moved, Unembedded
 
 LAST_DOCUMENTS = 64  # Documents that a swap embeds at most, while writes wait.
-TAKEN_SECONDS = 60  # Time to embed a step. After that another replica takes it.
+TAKEN_SECONDS = 60  # Seconds of a reservation. After that, another replica may embed the documents.
 _LOCK = 7_405_812
 _LEFT = (  # Being built, but not the candidate of any replica.
     f"WHERE state = '{BUILDING}' AND NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE candidate = number AND {replicas.LIVING})"
 )
-_FREE = (  # Not taken by a living replica, or the database's clock was set back.
+_FREE = (  # Not reserved by a living replica, or the database's clock was set back.
     "(taken_by = ? OR taken_until < now() "
     f"OR taken_until > now() + interval '{2 * TAKEN_SECONDS} seconds' OR NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE id = taken_by AND {replicas.LIVING}))"
@@ -45,19 +46,22 @@ _FREE = (  # Not taken by a living replica, or the database's clock was set back
 
 
 def share_states(connection: Connection) -> None:
-    """Keeps all generations in their states until the transaction ends."""
+    """Prevents changes of the generations' states until the transaction ends.
+
+    Several transactions can do this at the same time.
+    """
     connection.execute("SELECT pg_advisory_xact_lock_shared(?)", (_LOCK,))
 
 
 def hold_states(connection: Connection) -> None:
-    """Keeps other transactions from writing documents, vectors and states until this one ends."""
+    """Prevents other transactions from writing documents, vectors and states until this transaction ends."""
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
 
 
 def activate(
     connection: Connection, replica: str, manifest: Manifest, form: str, *, examples: bool = False
 ) -> int:
-    """Does the same as `generations.activate` of sql/.
+    """Creates and activates a generation, like `activate` in sql/generations.py.
 
     Raises:
         StartupError: Another replica serves the generation that would be dropped.
@@ -77,10 +81,11 @@ def activate(
 
 
 def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -> int:
-    """Returns the generation to build for a version, as the candidate of this replica.
+    """Returns the generation to build for a version, and makes it the candidate of this replica.
 
-    Candidates of other replicas stay. From now on writes list their missing vectors; call `list_lacking`
-    next. The index is built after the vectors. Writes wait only while a new generation is created.
+    Candidates of other replicas stay. From now on, writes list documents whose vectors are missing; call
+    `list_lacking` next for older documents. The vector index is built after the vectors. Writes wait only
+    while a new generation is created.
     """
     if generations.kept(connection, manifest, form) is None:
         hold_states(connection)
@@ -102,10 +107,10 @@ def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -
 
 
 def list_lacking(connection: Connection, number: int) -> None:
-    """Lists the older documents without a vector of a new generation. One replica does it, once.
+    """Lists the older documents that have no vector of a new generation. Only the first call does this.
 
-    No write waits for it. It sees all writes from before the generation began, and later writes list
-    themselves.
+    Writes do not wait for it. It sees all writes from before the generation began, and later writes list
+    their documents themselves.
     """
     connection.execute("SELECT pg_advisory_xact_lock(?, ?)", (_LOCK, number))
     row = connection.execute("SELECT listed FROM generations WHERE number = ?", (number,)).fetchone()
@@ -124,13 +129,13 @@ def _list_lacking(connection: Connection, number: int) -> None:
 
 
 def abandon(connection: Connection, replica: str) -> None:
-    """Gives up the candidate of this replica. It is dropped unless another replica has it as well."""
+    """Removes the candidate of this replica. The generation is dropped if no other replica builds it."""
     replicas.stand(connection, replica, None)
     drop_left(connection)
 
 
 def drop_left(connection: Connection) -> None:
-    """Drops generations that are being built and are no longer the candidate of a replica."""
+    """Drops generations that are being built, but are not the candidate of any replica any more."""
     if connection.execute(f"SELECT 1 FROM generations {_LEFT} LIMIT 1").fetchone() is not None:
         hold_states(connection)
         connection.execute(f"UPDATE generations SET state = '{DROPPED}' {_LEFT}")
@@ -147,9 +152,9 @@ def require(connection: Connection, generation: int, *, kept: bool) -> None:
 
 
 def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:
-    """Returns the first revisions without a vector, rising. Ignores `after`.
+    """Returns the first revisions without a vector, in ascending order. Ignores `after`.
 
-    Skipped revisions are not in the table.
+    Skipped revisions are not in the table `lacking`, so they are not returned.
     """
     rows = connection.execute(
         "SELECT revision FROM lacking WHERE generation = ? ORDER BY revision LIMIT ?", (generation, limit)
@@ -160,9 +165,10 @@ def lacking(connection: Connection, generation: int, after: int, limit: int) -> 
 def take_lacking(
     connection: Connection, replica: str, generation: int, limit: int, max_bytes: int
 ) -> Lacking:
-    """Takes documents without a vector for `replica` to embed, as `protocol.Generations.next_lacking` says.
+    """Reserves documents without a vector for `replica`, as `protocol.Generations.next_lacking` says.
 
-    Documents that another replica took are skipped until its time or its lease ends.
+    Documents that another replica has reserved are left out until the reservation or the replica's lease
+    ends.
     """
     rows = connection.execute(
         "SELECT l.revision, d.collection, d.id, d.text, d.title FROM lacking l "
@@ -203,7 +209,7 @@ def take_lacking(
 
 
 def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embedding]) -> int:
-    """Stores a builder's vectors of revisions that still exist. Returns their number."""
+    """Stores vectors that a builder computed, for revisions that still exist. Returns the number of these."""
     share_states(connection)
     if generation not in kept_numbers(connection):  # It was dropped in the meantime.
         return 0
@@ -218,7 +224,10 @@ def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embe
 
 
 def share_vectors(connection: Connection, generation: int, revisions: Sequence[int]) -> set[int]:
-    """Copies vectors of other generations of the same model and form. Returns the revisions that got some."""
+    """Copies vectors from other generations of the same model and form.
+
+    Returns the revisions of these vectors.
+    """
     found: dict[int, Embedding] = {}
     for other in generations.alike_numbers(connection, generation):
         found = vectors.stored(connection, other, revisions) | found
@@ -227,7 +236,7 @@ def share_vectors(connection: Connection, generation: int, revisions: Sequence[i
 
 
 def skip(connection: Connection, generation: int, revision: int, reason: str) -> None:
-    """Notes that a generation's model fails on a text, if it still exists."""
+    """Records that a generation's model fails on a text. Does nothing if the text was deleted."""
     share_states(connection)
     gone = connection.execute(
         "DELETE FROM lacking WHERE generation = ? AND revision = ?", (generation, revision)
@@ -238,7 +247,7 @@ def skip(connection: Connection, generation: int, revision: int, reason: str) ->
 
 
 def forget_skipped(connection: Connection, generation: int) -> None:
-    """Forgets which texts were skipped, so that they are embedded again."""
+    """Deletes the records of skipped texts, so that these are embedded again."""
     share_states(connection)
     connection.execute(
         "WITH gone AS (DELETE FROM skipped WHERE generation = ? RETURNING revision) "
@@ -250,7 +259,8 @@ def forget_skipped(connection: Connection, generation: int) -> None:
 def purge(connection: Connection) -> bool:
     """Drops the tables of a dropped generation that no replica serves. Returns whether one existed.
 
-    Its rows in `lacking` are deleted first, without a lock, because they may be a million.
+    The generation's rows in `lacking` are deleted first, without a lock, because there may be a million of
+    them.
     """
     row = connection.execute(
         "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "
@@ -278,7 +288,7 @@ _SWAP_LOCK = 7_405_816
 
 
 class Answer(Enum):
-    """The answer to a replica that is ready to swap."""
+    """Says whether a replica that is ready may commit a swap."""
 
     ACTIVATED = auto()  # Another replica has committed the swap.
     LACKS = auto()  # Too many vectors are missing, or the swap may not happen here.
@@ -287,7 +297,7 @@ class Answer(Enum):
 
 
 def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
-    """Notes that this replica is ready, and returns whether the swap can be committed."""
+    """Records that this replica is ready for a swap, and returns whether the swap can be committed."""
     generation = swap.generation
     row = connection.execute(
         "SELECT state, version, listed AND NOT EXISTS "
@@ -318,7 +328,10 @@ def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
 
 
 def _is_requested(connection: Connection, version: str, requested: str) -> bool:
-    """Returns whether the request still stands. It may have changed, or failed on another replica."""
+    """Returns whether the request for a version is still current.
+
+    The request may have changed, or may have failed on another replica.
+    """
     found = replicas.request(connection)
     if found is not None and found.standing.version != version:
         return False
@@ -327,7 +340,7 @@ def _is_requested(connection: Connection, version: str, requested: str) -> bool:
 
 
 def make_active(connection: Connection, replica: str, swap: Activation) -> Answer:
-    """Activates a generation in one transaction, if `swap.may` and the roll call allow it."""
+    """Activates a generation in one transaction, if `swap.may` and `roll_call` allow it."""
     generation = swap.generation
     [alone] = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_SWAP_LOCK,)).fetchone() or (False,)
     if not alone:  # Another replica is committing.

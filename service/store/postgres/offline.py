@@ -1,4 +1,4 @@
-"""Looks at a database without a service, for `check` and `check --data`. Changes nothing."""
+"""Reads a database for `check` and `check --data`, without a service. Changes nothing."""
 
 import orjson
 import psycopg
@@ -16,7 +16,7 @@ _ROWS = 1000  # Rows that are read at a time.
 
 
 def look(url: str) -> str:
-    """Returns what the database holds, or why no service can start on it."""
+    """Describes the content of a database, or the reason why no service can start with it."""
     try:
         with Raw.connect(url, **PARAMETERS) as raw:
             made = raw.execute("SELECT to_regclass(%s)", (schema.SCHEMA_TABLE,)).fetchone()
@@ -25,18 +25,20 @@ def look(url: str) -> str:
             connection = Connection(raw)
             found = schema.problem(raw) or unfinished_copy(connection, "The database")
             return found or f"{documents.count_all(connection)} documents"
-    except psycopg.ProgrammingError:  # It may quote the URL with its password.
+    except psycopg.ProgrammingError:  # The error may quote the URL with its password.
         return "the database cannot be asked: check the URL of SIMILE_DATABASE"
     except psycopg.Error as error:
         return f"the database cannot be used: {reason(error)}"
 
 
 def examine(url: str) -> tuple[int, int, list[str]]:
-    """Returns the numbers of documents and of those without checksums, and the ids of the damaged ones.
+    """Counts documents and checks their checksums.
+
+    Returns:
+        The number of documents, the number of documents without checksums, and the ids of damaged documents.
 
     Raises:
-        CommandError: The database cannot be read, or is of another schema.
-
+        CommandError: The database cannot be read, or has another schema.
     """
     try:
         with Raw.connect(url, **PARAMETERS) as raw:
@@ -55,18 +57,17 @@ def examine(url: str) -> tuple[int, int, list[str]]:
 
 
 def find_name_faults(url: str, shown: int) -> NameFaults:
-    """Looks through the metadata of all documents at one moment.
+    """Finds names that no filter can express in the metadata of all documents.
 
     Args:
         url: The database, as postgresql://…
-        shown: Examples to keep, at most.
+        shown: Maximum number of examples.
 
     Returns:
-        The documents with names that no filter could name.
+        The documents with such names.
 
     Raises:
         CommandError: The database cannot be read, or no service has used it.
-
     """
     try:
         with Raw.connect(url, **PARAMETERS) as raw, raw.transaction(), raw.cursor("documents") as cursor:

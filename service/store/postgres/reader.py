@@ -1,7 +1,7 @@
-"""Reads of the PostgreSQL store: each is a `Snapshot` in a transaction, with a thread and a connection.
+"""Runs the reads of the PostgreSQL store, each with a `Snapshot`, a thread and a connection.
 
 read()   reads of clients: as many at a time as threads, two thirds of them for scans
-own()    reads of the service itself, on their own threads
+own()    reads of the service itself, on separate threads
 """
 
 import contextlib
@@ -29,16 +29,16 @@ _LONG = re.compile(r"\d{17}|0\.00000")
 
 
 def as_sent(metadata: str) -> bytes:
-    """Returns the text of a jsonb, with numbers as `encode_json` writes them.
+    """Returns the text of metadata in jsonb, with numbers in the form of `encode_json`.
 
-    Metadata from before the column `sent` is stored only as jsonb. It keeps numbers as decimals, so integers
-    and floats are restored. The order of names is lost, and -0.0 becomes 0.0.
+    Metadata from before the column `sent` existed is stored only as jsonb. jsonb stores numbers as decimals,
+    so this restores integers and floats. The order of names is lost, and -0.0 becomes 0.0.
     """
     return metadata.encode() if _LONG.search(metadata) is None else orjson.dumps(orjson.loads(metadata))
 
 
 class Snapshot(Connection):
-    """A read transaction. protocol.py and index/index_set.py say what its methods promise."""
+    """A read transaction. protocol.py and index/index_set.py document the methods."""
 
     BYTES = "octet_length(CAST({} AS text))"
     RAW = "convert_to({}, 'UTF8')"
@@ -70,7 +70,7 @@ class Snapshot(Connection):
 
 
 class _Read(Turn):
-    """A read. Abandoning it also cancels its statement, while it has a connection."""
+    """A read on a thread. If the read is abandoned while a statement runs, the statement is canceled."""
 
     def __init__(self, share: Share | None, cancelling: Executor) -> None:
         super().__init__(None, share)
@@ -93,7 +93,7 @@ class _Read(Turn):
 
 
 class Readers(ReadingThreads):
-    """Reading threads. Each takes a connection from the pool when it has something to read."""
+    """The reading threads. A thread takes a connection from the pool only while it reads."""
 
     def __init__(self, pool: Pool, readers: int, own: int) -> None:
         super().__init__(readers, max(1, readers * 2 // 3), own)

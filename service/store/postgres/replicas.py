@@ -1,15 +1,18 @@
-"""Replicas: the processes that share a database, with their leases and requests.
+"""Coordinates the replicas: processes that share a database, with their leases and requests.
 
-    lease       renewed every BEAT_SECONDS. Replicas without a lease are not waited for, and may answer.
-    nothing candidate   the generation that a replica builds, and whether it is ready to swap request     the
-    requested version: the last one that any replica reported. The database numbers requests,
-                because the clocks of machines differ.
-    claim       a shared job of all replicas.
+Start at `Touch`.
 
-Start reading at `Touch`. Changes of these, and of the state of a generation, are announced on CHANNEL. Writes
-of documents are not announced, because documents are read from the database. Each renewal of the lease also
-reads the active generation, so a replica knows it while its lease lasts. Without renewals another version may
-become active, so the replica reports that it is lost.
+    lease       renewed every BEAT_SECONDS. Replicas without a lease are not waited for, and may answer
+                nothing
+    candidate   the generation that a replica builds, and whether the replica is ready to swap
+    request     the requested version: the last one that any replica reported. The database numbers
+                requests, because the clocks of machines differ
+    claim       a job that one replica does for all replicas
+
+Changes of these, and of the state of a generation, are announced on CHANNEL. Writes of documents are not
+announced, because documents are read from the database. Each renewal of the lease also reads the active
+generation, so a replica knows the active generation as long as the lease lasts. Without renewals, another
+version may become active, so the replica reports that it has lost the database.
 """
 
 import asyncio
@@ -42,7 +45,7 @@ _REQUEST_LOCK = 7_405_814
 START_LOCK = 7_405_815
 COPY_LOCK = 7_405_818
 # A lease ends within LEASE_SECONDS, unless the database's clock was set back, for example by a failover.
-# Living replicas have renewed theirs.
+# Living replicas have renewed their lease.
 LIVING = f"until > now() AND until < now() + interval '{6 * LEASE_SECONDS:.0f} seconds'"
 
 # Renews the lease of (id, generation served, seconds). Returns the active generation and the number of
@@ -59,12 +62,12 @@ BEAT: LiteralString = """
 
 
 def announce(connection: Connection) -> None:
-    """Notifies all replicas when this transaction is committed."""
+    """Notifies all replicas when the current transaction is committed."""
     connection.execute("SELECT pg_notify(?, '')", (CHANNEL,))
 
 
 def stand(connection: Connection, replica: str, candidate: int | None, *, ready: bool = False) -> None:
-    """Notes which candidate a replica has, and whether it is ready to swap."""
+    """Records the candidate of a replica, and whether the replica is ready to swap."""
     changed = connection.execute(
         "INSERT INTO replicas AS r (id, candidate, ready, until) "
         "VALUES (?, ?, ?, now() + make_interval(secs => ?)) "
@@ -77,7 +80,7 @@ def stand(connection: Connection, replica: str, candidate: int | None, *, ready:
 
 
 def not_ready(connection: Connection, replica: str, candidate: int) -> int:
-    """Returns the number of other living replicas that are not ready for the candidate."""
+    """Returns the number of other replicas with a lease that are not ready for the candidate."""
     [count] = connection.execute(
         f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ? "
         "AND NOT (ready AND candidate IS NOT DISTINCT FROM ?)",
@@ -87,13 +90,16 @@ def not_ready(connection: Connection, replica: str, candidate: int) -> int:
 
 
 def others(connection: Connection, replica: str) -> int:
-    """Returns the number of other living replicas."""
+    """Returns the number of other replicas with a lease."""
     sql = f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ?"
     return int(connection.execute(sql, (replica,)).fetchone()[0])
 
 
 def lag(connection: Connection) -> float:
-    """Returns the delay of the slowest standby in seconds. NaN: none exists, or this role may not see it."""
+    """Returns the delay of the slowest standby database in seconds.
+
+    Returns NaN if no standby exists, or if the database user may not see them.
+    """
     [seconds] = connection.execute(
         "SELECT CASE WHEN count(state) > 0 THEN coalesce(extract(epoch FROM max(replay_lag)), 0)::float8 "
         "ELSE 'NaN' END FROM pg_stat_replication"
@@ -102,13 +108,13 @@ def lag(connection: Connection) -> float:
 
 
 def leave(connection: Connection, replica: str) -> None:
-    """Ends a lease, so that no replica waits for this one."""
+    """Ends the lease of a replica, so that no other replica waits for it."""
     connection.execute("DELETE FROM replicas WHERE id = ?", (replica,))
     announce(connection)
 
 
 class Request(NamedTuple):
-    """The request that counts, and whether another request was reported before."""
+    """The current request. `known` says whether the request that was looked up was reported before."""
 
     standing: RequestedVersion
     at: float  # Unix time by the clock of the database.
@@ -116,9 +122,9 @@ class Request(NamedTuple):
 
 
 def request(connection: Connection, id: str = "") -> Request | None:
-    """Returns the request that counts, and whether the request named `id` was reported.
+    """Returns the current request, and whether the request with this `id` was reported before.
 
-    None before the first.
+    Returns None before the first request.
     """
     row = connection.execute(
         "SELECT version, kind, id, extract(epoch FROM at)::float8, "
@@ -134,7 +140,10 @@ def is_newer(requested: RequestedVersion, at: float, found: Request | None) -> b
 
 
 def keep_request(connection: Connection, requested: RequestedVersion, at: float = inf) -> RequestedVersion:
-    """Stores a request unless it was reported before or is older. Returns the request that counts."""
+    """Stores a request, unless it was reported before or is older.
+
+    Returns the request that is then current.
+    """
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_REQUEST_LOCK,))
     found = request(connection, requested.id)
     if found is not None and not is_newer(requested, at, found):
@@ -149,10 +158,12 @@ def keep_request(connection: Connection, requested: RequestedVersion, at: float 
 
 
 def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | None]:
-    """Claims a job. Returns whether this replica has it, and its result, which is None while another replica
-    works.
+    """Claims a job that one replica does for all.
 
-    A job can be claimed again if its replica has lost its lease.
+    A job can be claimed again if the replica that has it has lost its lease.
+
+    Returns:
+        Whether this replica has the job, and the result of the job. The result is None until the job is done.
     """
     mine = connection.execute(
         "INSERT INTO claims (name, holder) VALUES (?, ?) "
@@ -168,7 +179,7 @@ def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | 
 
 
 def settle(connection: Connection, name: str, replica: str, result: str | None) -> None:
-    """Stores the result of a job. None: it failed, and another replica may do it."""
+    """Stores the result of a job. None means that the job failed and another replica may claim it."""
     if result is None:
         connection.execute("DELETE FROM claims WHERE name = ? AND holder = ?", (name, replica))
     else:
@@ -179,7 +190,7 @@ def settle(connection: Connection, name: str, replica: str, result: str | None) 
 
 
 def forget(connection: Connection) -> None:
-    """Deletes old rows of replicas and claims."""
+    """Deletes old records of replicas and claims."""
     connection.execute(f"DELETE FROM replicas WHERE until < now() - {FORGOTTEN}")
     connection.execute(f"DELETE FROM claims WHERE made < now() - {FORGOTTEN}")
 
@@ -189,7 +200,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 JOIN_SECONDS = 5.0
 FOLLOW_SECONDS = 5.0  # Wait for a version that another replica activated.
-LOOK_SECONDS = 0.005  # Seconds between checks of that.
+LOOK_SECONDS = 0.005  # Seconds between checks for that version.
 # The part of an error that clients may read. The rest may name the host and the user.
 _MISSING = re.compile(r'(?:database|relation|column) "[^"]*" (?:of relation "[^"]*" )?does not exist')
 
@@ -197,12 +208,12 @@ _MISSING = re.compile(r'(?:database|relation|column) "[^"]*" (?:of relation "[^"
 class Touch:
     """Renews the lease of this replica, and listens for announcements.
 
-    It belongs to the event loop, except for `lost` and `lease_age`.
+    Only the event loop may use this object, except for `lost` and `lease_age`.
     """
 
     def __init__(self, url: str) -> None:
         self.replica = uuid.uuid4().hex
-        self.others = 0  # Other replicas, as last heard.
+        self.others = 0  # Number of other replicas at the last renewal.
         self._url = url
         self._serves: Callable[[], int | None] = lambda: None
         self._renewed = -math.inf  # time.monotonic() shortly before the last renewal.
@@ -211,7 +222,7 @@ class Touch:
 
     @property
     def lost(self) -> str | None:
-        """The reason why this process may not know the active version, or None."""
+        """The reason why this process may not know the active version. None if the process knows it."""
         if self.lease_age < LEASE_SECONDS:
             return None
         return (
@@ -221,7 +232,7 @@ class Touch:
 
     @property
     def lease_age(self) -> float:
-        """Seconds since the last renewal; infinite before the first."""
+        """Seconds since the last renewal of the lease. Infinite before the first one."""
         return time.monotonic() - self._renewed
 
     async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
@@ -241,7 +252,7 @@ class Touch:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def stop_serving(self, generation: int | None) -> None:
-        """Waits until this process serves another generation than this one, which is no longer active.
+        """Waits until this process no longer serves a generation that is not active any more.
 
         Raises:
             Unhealthy: It takes too long.

@@ -1,18 +1,18 @@
 """The tables in PostgreSQL: their migrations, and a check that a database has all of them.
 
-Start reading at `MIGRATIONS`, `migrate` and `problem`. The tables are those of SQLite (sqlite/schema.py),
-with these differences:
+Start reading at `MIGRATIONS`, `migrate` and `problem`. The tables are the same as in SQLite
+(sqlite/schema.py), except for these:
 
-    tally        documents and tokens that each write added to a collection; their sum is the collection's. A
-                 counter in a single row would make the writers of a collection wait for each other.
+    tally        documents and tokens that each write added to a collection. Their sum is the total of the
+                 collection. With a single counter, the writers of a collection would wait for each other.
     sizes        the same for a generation: documents with vectors, and rows.
     postings     the terms of documents, in blocks; `unfolded` has the changes to apply to them (fulltext.py).
     vectors_N    the vectors of generation N, with their index.
     lacking      the documents without a vector, and which replica embeds them.
     replicas     the processes that share the database, each with a lease (replicas.py).
-    claims       shared jobs, which a single replica does.
+    claims       jobs that one replica does for all.
     requests     the versions that were requested, in the order in which the database received them.
-    operations   only a sequence: the number after a write.
+    operations   only a sequence: the operation number.
 
 Texts are compared by their bytes (collation C), as in SQLite.
 """
@@ -168,7 +168,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         FROM (SELECT value::json AS wish FROM facts WHERE name = 'wish') AS wishes;
     DELETE FROM facts WHERE name = 'wish';
     """,
-    # Rows of before name no visitor, and their keys are trusted: nothing said otherwise.
+    # Older rows name no visitor, and their keys count as trusted.
     """
     ALTER TABLE events ADD COLUMN visitor text COLLATE "C" NOT NULL DEFAULT '';
     ALTER TABLE events ADD COLUMN trusted integer NOT NULL DEFAULT 1;
@@ -339,11 +339,11 @@ _LOOK = """
 
 
 def migrate(raw: Raw) -> None:
-    """Brings the database to the current schema. One of several processes that start together does it.
+    """Migrates the database to the current schema. If several processes start together, one of them does it.
 
     Raises:
-        StartupError: A newer version wrote it, pgvector is missing or too old, or a table, column, index
-            or right is missing.
+        StartupError: A newer version wrote the database, pgvector is missing or too old, or a table, column,
+            index or right is missing.
     """
     try:
         with raw.transaction():
@@ -373,7 +373,10 @@ def migrate(raw: Raw) -> None:
 
 
 def problem(raw: Raw) -> str | None:
-    """Returns what is missing in the database, as a sentence, or None. Takes some milliseconds."""
+    """Returns what is missing in the database, as a sentence. Returns None if nothing is missing.
+
+    This takes some milliseconds.
+    """
     rows = raw.execute(_LOOK, (RIGHTS, [SCHEMA_TABLE])).fetchall()
     if not rows[0][1]:
         return _sentence([f"the table {SCHEMA_TABLE}"])
@@ -440,9 +443,9 @@ def _lacking(raw: Raw) -> Iterator[str]:
 
 
 def _lacking_vectors(raw: Raw) -> Iterator[str]:
-    """Yields missing parts of generations.
+    """Yields what is missing for the vectors of each generation.
 
-    Only the active one needs its index, which a copy builds at its end.
+    Only the active generation must have a vector index. A copy builds the index at the end.
     """
     copying = raw.execute("SELECT 1 FROM facts WHERE name = %s", (COPYING,)).fetchone() is not None
     dimensions = {

@@ -1,7 +1,7 @@
-"""The store in PostgreSQL: each method is one query or one transaction, as in sqlite/store.py.
+"""The document store in PostgreSQL. Each method is one query or one transaction, as in sqlite/store.py.
 
-Vectors are searched in the database, so no index follows the writes. Replicas share the database: swaps,
-requests, and jobs that one of them does for all are at the end of the class.
+The database searches vectors, so no index in memory follows the writes. Replicas share the database. The end
+of the class has methods for swaps, requests, and jobs that one replica does for all.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ TAKEN_SECONDS = 0.2  # Pause while other processes embed the remaining documents
 
 
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
-    """Makes a method that writes documents, and counts the generations' sizes afterwards."""
+    """Makes a method from a job that writes documents. After the job, the generations are counted again."""
 
     def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.counted(lambda connection: job(connection, *args, **kwargs))
@@ -66,28 +66,28 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
 
 
 class PostgresStore(Touch, CommonMethods):
-    """The store of one database, for one of the processes that share it.
+    """The store in one database, for one of the processes that share the database.
 
     Args:
-        url: postgresql://…
-        declared: The fields with indexes.
-        connections: Open connections, at most; at least MIN_CONNECTIONS.
+        url: The database, as postgresql://…
+        declared: The metadata fields with indexes.
+        connections: Maximum number of open connections; at least MIN_CONNECTIONS.
         answer_seconds: Time limit of a statement; 0 means no limit.
 
     Raises:
-        StartupError: The database cannot be reached, or does not fit this version.
+        StartupError: The database cannot be reached, or has a schema that this version does not support.
     """
 
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
         super().__init__(url)
         self._declared = declared
-        self._sizes: dict[int, tuple[int, int]] = {}  # By generation, as last counted.
+        self._sizes: dict[int, tuple[int, int]] = {}  # By generation, when last counted.
         self._counted = -inf  # time.monotonic() of the last count.
-        self.lag_seconds = math.nan  # Of the slowest standby.
+        self.lag_seconds = math.nan  # Delay of the slowest standby.
         try:
             with self._own_connection() as raw:
                 schema.migrate(raw)
-        except psycopg.ProgrammingError:  # It quotes the URL with its password.
+        except psycopg.ProgrammingError:  # The error quotes the URL with its password.
             raise StartupError(
                 "PostgreSQL cannot read the URL of SIMILE_DATABASE. "
                 "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
@@ -103,7 +103,10 @@ class PostgresStore(Touch, CommonMethods):
         self.writer: Writer
 
     def start(self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]) -> None:  # noqa: ARG002
-        """Starts to accept writes. `on_commit` is not called, because no index follows the writes."""
+        """Starts to accept writes.
+
+        `on_commit` is never called, because no index in memory follows the writes.
+        """
         self.writer = Writer(self.pool, self._writers, observe_seconds)
 
     def close(self) -> None:
@@ -115,7 +118,7 @@ class PostgresStore(Touch, CommonMethods):
         self.pool.close()
 
     def check(self, _seconds: float, /) -> str | None:
-        """Returns None: its threads cannot die, and an unreachable database is not its fault."""
+        """Always returns None. The threads cannot die, and the process cannot repair the database."""
         return None
 
     async def keep_noting(self) -> None:
@@ -145,15 +148,15 @@ class PostgresStore(Touch, CommonMethods):
             filters.keep_field_indexes(raw, self._declared)
 
     def _own_connection(self) -> Raw:
-        """Opens a connection outside of the pool for long work, with its own settings and locks."""
+        """Opens a connection outside of the pool, for long work with separate settings and locks."""
         return Raw.connect(self._url, **PARAMETERS)
 
     def size(self, generation: int) -> tuple[int, int]:
-        """Returns documents and rows of a generation, as last counted."""
+        """Returns the number of documents and of rows of a generation, when it was last counted."""
         return self._sizes.get(generation, (0, 0))
 
     async def counted(self, job: Callable[[Connection], T]) -> T:
-        """Runs a job in a transaction, and counts the generations' sizes in it."""
+        """Runs a job in a transaction, and counts all generations in the same transaction."""
         done, sizes = await self.writer.run(lambda connection: (job(connection), vectors.held(connection)))
         self._sizes, self._counted = sizes, time.monotonic()
         return done
@@ -162,7 +165,7 @@ class PostgresStore(Touch, CommonMethods):
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
-        """Locks out other copies and first starts.
+        """Prevents other copies and first starts of services until the block ends.
 
         Raises:
             CommandError: Another copy is in progress.
@@ -179,10 +182,10 @@ class PostgresStore(Touch, CommonMethods):
                     raw.execute("SELECT pg_advisory_unlock(%s)", (replicas.COPY_LOCK,))
 
     def drop_everything(self) -> None:
-        """Drops all tables of Simile in a database that holds an unfinished copy.
+        """Drops all tables of Simile in a database that contains an unfinished copy.
 
         Raises:
-            CommandError: A copy is in progress, or none is unfinished.
+            CommandError: A copy is in progress, or the database has no unfinished copy.
         """
         with self.copying(), self._own_connection() as raw, raw.transaction():
             # Before the locks, another process may have finished or dropped the copy.
@@ -227,7 +230,7 @@ class PostgresStore(Touch, CommonMethods):
     def filter(self, conditions: object) -> Predicate:
         return compile_in(JsonbDialect(self._declared), conditions)
 
-    # Judgements and events of searches.
+    # Judgments and events of searches.
 
     judge = writing(in_turn(feedback.store_judgments), alone=True)
     _record_some = writing(writes.record_events, alone=True)
@@ -258,7 +261,10 @@ class PostgresStore(Touch, CommonMethods):
         return found
 
     async def build_index(self, generation: int) -> bool:
-        """Builds the index of a generation if it is missing. Returns False if another process builds it."""
+        """Builds the vector index of a generation if it is missing.
+
+        Returns False if another process builds the index.
+        """
         with refusing("The index of a version waits"):
             return await asyncio.to_thread(self._built, generation)
 
@@ -271,7 +277,7 @@ class PostgresStore(Touch, CommonMethods):
             return row is None or vectors.build_index(raw, generation, row[0])
 
     async def add_stored(self, _generation: int, _after: int, _limit: int, /) -> int | None:
-        """Returns None: the database is the index."""
+        """Returns None, because no index in memory needs the stored vectors."""
 
     async def load(self, generation: int, _indexes: VectorSink, /) -> bool:
         await self.forget_skipped(generation)
@@ -287,7 +293,7 @@ class PostgresStore(Touch, CommonMethods):
                     return True
         return await self.writer.run(writes.fold)
 
-    # Other replicas: swaps, requests, and shared jobs.
+    # Other replicas: swaps, requests, and jobs that one replica does for all.
 
     @property
     def connections(self) -> Mapping[str, int]:
@@ -295,7 +301,7 @@ class PostgresStore(Touch, CommonMethods):
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Holds a lock on a connection of its own, without a time limit of statements."""
+        """Holds a lock during the block, on a separate connection without a time limit of statements."""
         with self._own_connection() as raw:
             if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.START_LOCK,)).fetchone() != (True,):
                 log.info("Another replica is starting and may publish its model: waiting for it")

@@ -1,7 +1,7 @@
-"""Writes: each is one transaction, and several run at a time.
+"""Runs writes on several threads, each write in one transaction. Start reading at `Writer._work`.
 
-Start reading at `Writer._work`: each writing thread takes the next job of scheduling.py. Jobs that hold the
-database lock of `in_turn` are given to one thread at a time, so the others never wait for that lock.
+Each writing thread takes the next job from scheduling.py. Jobs that hold the database lock of `in_turn` are
+given to one thread at a time, so the other threads never wait for that lock.
 """
 
 import threading
@@ -31,7 +31,7 @@ ATTEMPTS, PAUSE_SECONDS = 5, 0.01  # After a conflict with another transaction, 
 
 
 def in_turn(job: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Connection, P], T]:
-    """Makes a job run alone on all replicas, for rows that are numbered or limited."""
+    """Makes a job run alone on all replicas. Needed for rows that are numbered or limited."""
 
     def alone(connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
         connection.execute("SELECT pg_advisory_xact_lock(?)", (_TURN_LOCK,))
@@ -41,7 +41,7 @@ def in_turn(job: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenat
 
 
 class Writer(Jobs):
-    """Writing threads. `observe_seconds` receives the time of each transaction."""
+    """The writing threads. `observe_seconds` receives the duration of each transaction."""
 
     def __init__(self, pool: Pool, writers: int, observe_seconds: Callable[[float], None]) -> None:
         super().__init__()
@@ -87,9 +87,9 @@ class Writer(Jobs):
             return self._attempt(job)
 
     def _attempt(self, job: Callable[[Connection], T]) -> T:
-        """Runs a job once.
+        """Tries to run a job once.
 
-        If its connection breaks before the commit, nothing was stored and it may run again.
+        If the connection breaks before the commit, nothing was stored and the job may run again.
         """
         started = time.monotonic()
         committing = False

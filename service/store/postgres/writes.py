@@ -1,7 +1,7 @@
-"""Writes of documents in PostgreSQL: jobs in one transaction, with one statement for all documents.
+"""Jobs that write documents in PostgreSQL. Each job is one transaction, with one statement for all documents.
 
 Start reading at `put`. Two writes of one document wait for each other. Rows are locked in the order of their
-ids, so writes never wait in a circle.
+ids, so writes never cause a deadlock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ _GIVEN_SUMS = documents.checksums_sql(
 
 
 class _Stored(NamedTuple):
-    """The stored document under an id, compared with the new one."""
+    """The stored document with a given id, and how it differs from the new document."""
 
     revision: int
     same_content: bool
@@ -111,7 +111,10 @@ def put(
 
 
 def _stored(connection: Connection, documents: Sequence[Document], collection: str) -> dict[int, _Stored]:
-    """Returns the stored documents by position in `documents`, locked until the transaction ends."""
+    """Returns the stored documents by position in `documents`.
+
+    Their rows are locked until the transaction ends.
+    """
     rows = connection.execute(
         "SELECT at, revision, d.title = given.title AND d.text = given.text, "
         "coalesce(d.sent = given.metadata, FALSE) AND d.metadata = given.metadata::jsonb "
@@ -130,9 +133,13 @@ def _columns(documents: Iterable[Document]) -> tuple[list[str], ...]:
 
 
 def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[str, int]:
-    """Replaces revisions, whose rows are locked. Returns the new revisions by id.
+    """Gives documents new revisions with new content. Returns the new revisions by id.
 
-    The row stays, so transactions that wait for its lock find it.
+    The rows, which must be locked, are updated in place, so that transactions that wait for a lock find them.
+
+    Args:
+        connection: A connection in a transaction.
+        documents: The new documents by their old revisions.
     """
     if not documents:
         return {}
@@ -168,7 +175,7 @@ def _insert(connection: Connection, documents: Sequence[Document], collection: s
 def _add_words(
     connection: Connection, documents: Mapping[int, Document], collection: str, removed: Mapping[int, Terms]
 ) -> None:
-    """Stores the terms of documents, by revision. `removed` are the terms of replaced documents."""
+    """Stores the terms of documents by revision. `removed` are the terms of documents that were replaced."""
     terms = parse_terms([document.content for document in documents.values()])
     fulltext.change_postings(connection, collection, dict(zip(documents, terms, strict=True)), removed)
     tokens = sum(each.length for each in terms) - sum(each.length for each in removed.values())
@@ -176,7 +183,10 @@ def _add_words(
 
 
 def _clear(connection: Connection, revisions: Sequence[int], collection: str) -> dict[int, Terms]:
-    """Deletes the vectors of documents before the documents are deleted. Returns their terms by revision."""
+    """Deletes the vectors of documents that are about to be deleted.
+
+    Returns the documents' terms by revision.
+    """
     if not revisions:
         return {}
     gone = unembedded(connection, revisions)
@@ -187,7 +197,7 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
 
 
 def delete_one(connection: Connection, id: str, collection: str) -> Step:
-    """Deletes a document, or only some of its events if it has many. Then `done` is 0."""
+    """Deletes a document. If the document has many events, deletes only some events, and `done` is 0."""
     share_states(connection)
     rows = connection.execute(  # Waits for an update in progress, which changes the revision.
         "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE", (collection, id)
@@ -198,9 +208,9 @@ def delete_one(connection: Connection, id: str, collection: str) -> Step:
 
 
 def delete_some(connection: Connection, revisions: Sequence[int], collection: str) -> Step:
-    """Deletes the first revisions, as many as one job should. Missing revisions are skipped.
+    """Deletes the first of `revisions`, as many as one job should. Missing revisions are skipped.
 
-    Of documents with very many events, some events are deleted first.
+    If a document has very many events, some events are deleted first, and the document in a later step.
     """
     share_states(connection)
     some = [*revisions[:DELETE_DOCUMENTS]]
@@ -222,14 +232,14 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
 
 
 def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
-    """Stores events, as store_events does. Deletes of their documents wait, and find them."""
+    """Stores events like `store_events`. Deletes of their documents wait for the transaction."""
     sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
     rows = connection.execute(sql, (given[0].collection, [event.id for event in given]))
     return in_turn(store_events)(connection, given, limits, {id for (id,) in rows})
 
 
 def drop_collection(connection: Connection, collection: str) -> None:
-    """Deletes an empty collection. The default collection stays, as do collections that were written to."""
+    """Deletes a collection if it is empty. The default collection always stays."""
     _hold_collections(connection)
     fulltext.hold_postings(connection, wait=True)
     # Waits for every write that has found it.
@@ -242,7 +252,13 @@ def drop_collection(connection: Connection, collection: str) -> None:
 
 
 def _make_collection(connection: Connection, collection: str, most: int) -> None:
-    """Creates a collection if it does not exist. It exists until the transaction ends."""
+    """Creates a collection if it does not exist, and prevents its deletion until the transaction ends.
+
+    Args:
+        connection: A connection in a transaction.
+        collection: Name of the collection.
+        most: Maximum number of collections.
+    """
     there = "SELECT 1 FROM collections WHERE name = ? FOR KEY SHARE"
     if connection.execute(there, (collection,)).fetchone() is not None:
         return
@@ -263,7 +279,10 @@ def _count(connection: Connection, collection: str, documents: int, tokens: int)
 
 
 def fold(connection: Connection) -> bool:
-    """Sums up the counts of a collection or a generation with many rows. Returns whether one had many."""
+    """Sums up the counts of one collection or generation, if the counts have many rows.
+
+    Returns whether one had.
+    """
     for table, of in (("tally", "collection"), ("sizes", "generation")):
         row = connection.execute(
             f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1", (COUNTS,)
@@ -280,6 +299,6 @@ def fold(connection: Connection) -> bool:
 
 
 def _sequence(connection: Connection, operations: int) -> int:
-    """Returns the operation number after this many operations of the job."""
+    """Returns the operation number after a job with this many operations."""
     connection.execute("SELECT nextval('operations') FROM generate_series(1, ?)", (operations,))
     return sequence(connection)

@@ -1,1 +1,1 @@
-"""SQL that both SQLite and PostgreSQL understand."""
+"""SQL for both stores, in the syntax that SQLite and PostgreSQL share."""

@@ -1,4 +1,4 @@
-"""A connection as the shared queries use it, and the table `facts` with single values of a store."""
+"""The interface of a connection to either store, and the table `facts` of single values."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from secrets import token_hex
@@ -14,7 +14,7 @@ NONE_THERE = f"The target holds no unfinished copy, so {START_OVER} does not emp
 
 
 class Rows(Protocol):
-    """The rows of a statement."""
+    """The rows that a statement returns."""
 
     @property
     def rowcount(self) -> int: ...
@@ -24,7 +24,7 @@ class Rows(Protocol):
 
 
 class Connection(Protocol):
-    """A connection of either store. Parameters replace the question marks in `sql`."""
+    """Interface of a connection to either store. Parameters replace the question marks in `sql`."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
@@ -44,7 +44,7 @@ def note(connection: Connection, name: str, value: str) -> None:
 
 
 def visitor_secret(connection: Connection) -> str:
-    """Returns the secret that visitors' ids are hashed with (auth/access.py). The first call creates it."""
+    """Returns the secret for hashing the ids of visitors (auth/access.py). The first call creates it."""
     if (secret := fact(connection, _VISITOR_SECRET)) is not None:
         return secret
     sql = "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
@@ -55,12 +55,13 @@ def visitor_secret(connection: Connection) -> str:
 
 
 def unfinished_copy(connection: Connection, store: str) -> str | None:
-    """Returns why the store cannot be used, as a sentence; None if no copy is unfinished.
+    """Returns a sentence if a copy into the store has not ended, so that no service may use the store.
+
+    Returns None if no copy is unfinished.
 
     Args:
         connection: A connection to the store.
         store: The name of the store in the sentence.
-
     """
     copied = fact(connection, COPYING)
     if copied is None:

@@ -1,13 +1,14 @@
-"""Judgments and events of hits: their rows in the tables `feedback` and `events`.
+"""Stores judgments and events of hits in the tables `feedback` and `events`.
 
-Start reading at `store_judgments` and `store_events`. Each row belongs to an API key, or to NO_KEY. A key's
-newest judgment of a query and a document replaces its earlier one and takes the next number. An event that is
-sent again changes nothing. Numbers are never used twice, so a reader can follow them.
+Start reading at `store_judgments` and `store_events`. Each row belongs to an API key, or to NO_KEY. If a key
+judges a query and a document again, the new judgment replaces the old one and gets the next number. An event
+that is sent again changes nothing. Numbers are never used twice, so a reader can continue after the last
+number that it has read.
 
-A judgment can be made only of a document that exists. It survives updates. If the document is deleted, the
-judgment is no longer listed, until a document is stored under that id again. It then has its old number, so a
-reader of all judgments begins at 0. Events are deleted with their document. Judgments teach models, so limits
-count each key's own rows.
+A judgment can be made only of a document that exists. Updates of the document keep the judgment. If the
+document is deleted, the judgment is no longer listed, until a document is stored under that id again. The
+judgment then still has the old number, so a reader that needs all judgments begins at 0. Events are deleted
+with their document. Models learn from judgments, so limits apply to each key separately.
 """
 
 from collections import Counter
@@ -52,16 +53,15 @@ def store_judgments(
     key: str = NO_KEY,
     limits: Limits | None = None,
 ) -> tuple[int, set[str]]:
-    """Stores the judgments of a key. The last judgment of a query and a document wins.
+    """Stores the judgments of a key. The last judgment of a query and a document counts.
 
     Returns:
-        The number of the last judgment, and the ids of documents that do not exist. Judgments of those are
-        not stored.
+        The number of the last judgment, and the ids of documents that do not exist. Judgments of these
+        documents are not stored.
 
     Raises:
         NotFound: None of the documents exists.
         Conflict: The key would have more judgments than a limit allows.
-
     """
     ids = [*dict.fromkeys(judgment.id for judgment in judgements)]
     there = _living(connection, collection, ids)
@@ -135,20 +135,20 @@ def _refuse_too_many(
 def list_judgments(
     connection: Connection, after: int, limit: int, selection: Selection, max_bytes: float
 ) -> tuple[list[tuple[int, Judgment]], bool]:
-    """Returns judgments of living documents, as `protocol.Feedback.judgements` says."""
+    """Returns judgments of documents that exist, as `protocol.Feedback.judgements` says."""
     rows, more = _page(connection, "feedback f", _JUDGMENT_COLUMNS, (after, limit, max_bytes), selection)
     return [(number, Judgment(**row | {"relevant": bool(row["relevant"])})) for number, row in rows], more
 
 
 def count_judgments(connection: Connection, selection: Selection) -> int:
-    """Returns how many judgments `list_judgments` lists."""
+    """Returns the number of judgments that `list_judgments` would list."""
     condition, parameters = _condition(selection, in_order=True)
     sql = f"SELECT count(*) FROM feedback f WHERE {condition} AND {_LIVING}"
     return int(connection.execute(sql, parameters).fetchone()[0])
 
 
 def sum_up_judgments(connection: Connection, selection: Selection) -> JudgmentSummary:
-    """Returns counts of the judgments that `list_judgments` lists."""
+    """Counts the judgments that `list_judgments` would list, and their queries."""
     condition, parameters = _condition(selection, in_order=True)
     sql = (
         "SELECT count(*), coalesce(sum(relevant), 0), count(DISTINCT collection || '/' || query), "
@@ -161,15 +161,14 @@ def sum_up_judgments(connection: Connection, selection: Selection) -> JudgmentSu
 def store_events(
     connection: Connection, events: Sequence[Event], limits: EventLimits, there: Container[str] | None = None
 ) -> Recorded:
-    """Stores events of one key and collection. Says which are new, and why others are refused.
+    """Stores events of one key and collection. Returns which are new, and why others were rejected.
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
         events: Events of one key and collection.
-        limits: Bounds on stored events.
-        there: Ids of the existing documents, which are locked against deletes. None: this is the only writer,
-            so the ids are looked up here.
-
+        limits: Limits on stored events.
+        there: Ids of the existing documents, which are locked against deletes. None if no other writer
+            exists; the ids are then looked up here.
     """
     key, collection = events[0].key, events[0].collection
     sent_before = "e.key = ? AND e.collection = ? AND e.event_id = given.column1"
@@ -206,13 +205,12 @@ def _event_row(event: Event) -> list[object]:
 
 
 class _Room:
-    """The number of events that one job may still store under each limit.
+    """Counts how many more events a job may store under each limit.
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
-        limits: Bounds on stored events.
+        limits: Limits on stored events.
         events: The events of the job, of one key and collection.
-
     """
 
     def __init__(self, connection: Connection, limits: EventLimits, events: Sequence[Event]) -> None:
@@ -236,7 +234,10 @@ class _Room:
         return limit - count_events(self._connection, selection)
 
     def refusal(self, event: Event) -> Conflict | None:
-        """Returns why an event cannot be stored. None: it can, and counts against the limits."""
+        """Returns why an event cannot be stored, or None.
+
+        With None, the event counts against the limits from now on.
+        """
         if self._in_all <= 0:
             return _full(self._limits.in_all, "in all", "SIMILE_MAX_EVENTS")
         if self._of_key <= 0:
@@ -268,7 +269,7 @@ def list_events(
 
 
 def count_events(connection: Connection, selection: Selection) -> int:
-    """Returns how many events `list_events` lists."""
+    """Returns the number of events that `list_events` would list."""
     condition, parameters = _condition(selection)
     return int(connection.execute(f"SELECT count(*) FROM events WHERE {condition}", parameters).fetchone()[0])
 
@@ -280,16 +281,17 @@ def _page(
     bounds: tuple[int, int, float],
     selection: Selection,
 ) -> tuple[list[tuple[int, dict[str, Any]]], bool]:
-    """Returns numbers and columns of selected rows in the order of the numbers, and whether others follow.
+    """Returns selected rows in the order of their numbers, and whether more rows follow.
+
+    Each row is the number, and the values of `columns` by name.
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
-        table: `events`, or `feedback f`, whose rows must belong to living documents.
-        columns: The columns to read after the number.
-        bounds: The number to begin after, the number of rows, and the bytes that their texts may have. The
-            first row is returned in any case.
+        table: `events`, or `feedback f`. Rows of `feedback` are returned only if their document exists.
+        columns: The columns to read besides the number.
+        bounds: The number after which to start, the maximum number of rows, and the maximum size of their
+            texts in bytes. The first row is returned in any case.
         selection: Which rows.
-
     """
     after, limit, max_bytes = bounds
     condition, parameters = _condition(selection, in_order=True)
@@ -310,14 +312,13 @@ def _page(
 
 
 def _condition(selection: Selection, *, in_order: bool = False) -> tuple[str, list[str]]:
-    """Returns an SQL condition that selects rows of one of the tables, and its parameters.
+    """Returns an SQL condition that selects rows of a table, and the parameters.
 
     Args:
         selection: Which rows.
-        in_order: True if the rows are read in the order of their numbers. The condition then has an
+        in_order: Whether the rows are read in the order of their numbers. The condition then has an
             expression instead of the column `collection`. Otherwise the database might use the index on that
             column, and sort all rows for each page.
-
     """
     columns = {
         "collection || ''" if in_order else "collection": selection.collection,
@@ -375,14 +376,14 @@ def _places(rows: Sequence[Sequence[object]]) -> str:
 
 
 def delete_events_of_document(connection: Connection, collection: str, id: str) -> int:
-    """Deletes DELETED_ROWS events of a document at most. Returns how many."""
+    """Deletes at most DELETED_ROWS events of a document. Returns the number of deleted events."""
     some = "SELECT sequence FROM events WHERE collection = ? AND id = ? LIMIT ?"
     sql = f"DELETE FROM events WHERE sequence IN ({some})"
     return connection.execute(sql, (collection, id, DELETED_ROWS)).rowcount
 
 
 def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
-    """Deletes DELETED_ROWS rows at most. Returns whether there may be more."""
+    """Deletes at most DELETED_ROWS rows. Returns whether there may be more."""
     sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
     deleted = connection.execute(sql, (parameter, DELETED_ROWS)).rowcount
     return deleted == DELETED_ROWS
@@ -391,22 +392,20 @@ def delete_some(table: Table, condition: str, connection: Connection, parameter:
 def forget(
     table: Table, connection: Connection, selection: Selection, own: str | None, last: int | None
 ) -> tuple[Counter[str], int]:
-    """Deletes DELETED_ROWS of the selected rows at most.
+    """Deletes at most DELETED_ROWS of the selected rows.
 
     Args:
         table: The table of the rows.
         connection: A connection to SQLite or PostgreSQL.
         selection: Which rows.
-        own: The name of the calling key if it may delete no other key's rows. None: it may delete all.
-        last: The number that the first step returned. Rows with higher numbers stay. None: this is the first
-            step.
+        own: Name of the calling key, if the key may delete only its own rows. None if it may delete all.
+        last: The number that the first step returned; rows with higher numbers stay. None in the first step.
 
     Returns:
-        How many rows of each key were deleted, by its name, and `last` for the next step.
+        The number of deleted rows of each key, by the name of the key, and `last` for the next step.
 
     Raises:
         Forbidden: Some rows belong to another key. Nothing was deleted.
-
     """
     condition, parameters = _condition(selection)
     execute = connection.execute

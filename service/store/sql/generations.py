@@ -1,11 +1,11 @@
-"""Generations and versions in the store: their rows, and jobs of the writer.
+"""Stores generations and versions: queries of their rows, and jobs that change them.
 
     building ──▶ active ──▶ standby ──▶ dropped ──▶ (gone)        standby ──▶ active again: a rollback
         └──────────────────────────────────▲
 
-A generation's row names the version of its vectors. `history` lists the versions in the order of their
-activation. `verdicts` lists those that are not chosen automatically again. A build needs no stored cursor:
-revisions only grow, so a builder continues with documents that have no vector yet.
+The row of a generation names the version that computed the vectors. The table `history` lists the versions in
+the order of their activation. The table `verdicts` lists versions that are not chosen automatically again. A
+build stores no position: revisions only grow, so a builder continues with documents that have no vector yet.
 """
 
 from collections.abc import Container, Mapping
@@ -48,19 +48,19 @@ def active(connection: Connection) -> Active | None:
 
 
 def get_active_number(connection: Connection) -> int:
-    """Returns the number of the active generation. Every write needs a vector of it."""
+    """Returns the number of the active generation. Every write needs a vector of this generation."""
     row = connection.execute("SELECT number FROM generations WHERE state = ?", (ACTIVE,)).fetchone()
     return int(row[0])
 
 
 def kept_numbers(connection: Connection) -> set[int]:
-    """Returns the generations with stored vectors."""
+    """Returns the numbers of the generations that are not dropped."""
     rows = connection.execute("SELECT number FROM generations WHERE state <> ?", (DROPPED,))
     return {row[0] for row in rows}
 
 
 def alike_numbers(connection: Connection, number: int) -> list[int]:
-    """Returns the other generations of the same model and form whose vectors exist."""
+    """Returns the other generations of the same model and form that are not dropped."""
     rows = connection.execute(
         "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
         "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
@@ -81,9 +81,13 @@ def insert(connection: Connection, manifest: Manifest, form: str, state: str) ->
 
 
 def activate(connection: Connection, manifest: Manifest, form: str, *, examples: bool = False) -> int:
-    """Creates and activates a generation without vectors, at a start. Returns its number.
+    """Creates and activates a generation without vectors, when the service starts. Returns its number.
 
-    `examples` says that the example corpus was requested.
+    Args:
+        connection: A connection to either store.
+        manifest: The model version.
+        form: The form of the vectors.
+        examples: Whether the example corpus is requested.
     """
     execute = connection.execute
     execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
@@ -93,10 +97,10 @@ def activate(connection: Connection, manifest: Manifest, form: str, *, examples:
 
 
 def begin(connection: Connection, manifest: Manifest, form: str) -> int:
-    """Returns the generation to build for a version: an existing one, or a new one.
+    """Returns the generation to build for a version: a stored one, or a new one.
 
-    A generation that is kept for a rollback stays `standby`, so that giving up does not drop it. Any other
-    generation that is being built is dropped, because the latest request wins.
+    Other generations that are being built are dropped, because the latest request wins. A generation that is
+    stored for a rollback stays in the state `standby`, so that `abandon` does not drop it.
     """
     number = begun(connection, manifest, form)
     connection.execute(
@@ -106,13 +110,13 @@ def begin(connection: Connection, manifest: Manifest, form: str) -> int:
 
 
 def begun(connection: Connection, manifest: Manifest, form: str) -> int:
-    """Returns the generation of a version and a form. Creates it if none is stored."""
+    """Returns the generation of a version and a form. If none is stored, creates one that is being built."""
     number = kept(connection, manifest, form)
     return insert(connection, manifest, form, BUILDING) if number is None else number
 
 
 def kept(connection: Connection, manifest: Manifest, form: str) -> int | None:
-    """Returns the stored generation of a version and a form, or None."""
+    """Returns the latest generation of a version and a form that is not dropped, or None."""
     row = connection.execute(
         "SELECT number FROM generations "
         "WHERE version = ? AND fingerprint = ? AND form = ? AND state <> ? ORDER BY number DESC LIMIT 1",
@@ -127,13 +131,14 @@ def abandon(connection: Connection) -> None:
 
 
 def make_active(connection: Connection, number: int, requested: str, *, rollback: bool) -> None:
-    """Activates a generation, and keeps the one that was active for a rollback.
+    """Activates a generation. The generation that was active is stored for a rollback.
 
     Args:
-        connection: Of either store.
+        connection: A connection to either store.
         number: Number of the generation.
         requested: Id of the request.
-        rollback: Later versions leave the history, and the version that was active gets a verdict.
+        rollback: Whether this is a rollback. Later versions are then removed from the history, and the
+            version that was active gets a verdict.
     """
     execute = connection.execute
     [version] = execute("SELECT version FROM generations WHERE number = ?", (number,)).fetchone()
@@ -154,7 +159,7 @@ def make_active(connection: Connection, number: int, requested: str, *, rollback
 
 
 def judge(connection: Connection, version: str, verdict: Verdict, requested: str) -> None:
-    """Stores a verdict, so that the version is not chosen automatically again."""
+    """Stores why a version must not be chosen automatically again."""
     connection.execute(
         "INSERT INTO verdicts (version, state, reason) VALUES (?, ?, ?) "
         "ON CONFLICT (version) DO UPDATE SET state = excluded.state, reason = excluded.reason",
@@ -169,13 +174,19 @@ def verdicts(connection: Connection) -> dict[str, Verdict]:
 
 
 def handled(connection: Connection, requested: str) -> None:
-    """Notes the id of the last request that was carried out. A hand-written `wanted` file has no id."""
+    """Stores the id of the last request that was carried out or failed.
+
+    A request without an id is not stored.
+    """
     if requested:
         note(connection, HANDLED, requested)
 
 
 def remember_canary(connection: Connection, version: str, canary: Mapping[str, Any]) -> None:
-    """Stores the comparison of a version's answers. Deletes the oldest ones, by the time in their names."""
+    """Stores how a version's search results differ from those of the active version.
+
+    Deletes the oldest comparisons, by the time in the names of their versions.
+    """
     note(connection, COMPARED + version, orjson.dumps(canary).decode())
     connection.execute(
         f"DELETE FROM facts WHERE {_COMPARISON} AND name NOT IN "
@@ -191,9 +202,13 @@ def canaries(connection: Connection) -> dict[str, Any]:
 
 
 def previous(connection: Connection, known: Container[str] | None = None) -> str | None:
-    """Returns the version to roll back to: the last one before the active version without a verdict.
+    """Returns the version to roll back to, or None.
 
-    `known` are the versions that are still published. None: all versions count.
+    This is the last version before the active one that has no verdict.
+
+    Args:
+        connection: A connection to either store.
+        known: The versions that are still published. None if all versions count.
     """
     current, *before = [
         row[0] for row in connection.execute("SELECT version FROM history ORDER BY position DESC")

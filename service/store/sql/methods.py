@@ -1,4 +1,4 @@
-"""Methods that both stores have. Each is one query, or one job in a transaction."""
+"""Methods that both stores share. Each method runs one query, or one job in a transaction."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """Makes a method that runs `query` among the reads of clients. Scans leave threads for other reads."""
+    """Makes a method that runs `query` among the reads of clients. A scan leaves threads for other reads."""
 
     def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
@@ -40,7 +40,7 @@ def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 
 
 def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """Makes a method that runs `query` for the service itself, which never waits for clients."""
+    """Makes a method that runs `query` among the service's own reads, which never wait for clients."""
 
     def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
@@ -49,9 +49,9 @@ def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 
 
 def writing(job: Callable[Concatenate[Any, P], T], **how: bool) -> Method[P, T]:
-    """Makes a method that runs `job` in a transaction.
+    """Makes a method that runs `job` in a transaction, and returns after the commit.
 
-    It returns after the commit. `how` is passed to `Writer.run`.
+    `how` is passed to `Writer.run`.
     """
 
     def write(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -80,7 +80,7 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
                 said = f"{error.message} {deleted.total()} were deleted before that. Send it again."
                 raise type(error)(said if deleted else error.message, headers=error.headers) from error
             finally:
-                # At once, unless the caller left during the step.
+                # Called at once, or after the step if the caller was canceled during it.
                 under_way.add_done_callback(report_deleted)
             deleted += step
             if step.total() < DELETED_ROWS:
@@ -90,13 +90,13 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
 
 
 class CommonMethods:
-    """Methods of tables that are the same in both stores. Each store has its own `readers` and `writer`."""
+    """Methods for the tables that both stores have. Each store has its own `readers` and `writer`."""
 
     readers: ReadingThreads
     damage: str | None = None
 
     def _note_damage(self, found: str | None) -> None:
-        """Stores the result of a check, and logs it when it changes."""
+        """Stores the result of a check of the tables, and logs the result if it has changed."""
         if found is not None and found != self.damage:
             log.error("%s", found)
         elif found is None and self.damage is not None:
@@ -129,7 +129,7 @@ class CommonMethods:
     drop_judgments = writing(partial(delete_some, "feedback", "collection = ?"))
 
     async def record_events(self: Any, given: Sequence[Event], limits: EventLimits) -> Recorded:
-        """Stores events in steps, so that other writes come between them.
+        """Stores events in steps, so that other writes can run between the steps.
 
         Raises:
             ServiceError: A step failed. The message says how many events were handled before.

@@ -1,12 +1,12 @@
-"""Reads of documents that both stores share, with the check of their checksums.
+"""Reads documents in both stores, and verifies their checksums. Start at `answered` and `damaged_part`.
 
-Start reading at `answered` and `damaged_part`. Sizes are counted in SQL before texts are read. Metadata is
-returned as the JSON that it is stored as.
+Sizes are counted in SQL before texts are read. Metadata is returned as the JSON that is stored.
 
 The column `checksums` of a document has four bytes for each of PARTS, so a search that reads some parts can
-check them. SQLite stores CRC-32, computed here. PostgreSQL computes the beginning of MD5 itself, because its
-jsonb changes the text. Documents from before the column have NULL until `fill_checksums` reaches them. A
-damaged document is an error if it is read by its id or listed. Searches leave it out.
+verify only these. SQLite stores CRC-32 sums that this module computes. PostgreSQL itself computes MD5 sums,
+because jsonb changes the text, and stores the first four bytes of each. Documents that an older version
+stored have NULL until `fill_checksums` reaches them. A damaged document is an error if it is read by its id
+or listed. Searches leave it out.
 """
 
 import hashlib
@@ -37,7 +37,12 @@ Checksum = Callable[[bytes], bytes]
 
 
 class DamagedDocument(Storage):
-    """A document whose checksum is wrong. `name` is the first part of `encode_parts`."""
+    """Raised for a document with a wrong checksum.
+
+    Args:
+        name: Collection and id, as the first part of `encode_parts`.
+        part: Name of the damaged part.
+    """
 
     def __init__(self, name: bytes, part: str) -> None:
         collection, _, id = name.decode(errors="replace").partition("/")
@@ -62,23 +67,23 @@ def md5(part: bytes) -> bytes:
 
 
 def encode_parts(collection: str, id: str, title: str, text: str, *metadata_json: str) -> list[bytes]:
-    """Returns the parts as `compute_checksums` takes them. The id has its collection's name before it."""
+    """Returns the parts of a document for `compute_checksums`. The first part is collection and id."""
     return [part.encode() for part in (f"{collection}/{id}", title, text, *metadata_json)]
 
 
 def compute_checksums(parts: Sequence[bytes], checksum: Checksum = crc32) -> bytes:
-    """Returns what the column `checksums` holds for a document."""
+    """Returns the value of the column `checksums` for the parts of a document."""
     return b"".join(map(checksum, parts))
 
 
 def damaged_part(
     checksums: bytes | None, parts: Sequence[bytes | None], checksum: Checksum = crc32
 ) -> str | None:
-    """Returns the name of the first damaged part, or None if all parts that were read are sound.
+    """Returns the name of the first damaged part. Returns None if no part that was read is damaged.
 
     Args:
-        checksums: The column. NULL means not computed yet: then only invalid UTF-8 counts as damage.
-        parts: As `encode_parts` returns them, with None for parts that were not read.
+        checksums: The column `checksums`. NULL if not computed yet; then only invalid UTF-8 counts as damage.
+        parts: The parts as `encode_parts` returns them, with None for parts that were not read.
         checksum: Computes the checksum of a part.
     """
     read = [part for part in parts if part is not None]
@@ -120,7 +125,7 @@ MAX_SAMPLED_BYTES = 2 << 20  # Of metadata, in some 20 ms.
 
 
 class Listing(Connection, Protocol):
-    """A connection that takes a list of values as one parameter."""
+    """Interface of a connection that accepts a list of values as one parameter."""
 
     AMONG: str  # Follows a column. The parameter is the result of `listed`.
 
@@ -128,7 +133,10 @@ class Listing(Connection, Protocol):
 
 
 class Reading(Listing, Protocol):
-    """A connection that reads documents, with the parts of SQL in which the databases differ."""
+    """Interface of a connection that reads documents.
+
+    The attributes are SQL that differs between the stores.
+    """
 
     BYTES: str  # The number of bytes of a text column.
     RAW: str  # A text column as UTF-8 bytes.
@@ -138,7 +146,7 @@ class Reading(Listing, Protocol):
     def checksum(self, part: bytes, /) -> bytes: ...
 
     def scope(self, where: Predicate | None, collection: str, /) -> tuple[str, list[Any]]:
-        """Returns SQL and parameters for the documents of a collection that match a filter."""
+        """Returns SQL and parameters for the documents in a collection that match a filter."""
 
 
 def collections(connection: Connection) -> list[str]:
@@ -151,7 +159,7 @@ def has_collection(connection: Connection, name: str) -> bool:
 
 
 def refuse_another(connection: Connection, name: str, most: int) -> None:
-    """Raises Conflict if another collection would be one too many."""
+    """Raises Conflict if the store would have more than `most` collections with another one."""
     if len(collections(connection)) >= most:
         raise Conflict(
             f"There are {most} collections, and {name!r} would be one more than SIMILE_MAX_COLLECTIONS "
@@ -160,7 +168,7 @@ def refuse_another(connection: Connection, name: str, most: int) -> None:
 
 
 def get(connection: Reading, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:
-    """Returns a document, or None. Raises DamagedDocument."""
+    """Returns a document, or None if it does not exist. Raises DamagedDocument."""
     row = connection.execute(
         f"SELECT {_columns(connection)} FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()
@@ -175,7 +183,7 @@ def page(
     max_bytes: float = inf,
     collection: str = DEFAULT_COLLECTION,
 ) -> tuple[list[Record], bool]:
-    """Returns documents by id, as `protocol.Documents.page` says."""
+    """Returns documents in the order of their ids, as `protocol.Documents.page` says."""
     sql, parameters = connection.scope(where, collection)
     rows = connection.execute(
         f"SELECT revision, {_bytes(connection, COLUMNS)} FROM documents WHERE {sql} AND id > ? "
@@ -213,7 +221,14 @@ def answered(
 def sizes(
     connection: Reading, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
 ) -> dict[int, int]:
-    """Returns the bytes of these columns, for the current revisions among `times`."""
+    """Returns the sizes of documents in bytes, by revision.
+
+    Args:
+        connection: A connection to either store.
+        times: How often the answer contains each revision. Deleted revisions are left out.
+        max_bytes: Maximum size of the answer. TooMuch is raised beyond it.
+        columns: The columns that count.
+    """
     sql = f"SELECT revision, {_bytes(connection, columns)} FROM documents WHERE revision {connection.AMONG}"
     rows = connection.execute(sql, (connection.listed([*times]),))
     found: dict[int, int] = {}
@@ -233,14 +248,14 @@ def records(
     *,
     fails: bool = False,
 ) -> dict[int, Record]:
-    """Returns the documents with current revisions among `times`.
+    """Returns documents by revision.
 
     Args:
-        connection: Of either store.
-        times: How often each revision is in the answer.
-        max_bytes: Bytes that the answer may have. TooMuch is raised beyond.
-        columns: The parts to read.
-        fails: Raise DamagedDocument. Otherwise damaged documents are left out.
+        connection: A connection to either store.
+        times: How often the answer contains each revision. Deleted revisions are left out.
+        max_bytes: Maximum size of the answer in bytes. TooMuch is raised beyond it.
+        columns: The columns to read.
+        fails: Whether a damaged document raises DamagedDocument. Otherwise it is left out.
     """
     sql = f"SELECT revision, {_columns(connection, columns)} FROM documents WHERE revision {connection.AMONG}"
     rows = connection.execute(sql, (connection.listed([*times]),))
@@ -283,20 +298,20 @@ def sample(
 
 
 def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unembedded]:
-    """Returns titles and texts to embed, for the current revisions among these."""
+    """Returns the titles and texts to embed, for those of `revisions` that still exist."""
     sql = f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}"
     rows = connection.execute(sql, (connection.listed(revisions),))
     return {at: Unembedded(collection, id, Content(text, title)) for at, collection, id, text, title in rows}
 
 
 def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
-    """Returns the ids of the current revisions among these."""
+    """Returns the document ids of those of `revisions` that still exist, by revision."""
     sql = f"SELECT revision, id FROM documents WHERE revision {connection.AMONG}"
     return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())
 
 
 def last_revision(connection: Connection) -> int:
-    """Returns the highest revision of a living document, or 0."""
+    """Returns the highest revision of an existing document, or 0."""
     return int(connection.execute("SELECT coalesce(max(revision), 0) FROM documents").fetchone()[0])
 
 
@@ -305,7 +320,7 @@ def _bytes(connection: Reading, columns: Iterable[Column]) -> str:
 
 
 def _columns(connection: Reading, columns: Sequence[Column] = COLUMNS) -> str:
-    """Returns SQL of the columns that `_record` takes."""
+    """Returns SQL of the columns in the order that `_record` requires."""
     raw = connection.RAW.format
     parts = {"title": raw("title"), "text": raw("text"), "metadata": connection.METADATA}
     read = (parts[column] if column in columns else "NULL" for column in COLUMNS)
@@ -313,7 +328,7 @@ def _columns(connection: Reading, columns: Sequence[Column] = COLUMNS) -> str:
 
 
 def _record(connection: Reading, row: Sequence[Any]) -> Record:
-    """Makes a record from the columns of `_columns`. Raises DamagedDocument."""
+    """Creates a record from the values of `_columns`. Raises DamagedDocument."""
     checksums, name, title, text, metadata = row
     stored = metadata.encode() if isinstance(metadata, str) else metadata
     part = damaged_part(checksums, (name, title, text, stored), connection.checksum)
@@ -332,7 +347,7 @@ def _json(part: bytes | None) -> bytes:
 
 
 def field_sample(connection: Reading, collection: str) -> FieldSample:
-    """Reads the fields of the first and the last documents of a collection, by id."""
+    """Reads the metadata fields of the first and the last documents in a collection, in the order of ids."""
     sample, left, last = FieldSample(), MAX_SAMPLED_BYTES, ""
     for order, bound in (("ASC", SAMPLED_DOCUMENTS // 2), ("DESC", SAMPLED_DOCUMENTS)):
         before = ""  # In descending order, the next documents have smaller ids.
@@ -358,7 +373,12 @@ def field_sample(connection: Reading, collection: str) -> FieldSample:
 
 
 def parse_metadata(metadata: Any, as_json: Callable[[Any], bytes | str] = lambda it: it) -> dict[str, Any]:
-    """Returns metadata as an object. Damaged metadata, on which `as_json` may fail, has no fields."""
+    """Parses metadata to an object. Damaged metadata gives an empty object.
+
+    Args:
+        metadata: The stored value.
+        as_json: Converts the value to JSON. May fail for damaged metadata.
+    """
     try:
         parsed = orjson.loads(as_json(metadata))
     except orjson.JSONDecodeError:

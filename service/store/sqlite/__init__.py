@@ -1,1 +1,1 @@
-"""The store in SQLite, inside the data directory. Start reading at store.py."""
+"""The store in SQLite, in a file of the data directory. Start reading at store.py."""

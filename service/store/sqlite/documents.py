@@ -1,8 +1,8 @@
-"""Queries of documents and collections in SQLite, and their checksums.
+"""Queries of documents and collections in SQLite, and checksums of documents.
 
-The document store holds the data that every index is derived from. A document's title and text are an
-immutable revision: an upsert deletes the old revision and inserts a new one, in one transaction with its
-vectors and its entry in the operation log. sql/records.py has the queries that both stores share.
+All indexes are derived from the documents. A document's title and text are an immutable revision. An upsert
+deletes the old revision and inserts a new one, in one transaction with the vectors and an entry in the
+operation log. sql/records.py has the queries that both stores share.
 """
 
 import sqlite3
@@ -21,13 +21,13 @@ INLINE_REVISIONS = 10_000  # Revisions that are passed to SQLite one by one.
 
 
 def get_number(connection: sqlite3.Connection, name: str) -> int | None:
-    """Returns the number of a collection, which is never used again, or None if it does not exist."""
+    """Returns the number of a collection, or None if it does not exist. Numbers are never used again."""
     row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
     return None if row is None else int(row[0])
 
 
 def scope(connection: sqlite3.Connection, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
-    """Returns SQL and parameters for the documents of a collection that match a filter."""
+    """Returns SQL and parameters for the documents in a collection that match a filter."""
     if where is not None and where.indexed:
         found = matching(connection, where, collection)
         if len(found) <= INLINE_REVISIONS:  # Otherwise a scan by rising ids soon finds enough.
@@ -76,7 +76,7 @@ def unchanged(
 def matching_revisions(
     connection: sqlite3.Connection, where: Predicate | None, collection: str
 ) -> tuple[list[int], int]:
-    """Returns the rising revisions that match a filter, and the operation number of the same moment."""
+    """Returns the matching revisions in ascending order, and the operation number of this state."""
     everything = Predicate("1", [])
     return matching(connection, where or everything, collection).tolist(), sequence(connection)
 
@@ -96,7 +96,10 @@ _PARTS_SQL = ", ".join(
 
 
 def fill_checksums(connection: Connection) -> int:
-    """Computes the checksums of some documents without them. Returns their number, 0 at the end."""
+    """Computes the checksums of some documents that have none.
+
+    Returns the number of documents, 0 at the end.
+    """
     sql = f"SELECT revision, {_PARTS_SQL} FROM documents WHERE checksums IS NULL ORDER BY revision LIMIT ?"
     rows = connection.execute(sql, (FILL_DOCUMENTS,))
     found: list[tuple[bytes, int]] = []
@@ -125,7 +128,8 @@ def damaged_documents(connection: Connection, tell: Callable[[int, int], None]) 
         tell: Called with the number of documents that were checked.
 
     Returns:
-        Ids, with the collection's name before them outside of the default collection.
+        Ids of damaged documents. Outside of the default collection, an id has the collection's name before
+        it.
     """
     rows = connection.execute(f"SELECT checksums, {_PARTS_SQL} FROM documents ORDER BY collection, id")
     found = []

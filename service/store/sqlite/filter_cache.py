@@ -1,11 +1,12 @@
-"""Results of filters, kept between searches, because applications send the same wide filters again and again.
+"""Caches the results of filters between searches, because applications send the same filters again and again.
 
-    a filter ─▶ the revisions that matched at a moment ─▶ updated by the operation log ─▶ this moment
-        └─────▶ none are kept, or they are too old ─▶ a new search; its result is kept if it took long
+    a filter ─▶ the revisions that matched earlier ─▶ updated by the operation log ─▶ the revisions that match
+        └─────▶ no cached result, or too old ─▶ a new search; its result is cached if it took long
 
-Start reading at `FilterCache.of`. The text and the metadata of a revision never change. So matches of a later
-moment are the earlier ones, without deleted revisions and with new ones that match. The operation log names
-both. Searches read at different moments, so the two latest states of each filter are kept.
+Start reading at `FilterCache.of`. The text and the metadata of a revision never change. So a cached result is
+updated by removing deleted revisions and adding new revisions that match. The operation log lists both.
+Searches read different states of the store, so the results of the two latest states of each filter are
+cached.
 """
 
 import sqlite3
@@ -27,15 +28,15 @@ from service.store.values import Revisions
 
 MAX_BYTES = 64 * 2**20  # Sixteen filters that half of a million documents match.
 STATE_BYTES = 1024  # Bytes of a state in addition to its revisions, at most.
-SLOW_SECONDS = 0.005  # Quicker results are not kept.
-FAR = 4096  # Operations that a state is updated over, in 4 ms.
-STEP = 64  # Operations after which an updated state is kept.
+SLOW_SECONDS = 0.005  # Results of faster searches are not cached.
+FAR = 4096  # A state is updated over at most this many operations, which takes 4 ms.
+STEP = 64  # Operations after which an updated state is cached.
 STATES = 2
 LOOK_SECONDS = 0.05  # How often a waiting read checks whether it was abandoned.
 
 
 class _State(NamedTuple):
-    """Revisions that matched after an operation. Immutable."""
+    """The revisions that matched a filter after the operation `sequence`. Immutable."""
 
     sequence: int
     revisions: Revisions
@@ -46,7 +47,10 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """A running search at a moment. `done` is set when it ends, also by an exception."""
+    """A search for the matches of a filter that is running on some thread.
+
+    `done` is set when the search ends, also by an exception.
+    """
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -54,7 +58,7 @@ class _Search:
 
 
 class FilterCache:
-    """The results of filters. All reading threads use it, each with a connection of its own."""
+    """Caches the results of filters. All reading threads share it, each with its own connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,9 +67,10 @@ class FilterCache:
         self._nbytes = 0
 
     def of(self, connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
-        """Returns the rising revisions that match a filter, at the moment of the caller's transaction.
+        """Returns the revisions that match a filter in the caller's transaction, in ascending order.
 
-        Equal searches at the same time run once. Do not change the array.
+        If several threads need the same result at the same time, one of them searches. Do not change the
+        array.
 
         Raises:
             Abandoned: The read was abandoned.
@@ -85,7 +90,10 @@ class FilterCache:
         return brought
 
     def _find(self, key: bytes, now: int) -> tuple[_State | None, _Search | None]:
-        """Returns the latest usable state, or else a running search whose result will be usable."""
+        """Returns the latest usable result.
+
+        Without one, returns a running search whose result will be usable.
+        """
         with self._lock:
             for state in self._states.get(key, ()):
                 if now - FAR <= state.sequence <= now:
@@ -134,8 +142,9 @@ def _key(where: Predicate, collection: str) -> bytes:
 def _brought(
     connection: sqlite3.Connection, where: Predicate, collection: str, state: _State, now: int
 ) -> Revisions | None:
-    """Returns the revisions that match at `now`, or None if the operation log does not reach back to the
-    state.
+    """Updates a cached result. Returns the revisions that match after the operation `now`.
+
+    Returns None if the operation log does not go back to the cached result.
     """
     before, behind = state.revisions, now - state.sequence
     if not behind:
@@ -156,7 +165,7 @@ def _brought(
 
 @dataclass(eq=False)
 class FilterMatches:
-    """The documents that match a filter, at the moment of the connection's transaction."""
+    """The documents that match a filter, in the state of the connection's transaction."""
 
     _connection: sqlite3.Connection
     _filters: FilterCache
@@ -169,9 +178,9 @@ class FilterMatches:
 
     @cached_property
     def all(self) -> Revisions:
-        """All matching revisions, rising. Do not change the array. Raises Abandoned."""
+        """All matching revisions in ascending order. Do not change the array. Raises Abandoned."""
         return self._filters.of(self._connection, self._where, self._collection)
 
     def among(self, revisions: Revisions) -> Revisions:
-        """Returns the matching ones of a few revisions, rising."""
+        """Returns those of a few revisions that match, in ascending order."""
         return of_these(self._connection, self._where, self._collection, revisions)

@@ -1,12 +1,13 @@
-"""Filters in SQLite: as SQL over the JSON of documents, and as lookups in the table `fields`.
+"""Compiles filters for SQLite: to SQL over the JSON of documents, and to lookups in the table `fields`.
 
     fields (collection, field, value, revision)      in this order, so that equal values lie together
 
-Start reading at `compile_filter` and `matching`. `fields` holds the values of declared fields
+Start reading at `compile_filter` and `matching`. The table `fields` has the values of declared fields
 (`SIMILE_INDEXED_FIELDS`). A lookup finds the same documents as a scan of the metadata. Numbers and texts are
-stored unchanged; SQLite sorts numbers before texts. Other values are blobs, which sort after both; the first
-byte is their kind. A text that is a time (times.py) has two rows: its instant, which is compared with times,
-and the text as a blob, which is compared with other texts. So rows of type text are not times.
+stored unchanged; SQLite sorts numbers before texts. Other values are stored as blobs, which sort after both.
+The first byte of a blob says what kind of value it is. A text that is a time (times.py) has two rows, both
+blobs. One is the instant, which is compared with times. The other is the text, which is compared with other
+texts. So rows of type text are never times.
 """
 
 import sqlite3
@@ -46,19 +47,19 @@ Value: TypeAlias = bytes | str | int | float
 
 
 def add_values(connection: sqlite3.Connection, names: Iterable[str], revisions: tuple[int, int]) -> None:
-    """Stores the values of the fields of the documents from one revision to another."""
+    """Stores the field values of the documents from the first to the last of two revisions."""
     sql = "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)"
     connection.executemany(sql, _value_rows(connection, [*names], revisions))
 
 
 def remove_values(connection: sqlite3.Connection, names: Iterable[str], revision: int) -> None:
-    """Removes the values of a document that still exists."""
+    """Removes the field values of a document that still exists."""
     sql = "DELETE FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?"
     connection.executemany(sql, _value_rows(connection, [*names], (revision, revision)))
 
 
 def remove_damaged_values(connection: sqlite3.Connection, names: Iterable[str], revision: int) -> None:
-    """Removes the values of a document whose metadata is damaged, by a scan of each field."""
+    """Removes the field values of a document with damaged metadata, by a scan of each field."""
     for name in names:
         connection.execute(
             "DELETE FROM fields WHERE field = ? AND revision = ? AND collection IN "
@@ -73,7 +74,7 @@ def forget_field(connection: sqlite3.Connection, name: str) -> None:
 
 
 def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
-    """Returns how many values of a field are missing from the table, or belong to no document."""
+    """Counts the values of a field that are missing from the table, or that belong to no document."""
     expected = absent = 0
     for row in _value_rows(connection, [name], (0, INT64 - 1)):
         expected += 1
@@ -84,7 +85,7 @@ def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
 
 
 def list_rows(metadata: dict[str, Any], field: str) -> set[Value]:
-    """Returns the values in the table for one document and field."""
+    """Returns the values that the table has for one document and one field."""
     rows: set[Value] = set()
     reached = [*values_at(metadata, field)]
     if len(reached) > 1:
@@ -98,7 +99,7 @@ def list_rows(metadata: dict[str, Any], field: str) -> set[Value]:
 
 
 def encoded_time(text: str, instant: str) -> tuple[bytes, bytes]:
-    """Returns the two values of a text that is a time."""
+    """Returns the two blobs that the table has for a text that is a time."""
     return INSTANT + instant.encode(), TIME_TEXT + text.encode()
 
 
@@ -143,9 +144,9 @@ def instant(text: bytes) -> str | None:
 
 
 class _Sql(NamedTuple):
-    """A condition on one JSON value; `@` stands for the row of json_each that holds it.
+    """A condition on one JSON value. In `sql`, `@` stands for the row of json_each that has the value.
 
-    `lookups` are the same as conditions on a value in the table `fields`: one of them holds.
+    `lookups` are conditions on a value in the table `fields`. The value matches if one of them holds.
     """
 
     sql: str
@@ -154,20 +155,23 @@ class _Sql(NamedTuple):
     times: bool  # It compares times, which nests deeper.
 
     def on(self, row: str) -> tuple[str, list[Any]]:
-        """Returns the condition on the row, or on one of its members if it is an array."""
+        """Returns SQL for a row of json_each: its value, or a member if the value is an array, must match."""
         members = f"SELECT 1 FROM json_each({row}.value) AS member WHERE {self.sql.replace('@', 'member')}"
         sql = f"CASE {row}.type WHEN 'array' THEN EXISTS ({members}) ELSE {self.sql.replace('@', row)} END"
         return sql, [*self.parameters, *self.parameters]
 
 
 class SqliteDialect:
-    """Writes conditions as SQL. `declared` are the fields that can be looked up."""
+    """Writes conditions as SQL of SQLite. `declared` are the fields that can be looked up."""
 
     def __init__(self, declared: Container[str]) -> None:
         self._declared = declared
 
     def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
-        """Compares names in `json_each`: JSON paths cannot express names with quotes or backslashes."""
+        """Returns the condition that a document has a value at `path` that passes `test`.
+
+        Names are compared in `json_each`, because JSON paths cannot express names with quotes or backslashes.
+        """
         one = None if test is None else _among(test) if isinstance(test, Among) else _compared(test)
         name = ".".join(path)
         flat = len(path) == 1 or (len(path) <= _NESTED_NAMES and (one is None or not one.times))
@@ -183,10 +187,10 @@ class SqliteDialect:
         return Predicate("documents.id IN (SELECT value FROM json_each(?))", [orjson.dumps(ids).decode()])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Looks up two bounds of a declared field together, because each alone may match almost everything.
+        """Combines two bounds of a declared field to one lookup. Each alone may match almost everything.
 
-        If a field has several values, one may match the lower and another the upper bound. So the metadata of
-        documents with several values is read.
+        If a field has several values, one of them may match the lower bound and another one the upper bound.
+        So the metadata of documents with several values is read.
         """
         if field not in self._declared:
             return both
@@ -200,28 +204,36 @@ class SqliteDialect:
         between = f"field = ? AND value {RANGES[lower[0]]} ? AND value {RANGES[upper[0]]} ?"
         lookups = tuple(Lookup(between, [field, low[region], high[region]]) for region in low)
         inside = Predicate(sql, parameters, "lookup", lookups=lookups)
-        # As SQL it matches everything, because the next part is exact.
+        # The SQL of this part matches everything, because the next part is exact.
         many = Predicate("1", [], "lookup", lookups=(Lookup("field = ? AND value = ?", [field, MANY]),))
         of_many = Predicate(sql, parameters, "and", (many, Predicate(sql, parameters)))
         return Predicate(sql, parameters, "or", (inside, of_many))
 
 
 def compile_filter(filter: object, declared: Container[str] = ()) -> Predicate:
-    """Compiles a filter to SQLite's SQL.
+    """Compiles a filter to SQL of SQLite.
 
     Args:
-        filter: Parsed JSON of the grammar.
-        declared: The fields that the table `fields` indexes.
+        filter: Parsed JSON (filters/grammar.py).
+        declared: The fields whose values are in the table `fields`.
 
     Raises:
         FilterError: The filter breaks the grammar or a limit.
-
     """
     return compile_in(SqliteDialect(declared), filter)
 
 
 def _nested(container: str, field: str, one: _Sql | None, depth: int = 0) -> tuple[str, list[Any]]:
-    """Returns SQL that holds if an object has a value at a field. Each way to split its names is tried."""
+    """Returns SQL that tests whether an object has a value at a field, and the parameters.
+
+    A dot may be part of a name, so each way to split the field into names is tried.
+
+    Args:
+        container: SQL of the object.
+        field: The field.
+        one: The condition on the value, or None if any value matches.
+        depth: Number of enclosing objects.
+    """
     row = f"f{depth}"
     parameters: list[Any] = []
     ways = []
@@ -244,11 +256,14 @@ def _nested(container: str, field: str, one: _Sql | None, depth: int = 0) -> tup
 
 
 def _walked(container: str, field: str, one: _Sql | None) -> tuple[str, list[Any]]:
-    """Returns the same as `_nested` for a field of any number of names. `rest` is the rest of the field."""
+    """Returns the same as `_nested`, but as a recursive query, for a field with any number of names.
+
+    In the SQL, `rest` is the part of the field that is not resolved yet.
+    """
     sql, bound = ("1", []) if one is None else one.on("walk")
     return (
         "EXISTS (WITH RECURSIVE walk (type, value, rest) AS ("
-        # The plus: without it `value` has the affinity of the column, and fractions are compared as texts.
+        # Without the plus, `value` has the affinity of the column, and fractions are compared as texts.
         f"SELECT 'object', +{container}, ? UNION ALL "
         "SELECT inner.type, inner.value, "
         "CASE walk.type WHEN 'object' THEN substr(walk.rest, length(inner.key) + 2) ELSE walk.rest END "
@@ -314,7 +329,7 @@ _REGIONS = {  # SQL that keeps a comparison inside its region, below and above a
 
 
 def _ends(bound: str | float) -> dict[int, Any]:
-    """Returns a bound as values of the table `fields`, for each kind of value that it is compared with."""
+    """Returns the values in the table `fields` that a bound is compared with, by the kind of value."""
     if not isinstance(bound, str):
         return {_NUMBERS: bound}
     if (time := parse_time(bound)) is not None:
@@ -327,14 +342,14 @@ COUNTED = 1000  # Values that are counted to compare two lookups.
 
 
 def matching(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
-    """Returns the rising revisions of a collection's documents that match a filter."""
+    """Returns the revisions in a collection that match a filter, in ascending order."""
     return _Search(connection, collection).matching(where, None)
 
 
 def of_these(
     connection: sqlite3.Connection, where: Predicate, collection: str, revisions: Revisions
 ) -> Revisions:
-    """Returns the rising revisions, of a few, that exist in a collection and match a filter."""
+    """Returns those of a few revisions that exist in a collection and match a filter, in ascending order."""
     return _Search(connection, collection).scan(where, revisions)
 
 
@@ -344,10 +359,10 @@ def is_narrow(connection: sqlite3.Connection, where: Predicate, collection: str,
 
 
 class _Search:
-    """Evaluates a filter, part by part.
+    """Finds the documents that match a filter, by lookups where possible.
 
-    An `and` begins with the lookups, the rarest first. The metadata of their matches is read for the other
-    parts.
+    For an `and`, the lookups run first, the rarest one first of all. Then the metadata of the documents found
+    so far is read for the other parts.
     """
 
     def __init__(self, connection: sqlite3.Connection, collection: str) -> None:
@@ -355,7 +370,7 @@ class _Search:
         self._collection = collection
 
     def matching(self, where: Predicate, among: Revisions | None) -> Revisions:
-        """Returns the matching revisions of `among`. None means all."""
+        """Returns the revisions that match. Searches only `among`, or all revisions if `among` is None."""
         if among is not None and not len(among):
             return among
         if not where.indexed or (among is not None and len(among) <= DIRECT_READS):
@@ -373,13 +388,19 @@ class _Search:
         return np.setdiff1d(among, self.matching(part, among), assume_unique=True)
 
     def _cost(self, where: Predicate) -> int:
-        """Returns the order of evaluation: the cheapest part comes first."""
+        """Returns a number that orders the parts of an `and`.
+
+        The part with the smallest number is evaluated first.
+        """
         if where.kind == "lookup":
             return sum(self._count(lookup, COUNTED) for lookup in where.lookups)
         return COUNTED * 1000 if where.indexed else COUNTED * 2000
 
     def bound(self, where: Predicate, most: int) -> float:
-        """Returns an upper bound of the matching documents. Counts at most `most` + 1 rows of each lookup."""
+        """Returns an upper bound on the number of matching documents.
+
+        Counts at most `most` + 1 rows per lookup.
+        """
         if where.kind == "lookup":
             return sum(self._count(lookup, most + 1) for lookup in where.lookups)
         if where.kind in ("and", "or"):
@@ -404,7 +425,7 @@ class _Search:
         if among is None:
             return np.sort(self._revisions(f"documents WHERE {sql}", parameters))
         listed = orjson.dumps(among, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-        # The plus: by the revisions that are listed, not by all of the collection.
+        # The plus makes SQLite start with the listed revisions, not with all of the collection.
         some = f"documents WHERE revision IN (SELECT value FROM json_each(?)) AND +{sql}"
         return np.sort(self._revisions(some, [listed, *parameters]))
 
@@ -412,7 +433,10 @@ class _Search:
         return np.sort(self._revisions("documents WHERE collection = ?", [self._collection]))
 
     def _revisions(self, source: str, parameters: list[Any]) -> Revisions:
-        """Reads revisions as one text, because a row for each takes three times as long."""
+        """Returns the column `revision` of a query's rows.
+
+        SQLite returns all revisions as one text, because one row per revision takes three times as long.
+        """
         [text] = self._connection.execute(
             f"SELECT group_concat(revision) FROM {source}", parameters
         ).fetchone()
@@ -424,6 +448,6 @@ def _common(found: Revisions, among: Revisions | None) -> Revisions:
 
 
 def _rising(revisions: Revisions) -> Revisions:
-    """Returns each revision once, rising. np.unique hashes, which takes a hundred times as long."""
+    """Returns each revision once, in ascending order. np.unique would take a hundred times as long."""
     ordered = np.sort(revisions)
     return ordered[np.diff(ordered, prepend=-1) > 0]

@@ -1,13 +1,13 @@
-"""Keyword search in SQLite: BM25 by FTS5.
+"""Keyword search in SQLite, with BM25 by FTS5.
 
-Start reading at `nearest`. models/search/terms.py cuts titles and texts into terms. The tables hold no texts,
-because the documents have them: 100,000 sentences of Wikipedia take 9 MB instead of 24. To remove a document,
-its text must therefore be cut again by the same rules. secondary_indexes.py rebuilds the tables if the rules
-changed.
+Start reading at `nearest`. models/search/terms.py cuts titles and texts into terms. The FTS5 tables do not
+store the texts, because the documents have them: 100,000 sentences of Wikipedia take 9 MB instead of 24 MB.
+To remove a document from a table, its text must therefore be cut again by the same rules. If the rules have
+changed, secondary_indexes.py rebuilds the tables.
 
-Each collection has a table, named by its number, so frequencies and lengths are counted within the
-collection. With 1,000 collections, creating a table takes 5 ms and dropping one 8 ms. Each takes 64 KiB on
-disk.
+Each collection has its own table, named by the collection's number, so frequencies and lengths are counted
+within the collection. With 1,000 collections, creating a table takes 5 ms and dropping one takes 8 ms. Each
+table takes at least 64 KiB on disk.
 """
 
 import sqlite3
@@ -27,7 +27,7 @@ Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
 
 TIES = 1000  # Documents that may tie with the last hit.
 SPARE = 16
-NARROW = 1000  # Documents that match a filter.
+NARROW = 1000  # A filter is narrow if at most this many documents match.
 MIN_SHARE = 0.125  # Share of the best documents that must match, or else all matches are found first.
 _NONE: Ranking = np.empty(0, np.int64), np.empty(0, np.float32)
 _TABLE = "lexical_"  # Followed by the number of a collection.
@@ -50,7 +50,7 @@ def add(connection: sqlite3.Connection, number: int, revision: int, text: str) -
 
 
 def remove(connection: sqlite3.Connection, number: int, revision: int, text: str) -> None:
-    """Removes a text by its terms, so it must be the text that was added."""
+    """Removes a text from the table. `text` must be the text that was added."""
     name = table(number)
     connection.execute(
         f"INSERT INTO {name} ({name}, rowid, text) VALUES ('delete', ?, ?)", (revision, cut(text))
@@ -70,7 +70,10 @@ def numbers(connection: sqlite3.Connection) -> set[int]:
 
 
 def lacking(connection: sqlite3.Connection) -> str | None:
-    """Returns which collection has no table, as part of a sentence, or None."""
+    """Returns the part of a sentence that names a collection without a table.
+
+    Returns None if every collection has a table.
+    """
     there = numbers(connection)
     for number, name in connection.execute("SELECT number, name FROM collections ORDER BY number"):
         if number not in there:
@@ -79,7 +82,7 @@ def lacking(connection: sqlite3.Connection) -> str | None:
 
 
 def optimize(connection: sqlite3.Connection, number: int) -> None:
-    """Merges the table, so that terms of deleted documents are removed."""
+    """Merges the segments of the table, which removes the terms of deleted documents from the file."""
     name = table(number)
     connection.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")
 
@@ -89,7 +92,7 @@ def nearest(
 ) -> Ranking:
     """Ranks documents, as `protocol.Snapshot.nearest_words` says.
 
-    A score is FTS5's bm25 with its sign turned.
+    The scores are those of FTS5's bm25 with the opposite sign, so larger is better.
     """
     match = expression(query)
     number = get_number(connection, collection)
@@ -119,13 +122,13 @@ def nearest(
 def _first(
     rows: sqlite3.Cursor, depth: int, among: Callable[[Revisions], Revisions] | None, least: float = 0
 ) -> Ranking | None:
-    """Returns the first `depth` ranked rows, and those that tie with the last one.
+    """Returns the first `depth` ranked rows, and the rows that tie with the last one.
 
     Args:
         rows: Ranked rows.
-        depth: Rows to return.
-        among: Returns the matching ones of some revisions. None: all match.
-        least: Return None if a smaller share of a batch matches.
+        depth: Number of rows.
+        among: Returns those of some revisions that match. None if all match.
+        least: Smallest share of matching rows in a batch. Below it, the result is None.
     """
     revisions, scores = _NONE
     size = depth + SPARE

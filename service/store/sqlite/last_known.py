@@ -1,8 +1,8 @@
-"""DATA_DIR/last-known.json: the last known state of the store, so that a start notices a loss.
+"""Writes the last known state of the store to DATA_DIR/last-known.json, to detect lost data.
 
-Start reading at `refuse_loss`. An empty file is a valid new store, and a truncated or older file may open
-without an error. So a start compares the operation number with this file. The file is written at the start,
-at the end, and once a minute after writes.
+Start reading at `refuse_loss`. SQLite may open an empty, truncated or older file without an error. So when
+the service starts, it compares the operation number in the database with this file. The file is written at
+the start, at the end, and once a minute after writes.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ _RESTORE = "Restore a backup: python -m service restore --force FOLDER."
 
 
 def refuse_loss(data_dir: Path) -> None:
-    """Compares the database with its last known state. The owner calls it before anything is written.
+    """Compares the database with the last known state. The owner calls this before anything is written.
 
     Raises:
-        StartupError: The database is missing, empty, damaged or older than its last known state.
+        StartupError: The database is missing, empty, damaged or older than the last known state.
     """
     path, known = data_dir / DATABASE, _read(data_dir)
     if known is None:
@@ -64,7 +64,7 @@ def refuse_loss(data_dir: Path) -> None:
 
 
 def note(data_dir: Path) -> None:
-    """Writes the state of the store, if it has changed. A disk error is only logged."""
+    """Writes the state of the store if it has changed. Disk errors are only logged."""
     try:
         with contextlib.closing(_connected(data_dir / DATABASE)) as connection:
             now, known = _sequence(connection), _read(data_dir)
@@ -79,7 +79,7 @@ def note(data_dir: Path) -> None:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """Opens the file read-only. The write-ahead log may be all that is left, so it must not change."""
+    """Opens the database read-only. The write-ahead log may be all that is left, so it must not change."""
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     connection = sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
     harden(connection)
@@ -87,13 +87,13 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _sequence(connection: sqlite3.Connection) -> int:
-    """Returns the last operation; 0 in a file without tables."""
+    """Returns the number of the last operation, or 0 for a database without tables."""
     made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'operations'").fetchone()
     return 0 if made is None else sequence(connection)
 
 
 def _read(data_dir: Path) -> dict[str, Any] | None:
-    """Returns the file's contents, or None if it cannot be read. Then it is written again."""
+    """Returns the content of last-known.json, or None if it cannot be read. It is then written again."""
     try:
         found = read_json(data_dir / FILE, _MAX_BYTES)
         sequence, documents = int(found["sequence"]), int(found["documents"])

@@ -1,4 +1,4 @@
-"""Reads, copies and checks the store of a data directory for commands, also while a service runs."""
+"""Reads, copies and checks the store of a data directory for commands. A service may run meanwhile."""
 
 import contextlib
 import errno
@@ -37,7 +37,10 @@ _NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' 
 
 
 def with_null_characters(connection: sqlite3.Connection) -> list[str]:
-    """Returns ids of documents with U+0000 in their id, title or text, which older versions stored."""
+    """Returns the ids of documents with U+0000 in their id, title or text.
+
+    Older versions stored such texts.
+    """
     has = " OR ".join(f"instr(CAST(d.{column} AS BLOB), x'00')" for column in ("id", "title", "text"))
     rows = connection.execute(f"SELECT d.collection, d.id FROM documents d WHERE {has} ORDER BY 1, 2")
     # SQLite's `||` ends the id at the character.
@@ -45,7 +48,7 @@ def with_null_characters(connection: sqlite3.Connection) -> list[str]:
 
 
 class Facts(NamedTuple):
-    """Counts of a store, its active versions, and all versions with vectors, active ones first."""
+    """Counts of a store, the active versions, and all versions with vectors, the active ones first."""
 
     sequence: int
     documents: int
@@ -54,7 +57,7 @@ class Facts(NamedTuple):
 
 
 class GenerationRow(NamedTuple):
-    """A generation that is not dropped."""
+    """A row of the table `generations` that is not dropped."""
 
     number: int
     version: str
@@ -67,7 +70,7 @@ class GenerationRow(NamedTuple):
 
 
 class OfflineStore(Snapshot):
-    """A snapshot of a store that a command opens outside of the service."""
+    """A snapshot of a store that a command opens without the service."""
 
     counts = documents.counts
     unequal = secondary_indexes.unequal
@@ -89,16 +92,16 @@ class OfflineStore(Snapshot):
         return self.number("SELECT count(*) FROM vectors")
 
     def said(self, table: Table) -> dict[str, int]:
-        """Returns the number of judgments or events of each collection that has any."""
+        """Returns the number of judgments or events for each collection that has any."""
         return dict(self.execute(f"SELECT collection, count(*) FROM {table} GROUP BY collection").fetchall())
 
     def damage(self, most: int) -> list[str]:
-        """Returns faults of the file's pages, as SQLite reports them."""
+        """Returns up to `most` faults in the database file, as SQLite reports them."""
         found = [str(row[0]) for row in self.execute(f"PRAGMA integrity_check({most})")]
         return [] if found == ["ok"] else found
 
     def without_object(self) -> list[str]:
-        """Returns ids of documents whose metadata is not a JSON object."""
+        """Returns the ids of documents whose metadata is not a JSON object."""
         rows = self.execute(
             f"SELECT {_NAMED} FROM documents d "
             "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
@@ -106,7 +109,7 @@ class OfflineStore(Snapshot):
         return [id for (id,) in rows]
 
     def name_faults(self, shown: int) -> NameFaults:
-        """Returns documents whose metadata has names that a filter cannot express."""
+        """Returns documents whose metadata has names that no filter can express, with `shown` examples."""
         rows = self.execute(f"SELECT {_NAMED}, CAST(metadata AS BLOB) FROM documents d ORDER BY revision")
         return count_unreachable(rows, shown)
 
@@ -120,7 +123,14 @@ class OfflineStore(Snapshot):
     ) -> Iterator[tuple[str, str, dict[str, Any], Vector]]:
         """Yields ids, beginnings of texts, metadata and unit vectors of at most `most` documents.
 
-        They are evenly spread over the collection.
+        The documents are evenly spread over the collection.
+
+        Args:
+            generation: Number of the generation.
+            dimension: Dimension of the vectors.
+            collection: Name of the collection.
+            most: Maximum number of documents.
+            characters: Length of the beginnings.
         """
         total = self.number("SELECT count(*) FROM documents WHERE collection = ?", collection)
         rows = self.execute(
@@ -138,8 +148,8 @@ class OfflineStore(Snapshot):
         """Checks every vector. `tell` receives the number of checked vectors.
 
         Returns:
-            Ids with damaged vectors, and counts of vectors without a document and documents without a vector.
-
+            Ids of documents with damaged vectors, the number of vectors without a document, and the number of
+            documents without a vector.
         """
         dimensions: dict[int, int] = dict(
             self.execute("SELECT number, dimension FROM generations").fetchall()
@@ -166,10 +176,10 @@ class OfflineStore(Snapshot):
 
 @contextlib.contextmanager
 def reading(data_dir: Path) -> Iterator[OfflineStore]:
-    """Opens a snapshot of the store of a data directory, also while a service writes to the store.
+    """Opens a snapshot of the store in a data directory. A service may write to the store meanwhile.
 
     Raises:
-        CommandError: The store is missing or unreadable, has another schema, or holds an unfinished copy.
+        CommandError: The store is missing or unreadable, has another schema, or has an unfinished copy.
     """
     path = data_dir / DATABASE
     if not path.is_file():
@@ -197,10 +207,10 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
     """Copies a snapshot of the store into `folder`, without deleted data. A service may write meanwhile.
 
     Returns:
-        The facts of the copy, and its numbers of judgments and events.
+        The facts of the copy, the number of judgments, and the number of events.
 
     Raises:
-        CommandError: As `reading`, or the store is damaged.
+        CommandError: The store cannot be opened (see `reading`), or is damaged.
         OSError: The copy cannot be written.
     """
     with reading(data_dir) as store:
@@ -234,7 +244,7 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Raises OSError if SQLite cannot write the copy. Errors of the store that is read pass through."""
+    """Raises OSError if SQLite cannot write the copy. Errors about the source store are raised unchanged."""
     try:
         yield
     except sqlite3.Error as error:
@@ -247,10 +257,10 @@ def _writing() -> Iterator[None]:
 
 
 def examine(folder: Path, schema: int) -> Facts:
-    """Checks a copied store, and returns its counts and versions. Runs no triggers or views of the file.
+    """Checks a copied store, and returns counts and versions. Runs no triggers or views of the file.
 
     Raises:
-        Unusable: The store is damaged or an unfinished copy, has another schema than `schema`, or contains
+        Unusable: The store is damaged, is an unfinished copy, has another schema than `schema`, or contains
             tables, triggers or views that Simile does not create.
     """
     # Immutable: SQLite writes no files next to it, and does not apply a write-ahead log.
@@ -286,9 +296,12 @@ def _not_as_made(store: OfflineStore, schema: int) -> str | None:
 
 
 def named(ids: list[str], most: int = SHOWN_IDS, count: int = 0) -> str:
-    """Returns the first ids for a message, and the number of the others.
+    """Returns the first ids for a message, and the number of further ids.
 
-    `count` is the number of all ids, if `ids` are only the first of them.
+    Args:
+        ids: All ids, or only the first ones.
+        most: Maximum number of ids in the message.
+        count: Number of all ids, if `ids` has only the first ones.
     """
     distinct = list(dict.fromkeys(ids))
     count = count or len(distinct)
@@ -297,17 +310,20 @@ def named(ids: list[str], most: int = SHOWN_IDS, count: int = 0) -> str:
 
 
 def fold_log(path: Path) -> None:
-    """Moves the write-ahead log into the file. A damaged file keeps its log."""
+    """Writes the write-ahead log into the database file. If the file is damaged, the log stays."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
 
 
 @contextlib.contextmanager
 def _told(store: OfflineStore, step: str, file: Path, total: int = 0) -> Iterator[None]:
-    """Shows the size of `file` as progress while a statement runs. SQLite calls back at intervals.
+    """Shows the size of `file` as progress while a statement runs.
 
     Args:
-        total: Bytes that the file may grow to. 0 if its size does not show the progress.
+        store: The store that runs the statement.
+        step: Name of the step.
+        file: The file that grows.
+        total: Size in bytes that the file may grow to. 0 if the size does not show the progress.
     """
     with Progress("bytes", total, step) as progress:
 

@@ -1,10 +1,11 @@
-"""Reads of the SQLite store: `Snapshot`, and the threads that read.
+"""Runs the reads of the SQLite store, each with a `Snapshot` on a reading thread.
 
-    read()   reads of clients: READERS run at a time, in turns (scheduling.py)
+    read()   reads of clients: READERS run at a time, the others wait (scheduling.py)
       └─ heavy    many queries in one, or a scan: HEAVY may have begun at a time
-    own()    reads of the service itself, on their own threads, which never wait for clients
+    own()    reads of the service itself, on separate threads, which never wait for clients
 
-Each read has a thread, a connection and a transaction, so it keeps its moment of the store while others run.
+Each read has a thread, a connection and a transaction, so it sees the same state of the store while other
+reads run.
 """
 
 import logging
@@ -37,7 +38,7 @@ PROGRESS_STEPS = 10_000  # Steps of SQLite's virtual machine, some tenths of a m
 
 
 class Snapshot(sqlite3.Connection):
-    """A read transaction; protocol.py says what its methods promise."""
+    """A read transaction. protocol.py documents the methods."""
 
     filters: FilterCache  # All connections share it.
 
@@ -65,7 +66,7 @@ class Snapshot(sqlite3.Connection):
     checksum = staticmethod(crc32)
 
     def require(self, _generation: int, *, kept: bool) -> None:
-        """Does nothing: a borrowed generation keeps its index until it is returned."""
+        """Does nothing, because a generation that a search uses keeps its index until the search ends."""
 
     def renew(self) -> None:
         self.rollback()
@@ -76,7 +77,7 @@ class Snapshot(sqlite3.Connection):
 
 
 class Readers(ReadingThreads):
-    """Reading threads of the store at `path`, which `schema.migrate` has created."""
+    """The reading threads of the store at `path`. `schema.migrate` must have created the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(BEGUN, HEAVY, OWN)
@@ -87,9 +88,9 @@ class Readers(ReadingThreads):
         self._turns = Turns()
 
     def _connection(self) -> Snapshot:
-        """Returns this thread's connection.
+        """Returns the connection of the current thread.
 
-        It is opened at its first read, so a failure costs one request.
+        It is opened at the thread's first read, so a failure affects only one request.
         """
         if not hasattr(self._local, "connection"):
             connection = connect(self._path, Snapshot, read_only=True)
@@ -119,7 +120,7 @@ class Readers(ReadingThreads):
             try:
                 return query(connection)
             finally:
-                if connection.in_transaction:  # Otherwise the next read would see an old moment.
+                if connection.in_transaction:  # Otherwise the next read would see an old state.
                     connection.rollback()
         except sqlite3.Error as error:
             raise (outages.refusal(log, "Reads fail", error) or error) from error

@@ -1,10 +1,10 @@
 """The tables of the document store: their migrations, and a check that a file has exactly these tables.
 
     collections  names and numbers; a collection exists from its first document until it is deleted.
-    documents    one row per living document; its title and text are an immutable revision.
+    documents    one row per stored document; its title and text are an immutable revision.
     vectors      one row per generation, revision and passage, written in the transaction of its document.
-    operations   puts and deletes in order; the last number is the moment of the store.
-    generations  which version made which vectors, and which generation is active.
+    operations   puts and deletes in order; the last number identifies the state of the store.
+    generations  which version computed which vectors, and which generation is active.
     skipped      texts that a generation's model fails on.
     history      the versions in the order of their activation; the last one is active.
     verdicts     versions that failed or were rolled back from, so they are not chosen automatically again.
@@ -14,9 +14,9 @@
     fields       the values of declared metadata fields, for filters.
     facts        single values, such as whether the example corpus was loaded.
 
-Start reading at `migrate` and `foreign`. A revision's number is never used again (AUTOINCREMENT), so a late
-result never changes another text. Triggers, views and computed columns run code when a table is read or
-written. A file from elsewhere may hold them, so its schema is compared first.
+Start reading at `migrate` and `foreign`. A revision number is never used again (AUTOINCREMENT), so a vector
+that arrives late never belongs to another text. Triggers, views and computed columns run code when a table is
+read or written. A file from elsewhere may contain them, so the schema of a file is checked first.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _COMMENT = re.compile(r"--[^\n]*")
 _SPACE = re.compile(r"\s+")
 _STATISTICS = re.compile(r"sqlite_stat\d")  # Made by ANALYZE for the query planner.
 _VIRTUAL = "CREATE VIRTUAL TABLE"
-_WORDS = re.compile(r"\blexical_\d+")  # The tables of all collections are alike.
+_WORDS = re.compile(r"\blexical_\d+")  # The tables of all collections have the same columns.
 # FTS5 creates its own tables, whose SQL differs slightly between releases of SQLite.
 _PLAIN_TABLE = re.compile(r"CREATE TABLE '?\w+'?\([\w ,()]*\)( WITHOUT ROWID)?")
 _COMPUTES = re.compile(r"\b(CHECK|GENERATED|AS|DEFAULT|REFERENCES)\b", re.IGNORECASE)
@@ -43,7 +43,7 @@ Entry = tuple[str, str, str, str]  # Type, name, table, SQL.
 
 
 def harden(connection: sqlite3.Connection) -> None:
-    """Trusts nothing in a schema, checks each page before it is used, and adds the functions of filters."""
+    """Makes SQLite distrust the schema and check each page before use. Adds the SQL functions for filters."""
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
     connection.create_function("simile_instant", 1, instant, deterministic=True)
@@ -54,7 +54,7 @@ def harden(connection: sqlite3.Connection) -> None:
 
 
 def foreign(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> str | None:
-    """Returns the first difference between the file's tables and those of `migrations`, or None."""
+    """Returns the first difference between the tables of the file and those of `migrations`, or None."""
     found, expected = _entries(connection), _made_by(migrations)
     for entry in found:
         kind, name, _, sql = entry
@@ -76,7 +76,7 @@ def foreign(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> str 
 
 
 def _is_of_full_text(name: str, sql: str, expected: frozenset[Entry]) -> bool:
-    """Returns whether this is a table of FTS5 itself, with plain columns only."""
+    """Returns whether a table is one that FTS5 itself creates, with plain columns only."""
     virtual = [table for _, table, _, made in expected if made.startswith(_VIRTUAL)]
     beside = any(name.startswith(f"{table}_") for table in virtual)
     known = any(name == other for _, other, _, _ in expected)
@@ -97,7 +97,7 @@ def _entries(connection: sqlite3.Connection) -> list[Entry]:
 
 
 def _plain(sql: object) -> str:
-    """Returns a statement without comments and quotes, with single spaces."""
+    """Returns an SQL statement without comments and quotes, and with single spaces."""
     text = _COMMENT.sub("", "" if sql is None else str(sql)).replace('"', "")
     return _SPACE.sub(" ", text).strip()
 
@@ -198,7 +198,7 @@ MIGRATIONS = (
         PRIMARY KEY (collection, field, value, revision)
     ) WITHOUT ROWID;
     """,
-    # A table of words for each collection; secondary_indexes.py makes the others and fills them.
+    # A table of terms for each collection; secondary_indexes.py creates the other tables and fills all.
     """
     CREATE TABLE numbered (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -211,7 +211,7 @@ MIGRATIONS = (
     CREATE VIRTUAL TABLE lexical_1 USING fts5 (text, content='', tokenize='porter ascii');
     DELETE FROM facts WHERE name = 'lexical rules';
     """,
-    # Judgements of before are of no key. The last number is kept, also when its judgement is gone.
+    # Older judgments belong to no key. The last number stays in use, even if its judgment was deleted.
     """
     CREATE TABLE judgements (
         sequence   INTEGER PRIMARY KEY AUTOINCREMENT,  -- a judgement that replaces another takes a new one
@@ -249,15 +249,15 @@ MIGRATIONS = (
     CREATE INDEX events_of_document ON events (collection, id, key);
     CREATE INDEX events_of_time ON events (at);
     """,
-    # Empty: no title, as in every document of before, whose vectors and words stay as they are.
+    # Empty means no title. Older documents have none, so their vectors and terms stay valid.
     """
     ALTER TABLE documents ADD COLUMN title TEXT NOT NULL DEFAULT '';
     """,
-    # One key's events in the order of their numbers; those of the unique index are in that of their ids.
+    # Lists the events of one key by number; the unique index lists them by event_id.
     """
     CREATE INDEX events_of_key ON events (key);
     """,
-    # Rows of before name no visitor, and their keys are trusted: nothing said otherwise.
+    # Older rows name no visitor, and their keys count as trusted.
     """
     ALTER TABLE events ADD COLUMN visitor TEXT NOT NULL DEFAULT '';
     ALTER TABLE events ADD COLUMN trusted INTEGER NOT NULL DEFAULT 1;
@@ -279,7 +279,7 @@ BUSY_SECONDS = 30.0
 
 @contextlib.contextmanager
 def starting(what: object) -> Iterator[None]:
-    """Raises StartupError, which names `what`, for SQLite's errors in the block."""
+    """Converts SQLite's errors in the block to StartupErrors, whose message names `what`."""
     try:
         yield
     except sqlite3.Error as error:
@@ -290,7 +290,7 @@ def starting(what: object) -> Iterator[None]:
 def connect(
     path: Path, kind: type[sqlite3.Connection] = sqlite3.Connection, *, read_only: bool = False
 ) -> sqlite3.Connection:
-    """Opens a connection whose commits are durable. Transactions begin explicitly."""
+    """Opens a connection whose commits are durable. Transactions begin only by explicit statements."""
     connection = sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=kind
     )
@@ -309,12 +309,12 @@ def connect(
 
 
 def tolerant(text: bytes) -> str:
-    """Decodes a text. Invalid UTF-8 is replaced; checksums find it."""
+    """Decodes a text, and replaces invalid UTF-8. Checksums detect the damage."""
     return text.decode(errors="replace")
 
 
 def migrate(path: Path) -> bool:
-    """Brings a file to the current schema, or creates it. Returns whether it is new.
+    """Migrates a file to the current schema, or creates it. Returns whether the file is new.
 
     Raises:
         StartupError: A newer version wrote the file, it is not a database, or it cannot be written.

@@ -1,8 +1,8 @@
-"""Rows that find documents: terms (fulltext.py), and values of declared fields (filters.py).
+"""Updates the rows by which documents are found: terms (fulltext.py), and field values (filters.py).
 
-Start reading at `add` and `bring_up_to_date`. They change in the transaction of their document, so they
-always match it. Facts name the rules that they were made by. If the rules changed, the next start rebuilds
-them.
+Start reading at `add` and `bring_up_to_date`. These rows change in the transaction of their document, so they
+always match it. The table `facts` stores which rules they were computed by. If the rules have changed, the
+service rebuilds the rows when it starts.
 """
 
 import logging
@@ -36,10 +36,10 @@ def add(connection: sqlite3.Connection, revision: int) -> None:
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
-    """Removes a document that is about to be deleted.
+    """Removes the rows of a document that is about to be deleted.
 
-    The terms of a damaged document cannot be computed, so they stay, because removing other terms breaks the
-    table. Searches skip them, and the next start rebuilds the table.
+    The terms of a damaged document cannot be computed, and removing wrong terms would damage the table. So
+    these terms stay. Searches skip them, and the next start of the service rebuilds the table.
     """
     if documents.is_damaged(connection, revision):
         note(connection, LEXICAL_RULES, "")
@@ -51,14 +51,14 @@ def remove(connection: sqlite3.Connection, revision: int) -> None:
 
 
 def add_collection(connection: sqlite3.Connection, name: str) -> None:
-    """Creates a collection that does not exist."""
+    """Creates a collection, which must not exist yet."""
     number = connection.execute("INSERT INTO collections (name) VALUES (?)", (name,)).lastrowid
     assert number is not None  # noqa: S101
     fulltext.make(connection, number)
 
 
 def remove_collection(connection: sqlite3.Connection, name: str) -> None:
-    """Removes a collection without documents."""
+    """Removes a collection, which must have no documents."""
     number = get_number(connection, name)
     if number is not None:
         connection.execute("DELETE FROM collections WHERE number = ?", (number,))
@@ -66,13 +66,13 @@ def remove_collection(connection: sqlite3.Connection, name: str) -> None:
 
 
 def optimize(connection: sqlite3.Connection) -> None:
-    """Merges the tables of terms, so that terms of deleted documents are removed."""
+    """Merges the segments of the FTS5 tables, which removes the terms of deleted documents from the file."""
     for number in fulltext.numbers(connection):
         fulltext.optimize(connection, number)
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
-    """Returns the differences from the documents, as sentences."""
+    """Returns the differences between these rows and the documents, as sentences."""
     found = []
     there = fulltext.numbers(connection)
     if left := there - {number for number, _ in _collections(connection)}:
@@ -104,9 +104,11 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
 
 
 def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = ()) -> None:
-    """Rebuilds what other rules made, in one transaction. Blocks until it is done.
+    """Rebuilds the rows that other rules computed, in one transaction. Blocks until it is done.
 
-    `declared` are the fields to look up.
+    Args:
+        connection: A connection to the store.
+        declared: The metadata fields that can be looked up.
 
     Raises:
         StartupError: The disk fails.
@@ -141,7 +143,13 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
 
 
 def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, int], None]) -> None:
-    """Calls `add` with the first and last revision of each step, and logs the progress."""
+    """Calls `add` with the first and last revision of each step, and logs the progress.
+
+    Args:
+        connection: A connection to the store.
+        noun: Name of the rows, for the log.
+        add: Adds the rows of these revisions.
+    """
     [total] = connection.execute("SELECT count(*) FROM documents").fetchone()
     done, first, said = 0, 0, time.monotonic()
     while done < total:
@@ -167,7 +175,7 @@ def _add_words(connection: sqlite3.Connection, first: int, last: int) -> None:
 
 
 def _declared(connection: sqlite3.Connection) -> list[str]:
-    """Returns the stored list of declared fields."""
+    """Returns the declared fields that the store was built with."""
     listed: list[str] = orjson.loads(fact(connection, INDEXED_FIELDS) or "[]")
     return listed
 
@@ -178,7 +186,7 @@ def _collections(connection: sqlite3.Connection) -> list[tuple[int, str]]:
 
 
 def _placed(connection: sqlite3.Connection, revision: int) -> tuple[int, str]:
-    """Returns the number of a document's collection, and its title and text together."""
+    """Returns the number of a document's collection, and the title and text of the document together."""
     sql = "SELECT number, text, title FROM documents JOIN collections ON name = collection WHERE revision = ?"
     [number, text, title] = connection.execute(sql, (revision,)).fetchone()
     return int(number), Content(text, title).whole

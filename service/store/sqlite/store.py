@@ -1,6 +1,6 @@
-"""The store in SQLite: one thread writes, others read, and each method names its query or its job.
+"""The document store in SQLite. One thread writes, others read. Each method runs one query or one job.
 
-protocol.py says what the methods promise. The other files of this package have the queries and jobs.
+protocol.py documents the methods. The other files of this package have the queries and jobs.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ LOOK_SECONDS = 1.0  # Seconds between checks of the tables.
 
 
 class Alone:
-    """`protocol.Replicas` of a store that a single process owns."""
+    """Implements `protocol.Replicas` for a store that a single process owns."""
 
     lost: str | None = None
     others = 0
 
     async def keep_in_touch(self, _serves: Callable[[], int], _follow: Callable[[Active], None], /) -> None:
-        """Returns at once: no other process exists."""
+        """Returns at once, because no other process shares the store."""
 
     async def joined(self) -> None:
         """Returns at once."""
@@ -58,14 +58,14 @@ class Alone:
         return requested
 
     async def request(self, requested: RequestedVersion) -> None:
-        """Does nothing: the models folder has the request."""
+        """Does nothing, because the models folder already has the request."""
 
     async def once(self, _name: str, work: Callable[[], Awaitable[str]], /) -> str:
         return await work()
 
 
 class SqliteStore(Alone, CommonMethods):
-    """The store of one data directory, for the process that owns it.
+    """The store in one data directory, for the process that owns the directory.
 
     Args:
         data_dir: The data directory.
@@ -116,7 +116,12 @@ class SqliteStore(Alone, CommonMethods):
                 looked = await self.readers.own(partial(self._look, looked=looked))
 
     def _look(self, snapshot: Snapshot, looked: object) -> object:
-        """Checks the tables if they changed since the last check, which returned `looked`."""
+        """Checks the tables if they have changed since the last check. Returns a value for the next call.
+
+        Args:
+            snapshot: A snapshot of the store.
+            looked: The result of the last check.
+        """
         now = [snapshot.execute(f"PRAGMA {name}").fetchone() for name in ("schema_version", "user_version")]
         if now != looked:
             self._note_damage(_damage(snapshot))
@@ -162,7 +167,7 @@ class SqliteStore(Alone, CommonMethods):
     def filter(self, conditions: object) -> Predicate:
         return compile_filter(conditions, self._declared)
 
-    # Judgements and events of searches.
+    # Judgments and events of searches.
 
     judge = writing(feedback.store_judgments)
     _record_some = writing(feedback.store_events)
@@ -191,7 +196,7 @@ class SqliteStore(Alone, CommonMethods):
 
 
 def _damage(snapshot: Snapshot) -> str | None:
-    """Returns what another process has changed in the tables, as a sentence, or None."""
+    """Returns a sentence about changes that another process has made to the tables, or None."""
     version = int(snapshot.execute("PRAGMA user_version").fetchone()[0])
     if version > SCHEMA_VERSION:
         return (

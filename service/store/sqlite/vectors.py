@@ -1,4 +1,4 @@
-"""The vectors of generations in SQLite, and the jobs of a build."""
+"""Stores the vectors of generations in SQLite, and runs the jobs of builders."""
 
 import sqlite3
 import zlib
@@ -79,7 +79,7 @@ def read(
     collection: str,
     batch: int = 4096,
 ) -> Iterator[tuple[NDArray[np.int64], Vector]]:
-    """Yields the sound vectors of a collection in batches, as `protocol.VectorSink.load` takes them.
+    """Yields the undamaged vectors of a collection in batches, as `protocol.VectorSink.load` needs them.
 
     Appends revisions with damaged vectors to `damaged`.
     """
@@ -129,7 +129,7 @@ def passages(
 
 
 def is_sound(blob: bytes, checksum: int, dimension: int) -> bool:
-    """Returns whether a stored vector is undamaged and has this dimension."""
+    """Returns whether a stored vector has the correct checksum and this dimension."""
     return len(blob) == 4 * dimension and zlib.crc32(blob) == checksum
 
 
@@ -138,7 +138,7 @@ EMBEDDED: tuple[Column, ...] = ("title", "text")
 
 
 def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
-    """Stores a builder's vectors of revisions that still exist. Returns their number."""
+    """Stores vectors that a builder computed, for revisions that still exist. Returns the number of these."""
     if generation not in kept_numbers(transaction.connection):  # It was dropped in the meantime.
         return 0
     alive = transaction.connection.execute(
@@ -188,13 +188,13 @@ def load(transaction: Transaction, generation: int, indexes: VectorSink) -> bool
 
 
 def forget_skipped(transaction: Transaction, generation: int, damaged: Iterable[int] = ()) -> None:
-    """Prepares a complete build: deletes damaged vectors, and forgets which texts were skipped."""
+    """Deletes damaged vectors and the records of skipped texts, so that a builder embeds these documents."""
     transaction.connection.execute("DELETE FROM skipped WHERE generation = ?", (generation,))
     remove(transaction, generation, damaged)
 
 
 def skip_text(transaction: Transaction, generation: int, revision: int, reason: str) -> None:
-    """Notes that a generation's model fails on a text, if it still exists."""
+    """Records that a generation's model fails on a text. Does nothing if the text was deleted."""
     transaction.connection.execute(
         "INSERT OR REPLACE INTO skipped (generation, revision, reason) "
         "SELECT ?, revision, ? FROM documents WHERE revision = ?",
@@ -203,9 +203,9 @@ def skip_text(transaction: Transaction, generation: int, revision: int, reason: 
 
 
 def share_vectors(transaction: Transaction, generation: int, revisions: Sequence[int]) -> set[int]:
-    """Copies vectors of about SHARED_ROWS passages, as `protocol.Generations.share_vectors` says.
+    """Copies the vectors of about SHARED_ROWS passages, as `protocol.Generations.share_vectors` says.
 
-    So a version that changes only the search mode and weight is not embedded again.
+    A version that changes only the search mode and weight therefore need not embed the documents again.
     """
     found: dict[int, Embedding] = {}
     rows = 0
@@ -240,14 +240,14 @@ def swap(transaction: Transaction, swap: Activation) -> bool:
     if not swap.may() or lacking(connection, swap.generation, swap.complete_through, 1):
         return False
     make_active(connection, swap.generation, swap.requested, rollback=swap.rollback)
-    # The index must be at the current moment of the store.
+    # The index must have the same operation number as the store.
     transaction.changes.sequence = sequence(connection)
     transaction.then.append(partial(swap.then, last_revision(connection)))
     return True
 
 
 def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:
-    """Returns the first revisions without a vector that were not skipped, rising."""
+    """Returns the first revisions without a vector that were not skipped, in ascending order."""
     rows = connection.execute(
         "SELECT revision FROM documents d WHERE revision > ?2 "
         "AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ?1 AND v.revision = d.revision) "

@@ -1,9 +1,9 @@
-"""The writing thread. Jobs that wait together are committed together.
+"""Runs write jobs on one thread. Jobs that are queued at the same time are committed together.
 
-Start reading at `Writer._commit`. A job is a function of a `Transaction`, in a savepoint of its own. The
-writer takes jobs in the order of scheduling.py for GROUP_SECONDS, commits once (one fsync), updates the
-indexes, and then answers. So a response of 200 means that the write is durable and the next search finds it.
-A job that fails rolls back only its own work.
+Start reading at `Writer._commit`. A job is a function that receives a `Transaction`, and has its own
+savepoint. For GROUP_SECONDS, the writer takes jobs in the order of scheduling.py. It then commits once (one
+fsync), updates the indexes, and returns the results. So after a response of 200, the write is durable and the
+next search finds it. A job that fails rolls back only its own changes.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ GROUP_SECONDS = 0.05  # After this time a commit takes no further jobs.
 class Transaction:
     """The argument of a job: the connection, the changes that it records, and callbacks after the commit.
 
-    Jobs that change no vectors use it as a connection.
+    Jobs that change no vectors use it like a connection.
     """
 
     connection: sqlite3.Connection
@@ -48,7 +48,10 @@ class Transaction:
 
 
 class Writer(Jobs):
-    """Runs jobs on a thread. `on_commit` runs on it after each commit, before the jobs are answered."""
+    """The writing thread.
+
+    It calls `on_commit` after each commit, before the results of the jobs are returned.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Writer(Jobs):
             raise _died()
 
     def stop(self) -> None:
-        """Completes all queued jobs, then closes the connection."""
+        """Runs all queued jobs, and then closes the connection."""
         self._close()
         self._thread.join()
         self._connection.close()
@@ -77,7 +80,8 @@ class Writer(Jobs):
     def check(self, _seconds: float, /) -> str | None:
         """Returns why writes do not work, or None.
 
-        A dead thread is not replaced: it may have died between a commit and the update of the indexes.
+        A dead thread is not replaced, because it may have died between a commit and the update of the
+        indexes.
         """
         with self._closing:
             if self._closed or self._thread.is_alive():
@@ -105,7 +109,7 @@ class Writer(Jobs):
             self._in_hand = []
 
     def _next(self, *, wait: bool) -> Job | None:
-        """Takes the next job whose caller still waits, or None."""
+        """Takes the next job whose caller was not canceled, or returns None."""
         while (found := self._queue.get(wait=wait)) is not None:
             job, future = found[0]
             if future.set_running_or_notify_cancel():

@@ -1,8 +1,9 @@
-"""Writes of documents, and `tidy`: jobs of the writer, each in one transaction.
+"""Jobs that write documents, and the job `tidy`. Each job runs in one transaction.
 
 Start reading at `upsert`. A document's title and text are an immutable revision. An upsert deletes the old
-revision and inserts a new one, with a vector of the active generation and of other generations if given. A
-builder's vector is stored only while its revision exists, so it never undoes a later update or delete.
+revision and inserts a new one. It also stores a vector of the active generation, and vectors of other
+generations if there are any. A builder's vector is stored only if the revision still exists, so it never
+overwrites a later update or delete.
 """
 
 import sqlite3
@@ -66,7 +67,7 @@ def upsert(
 
 
 def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
-    """Deletes a document, or only some of its events if it has many. Then `done` is 0."""
+    """Deletes a document. If the document has many events, deletes only some events, and `done` is 0."""
     row = transaction.connection.execute(
         "SELECT revision FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()
@@ -74,10 +75,10 @@ def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
-    """Deletes the first revisions, as many as one job should. Missing revisions are skipped.
+    """Deletes the first of `revisions`, as many as one job should. Missing revisions are skipped.
 
-    A revision never changes, so a filter's matches stay valid. A document with very many events loses some of
-    them, and is deleted in a later step.
+    A revision never changes, so revisions that matched a filter still match it. If a document has very many
+    events, some events are deleted first, and the document in a later step.
     """
     done = deleted = characters = forgotten = 0
     for revision in revisions[:DELETE_DOCUMENTS]:
@@ -99,7 +100,7 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
 
 
 def drop_name(transaction: Transaction, collection: str) -> None:
-    """Deletes an empty collection. The default collection stays, as do collections that were written to."""
+    """Deletes a collection if it is empty. The default collection always stays."""
     connection = transaction.connection
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
     if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
@@ -107,13 +108,13 @@ def drop_name(transaction: Transaction, collection: str) -> None:
 
 
 def _sequence(transaction: Transaction) -> int:
-    """Returns the operation number of this job, and records it for the indexes."""
+    """Returns the operation number of this job, and records the number for the indexes."""
     transaction.changes.sequence = sequence(transaction.connection)
     return transaction.changes.sequence
 
 
 class _Upsert(NamedTuple):
-    """The arguments of a put, and its results `gaps` and `created`."""
+    """The arguments of `upsert` for one job, and two of its results, `gaps` and `created`."""
 
     transaction: Transaction
     collection: str
@@ -125,10 +126,12 @@ class _Upsert(NamedTuple):
 
 
 def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bool | None:
-    """Stores one document. Returns whether the active model truncates its text, or None if its vector is
-    missing.
+    """Stores one document.
 
     Missing vectors of other generations are left to their builder.
+
+    Returns:
+        Whether the active model truncates the text. None if the vector of the active generation is missing.
     """
     transaction = job.transaction
     execute = transaction.connection.execute
@@ -181,13 +184,16 @@ def _remove(transaction: Transaction, revision: int, collection: str) -> None:
 
 
 def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
-    """Returns a revision's stored vectors, or None if they are missing, damaged, or must be split."""
+    """Returns the stored vectors of a revision.
+
+    Returns None if they are missing or damaged, or must be split.
+    """
     stored = vectors.stored(job.transaction, generation, revision)
     return None if stored is None or (job.split and stored.cut) else stored
 
 
 def is_long(connection: sqlite3.Connection) -> bool:
-    """Returns whether the operation log is long enough to trim it."""
+    """Returns whether the operation log is so long that it must be trimmed."""
     [first] = connection.execute("SELECT coalesce(min(sequence), 0) FROM operations").fetchone()
     return bool(first and first <= sequence(connection) - KEPT_OPERATIONS - TRIM_ROWS)
 
@@ -203,7 +209,7 @@ def tidy(transaction: Transaction) -> bool:
 
 
 def purge(transaction: Transaction) -> bool:
-    """Deletes some vectors of a dropped generation. Returns whether more may remain."""
+    """Deletes some vectors of a dropped generation. Returns whether there may be more."""
     execute = transaction.connection.execute
     row = execute("SELECT number FROM generations WHERE state = ? LIMIT 1", (DROPPED,)).fetchone()
     if row is None:
@@ -223,7 +229,7 @@ def purge(transaction: Transaction) -> bool:
 
 
 def trim(transaction: Transaction) -> bool:
-    """Deletes the oldest operations. Returns whether more remain."""
+    """Deletes the oldest entries of the operation log. Returns whether more must be deleted."""
     execute, last = transaction.connection.execute, sequence(transaction.connection)
     deleted = execute(
         "DELETE FROM operations WHERE sequence IN "
