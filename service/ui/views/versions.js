@@ -57,7 +57,7 @@ export async function show(main, { signal }) {
 
   function drawRollback(models, active) {
     const back = session.may("admin") && models.some(({ state }) => state === "retired");
-    if (back === Boolean(buttons.firstChild)) return;
+    if (back === Boolean(buttons.firstElementChild)) return;  // an empty text is a child, too
     buttons.replaceChildren(back ? h("button", { type: "button", class: "danger", onclick: () => change("models/rollback", "Go back to the previous version?",
       `The version before ${active} answers searches again, with its own vectors. ${active} is not used again until you activate it.`, "Roll back").then(draw) }, "Roll back …") : "");
   }
