@@ -142,5 +142,5 @@ def test_a_key_that_no_header_can_carry_is_refused_at_once(browsing: Browsing, k
         page.open("documents")
         page.the("#key").fill("“quoted”")
         page.button("Use this key").click()
-        expect(page.the(".problem")).to_contain_text("ASCII alone")
+        expect(page.the(".problem")).to_contain_text("only ASCII")
         expect(page.the("#banner")).to_be_hidden()
