@@ -17,7 +17,7 @@ _STAGES = "stages"  # in the lineage of a run of several recipes
 
 
 def find_anchor(store: ModelStore, active: str) -> str:
-    """Returns the anchor in the lineage of `active`, or else the oldest ancestor that still exists."""
+    """Returns the anchor that the lineage of `active` names, or else its oldest existing ancestor."""
     known = {manifest.version: manifest for manifest in store.versions()}
     manifest = known.pop(active, None)
     named = manifest.lineage.get(ANCHOR) if manifest else None
