@@ -1,11 +1,12 @@
-"""`make bench`: the service, the raw engine and other projects' engines in turns.
+"""`make bench`: compare the speed of the service, the raw engine and other projects' engines.
 
     publish ─▶ start contestants ─▶ compare vectors ─▶ rounds ─▶ stop ─▶ start again ─▶ documents ─▶ report
 
-All files are in a temporary folder of the checkout, on the same disk. Figures need a quiet machine. The use
-by other processes is measured as well, and contended measurements are repeated.
+All files are in a temporary folder of the checkout, on the same disk. Run the benchmark on a quiet machine.
+The CPU time of other processes is measured as well. Measurements with much foreign load are repeated.
 
-A promise (`judge`) is about a ratio within one run. Promises that need a missing peer are not judged.
+Each promise is a bound on a ratio within one run, and `judge` checks it. Promises that need a missing peer
+are not judged.
 """
 
 import argparse
@@ -56,7 +57,7 @@ RAW_SINGLE_THREADS = "raw, threads of a single text"
 
 
 class Floor(NamedTuple):
-    """A promise: our texts per second under a load, divided by those of another contestant."""
+    """A promise: a lower bound on our texts per second divided by another contestant's texts per second."""
 
     precision: str
     load: str
@@ -121,7 +122,7 @@ def _parse_options() -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, Any]]:
-    """Measure everything in `folder`; return the measurements and the other figures."""
+    """Run the whole benchmark with its files in `folder`; return the measurements and the other figures."""
     share = 4 if options.quick else 1
     with ExitStack() as stack:
         ours, missing = served.open_precisions(stack, options.forms.split(","), folder)
@@ -174,7 +175,10 @@ def _jobs(
     mixture: Workload,
     share: int,
 ) -> list[Job]:
-    """Return a round in its order: first all jobs with sentences, then the mix. `share` divides the times."""
+    """Return the jobs of one round: first those with sentences, then those with the mix of lengths.
+
+    `share` divides the seconds of each measurement.
+    """
     loads = [
         Scenario(MANY, sentences, 64, 1, 4 / share),
         Scenario(BULK, sentences, 4, 32, 4 / share),
@@ -198,7 +202,7 @@ def _jobs(
 
 
 def _measure_starts(data_dir: Path) -> dict[str, Any]:
-    """Return the seconds from start to ready if the version is already published."""
+    """Measure the seconds from start to ready of a service whose model version is already published."""
     progress("starting the service again")
     watch = Watch({"bench": os.getpid()})
     used, seconds = 0.0, []
@@ -235,7 +239,7 @@ def _measure_documents(data_dir: Path, texts: list[str]) -> dict[str, Any]:
 
 
 def _notes(figures: dict[str, Any]) -> str:
-    """Return facts about the run, and the contestants that were not measured."""
+    """Return the paragraph under the table: facts about the run and the contestants without measurements."""
     quick = "A first impression with --quick, not a figure. " if figures["quick"] else ""
     stored = figures["documents"]
     lines = [
@@ -256,7 +260,7 @@ def _notes(figures: dict[str, Any]) -> str:
 
 
 def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
-    """Return a verdict for each promise that this run can judge.
+    """Check each promise whose contestants this run has measured.
 
     Args:
         results: The measurements.
@@ -313,7 +317,7 @@ def _verdict(subject: str, found: Spread, bound: float, *, at_least: bool = Fals
 
 
 def main_table(results: Results, figures: Mapping[str, Any]) -> str:
-    """Return the table of all contestants: medians of texts per second, with p50 / p99 in ms of requests."""
+    """Return the table of all contestants: median texts per second, and p50 / p99 latency in ms."""
     loads = (SENTENCES_AT_ONCE, MANY, BULK, SMALL_BULK, ONE, MIX_AT_ONCE, LONG)
     rows = []
     for name in results.names:

@@ -1,7 +1,7 @@
-"""Parts that every benchmark command shares: options, scratch folder, progress and the final report.
+"""Functions that all benchmark commands share: options, scratch folder, progress and the final report.
 
-A benchmark measures in a temporary folder of the checkout. It prints a table and one line for each promise,
-and writes its figures to benchmarks/results/NAME.json.
+A benchmark works in a temporary folder of the checkout. The report prints a table and one line for each
+promise, and writes the figures to benchmarks/results/NAME.json.
 """
 
 import argparse
@@ -27,7 +27,7 @@ class BenchError(Exception):
 
 
 def progress(message: str) -> None:
-    """Print a line of progress to stderr."""
+    """Print a progress message to stderr."""
     print(f"bench: {message} …", file=sys.stderr, flush=True)
 
 
@@ -49,7 +49,7 @@ def build_parser(
 
 @contextmanager
 def scratch_folder(*failures: type[Exception]) -> Iterator[Path]:
-    """Yield a temporary folder. A BenchError or one of `failures` ends the program with its message."""
+    """Yield a temporary folder. A BenchError or one of `failures` ends the program with the error message."""
     expected: tuple[type[Exception], ...] = (BenchError, *failures)
     SCRATCH.mkdir(exist_ok=True)
     try:
@@ -67,14 +67,14 @@ def append_row(file: Path, row: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A figure and the bound that the project promises.
+    """A measured figure and the bound that the project promises for it.
 
     Attributes:
         subject: The figure's name and unit.
         value: The measured figure.
         bound: The promise: an upper bound, or a lower one if `at_least`.
         at_least: True if larger figures are better.
-        contended: True if no repeat was free of other load, so that the figure says little.
+        contended: True if other processes disturbed every repeat, so the figure is unreliable.
 
     """
 
@@ -86,7 +86,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """True if the figure is within its bound. A figure that is not a number fails."""
+        """True if the figure is within its bound. NaN fails."""
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
     def line(self) -> str:
@@ -112,7 +112,7 @@ def _format_cell(value: object) -> str:
 
 
 def report(name: str, figures: Mapping[str, Any], text: Sequence[str], verdicts: Sequence[Verdict]) -> None:
-    """Print paragraphs, the machine and the verdicts, and write the figures to results/NAME.json."""
+    """Print the paragraphs `text`, the machine and the verdicts; write the figures to results/NAME.json."""
     date, described = datetime.now(UTC).isoformat(timespec="seconds"), machine.describe(SCRATCH)
     summary = f"{machine.summarize(date, described)}."
     paragraphs = [*text, summary, "\n".join(verdict.line() for verdict in verdicts)]

@@ -1,10 +1,10 @@
-"""Documents and model versions for benchmarks, and the cost of one more document in a large store.
+"""Create documents and model versions for benchmarks, and measure the cost of adding a document.
 
-`prepare` makes a data directory with many documents and a second version. The documents have random unit
-vectors, and the service's own store writes them. An exact index takes the same time for any vectors.
+`prepare` makes a data directory with many documents and a second model version. The service's own code stores
+the documents with random unit vectors. The search time of an exact index does not depend on the vectors.
 
-`measure_additions` runs on the running service. `POST /embed` and `POST /documents` of the same new text
-alternate, one request at a time. The difference within a pair is the cost of storing.
+`measure_additions` sends `POST /embed` and `POST /documents` with the same new text to a running service, one
+request at a time. The difference between the two latencies is the cost of storing the document.
 """
 
 import json
@@ -50,7 +50,12 @@ def draw_texts(file: Path, count: int) -> list[str]:
 
 
 def prepare(data_dir: Path, texts: list[str], count: int) -> str:
-    """Make a data directory with the default model and `count` documents; return a second version's name."""
+    """Create a data directory with the default model and `count` documents.
+
+    Returns:
+        The name of a second version, which is published but not active.
+
+    """
     progress(f"storing {count} documents and publishing a second version")
     with Server(data_dir):
         pass  # publishes the default model and creates the store
@@ -61,8 +66,8 @@ def prepare(data_dir: Path, texts: list[str], count: int) -> str:
 def publish_variants(models_dir: Path, count: int) -> list[str]:
     """Publish `count` versions with the same weights as the default model, and return their names.
 
-    Their maximum lengths differ by a token each. That length is part of a vector space's fingerprint, so
-    documents are embedded again for such a version, at the same speed. Only texts that are cut change.
+    The versions differ in the maximum length of a text, by one token each. The maximum length is part of the
+    fingerprint of a vector space, so the service embeds all documents again for each version.
     """
     with default_source() as folder:
         max_length = read_source(folder).max_length
@@ -76,7 +81,7 @@ def publish_variants(models_dir: Path, count: int) -> list[str]:
 
 
 def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
-    """Store `count` documents in a data directory that no service has open. Returns the seconds."""
+    """Store `count` documents in a data directory that no service has open; return the seconds it took."""
     started = time.perf_counter()
     connection = connect(data_dir / DATABASE)
     generation, dimension = connection.execute(
@@ -99,10 +104,10 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
 
 
 def measure_additions(server: Server, texts: Sequence[str]) -> dict[str, Any]:
-    """Measure a pair of requests for each text on an otherwise idle service.
+    """Measure the latency of embedding and of adding each text on an otherwise idle service.
 
     Raises:
-        BenchError: A status was not 200.
+        BenchError: The status of a response was not 200.
 
     """
     watch = Watch({"server": server.pid, "bench": os.getpid()})
@@ -111,10 +116,10 @@ def measure_additions(server: Server, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def measure_additions_while_searching(server: Server, texts: Sequence[str]) -> dict[str, Any]:
-    """Measure pairs of requests while another client searches without pause.
+    """Measure the same latencies as `measure_additions` while another client searches without pause.
 
     Raises:
-        BenchError: A status was not 200.
+        BenchError: The status of a response was not 200.
 
     """
     requests = [get_request(f"/search?q={quote(text)}&k=10") for text in reversed(texts)]
@@ -127,7 +132,7 @@ def measure_additions_while_searching(server: Server, texts: Sequence[str]) -> d
 
 
 def _summary(embed: list[float], add: list[float], search: list[float], window: Window) -> dict[str, Any]:
-    """Return quantiles in milliseconds. `embed[i]` and `add[i]` have the same text."""
+    """Return quantiles of latencies in milliseconds. `embed[i]` and `add[i]` belong to the same text."""
     difference = [more - less for less, more in zip(embed, add, strict=True)]
     figures = {"embed": embed, "add": add, "difference": difference, "search": search}
     quantiles = {f"{name}_ms": p50_p99(each) for name, each in figures.items() if each}
@@ -136,7 +141,7 @@ def _summary(embed: list[float], add: list[float], search: list[float], window: 
 
 
 def _alternate(port: int, texts: Sequence[str], name: str) -> tuple[list[float], list[float]]:
-    """Return milliseconds to embed and to add each text. The order within a pair alternates."""
+    """Return the milliseconds to embed and to add each text. Every second text is added first."""
     embed: list[float] = []
     add: list[float] = []
     with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:

@@ -1,23 +1,23 @@
-"""The load generator: clients in a process of their own that uses little CPU.
+"""The load generator: a separate process that simulates many clients with little CPU time.
 
     benchmark ── Load ──▶ python -m benchmarks.load ── its start time, then Answers ──▶ benchmark
               ── end of stdin: no more arrivals ──▶        │ connections
                                                            ▼
                                                          server
 
-A closed loop has a fixed number of clients. Each sends its next request when its last is answered. The window
-begins when the server is warm and ends while all clients are still busy, so it contains neither the start nor
-the end of the load. Only answers in the window are returned.
+A closed loop has a fixed number of clients. Each client sends its next request after the previous answer. The
+measured window begins when the server is warm and ends while all clients are still busy. Only answers in the
+window are returned.
 
-An open loop (`Load.rate`) draws the times of requests beforehand, as a Poisson process. A latency counts from
-the intended arrival to the last byte of the answer. So a service that stalls for a second is charged for
-every request of that second, which a closed loop would hide. Each request takes a free connection. If none is
-free, more are opened up to a limit, and the other requests queue while their clocks run. The generator's own
-lateness is reported separately.
+An open loop (`Load.rate`) draws the arrival times of requests beforehand, as a Poisson process. A latency
+counts from the intended arrival to the last byte of the answer. So if the service stalls for a second, the
+latency of every request of that second includes the stall. A closed loop would hide it. Each request takes a
+free connection. If all are busy, the generator opens more up to a limit, and the other requests queue. The
+delay that the generator itself causes is reported separately.
 
-The generator shares the processors with the service. So requests are bytes made beforehand, and connections
-are bare asyncio protocols without an HTTP library. A response is parsed only for its status and length.
-Moments are of `time.monotonic()`, which all processes share.
+The generator shares the processors with the service. Therefore all requests are built beforehand, connections
+are bare asyncio protocols without an HTTP library, and only the status and length of a response are parsed.
+All times are of `time.monotonic()`, which is the same clock in all processes.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ COLUMNS = {
 
 
 def post_request(path: str, body: Any, accept: str = "") -> str:
-    """Return a request with a JSON body, in ASCII."""
+    """Return the text of a POST request with a JSON body, in ASCII."""
     content = json.dumps(body)
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
     head += f"\r\naccept: {accept}" if accept else ""
@@ -65,27 +65,28 @@ def post_request(path: str, body: Any, accept: str = "") -> str:
 
 
 def get_request(target: str) -> str:
-    """Return a GET request, in ASCII."""
+    """Return the text of a GET request, in ASCII."""
     return f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests to send, in order and repeatedly.
+    """A load: requests that the generator sends in order, from the beginning again after the last.
 
     Attributes:
         port: The server's port.
         requests: The requests, in ASCII.
-        clients: Connections that are opened before the first request. In a closed loop, each is a client.
-        seconds: Maximum length of the window, or of all arrivals.
-        rate: Mean arrivals per second. 0 is a closed loop.
-        max_connections: Maximum number of open connections of an open loop.
-        seed: Seed of the arrivals.
-        warm: Answers before the window of a closed loop begins.
-        pids: Processes to measure in that window in addition to the generator, by name.
+        clients: Number of connections opened before the first request. In a closed loop, each is a client.
+        seconds: Maximum length of a closed loop's window, or length of the arrivals of an open loop.
+        rate: Mean number of arrivals per second. 0 means a closed loop.
+        max_connections: Maximum number of connections of an open loop.
+        seed: Seed of the random arrival times.
+        warm: Number of answers before the window of a closed loop begins.
+        pids: Processes to measure in the window in addition to the generator, by name.
         count: Maximum number of answers in the window.
-        keep: Numbers of requests whose response bodies are returned.
-        reconnects: Connections that the server may close. Such a request is sent again on a new connection.
+        keep: Numbers of the requests whose response bodies are returned.
+        reconnects: How many times the server may close a connection. The generator then sends the request
+            again on a new connection.
 
     """
 
@@ -105,19 +106,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The outcome of each request, in the order of arrival. Arrays have one entry for each request.
+    """The outcomes of all requests. Each array has one entry per request, in the order of arrival.
 
     Attributes:
-        request: Number of the request in `Load.requests`.
-        arrived: The intended moment of arrival.
+        request: Index of the request in `Load.requests`.
+        arrived: Intended time of arrival.
         late_ms: Milliseconds from the arrival until the request was sent.
         milliseconds: Milliseconds from the arrival until the answer was complete.
         status: HTTP status. 0 if the connection broke or no answer came.
         retry_after: True if the answer has a Retry-After header.
         max_open: Largest number of open connections.
-        window: Length and processor time of the window of a closed loop.
+        window: Length and CPU time of the window of a closed loop.
         bodies: Response bodies of the requests in `Load.keep`.
-        reconnects: Connections that the server closed.
+        reconnects: Number of connections that the server closed.
 
     """
 
@@ -144,7 +145,7 @@ class Answers:
 
 
 class Generator(Process):
-    """A running load. It starts at `begin`, and `finish` waits for its end."""
+    """A process that sends a load. The load starts at the time `begin`, and `finish` waits for its end."""
 
     def __init__(self, load: Load) -> None:
         """Start the generator. Raises BenchError."""
@@ -153,9 +154,13 @@ class Generator(Process):
         self.begin = float(self.order(**asdict(load))["begin"])
 
     def finish(self) -> Answers:
-        """End the arrivals of an open loop, wait for the end of the load, and return its answers.
+        """Wait for the end of the load, and return the answers.
 
-        `end_orders` ends a closed loop before its time. Raises BenchError.
+        An open loop gets no further arrivals. To end a closed loop early, call `end_orders` first.
+
+        Raises:
+            BenchError: The generator failed.
+
         """
         if self._open:
             self.end_orders()
@@ -169,7 +174,7 @@ class Generator(Process):
         return Answers(**columns, window=window, bodies=bodies, **found)
 
     def answer(self) -> dict[str, Any]:
-        """Return its next line. Raises BenchError."""
+        """Return the generator's next line of JSON. Raises BenchError if the line reports an error."""
         found = super().answer()
         if "error" in found:
             self.close()
@@ -178,7 +183,7 @@ class Generator(Process):
 
 
 def measure_capacity(port: int, pid: int, requests: list[str], clients: int, seconds: float) -> float:
-    """Return the answers per second that `clients` without pause get from the service. Raises BenchError."""
+    """Return the answers per second of the service under a closed loop. Raises BenchError on a failure."""
     load = Load(port, requests, clients, seconds, warm=4 * clients, pids={"server": pid})
     return Generator(load).finish().rate
 
@@ -224,7 +229,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Run:
-    """The generator's side: the connections, the queue of requests, and the outcomes so far."""
+    """The state of the generator: the connections, the queue of requests, and the outcomes so far."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -278,7 +283,7 @@ class _Run:
         }
 
     def answered(self, connection: _Connection, number: int, head: bytes, body: bytes) -> None:
-        """Record an answer. In a closed loop its client sends the next request."""
+        """Record an answer. In a closed loop, queue the next request."""
         now = time.monotonic()
         row, status = self._rows[number], int(head[9:12])
         row[3:5] = (now - row[1]) * 1000, status
@@ -296,7 +301,7 @@ class _Run:
         self._send(now)
 
     def lost(self, connection: _Connection, number: int | None, error: Exception | None) -> None:
-        """Record a broken connection. In a closed loop, the request in flight is sent again."""
+        """Handle a broken connection. In a closed loop, send the request in flight again."""
         self._open -= 1
         if number is None:
             if connection in self._free:
@@ -311,7 +316,7 @@ class _Run:
         self._send(time.monotonic())
 
     def _count(self, request: int, body: bytes) -> None:
-        """Begin the window when the server is warm, and end it after enough answers."""
+        """Count an answer. Begin the window when the server is warm, and end the run after enough answers."""
         if self._watch is None:
             if self._answered >= self._load.warm:
                 self._watch = Watch({**self._load.pids, "load": os.getpid()})
@@ -325,7 +330,7 @@ class _Run:
                 self._stop()
 
     def _stop(self) -> None:
-        """End the arrivals. Requests in flight are still answered, so that the server is idle afterwards."""
+        """Stop new arrivals and let the server answer all requests in flight."""
         if self._stopped:
             return
         self._stopped = True
@@ -344,7 +349,7 @@ class _Run:
             self._end("the server answered too few requests to start measuring")
 
     def _admit_arrivals(self) -> None:
-        """Queue all requests that have arrived, and schedule the next call."""
+        """Queue all requests whose arrival time has come, and schedule the next call of this method."""
         if self._stopped:
             return
         now = time.monotonic()
@@ -360,7 +365,7 @@ class _Run:
         self._rows.append([number % len(self._requests), moment, 0.0, 0.0, 0, False])
 
     def _send(self, now: float) -> None:
-        """Send queued requests on free connections, and open more connections for the others."""
+        """Send queued requests on free connections, and open more connections for the remaining requests."""
         while self._queue and self._free:
             connection = self._free.popleft()
             if now - connection.free_since > KEEP_SECONDS:
@@ -407,7 +412,7 @@ class _Run:
             self._end()
 
     def _end(self, error: str | None = None) -> None:
-        """End the run. An error makes it invalid. Only the first call counts."""
+        """End the run, which is invalid if an error is given. Only the first call has an effect."""
         if self._done.done():
             return
         if error is None:
@@ -417,7 +422,7 @@ class _Run:
 
 
 def _draw_arrivals(load: Load) -> list[float]:
-    """Return arrivals in seconds from the start, independent of each other, `rate` per second."""
+    """Draw the arrival times of a Poisson process with `load.rate` arrivals per second, in seconds from 0."""
     chance = random.Random(load.seed)
     moments = []
     moment = chance.expovariate(load.rate)
@@ -438,7 +443,7 @@ async def _answer() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the generator's process: read a load from stdin, and write the answers to stdout."""
+    """Run the generator process: read a load from stdin, send it, and write the answers to stdout."""
     found = uvloop.run(_answer())
     # PYTHONUNBUFFERED would make stdout unbuffered, and a partial write would then not be completed.
     with open(1, "w", encoding="utf-8", closefd=False) as channel:

@@ -1,10 +1,10 @@
-"""The machine: its description, the processor time of measured processes and of others, and memory over time.
+"""Measure the machine: hardware, CPU time of the measured and all other processes, and memory over time.
 
     Watch ── work ── window() ──▶ Window: seconds, CPU seconds of each measured process, foreign share
 
-Figures from a shared machine mean something only together with its foreign load. That is the CPU time of all
-processes that are not measured, including time that a hypervisor stole. The module reads /proc, so it needs
-Linux.
+The foreign load is the CPU time of all processes that are not measured, including time that a hypervisor
+stole. Figures from a shared machine are useful only together with the foreign load. The module reads /proc,
+so it needs Linux.
 """
 
 import os
@@ -34,7 +34,7 @@ SYNCS = 50
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A period and the processor seconds that were used in it.
+    """A period of time and the CPU seconds that processes used in it.
 
     Attributes:
         seconds: Length of the period.
@@ -48,15 +48,15 @@ class Window:
     foreign: float
 
     def foreign_without(self, cpu_seconds: float) -> float:
-        """Return the foreign share if this many of its CPU seconds belong to measured processes."""
+        """Return the foreign share after subtracting `cpu_seconds`, which measured processes used."""
         return max(0.0, self.foreign - cpu_seconds / (self.seconds * processors()))
 
 
 class Watch:
-    """Counts processor time from its creation on: of named processes and of all others.
+    """Measures the CPU time of named processes and of all other processes, from its creation on.
 
     Attributes:
-        began: The moment of its creation, by `time.monotonic()`.
+        began: Time of creation, by `time.monotonic()`.
 
     """
 
@@ -75,7 +75,7 @@ class Watch:
         self._busy, self._own = self._read()
 
     def window(self) -> Window:
-        """Return the use since the creation."""
+        """Return the period since creation with its CPU times."""
         seconds = time.monotonic() - self.began
         busy, used = self._read()
         own = {name: used[name] - self._own[name] for name in used}
@@ -83,7 +83,7 @@ class Watch:
         return Window(seconds, own, max(0.0, foreign))  # clock ticks are rounded, so it may be below zero
 
     def _read(self) -> tuple[float, dict[str, float]]:
-        """Return CPU seconds of the whole machine since its start, and of each process since its own."""
+        """Return the CPU seconds of the machine since boot, and of each measured process since its start."""
         fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
         busy = sum(fields) - sum(fields[at] for at in IDLE_FIELDS) - sum(fields[GUEST_FIELDS])
         own = {name: process_seconds(pid) for name, pid in self._pids.items()}
@@ -98,12 +98,12 @@ def process_seconds(pid: int) -> float:
 
 
 def processors() -> int:
-    """Return the number of processors in /proc/stat, even if this process may use fewer."""
+    """Return the number of the machine's processors, even if this process may use fewer."""
     return os.cpu_count() or 1
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """Return MiB of resident memory of a process: "now", "peak", and "own", without pages of files."""
+    """Return the resident memory of a process in MiB. "own" excludes mapped files; "peak" is the maximum."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     keys = {"now": "VmRSS", "peak": "VmHWM", "own": "RssAnon"}
     return {name: int(lines[key].split()[0]) / 1024 for name, key in keys.items()}
@@ -111,10 +111,10 @@ def memory_mb(pid: int) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Memory, open files and threads of a process at one moment of `time.monotonic()`.
+    """Memory, open files and threads of a process at the time `at` of `time.monotonic()`.
 
     Attributes:
-        tasks: Number of asyncio tasks, if the caller knows it.
+        tasks: Number of asyncio tasks, or 0 if the caller does not know it.
 
     """
 
@@ -126,7 +126,7 @@ class Sample:
 
 
 def take_sample(pid: int, tasks: int = 0) -> Sample:
-    """Return a sample of a process. Raises OSError if the process has ended."""
+    """Measure a process once. Raises OSError if the process has ended."""
     process = Path(f"/proc/{pid}")
     return Sample(
         time.monotonic(),
@@ -139,7 +139,7 @@ def take_sample(pid: int, tasks: int = 0) -> Sample:
 
 @contextmanager
 def sampling(pid: int, seconds: float) -> Iterator[list[Sample]]:
-    """Yield a list that gets a sample of a process every `seconds` while the `with` block runs."""
+    """Append a sample of a process every `seconds` to the yielded list, until the `with` block ends."""
     samples: list[Sample] = []
     stop = threading.Event()
 
@@ -157,7 +157,7 @@ def sampling(pid: int, seconds: float) -> Iterator[list[Sample]]:
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Split samples into three equal periods. The first period is warm-up."""
+    """Split samples into three parts of equal size, in order of time. The first part is the warm-up."""
     begin, end = samples[0].at, samples[-1].at
     parts: list[list[Sample]] = [[], [], []]
     for sample in samples:
@@ -172,7 +172,7 @@ def memory_growth(samples: Sequence[Sample]) -> float:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return the machine and the versions of packages. `folder` is on the disk that will hold documents."""
+    """Return a description of the machine and the package versions. Measures the disk that holds `folder`."""
     installed = {one.name: one.version for one in distributions()}
     return {
         "cpu": _cpu(),
@@ -204,7 +204,7 @@ def _cpu() -> str:
 
 
 def _sync_ms(folder: Path) -> float:
-    """Return the median milliseconds of one fsync. Near zero if writes never reach a disk."""
+    """Return the median milliseconds of one fsync. A value near zero means that writes never reach a disk."""
     times = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         for _ in range(SYNCS):

@@ -1,13 +1,13 @@
-"""A million documents in one service: `python -m benchmarks.million --corpus FILE --model VERSION`
+"""Measure a service with a million documents: `python -m benchmarks.million --corpus FILE --model VERSION`.
 
     import ─▶ stop, start ─▶ searches while the index is rebuilt ─▶ searches, also with filters
            ─▶ searches while 1,000 documents a second are added ─▶ kill -9 during additions, start
 
-Documents are real texts. `python -m service import` imports them, and VERSION of SIMILE_MODELS_DIR embeds
-them. A static model (docs/METHODS.md) embeds far more than a thousand a second. One client searches without
-pause. Its queries are the first words of texts that are not stored. About half of all documents match a
-filter, and each filter is new to the service at its first search. Additions arrive at random, a hundred
-documents in a request. They are durable before they are answered.
+Documents are real texts from FILE. `python -m service import` imports them, and the model VERSION of
+SIMILE_MODELS_DIR embeds them. A static model (docs/METHODS.md) embeds far more than a thousand documents per
+second. One client searches without pause. Its queries are the first words of texts that are not stored. Each
+filter matches about half of all documents. The service has not seen a filter before its first search.
+Additions arrive at random times with a hundred documents each. The service answers after they are durable.
 """
 
 import argparse
@@ -130,11 +130,15 @@ class _Bench:
             self._step("import", server, time.monotonic() - began)
 
     def search_and_add(self, more: Sequence[str], rate: int) -> dict[str, float]:
-        """Start again and search the service: first idle, then while `more` are added, `rate` a second.
+        """Restart the service and search it: first while idle, then while `more` documents are added.
+
+        Args:
+            more: Texts of the documents to add.
+            rate: Documents to add per second.
 
         Returns:
-            Documents that were stored, requests that failed, seconds from the first arrival to the last
-            answer, and milliseconds of a request ("p50" and "p99").
+            The number of stored documents, the number of failed requests, the seconds from the first arrival
+            to the last answer, and the latency of an addition in milliseconds ("p50" and "p99").
 
         """
         with self._server() as server:
@@ -158,10 +162,10 @@ class _Bench:
         return {"documents": answered * BATCH, "failed": failed, "seconds": seconds, "p50": p50, "p99": p99}
 
     def start_after_kill(self, more: Sequence[str]) -> int:
-        """Kill the service while it adds `more`, and start it again.
+        """Kill the service while it adds the texts `more`, and start it again.
 
         Returns:
-            Number of documents that the service has acknowledged, including those before `more`.
+            Number of all documents that the service had acknowledged before the kill.
 
         """
         answered, bodies = 0, self._bodies(more)
@@ -178,7 +182,7 @@ class _Bench:
         return promised
 
     def _bodies(self, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Return requests of a hundred documents each. Their numbers follow those of the stored documents."""
+        """Return request bodies with a hundred documents each. Ids continue after the stored documents."""
         documents = [_document(number, text) for number, text in enumerate(texts, self.stored)]
         return [{"documents": documents[at : at + BATCH]} for at in range(0, len(documents), BATCH)]
 
@@ -197,11 +201,11 @@ class _Bench:
         self._step(name, server, server.ready_seconds + time.monotonic() - began)
 
     def _wait_until_idle(self, server: Server, began: float) -> None:
-        """Wait until the service is idle, after it has rebuilt its index.
+        """Wait until the service has rebuilt its index and is idle.
 
         Args:
             server: The service.
-            began: Start of the rebuild, from which the limit and the reported seconds count.
+            began: Start of the rebuild. The time limit and the reported seconds count from it.
 
         """
         progress("waiting until the service is idle")
@@ -226,7 +230,7 @@ class _Bench:
         self.searches.append([mode, meanwhile, answers.rate, *p50_p99(answers.milliseconds)])
 
     def _filter(self, server: Server) -> None:
-        """Measure the first and the second search with each filter. Their queries differ."""
+        """Measure the first and the second search with each filter. The two searches differ in the query."""
         queries, bounds = iter(self._queries), iter(range(30, 100))
         with closing(HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
             for field, mode in product(FIELDS, ("dense", "hybrid")):

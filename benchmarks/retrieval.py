@@ -1,10 +1,10 @@
-"""nDCG@10 of searches through a running service: `python -m benchmarks.retrieval`.
+"""Measure nDCG@10 of searches through a running service: `python -m benchmarks.retrieval`.
 
     each set of the evaluation folder ─▶ import --title title ─▶ GET /search in each mode ─▶ nDCG@10
 
-The sets are in BEIR's layout, and SIMILE_EVAL_DATA names their folder. Each set gets a service of its own,
-without and with passages of long texts. A document with the id of a query is searched like any other.
-Embedding a set takes minutes.
+The sets are in BEIR's layout, and SIMILE_EVAL_DATA names their folder. Each set is measured twice: with long
+texts cut, and with long texts split into passages. A document whose id equals the id of the query stays in
+the results. Embedding a set takes minutes.
 """
 
 import subprocess
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def mean_score(port: int, collection: Collection, mode: str) -> float:
-    """Return the mean nDCG@10 over all queries in a mode."""
+    """Return the mean nDCG@10 over all queries in a search mode."""
     started = time.perf_counter()
     score = float(np.mean(query_scores(port, collection, mode)))
     seconds = time.perf_counter() - started
@@ -59,7 +59,12 @@ def mean_score(port: int, collection: Collection, mode: str) -> float:
 
 
 def import_set(port: int, folder: Path, count: int) -> None:
-    """Import the set's corpus as a user would. Raises BenchError unless `count` documents are then stored."""
+    """Import the corpus of a set as a user would.
+
+    Raises:
+        BenchError: The service does not have `count` documents afterwards.
+
+    """
     started = time.perf_counter()
     [corpus] = folder.glob("corpus.jsonl*")
     command = ["import", str(corpus), "--title", "title", "--url", f"http://127.0.0.1:{port}"]
@@ -72,7 +77,7 @@ def import_set(port: int, folder: Path, count: int) -> None:
 
 
 def query_scores(port: int, collection: Collection, mode: str = "") -> list[float]:
-    """Return nDCG@10 of each query. Without a mode, the service chooses one."""
+    """Return nDCG@10 of each query. Without `mode`, the service chooses the search mode."""
     found = []
     for name, query in collection.queries.items():
         parameters = {"q": query, "k": K, "fields": ""} | ({"mode": mode} if mode else {})

@@ -1,15 +1,16 @@
-"""Rounds of measurements: contestants, scenarios, the order of turns, and ratios between contestants.
+"""Compare the speed of several contestants (engines, servers, libraries) in repeated rounds of measurements.
 
     round 1:  raw, Simile, infinity, …     round 2:  …, infinity, Simile, raw     round 3:  raw, Simile, …
 
-Every second round runs backwards, so a drift of the machine favors no contestant. A measurement is contended
-if other processes used much of the machine. Contended measurements are reported and left out of the medians.
+A round measures every contestant once in each of its scenarios. Every second round has the reverse order,
+because a drift of the machine's speed must not favor a contestant. A measurement is contended if other
+processes used much of the machine. Contended measurements are reported and excluded from the medians.
 
-A ratio is taken round by round, between measurements that are at most minutes apart. The median of these
-ratios is quoted, so the machine's ups and downs affect both sides and cancel out.
+The ratio of two contestants is computed in each round, between measurements that are at most minutes apart.
+The report has the median of these ratios. Changes of the machine's speed affect both measurements of a round,
+so they cancel out.
 
-Start reading at `Turns.run`. `compare_vectors` compares the vectors of contestants, because a speed alone
-says little.
+Start reading at `Turns.run`. `compare_vectors` checks that the contestants compute the same vectors.
 """
 
 import statistics
@@ -36,13 +37,13 @@ Cell = tuple[str, str]  # names of a contestant and of a scenario
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A workload and the way to send it.
+    """A workload, and how the benchmark sends it to a contestant.
 
     Attributes:
-        name: Its name in the report.
+        name: Name of the scenario in the report.
         workload: The texts.
-        clients: Number of clients without pause. 0 if all texts are given at once.
-        texts: Texts in each request.
+        clients: Number of clients, which send without pause. 0 if one call gets all texts.
+        texts: Number of texts in each request.
         seconds: Approximate length of one measurement.
 
     """
@@ -56,13 +57,13 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measurement. Latencies are of requests, in milliseconds, and None without requests.
+    """One measurement. Latencies are in milliseconds per request, and None if no requests were sent.
 
     Attributes:
-        rate: Texts of the workload's mean length per second. For matrix products, GFLOP per second. The rate
-            is computed from tokens, so that a short window does not depend on its choice of texts.
+        rate: Texts per second, for texts of the workload's mean length. Computed from tokens, because a short
+            window may contain texts of another mean length. For matrix products, GFLOP per second.
         foreign: Share of all processors that other processes used, 0 to 1.
-        cpu_ms: CPU milliseconds of the contestant's process for each text.
+        cpu_ms: CPU milliseconds per text of the contestant's process.
         longest_p99_ms: 99th percentile of the latency of the longest tenth of the texts.
 
     """
@@ -81,12 +82,17 @@ class Measured:
 
 
 class Contestant(Protocol):
-    """An engine, a server or a library that takes turns."""
+    """An engine, a server or a library whose speed is compared with others."""
 
     name: str
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Measure once. `turn` is the number of the round. Raises BenchError."""
+        """Measure a scenario once. `turn` is the number of the round.
+
+        Raises:
+            BenchError: The contestant failed.
+
+        """
         ...
 
 
@@ -94,20 +100,20 @@ class Embedder(Contestant, Protocol):
     """A contestant whose vectors can be compared."""
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Return vectors of shape (n, dimension). Raises BenchError."""
+        """Return the vectors of texts, shape (n, dimension). Raises BenchError if the contestant failed."""
         ...
 
     def about(self) -> dict[str, Any]:
-        """Return facts for the report: versions, memory in MiB, seconds of its start."""
+        """Return facts for the report, such as package versions, memory in MiB and seconds to start."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A contestant in a scenario.
+    """A contestant together with a scenario to measure.
 
     Attributes:
-        essential: True if a failure ends the run. A peer's failure is only reported.
+        essential: True if a failure ends the run. Failures of peers are only reported.
 
     """
 
@@ -117,7 +123,7 @@ class Job:
 
     @property
     def cell(self) -> Cell:
-        """The key of its measurements."""
+        """The key of this job's measurements: contestant name and scenario name."""
         return self.contestant.name, self.scenario.name
 
 
@@ -125,8 +131,8 @@ class Turns:
     """Runs jobs round by round.
 
     Attributes:
-        cells: The measurements of each job, one entry for each round. None if it was not measured.
-        broken: Contestants that failed too often, with the last reason.
+        cells: Measurements of each job, one entry per round. An entry is None if the job was not measured.
+        broken: Names of contestants that failed too often, with the last error message.
 
     """
 
@@ -138,13 +144,13 @@ class Turns:
         self._failures: Counter[str] = Counter()
 
     def run(self, repeats: int, minutes: float) -> None:
-        """Run rounds until each cell has `repeats` clean measurements or a limit is reached.
+        """Run rounds until each job has `repeats` measurements that are not contended, or a limit is reached.
 
-        The limits are `TRIES` times the repeats, and `minutes` for rounds after the first `repeats`. Ctrl-C
-        also ends the run after the first complete round, and complete rounds count.
+        At most `TRIES` * `repeats` rounds are run. Rounds after the first `repeats` start only within
+        `minutes`. Ctrl-C after the first complete round ends the run, and complete rounds count.
 
         Raises:
-            BenchError: An essential contestant failed.
+            BenchError: An essential job failed.
 
         """
         started = time.perf_counter()
@@ -162,9 +168,10 @@ class Turns:
                 return
 
     def _unfinished(self, repeats: int) -> list[Job]:
-        """Return all jobs of each workload with a job that needs more clean measurements.
+        """Return the jobs to measure again.
 
-        Ratios are taken within a round, so the other jobs of the workload run again as well.
+        If a job needs more measurements that are not contended, all jobs with the same workload run again,
+        because ratios are computed within a round.
         """
         running = [job for job in self._jobs if job.contestant.name not in self.broken]
         unfinished = {
@@ -205,10 +212,10 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, minimum and maximum of some values.
+    """Median, minimum and maximum of measured values.
 
     Attributes:
-        clean: Number of clean values. 0 if all were contended.
+        clean: Number of values that are not contended. 0 if all were contended.
 
     """
 
@@ -219,7 +226,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Return the spread of clean values."""
+        """Return the spread of values, none of which is contended."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
     def text(self, digits: int = 2) -> str:
@@ -239,20 +246,30 @@ class Results:
 
     @property
     def names(self) -> list[str]:
-        """The contestants with at least one measurement, in the order of the round."""
+        """Names of the contestants with at least one measurement, in the order of the first round."""
         return list(dict.fromkeys(name for (name, _), rounds in self._cells.items() if any(rounds)))
 
     def spread(self, cell: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Return the spread over clean rounds, or over all rounds if none is clean."""
+        """Return the spread of a figure over rounds, without contended rounds unless all are contended."""
         measured = (one for one in self._cells.get(cell, ()) if one is not None)
         return _spread([(value, one.contended) for one in measured if (value := figure(one)) is not None])
 
     def ratio(self, above: Cell, below: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Return the spread of `above` divided by `below`, round by round."""
+        """Divide a figure of the job `above` by the figure of the job `below` in each round.
+
+        Returns:
+            The spread of these ratios, or None if no round has both measurements.
+
+        """
         return self._paired(above, below, figure, lambda a, b: a / b)
 
     def difference(self, more: Cell, less: Cell, figure: Figure) -> Spread | None:
-        """Return the spread of `more` minus `less`, round by round."""
+        """Subtract a figure of the job `less` from the figure of the job `more` in each round.
+
+        Returns:
+            The spread of these differences, or None if no round has both measurements.
+
+        """
         return self._paired(more, less, figure, lambda a, b: a - b)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -280,7 +297,7 @@ class Results:
 
 
 def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
-    """Return the spread of values that come with whether they are contended."""
+    """Return the spread of (value, contended) pairs, without contended values unless all are contended."""
     if not pairs:
         return None
     clean = [value for value, contended in pairs if not contended]
@@ -294,7 +311,7 @@ def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float
 
 
 def sample(workloads: Sequence[Workload]) -> list[str]:
-    """Return equally many texts of each workload, without the longest, which some engines would cut."""
+    """Return the same number of texts from each workload, without the longest, which some engines cut."""
     each = COMPARED // len(workloads)
     return [
         text
@@ -308,17 +325,17 @@ def sample(workloads: Sequence[Workload]) -> list[str]:
 def compare_vectors(
     embedders: Sequence[Embedder], reference: str, fallback: str, texts: Sequence[str]
 ) -> tuple[str, Mapping[str, NDArray[np.float64]]]:
-    """Compare the vectors of all contestants with those of a reference.
+    """Compare the vectors of all contestants with the vectors of a reference contestant.
 
     Args:
         embedders: The contestants.
-        reference: Name of the reference.
-        fallback: Name of the reference if the first is missing.
+        reference: Name of the reference contestant.
+        fallback: Name of the contestant to use if `reference` is missing.
         texts: The texts to embed.
 
     Returns:
-        The name of the reference, and the cosines of each contestant, shape (n,). Contestants that fail are
-        missing.
+        The name of the contestant used as reference, and the cosines of the other contestants by name, each
+        of shape (n,). Contestants that failed are missing.
 
     """
     progress(f"comparing the vectors of {len(texts)} texts")
@@ -333,7 +350,7 @@ def compare_vectors(
 
 
 def cosines(found: Vectors, expected: Vectors) -> NDArray[np.float64]:
-    """Return the cosine of each pair of rows, shape (n,). Vectors may have any length."""
+    """Return the cosine of row i of `found` and row i of `expected`, shape (n,)."""
     dots = np.einsum("nd,nd->n", found.astype(np.float64), expected.astype(np.float64))
     lengths = np.linalg.norm(found.astype(np.float64), axis=1) * np.linalg.norm(expected, axis=1)
     return np.asarray(dots / lengths)

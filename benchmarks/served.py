@@ -1,7 +1,7 @@
-"""Servers as contestants: ours in each precision, or another one. Clients in a closed loop send requests.
+"""Measure embedding servers as contestants: our service in each precision, and other projects' servers.
 
-`ServedModel.measure` is one measurement. `open_precisions` starts our service in each requested precision,
-together with the raw engine on the same file.
+`ServedModel.measure` measures a server once, with clients in a closed loop. `open_precisions` starts our
+service in each requested precision, together with the raw engine on the same model file.
 """
 
 import random
@@ -44,7 +44,7 @@ GROWTH_SECONDS = 7200.0  # more than it can take
 
 @dataclass(frozen=True)
 class Dialect:
-    """Path, request body and answer of a kind of server."""
+    """The HTTP API of a kind of server: path, request body, and how to read vectors from a response."""
 
     path: str
     body: Callable[[list[str]], Any]
@@ -63,7 +63,7 @@ OPENAI = Dialect(
 
 @dataclass(frozen=True)
 class Requests:
-    """A workload split into requests."""
+    """A workload split into requests: texts, number of tokens, and HTTP text of each request."""
 
     texts: list[list[str]]
     tokens: list[int]
@@ -71,23 +71,23 @@ class Requests:
 
     @cached_property
     def is_long(self) -> list[bool]:
-        """For each request, True if it belongs to the longest tenth."""
+        """One value per request: True if the request belongs to the longest tenth."""
         bound = float(np.quantile(self.tokens, 0.9))
         return [tokens >= bound for tokens in self.tokens]
 
 
 @dataclass
 class ServedModel:
-    """A running server as a contestant. Its creator starts and ends the server.
+    """A running server as a contestant. This class neither starts nor stops the server.
 
     Attributes:
-        name: Its name in the report.
-        dialect: How to send texts to it.
-        port: Its port on the loopback interface.
-        pid: Its process.
+        name: Name of the server in the report.
+        dialect: The HTTP API of the server.
+        port: Port of the server on the loopback interface.
+        pid: Process id of the server.
         facts: Facts for the report.
-        reconnects: Connections that it may close in one measurement. They are opened again.
-        warm_texts: Texts that are answered before each window.
+        reconnects: How many times the server may close a connection in one measurement.
+        warm_texts: Number of texts to embed before each measured window.
 
     """
 
@@ -102,7 +102,7 @@ class ServedModel:
     _expected: dict[str, Vectors] = field(default_factory=dict)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Return vectors of shape (n, dimension). Raises BenchError."""
+        """Return the vectors of texts, shape (n, dimension). Raises BenchError if a request failed."""
         found: list[list[float]] = []
         for at in range(0, len(texts), TEXTS_PER_CALL):
             some = list(texts[at : at + TEXTS_PER_CALL])
@@ -111,11 +111,11 @@ class ServedModel:
         return np.array(found, np.float32)
 
     def about(self) -> dict[str, Any]:
-        """Return its facts and its memory in MiB."""
+        """Return `facts` and the memory of the server in MiB."""
         return self.facts | {"memory_mb": memory_mb(self.pid)}
 
     def requests(self, workload: Workload, texts: int) -> Requests:
-        """Return the workload in requests of `texts` texts, without an incomplete last request."""
+        """Split a workload into requests with `texts` texts each. Remaining texts are left out."""
         key = workload.name, texts
         if key not in self._requests:
             starts = range(0, len(workload.texts) - texts + 1, texts)
@@ -126,10 +126,10 @@ class ServedModel:
         return self._requests[key]
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Measure a window under load.
+        """Measure the server under the load of a scenario.
 
         Raises:
-            BenchError: A status was not 200, or a vector belongs to another text.
+            BenchError: The status of a response was not 200, or a response had the vector of another text.
 
         """
         made = self.requests(scenario.workload, scenario.texts)
@@ -173,7 +173,12 @@ class ServedModel:
         )
 
     def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
-        """Compare vectors under load with those of the same text sent by itself."""
+        """Check that vectors computed under load equal the vectors of the same texts sent without load.
+
+        Raises:
+            BenchError: A vector belongs to another text.
+
+        """
         for request, body in answers.bodies.items():
             text = made.texts[order[request]][0]
             if text not in self._expected:
@@ -191,9 +196,9 @@ class OpenPrecision:
     Attributes:
         precision: "fp32", "bf16" or "int8".
         data_dir: The data directory of the service.
-        info: The answer of `GET /info`.
+        info: The response of `GET /info`.
         served: The service as a contestant.
-        raw: The raw engine. None if none is available for this precision.
+        raw: The raw engine, or None if no raw engine supports this precision.
 
     """
 
@@ -209,7 +214,7 @@ class OpenPrecision:
         return self.data_dir / "models" / str(self.info["model_version"])
 
     def single_text_engine(self) -> RawEngine:
-        """Return an fp32 session with the threads that the service has for a single text."""
+        """Return a raw fp32 engine with as many threads as the service uses for a single text."""
         call, inputs = raw.single_text_call(self.version / ONNX, self.info["single_text_threads"])
         return RawEngine("raw, single text", [call], inputs, _tokenizer(self.version, self.info))
 
@@ -230,12 +235,12 @@ def open_precisions(
     """Start the service in fp32 and in each requested precision.
 
     Args:
-        stack: Ends the services.
+        stack: Stops the services when it closes.
         requested: Precisions in addition to fp32.
-        folder: Where data directories go.
+        folder: Parent folder of the data directories.
 
     Returns:
-        The precisions that the service supports here, and the reason for each missing contestant.
+        The precisions that the service supports on this machine, and the reason for each missing contestant.
 
     Raises:
         BenchError: The service did not start in fp32.
@@ -290,7 +295,7 @@ def _tokenizer(version: Path, info: dict[str, Any]) -> Tokenizer:
 
 
 def measure_growth(served: ServedModel, mixture: Workload, many: int = MANY) -> dict[str, Any]:
-    """Return the memory in MiB after few and after `many` requests of all shapes. Raises BenchError."""
+    """Return the server's memory in MiB after few and after `many` requests of different shapes."""
     chance = random.Random("shapes of the bench")
     dialect = served.dialect
     requests = [

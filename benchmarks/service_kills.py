@@ -1,16 +1,18 @@
-"""kill -9 the real service, over HTTP: `python -m benchmarks.service_kills --kills 300 --swaps 20`.
+"""Kill a running service with SIGKILL again and again, and check that it loses no acknowledged write.
 
-Several clients write to a service: single documents and many, as JSON and NDJSON, updates, deletes by id and
-by filter, and judgments, in two collections. The service is killed at a random moment and started again.
+    python -m benchmarks.service_kills --kills 300 --swaps 20
 
-Then all answers must still hold. Acknowledged documents exist with their texts, and deleted documents do not.
-Both kinds of search find exactly the stored documents, with scores by the version that the answer names. An
-operation in flight may have happened or not, within its contract.
+Several clients write to the service: single documents and batches, as JSON and NDJSON, updates, deletes by id
+and by filter, and judgments, in two collections. The service is killed at a random moment and started again.
 
-In `--swaps` of the kills a version is being built at that moment. `GET /models` reports `building`, and some
-documents are embedded for it. After the kill, the store must have the old version as active and the new one
-as begun. The service must then activate the new version by itself, with every document. The process is
-killed, not the machine.
+After each start, acknowledged documents must exist with their texts, and deleted documents must not. Dense
+and keyword search must find exactly the stored documents, with the scores of the version that the response
+names. An operation that was in flight at the kill may or may not have happened, as the API documents.
+
+`--swaps` is the number of kills while the service builds a new version. At such a kill, `GET /models` reports
+`building`, and some documents are embedded for the new version. After the kill, the old version must still be
+active. The service must then activate the new version without further requests, with all documents. Only the
+process is killed, so the benchmark does not test a power failure.
 """
 
 import random
@@ -44,10 +46,10 @@ class Writer(threading.Thread):
     """A client that writes until the service is killed.
 
     Attributes:
-        texts: The acknowledged state of its documents.
-        in_flight: The operation without an answer: its kind, and the texts that it changes.
+        texts: Texts of this client's documents by id, as the service has acknowledged them.
+        in_flight: Kind and changed texts of the operation that the service has not answered yet.
         acknowledged: Number of answered requests.
-        error: A failure other than the kill.
+        error: An error that the kill did not cause.
 
     """
 
@@ -109,10 +111,10 @@ class Writer(threading.Thread):
         ]
 
     def settle(self, found: Texts) -> None:
-        """Compare this client's stored documents with its acknowledged state.
+        """Compare the stored documents `found` with the acknowledged documents of this client.
 
         Raises:
-            AssertionError: They differ by more than the operation in flight.
+            AssertionError: The documents differ by more than the operation in flight.
 
         """
         if self.in_flight is None:
@@ -131,14 +133,14 @@ class Writer(threading.Thread):
 
 
 def apply(texts: Texts, kind: str, changes: Texts) -> Texts:
-    """Return the texts after an operation."""
+    """Return the texts by id as they are after an operation."""
     if kind in {"delete", "filter"}:
         return {id: text for id, text in texts.items() if id not in changes}
     return texts | changes
 
 
 def difference(found: Texts, expected: Texts) -> str:
-    """Return the first documents that differ: id, expected text, found text."""
+    """Describe the first documents that differ, with id, expected text and found text."""
     wrong = {id for id in found.keys() | expected.keys() if found.get(id) != expected.get(id)}
     return f"lost or undone: {[(id, expected.get(id), found.get(id)) for id in sorted(wrong)[:5]]}"
 
@@ -149,7 +151,7 @@ def collection_path(number: int) -> str:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition is true. Raises AssertionError after some time."""
+    """Wait until a condition is true. Raises AssertionError after a time limit."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"the service did not get there in {PATIENCE_SECONDS:.0f} seconds"
@@ -157,7 +159,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class KilledService:
-    """A service that is killed repeatedly. Its checks raise AssertionError."""
+    """A service that the benchmark kills and checks repeatedly. A failed check raises AssertionError."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._random = random.Random(seed)
@@ -170,7 +172,10 @@ class KilledService:
         self.acknowledged = self.kills = self.swaps = self.in_flight = 0
 
     def round(self, *, swap: bool) -> None:
-        """Write, kill, start and check. A swap that ended before the kill does not count as a swap."""
+        """Write to the service, kill it, start it again, and check the documents.
+
+        If `swap` is set, the kill happens during a swap. A swap that ended before the kill does not count.
+        """
         writers = [
             Writer(self.service.port, number, texts, self._random.getrandbits(32))
             for number, texts in enumerate(self._texts)
@@ -204,7 +209,7 @@ class KilledService:
         self.swaps += building
 
     def _wait_until_building(self, target: str) -> None:
-        """Wait until some documents are embedded for `target`, or until it is active."""
+        """Wait until some documents are embedded for the version `target`, or `target` is already active."""
         least = self._random.randint(1, IDS)
 
         def building() -> bool:
@@ -217,7 +222,7 @@ class KilledService:
         wait_for(building)
 
     def _version_being_built(self) -> str | None:
-        """Return the version that has some vectors in the store, while the old version is still active."""
+        """Return the version for which the store has some vectors, but which is not active yet."""
         connection = sqlite3.connect(self._database)
         row = connection.execute(
             "SELECT version FROM generations WHERE state = 'building' "
@@ -228,7 +233,7 @@ class KilledService:
         return row[0] if row and active == self._active else None
 
     def _check(self, writers: list[Writer], versions: set[str]) -> None:
-        """Check that all acknowledged documents are stored and found by both kinds of search."""
+        """Check that dense and keyword search find all acknowledged documents in the store."""
         for prefix in {collection_path(writer.number) for writer in writers}:
             stored = self._stored(prefix)
             for writer in writers:

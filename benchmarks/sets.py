@@ -1,16 +1,17 @@
-"""Judged sets for benchmarks.recipes, drawn from the evaluation folder: `python -m benchmarks.sets FOLDER`.
+"""Create sets of judged queries for benchmarks.recipes: `python -m benchmarks.sets FOLDER`.
 
     scifact        ─▶ scifact_1500: all queries, every abstract that answers one, and others up to 1,500
     wiki_pairs     ─▶ simple_wiki: sentences from 1,500 articles in Simple English, each answered by the
                       introduction of the same article in the full Wikipedia
 
-Both are in BEIR's layout. The draw depends only on names, so it is the same everywhere. FOLDER gets links to
-the other sets, so that SIMILE_EVAL_DATA can name it. KorSTS is left out, because the mean over similarity
-sets is of English. `split_queries` splits the queries of any set into two halves.
+The sources are in the folder that SIMILE_EVAL_DATA names. Both new sets are in BEIR's layout. The random
+choice depends only on names, so all machines get the same sets. FOLDER also gets links to the existing sets,
+and SIMILE_EVAL_DATA can then name FOLDER. KorSTS has no link, because the mean over similarity sets covers
+only English. `split_queries` splits the queries of any set into two halves.
 
-`judge_by_clicks` simulates users of a search: clicks with position bias and noise, and the judgments that
-follow from them. A user looks at the hit at position k in one of k searches. Then an answer is clicked with
-probability 0.8, and another hit with 0.1.
+`judge_by_clicks` simulates clicks of users with position bias and noise, and returns the judgments that
+follow from the clicks. A user looks at the hit at position k with probability 1/k. The user then clicks a
+relevant hit with probability 0.8, and any other hit with probability 0.1.
 """
 
 import gzip
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def write_part(source: Path, folder: Path, count: int) -> None:
-    """Write all queries of `source`, the documents that answer one, and others up to `count`."""
+    """Write a smaller set: all queries of `source`, their answers, and other documents up to `count`."""
     splits = [load(source, split) for split in ("train", "test")]
     relevant = splits[0].relevant | splits[1].relevant
     queries = splits[0].queries | splits[1].queries
@@ -74,7 +75,7 @@ def write_part(source: Path, folder: Path, count: int) -> None:
 
 
 def write_simple(source: Path, folder: Path, count: int) -> None:
-    """Write `count` articles: a sentence in Simple English as query, the full introduction as its answer."""
+    """Write `count` articles: the query is a sentence in Simple English, the answer is the introduction."""
     documents, queries = dict[str, Content](), dict[str, str]()
     for record in sorted(read_records(source), key=lambda record: _digest(record.fields["title"])):
         title, simple, full = (str(record.fields[name]) for name in ("title", "simple_intro", "en_intro"))
@@ -89,13 +90,13 @@ def write_simple(source: Path, folder: Path, count: int) -> None:
 
 
 def split_queries(collection: Collection) -> tuple[list[str], Collection]:
-    """Split the queries of a set into a half to learn from and an unseen half.
+    """Split the queries of a set into a half for training and an unseen half.
 
-    Queries that share an answer are in the same half. If a tenth of all queries are connected in this way,
-    they are split one by one. Then answers of the first half do not count for the unseen half.
+    Queries that share an answer form a group, and a group stays in one half. A group with a tenth of all
+    queries or more is split query by query. Answers of training queries do not count for unseen queries.
 
     Returns:
-        Names of the queries to learn from, and the set with the unseen queries only.
+        The ids of the training queries, and the set with only the unseen queries.
 
     """
     group: dict[str, str] = {}
@@ -135,14 +136,14 @@ def hash_number(name: str) -> int:
 def judge_by_clicks(
     ranked: Mapping[str, Sequence[str]], relevant: Mapping[str, Mapping[str, float]], seed: int
 ) -> list[Judgment]:
-    """Return judgments from simulated clicks on the first page.
+    """Return judgments from simulated clicks on the first page of results.
 
-    Neighbors change places from search to search, as they do after new documents.
+    Neighboring hits swap their positions between searches, as happens when documents are added.
 
     Args:
-        ranked: Ids of hits of each query, best first.
-        relevant: The answers of each query.
-        seed: Seed of the users.
+        ranked: Ids of the hits of each query, best first.
+        relevant: Gains of the relevant documents of each query.
+        seed: Seed of the simulated users.
 
     """
     random = np.random.default_rng(seed)

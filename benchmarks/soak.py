@@ -1,15 +1,15 @@
-"""Half an hour of every kind of request: `python -m benchmarks.soak`.
+"""Send every kind of request to a service for half an hour: `python -m benchmarks.soak`.
 
     a third: warm-up ─▶ idle sample ─▶ two thirds ─▶ idle sample        a swap every two minutes throughout
 
-Clients embed, compare, search, write, update, delete, send wrong requests and disconnect. Each client
-writes documents with its own names from a bounded set, so the store keeps its size. Every status is checked.
-Meanwhile three versions are activated in turn. Each is dropped before its next turn, so each swap embeds all
-documents.
+Clients embed, compare, search, write, update, delete, send wrong requests and disconnect. Each client has a
+fixed set of document ids, so the number of documents stays bounded. The status of every response is checked.
+Meanwhile the benchmark activates three versions, one after another and again. The service has dropped the
+vectors of a version before that version is activated again, so each swap embeds all documents.
 
-For an idle sample, all clients stop and the grace period after the last swap ends. The second sample must not
-hold more than the first. In between, one or two generations are in memory, so medians and trends say nothing.
-The maxima of the second and the last third are compared instead.
+An idle sample measures the service while no client is connected and the old version is out of memory. The
+second idle sample must not need more memory than the first. Between them, one or two versions are in memory,
+so a median or a trend is not meaningful. The benchmark compares the maxima of the second and the last third.
 """
 
 import argparse
@@ -79,7 +79,7 @@ TIMEOUT_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request and the statuses that are valid answers to it."""
+    """An HTTP request and the response statuses that are valid for it."""
 
     name: str
     method: str
@@ -130,7 +130,7 @@ class Requests:
         return make()
 
     def large_body(self) -> bytes:
-        """Return a body that takes the service a while, for a client that disconnects early."""
+        """Return a large request body, which keeps the service busy while the client disconnects."""
         return _json({"inputs": self._some(MAX_TEXTS)})
 
     def _embed_long(self) -> Request:
@@ -209,10 +209,10 @@ class Traffic:
     """Client threads that send requests inside a `with` block. Afterwards every connection is closed.
 
     Attributes:
-        answers: Counts by kind of request, and by status or the way that the client left.
-        slowest_ms: The longest latency of each kind of request.
-        unexpected: Number of answers with a wrong status.
-        complaints: The first of these answers.
+        answers: Number of requests by kind, and by response status or how the client disconnected.
+        slowest_ms: Highest latency of each kind of request.
+        unexpected: Number of responses with an unexpected status.
+        complaints: Messages about the first unexpected responses.
 
     """
 
@@ -241,7 +241,7 @@ class Traffic:
     def count(
         self, request: Request, status: int | str, milliseconds: float = 0, complaint: str | None = None
     ) -> None:
-        """Count an answer. A complaint says why it is unexpected."""
+        """Count a response. `complaint` says why the response is unexpected."""
         with self._lock:
             self.answers[request.name][str(status)] += 1
             self.slowest_ms[request.name] = max(self.slowest_ms[request.name], int(milliseconds))
@@ -252,7 +252,7 @@ class Traffic:
 
 
 class _Client:
-    """A connection with one request at a time."""
+    """A client with one connection and one request at a time."""
 
     def __init__(self, traffic: Traffic, port: int, texts: Sequence[str], number: int) -> None:
         self._traffic = traffic
@@ -303,7 +303,7 @@ class _Client:
         self._traffic.count(request, status, complaint=wrong)
 
     def _send_part(self, connection: socket.socket, how: str, body: bytes) -> str:
-        """Send the part of the body that `how` names. Returns a status if the client reads it, or "left"."""
+        """Send a part of the body, depending on `how`. Returns the status if it is read, or "left"."""
         if how == "in the body":
             connection.sendall(body[: len(body) // 2])
         elif how == "before the answer":
@@ -371,7 +371,12 @@ def soak(
 def swap_repeatedly(
     server: Server, models_dir: Path, versions: Iterator[str], every_seconds: float, seconds: float
 ) -> Iterator[float]:
-    """Swap every `every_seconds` for `seconds`, and yield the seconds of each swap. Raises BenchError."""
+    """Activate the next version every `every_seconds`, for `seconds` in total. Yields seconds per swap.
+
+    Raises:
+        BenchError: A swap failed.
+
+    """
     until = time.monotonic() + seconds
     while time.monotonic() + every_seconds < until:
         time.sleep(every_seconds)

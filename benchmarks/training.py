@@ -1,15 +1,16 @@
-"""Simile's trainer against sentence-transformers' own: `python -m benchmarks.training --corpus FILE …`.
+"""Compare training speed with sentence-transformers: `python -m benchmarks.training --corpus FILE …`.
 
     Simile's steps, the peer's steps ─▶ the peer's, Simile's ─▶ …     two consecutive measurements are a round
 
-Both train unsupervised SimCSE from the default model on the same sentences: the recipe `simcse-unsup` here,
-MultipleNegativesRankingLoss on (s, s) there. Batch, length, temperature, dropout and AdamW are the recipe's.
-Only one of the two computes at a time. Loading and the first steps do not count.
+Both trainers run unsupervised SimCSE from the default model on the same sentences. Simile uses the recipe
+`simcse-unsup`. The peer, sentence-transformers, uses MultipleNegativesRankingLoss on pairs (s, s). Both use
+the batch size, maximum length, temperature, dropout and AdamW settings of the recipe. Only one of the two
+trainers computes at a time. Loading and the first steps do not count.
 
-Simile tokenizes once before training, which is not in the figures: about 0.03 ms of a sentence, while a step
-takes at least 15 ms of it. The peer tokenizes in each step.
+Simile tokenizes all sentences before training. This takes about 0.03 ms per sentence and is not in the
+figures. A training step takes at least 15 ms per sentence. The peer tokenizes in each step.
 
-The peer has a virtual environment of its own. Create it so:
+The peer needs a separate virtual environment. Create it like this:
 
     python -m venv PEER
     PEER/bin/pip install -c constraints.txt torch      first, so that pip takes no other build of it
@@ -19,7 +20,8 @@ Then, on a quiet machine:
 
     python -m benchmarks.training --corpus FILE --peer-python PEER/bin/python
 
-A sentence is a row of the corpus, even if it is encoded twice. Needs the extra `train`, and Linux.
+A sentence is a row of the corpus and counts once, although SimCSE encodes it twice. The benchmark needs the
+extra `train`, and Linux.
 """
 
 import argparse
@@ -104,14 +106,14 @@ def _parse_options() -> argparse.Namespace:
 
 
 class Ours:
-    """Simile's trainer, in this process. A step is the same as in its training loop."""
+    """Simile's trainer as a contestant, in this process. It runs the same steps as the training loop."""
 
     name = OURS
 
     def __init__(
         self, recipe: Recipe, corpus: Corpus, base: Path, out: Path, job: dict[str, Any], pids: dict[str, int]
     ) -> None:
-        """Build the trainer and run the first steps. `pids` are the processes of both contestants."""
+        """Build the trainer and run the first steps. `pids` are the process ids of both contestants."""
         steps = job["warmup"] + job["steps"] * job["repeats"]
         options = Options(
             steps=steps,
@@ -131,11 +133,11 @@ class Ours:
         self._train(job["warmup"])
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Train the steps of a round."""
+        """Measure the training steps of one round."""
         return _measure(self.name, self._pids, lambda: self._train(self._steps))
 
     def _train(self, steps: int) -> int:
-        """Run some steps, and return the number of sentences."""
+        """Run `steps` training steps, and return the number of sentences."""
         begin, self._done = self._done, self._done + steps
         with deterministic():
             sentences = sum(self._trainer.step(number).texts for number in range(begin, self._done))
@@ -145,7 +147,7 @@ class Ours:
 
 
 class Peer(Process):
-    """The other trainer, in a process of its own. It runs until `close`."""
+    """The trainer of sentence-transformers as a contestant: peers/train.py, which runs until `close`."""
 
     def __init__(self, python: Path, job: dict[str, Any], folder: Path) -> None:
         self.sizes = {"texts": 0, "tokens": 0, "padded": 0}
@@ -157,7 +159,12 @@ class Peer(Process):
         super().__init__(PEER, command, env=environment, piped=True)
 
     def wait_until_ready(self, dropout: float) -> dict[str, Any]:
-        """Wait for its first steps and return its facts. Raises BenchError if its dropout differs."""
+        """Wait until the peer has run its first steps, and return facts about it, such as package versions.
+
+        Raises:
+            BenchError: The dropout of the peer's model is not `dropout`.
+
+        """
         about = self.answer()
         if about["dropout"] != [dropout]:
             raise BenchError(f"The peer's dropout is {about['dropout']} and not {dropout}")
@@ -165,15 +172,15 @@ class Peer(Process):
 
     @property
     def pids(self) -> dict[str, int]:
-        """The processes of both contestants."""
+        """Process ids of both contestants, by name."""
         return {OURS: os.getpid(), PEER: self.pid}
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Train the steps of a round. Raises BenchError."""
+        """Measure the training steps of one round. Raises BenchError if the process ended."""
         return _measure(self.name, self.pids, self._train)
 
     def _train(self) -> int:
-        """Run the steps of a round, and return the number of sentences. Each was encoded twice."""
+        """Run the training steps of one round, and return the number of sentences."""
         found = self.order()
         for name in self.sizes:
             self.sizes[name] += found[name]
@@ -181,7 +188,7 @@ class Peer(Process):
 
 
 def _measure(name: str, pids: Mapping[str, int], train: Callable[[], int]) -> Measured:
-    """Measure sentences per second. The contestant that waits does not count as foreign load."""
+    """Measure sentences per second of `train`. CPU time of the other contestant is not foreign load."""
     watch = Watch(pids)
     sentences = train()
     window = watch.window()
@@ -192,7 +199,7 @@ def _measure(name: str, pids: Mapping[str, int], train: Callable[[], int]) -> Me
 def measure(
     recipe: Recipe, corpus: Corpus, base: Path, folder: Path, options: argparse.Namespace, precision: str
 ) -> tuple[dict[str, Any], Results]:
-    """Return the peer's facts and the measurements of one precision."""
+    """Measure both trainers in one precision. Returns facts about the peer, and the measurements."""
     (objective,) = recipe.objectives
     assert isinstance(objective, InfoNCE)
     job = {
@@ -221,7 +228,7 @@ def measure(
 
 
 def _judge(found: Mapping[str, Results]) -> tuple[list[list[str]], list[Verdict]]:
-    """Return a row of the table and a verdict for each precision."""
+    """Return the rows of the table and the verdicts, one of each per precision."""
     rows, verdicts = [], []
     for precision, results in found.items():
         ours, peers = (OURS, precision), (PEER, precision)

@@ -1,13 +1,13 @@
-"""A service that its schedule retrains every night: `python -m benchmarks.unattended SET --nights N`.
+"""Simulate a service that retrains itself every night: `python -m benchmarks.unattended SET --nights N`.
 
     documents ─▶ import
     each night: searches with clicks ─▶ POST /events ─▶ `training schedule` ─▶ gate ─▶ swap
     unseen queries: GET /search, for answers without any click
 
-Simulated users send half of a set's queries, a share of them each day. The other half measures
-the search (sets.py). One client searches all the time, and its failures are counted. A night begins as soon
-as a day's events are stored, and ends with the first run of the schedule. Each night adds a line of JSON to
---out, and the client adds a last one.
+Simulated users send half of a set's queries, a share of them each day. The other half gets no clicks and
+measures the search quality (sets.py). One client searches all the time, and its failed requests are counted.
+A night begins when a day's events are stored, and ends after the first retraining by the schedule. Each night
+adds a line of JSON to the file --out. The last line has the figures of the searching client.
 """
 
 import http.client
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 class Users:
-    """People who store a set's documents, send half of its queries, and click."""
+    """Simulated users, who store the documents of a set, send half of its queries, and click on results."""
 
     def __init__(self, port: int, name: str) -> None:
         self._port = port
@@ -91,7 +91,7 @@ class Users:
         import_set(port, evaluation_folder() / name, len(whole.documents))
 
     def day(self, night: int, nights: int) -> int:
-        """Send a day's share of the queries, click, send the events, and return the number stored."""
+        """Send one day's queries and the click events that follow. Returns the number of stored events."""
         stored = 0
         events: list[dict[str, Any]] = []
         for query in self._known[night - 1 :: nights]:
@@ -109,7 +109,7 @@ class Users:
         return stored
 
     def unseen_scores(self) -> dict[str, list[float]]:
-        """Return nDCG@10 of each unseen query in each mode, through `GET /search`."""
+        """Return nDCG@10 of each unseen query in each search mode, measured with `GET /search`."""
         return {name: query_scores(self._port, self._unseen, mode) for name, mode in MODES.items()}
 
 
@@ -118,7 +118,7 @@ def _means(scores: dict[str, list[float]]) -> dict[str, float]:
 
 
 def _gains(before: dict[str, list[float]], after: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Return for each mode the difference in points and its 95 % interval."""
+    """Return the difference in points and its 95 % interval for each search mode."""
     found = {}
     for mode, first in before.items():
         points = float(np.mean(after[mode]) - np.mean(first))
@@ -140,13 +140,13 @@ def _schedule(folder: Path, port: int, minutes: float, threads: int) -> closing[
 
 
 def _search_client(port: int) -> closing[Generator]:
-    """Start a client that searches all the time."""
+    """Start a client that searches without pause until it is closed."""
     requests = [get_request("/search?q=what+do+people+look+for&k=3")]
     return closing(Generator(Load(port, requests, 1, MAX_SECONDS, SEARCHES_PER_SECOND, max_connections=8)))
 
 
 def _wait_for_run(models: Path) -> dict[str, Any]:
-    """Wait for the end of the next retraining; return its outcome and reason."""
+    """Wait until the next retraining ends; return its outcome and reason."""
     before = read_runs(models).get("last_run")
     until = time.monotonic() + NIGHT_SECONDS
     while (last := read_runs(models).get("last_run")) == before:

@@ -1,7 +1,7 @@
-"""Texts for measurements: real words in drawn lengths, the same on every machine.
+"""Create texts of random lengths for speed measurements, the same on every machine.
 
-Each text is a run of words from real text. It ends when it has as many tokens as its drawn length, so both
-sources give the same lengths:
+Each text consists of consecutive words from a source of real text. It has as many tokens as its random
+length, so the lengths do not depend on the source. There are two sources:
 
 - the evaluation folder, if SIMILE_EVAL_DATA names it: Wikipedia sentences and abstracts of SciFact and
   Cranfield;
@@ -32,23 +32,23 @@ MAX_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Texts and their token ids, including special tokens."""
+    """A list of texts with their token ids, which include special tokens."""
 
     name: str
     texts: list[str]
     ids: list[list[int]]
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each text."""
+        """Return the number of tokens of each text."""
         return [len(row) for row in self.ids]
 
     @property
     def mean_tokens(self) -> float:
-        """The mean length in tokens."""
+        """The mean length of the texts in tokens."""
         return sum(self.lengths()) / len(self.ids)
 
     def summary(self) -> str:
-        """Return the number of texts and their lengths as text."""
+        """Describe the number of texts and their lengths."""
         lengths = self.lengths()
         return (
             f"{self.name}: {len(lengths):,} texts of {min(lengths)} to {max(lengths)} tokens, mean "
@@ -58,7 +58,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A source of words. Its passages are read in order and repeatedly."""
+    """A source of words: passages of real text, which are read in order and repeatedly."""
 
     source: str
     passages: list[str]
@@ -73,12 +73,15 @@ def evaluation_folder() -> Path:
 
 
 def read_texts(file: Path) -> Iterator[str]:
-    """Yield the texts or sentences of a file, in its order. Raises TrainingError."""
+    """Yield the texts or sentences of a file in order. Raises TrainingError if the file cannot be read."""
     return (build_text(record, ("sentence", "text")) for record in read_records(file))
 
 
 def corpus() -> Corpus:
-    """Return the evaluation folder's texts, or the project's own. Exits with a message on damaged files."""
+    """Return the texts of the evaluation folder, or else of the example corpus.
+
+    A damaged file ends the program with a message.
+    """
     try:
         return _corpus()
     except TrainingError as error:
@@ -103,7 +106,7 @@ def sentences(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
 
 
 def mixture(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
-    """Return texts with a long tail: 8 to 256 tokens, median 16, mean 29."""
+    """Return mostly short and a few long texts: 8 to 256 tokens, median 16, mean 29."""
     return _workload("mixture", tokenizer, source, count, _mixture_length)
 
 
@@ -125,7 +128,7 @@ def _workload(
 
 
 def _text(words: Iterator[tuple[str, int]], tokens: int) -> str:
-    """Return the next words with `tokens` tokens, or a few more if the last word has several."""
+    """Join words until they have `tokens` tokens, or a few more if the last word has several tokens."""
     taken: list[str] = []
     while tokens > 0:
         word, size = next(words)
@@ -135,7 +138,7 @@ def _text(words: Iterator[tuple[str, int]], tokens: int) -> str:
 
 
 def _words(tokenizer: Tokenizer, passages: list[str]) -> Iterator[tuple[str, int]]:
-    """Yield words and their numbers of tokens without end. Each further pass begins at another word."""
+    """Yield words with their number of tokens, without end. Each pass over the passages starts elsewhere."""
     special = _special_tokens(tokenizer)
     words: list[tuple[str, int]] = []
     for passage in passages:
@@ -152,5 +155,5 @@ def _words(tokenizer: Tokenizer, passages: list[str]) -> Iterator[tuple[str, int
 
 
 def _special_tokens(tokenizer: Tokenizer) -> int:
-    """Return the number of special tokens in one text. The text "a" itself is one token."""
+    """Return the number of special tokens per text. The text "a" is a single token without them."""
     return len(tokenizer.tokenize(["a"])[0].ids) - 1

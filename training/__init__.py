@@ -1,4 +1,4 @@
-"""Offline: recipes, trainer, evaluation, retraining. Imports no service."""
+"""Training outside of the service: recipes, trainer, evaluation and retraining. Does not import `service`."""
 
 import os
 

@@ -1,8 +1,9 @@
-"""`python -m training COMMAND`: train, evaluate, export, retrain … `COMMANDS` are modules that add the
-commands.
+"""`python -m training COMMAND`: train, evaluate, export, retrain and other commands.
 
-Exit status: 0 done, 1 failed with a message, 2 wrong usage. `retrain` also has 3 rejected, 4 nothing to learn
-and 5 another retraining is running.
+`COMMANDS` lists the modules that define the commands.
+
+The exit status is 0 for success, 1 for an error with a message, and 2 for wrong usage. `retrain` also returns
+3 if the candidate was rejected, 4 if there is nothing to learn, and 5 if another retraining is running.
 """
 
 import argparse

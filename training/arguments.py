@@ -1,4 +1,4 @@
-"""Arguments that several commands share: whole numbers, changes to a recipe, paths as people name them."""
+"""Parse arguments that several commands share: numbers, changes of a recipe, and paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOADING = "loading torch: seconds, on a busy machine half a minute"
 
 
 def batch(text: str) -> int:
-    """Parses the number of texts of a step. A contrastive loss needs two."""
+    """Parses the batch size. It is at least two, because a contrastive loss compares texts."""
     return _whole(text, 2)
 
 
@@ -35,7 +35,7 @@ def seed(text: str) -> int:
 
 
 def add_run(command: argparse.ArgumentParser) -> None:
-    """Adds the options of every training."""
+    """Adds the options that all training commands share."""
     command.add_argument(
         "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
     )
@@ -68,10 +68,10 @@ def add_data(command: argparse.ArgumentParser) -> None:
 
 
 def changes(given: Sequence[str]) -> dict[str, Any]:
-    """Parses each `KEY=VALUE` of `--set` into a recipe's key and its TOML value.
+    """Parses the options `--set KEY=VALUE`. Returns the TOML values by the key of the recipe.
 
     Raises:
-        TrainingError: An option is not KEY=VALUE, or the value is not TOML.
+        TrainingError: An option is not KEY=VALUE, or a value is not TOML.
 
     """
     found: dict[str, Any] = {}
@@ -90,10 +90,14 @@ def changes(given: Sequence[str]) -> dict[str, Any]:
 
 
 def target(name: str, *read: Path) -> Path:
-    """Returns the file to write, after following links, since writing replaces the file.
+    """Returns the path of the file to write. Follows links, because writing replaces the file.
+
+    Args:
+        name: Path as the user typed it.
+        read: Files that the command reads.
 
     Raises:
-        TrainingError: The folder does not exist, the file is a device or a pipe, or is one of `read`.
+        TrainingError: The folder does not exist, or the file is a device, a pipe, or one of `read`.
 
     """
     file = expanded(name).resolve()
@@ -114,7 +118,7 @@ def expanded(name: str) -> Path:
     """Returns the path with ~ and ~user replaced by the home folder.
 
     Raises:
-        TrainingError: The user does not exist.
+        TrainingError: The user after ~ does not exist.
 
     """
     try:

@@ -1,16 +1,16 @@
-"""The errors of training. Each message is one line that says what to do."""
+"""Exceptions of the training package. Each message is one line that tells the user what to do."""
 
 
 class TrainingError(Exception):
-    """A recipe, a corpus or a data set that cannot be used."""
+    """A recipe, a corpus, an option or a data set cannot be used."""
 
 
 class NothingToLearn(TrainingError):
-    """A corpus without text, or a corpus that a version was already trained on."""
+    """The corpus has no text to train on, or a version was already trained on it."""
 
 
 class Interrupted(TrainingError):
-    """Ctrl-C. The same job continues from there if its work folder still exists."""
+    """The user stopped a retraining. Starting it again continues it if the work folder still exists."""
 
 
 class Busy(TrainingError):

@@ -20,10 +20,10 @@ class Found(NamedTuple):
 
 
 def find_model(name: str, store: ModelStore) -> Found | None:
-    """Returns the model, or None. A folder takes precedence over a version of the same name.
+    """Returns the model that `name` denotes, or None. A folder is preferred to a version of the same name.
 
     Raises:
-        TrainingError: The version does not exist.
+        TrainingError: `name` looks like a version, but the version does not exist.
 
     """
     folder = expanded(name)

@@ -1,9 +1,11 @@
-"""run.json: the identity of a folder's run. It prevents continuing another run, and export reads it.
+"""Read and write run.json, which identifies the training run in a folder.
+
+A resumed training compares run.json with its own settings, so it never continues another run.
 
 OUT/
 ├── run.json                 recipe, corpus, seed, base …, and `finished` after the end
-├── record.jsonl             events, line by line (runs/record.py)
-├── checkpoint.safetensors   until the run is finished (checkpoint.py)
+├── record.jsonl             one event per line (runs/record.py)
+├── checkpoint.safetensors   removed when the run is finished (runs/checkpoint.py)
 ├── best/  last/             sentence-transformers folders
 """
 
@@ -43,7 +45,7 @@ _KEYS = (
 
 
 class OtherRun(TrainingError):
-    """The run in a folder is not the requested run, or cannot continue. `why` has no advice."""
+    """The run in a folder differs from the requested run, or cannot continue. `why` is the reason only."""
 
     def __init__(self, why: str, advice: str = "") -> None:
         super().__init__(f"{why} {advice}".rstrip())
@@ -51,10 +53,10 @@ class OtherRun(TrainingError):
 
 
 def claim(out: Path, identity: Identity, *, resume: bool) -> None:
-    """Makes `out` the folder of this run.
+    """Writes run.json, which makes `out` the folder of this run.
 
     Raises:
-        TrainingError: The folder has another run.
+        TrainingError: The folder contains another run.
 
     """
     check(out, identity, resume=resume)
@@ -64,7 +66,7 @@ def claim(out: Path, identity: Identity, *, resume: bool) -> None:
 
 
 def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
-    """Returns the content of run.json, old or new.
+    """Returns the content of run.json: the existing file, or what `claim` would write.
 
     Raises:
         TrainingError: `out` cannot be the folder of this run.
@@ -92,7 +94,7 @@ def read_run(out: Path) -> dict[str, Any]:
     """Reads run.json.
 
     Raises:
-        TrainingError: `out` has no run.
+        TrainingError: `out` contains no training run.
 
     """
     try:
@@ -115,7 +117,7 @@ def read_run(out: Path) -> dict[str, Any]:
 
 
 def find_best(folder: Path) -> Path | None:
-    """Returns the folder of a run's best step, or None if `folder` has no run or no step yet."""
+    """Returns the folder with a run's best weights, or None if `folder` has no run or no weights yet."""
     best = folder / "best"
     return best if (folder / FILE_NAME).is_file() and best.is_dir() else None
 
@@ -136,7 +138,7 @@ class Result:
 
     @property
     def best(self) -> Path:
-        """The folder with the highest dev score. Without a dev set it has the weights of `last`."""
+        """The folder with the weights of the highest dev score. Without a dev set, they equal `last`."""
         return self.out / "best"
 
     @property

@@ -1,7 +1,7 @@
-"""Types of values in TOML files, and messages about what such a file gets wrong.
+"""Types for the values of TOML files, and error messages for invalid files.
 
-pydantic finds the problems. The JSON schema of its model says what is allowed. Values are never converted,
-because TOML has types.
+pydantic finds the problems. The message says what is allowed, as the JSON schema of the pydantic model
+defines it. Values are never converted, because TOML values have types.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Schema = Mapping[str, Any]
 
 
 def refusal(error: ValidationError, schema: Schema, file: str, whole: str) -> TrainingError:
-    """Returns an error with a line for each problem, unknown keys first.
+    """Converts pydantic's error to a TrainingError with one line per problem, unknown keys first.
 
     Args:
         error: Problems that pydantic found.
-        schema: JSON schema of the file's model.
-        file: Name of the file, before each problem.
-        whole: Name of the file's content as a whole.
+        schema: JSON schema of the file's content.
+        file: Name of the file. It precedes each problem.
+        whole: Noun for the whole content, such as "the recipe".
 
     """
     found = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN_KEY)
@@ -63,7 +63,7 @@ def _sentence(problem: Any, schema: Schema, whole: str) -> str:
 
 
 def _place(schema: Schema, path: Sequence[str | int], whole: str) -> tuple[str, Schema]:
-    """Returns the key at the end of `path` and the schema of its values. A block is named by its kind."""
+    """Returns the name of the key at `path`, and the JSON schema of its value, for messages."""
     key, node = "", _resolved(schema, schema)
     for part in path:
         kinds = node.get("discriminator", {}).get("mapping", {})

@@ -1,11 +1,11 @@
-"""Encode texts with a library in a process of its own, by orders on stdin; see peer_engines.py.
+"""Encode texts with a peer's library, as JSON lines on stdin request; see peer_engines.py.
 
     PEER/bin/python -P benchmarks/peers/encode.py {torch,cuda-fp16,openvino,openvino-bf16,fastembed} FOLDER
 
     {"packages": …} ─▶ order {"texts": […]} ─▶ encoded once ─▶ {"seconds": …} ─▶ next order …
 
-All texts are given in one call, as a library's user would do it. An order names the batch size, because the
-best one differs between libraries.
+The library gets all texts of an order in one call, as its users would do. An order is one line of JSON. It
+names the batch size, because the best batch size differs between libraries.
 """
 
 import base64

@@ -1,10 +1,10 @@
-"""Make the folder that peers open: a version's files, and its transformer as torch exports it to ONNX.
+"""Create a model folder for peers: a version's files, and its transformer exported to ONNX by torch.
 
     python -P benchmarks/peers/export.py VERSION FOLDER
 
-infinity's ONNX engine and fastembed pool themselves. So they need token vectors, and a published version
-returns sentence vectors. The export traces the model with plain attention. The fusions of ONNX Runtime and
-optimum expect this form, and it is the fastest of torch's exports with them.
+The ONNX engine of infinity and fastembed pool token vectors themselves, but a published version returns
+sentence vectors. The export traces the model with plain attention, because the graph fusions of ONNX Runtime
+and optimum expect it. With these fusions it is the fastest of torch's exports.
 """
 
 import shutil
@@ -21,7 +21,7 @@ OURS = shutil.ignore_patterns("onnx", "golden.json", "manifest.json")
 
 
 class Transformer(torch.nn.Module):
-    """Returns token vectors for token ids."""
+    """A transformer that returns one vector per token and does not pool."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Start infinity's server as its own command does, with one function corrected.
+"""Start the server of infinity like its own command, with one function corrected.
 
     PEER/bin/python -P benchmarks/peers/serve_infinity.py v2 --model-id FOLDER …
 
-For a repository of the hub infinity 0.0.78 lists relative paths, but for a folder on disk absolute ones.
-Optimum does not find the ONNX file by those. Here both lists are relative. The peer's environment is not
-changed.
+infinity 0.0.78 lists the files of a model. The paths are relative for a repository of the hub, but absolute
+for a folder on disk. Optimum does not find the ONNX file by an absolute path. This script makes the paths
+relative in both cases. It does not change the installed package.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ _listed = utils_optimum._list_all_repo_files  # noqa: SLF001  the function to co
 
 
 def _relative(model_name_or_path: str, **options: Any) -> list[Path]:
-    """Return the files of a folder or a repository, by their relative paths."""
+    """Return the relative paths of the files in a folder or a repository."""
     folder = Path(model_name_or_path)
     found = _listed(model_name_or_path=model_name_or_path, **options)
     return [file.relative_to(folder) if file.is_absolute() else file for file in found]

@@ -1,9 +1,9 @@
-"""Train with sentence-transformers' own trainer in a virtual environment of its own; see training.py.
+"""Train with the trainer of sentence-transformers, in its virtual environment; see training.py.
 
     ready ─▶ a line on stdin ─▶ a round of steps ─▶ a line on stdout ─▶ a line on stdin ─▶ …
 
-The script runs with the peer's Python and imports nothing from this project. A callback of the trainer waits
-for the lines. So only the trainer's loop runs between two of them.
+The script runs with the peer's Python and imports nothing from this project. After each round of steps, a
+callback of the trainer waits for a line on stdin. Between two lines, only the training loop runs.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Rounds(TrainerCallback):
         self._sizes = {"texts": 0, "tokens": 0, "padded": 0}
 
     def count(self, _module: Any, inputs: tuple[Any, ...]) -> None:
-        """Count the transformer's input. This is a hook, because the training loop does not report it."""
+        """Count the texts and tokens of one forward pass. A hook, because the trainer reports neither."""
         mask = inputs[0]["attention_mask"]
         self._sizes["texts"] += mask.shape[0]
         self._sizes["tokens"] += int(mask.sum())
@@ -59,7 +59,7 @@ class Rounds(TrainerCallback):
 
 
 def _about(model: Any) -> dict[str, Any]:
-    """Return the versions, the active dropout and the kind of attention."""
+    """Return the package versions, the active dropout rates and the attention implementation."""
     parts = [part for part in model.modules() if isinstance(part, torch.nn.Dropout)]
     return {
         "packages": {name: version(name) for name in PACKAGES},

@@ -1,1 +1,1 @@
-"""Quality of an encoder: agreement with human judgments, search, transfer and geometry. Imports no torch."""
+"""Evaluate an encoder: sentence similarity, search, transfer and geometry of vectors. Imports no torch."""

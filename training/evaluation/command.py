@@ -1,4 +1,4 @@
-"""`python -m training evaluate`: scores of a model as a table, JSON, CSV or report."""
+"""`python -m training evaluate`: score a model, and write a table, JSON, CSV or a report."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluates a model. Wrong arguments are refused before the model is opened."""
+    """Evaluates a model and returns the exit status. Checks all arguments before the model is opened."""
     suites = check_suites(options.suite.split(","))
     data = data_folder(options.data)
     file = target(options.json) if options.json and options.json != _STDOUT else None
@@ -117,7 +117,7 @@ def _heading(scores: dict[str, Any]) -> str:
 
 
 def _write_csv(file: Path, scores: Mapping[str, Any]) -> None:
-    """Writes a row for each figure, as fractions like in the JSON. The value of a missing figure is empty."""
+    """Writes one row per figure, with fractions as in the JSON. A figure that is None has an empty value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_HEADER)
@@ -129,7 +129,7 @@ def _write_csv(file: Path, scores: Mapping[str, Any]) -> None:
 
 
 def _numbers(node: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields each number with its keys. Only the JSON has lists, such as a spectrum."""
+    """Yields each number of nested scores with the path of its keys. Skips lists, such as a spectrum."""
     for key, value in node.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, (*place, key))

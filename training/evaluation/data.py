@@ -1,4 +1,4 @@
-"""Evaluation sets of sentence pairs with a gold score: their names, folders and files.
+"""Read evaluation sets of sentence pairs with gold scores from the folders of several file layouts.
 
     own        DIR/sts12/test.tsv.gz        subset score sentence1 sentence2: UTF-8, a header row, no quoting
                DIR/stsb/SPLIT.tsv.gz        score sentence1 sentence2; further columns are ignored
@@ -11,8 +11,8 @@
                DIR/SICK/                    SICK_test_annotated.txt: tabs. SICK_trial.txt is dev.
     JGLUE      DIR/jsts/                    valid-v1.1.json or valid.jsonl[.gz]: Japanese, an object per line
 
-A set without a folder is absent. A set whose folder cannot be read is an error. Sets for search are in
-retrieval.py, sets for classification in tasks.py.
+DIR is the evaluation folder. A set without a folder is absent. A folder that cannot be read is an error. Sets
+for search are in retrieval.py, sets for classification in tasks.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def own(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
 
 
 def senteval_year(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
-    """Reads a year, which has one split in one folder."""
+    """Reads the pairs of one STS year in SentEval's layout. The folder has only one split."""
     for subset in subsets:
         pairs, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
         for pair, score in zip_longest(read_lines(pairs), read_lines(gold)):
@@ -82,7 +82,7 @@ def jglue(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
 
 
 def _table_rows(file: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Reads score, sentences and perhaps the subset from the columns of a table."""
+    """Reads rows from a table. `columns` are the names of score, two sentences and perhaps subset."""
     for record in read_records(file, [(name,) for name in columns], ".tsv"):
         yield Row(record.at, *(record.fields[name] for name in columns))
 
@@ -143,7 +143,7 @@ def data_folder(given: str | None, environ: Mapping[str, str] = os.environ) -> P
     """Returns the folder `given`, else the folder that SIMILE_EVAL_DATA names.
 
     Raises:
-        TrainingError: Neither is given, or it is not a folder.
+        TrainingError: No folder is named, or the named path is not a folder.
 
     """
     named = given or environ.get("SIMILE_EVAL_DATA")
@@ -156,7 +156,12 @@ def data_folder(given: str | None, environ: Mapping[str, str] = os.environ) -> P
 
 
 def optional_data_folder(given: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Like data_folder, but returns None if no folder is named. A name that is not a folder is an error."""
+    """Returns the same folder as `data_folder`, or None if no folder is named.
+
+    Raises:
+        TrainingError: The named path is not a folder.
+
+    """
     if not given and not environ.get("SIMILE_EVAL_DATA"):
         return None
     return data_folder(str(given) if given else None, environ)
@@ -167,10 +172,10 @@ def is_absent(key: str, data: Path) -> bool:
 
 
 def load(key: str, data: Path, split: str | None = None) -> Pairs:
-    """Returns the pairs of a split. Without `split` it is the split that is scored.
+    """Returns the pairs of a split of the set `key`. The default is the split on which models are scored.
 
     Raises:
-        TrainingError: The set is absent, or a file cannot be read. Names the file and the line.
+        TrainingError: The set is absent, or a file cannot be read. The message names the file and the line.
     """
     known = BY_KEY[key]
     place = _place(key, data)
@@ -187,7 +192,7 @@ def _place(key: str, data: Path) -> tuple[Path, Layout] | None:
 
 
 def _pairs(rows: Iterable[Row], source: str, lowest: float) -> Pairs:
-    """Collects the scored rows. White space becomes single spaces."""
+    """Collects the rows that have a gold score. Each run of white space in a sentence becomes one space."""
     pairs = Pairs([], [], np.empty(0), [], 0)
     gold: list[float] = []
     unscored = 0

@@ -1,4 +1,4 @@
-"""Encoders as the evaluation sees them: functions from sentences to vectors."""
+"""Types and wrappers for encoders, which the evaluation calls as functions from texts to vectors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _CHUNK = 64  # sentences per step of the progress bar
 
 
 def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
-    """Encodes each distinct sentence once and returns a function that looks the vectors up.
+    """Encodes each distinct sentence once. Returns a function that looks up the stored vectors.
 
-    The longest sentences come first, so that the forecast does not grow and memory errors appear early.
+    The longest sentences are encoded first. So memory errors occur early, and the remaining time that the
+    progress bar shows is never too short.
 
     Raises:
         TrainingError: `encode` does not return one vector per sentence.
@@ -45,9 +46,9 @@ def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
 
 
 def remembering(encode: Encode) -> Encode:
-    """Returns a function that encodes each distinct text once. Searches share most of their documents.
+    """Returns an encoder that caches the vectors of all texts, at 4 bytes per dimension.
 
-    The function keeps every vector: 4 bytes per dimension.
+    Use it for several searches over almost the same documents.
     """
     known: dict[str, NDArray[np.float32]] = {}
 

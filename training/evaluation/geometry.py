@@ -1,11 +1,11 @@
-"""Geometry of the vector space: how close similar pairs are, how evenly vectors spread, and the spectrum.
+"""Measure the geometry of a vector space: alignment, uniformity, anisotropy and spectrum.
 
-Alignment and uniformity follow Wang & Isola (2020), as SimCSE reports them; lower is better. The mean
-cosine of two sentences is the anisotropy of Ethayarajh (2019): 0 if directions spread evenly, 1 if all are
-equal. The spectrum and its effective rank (Roy & Vetterli 2007) show how many directions carry the vectors.
+Alignment is the distance of similar pairs, and uniformity says how evenly vectors spread over the sphere.
+Both follow Wang & Isola (2020), as SimCSE reports them, and lower is better. The mean cosine of two sentences
+is the anisotropy of Ethayarajh (2019): 0 if directions spread evenly, 1 if all are equal. The spectrum and
+the effective rank (Roy & Vetterli 2007) show how many directions the vectors use.
 
-All figures are over vectors of length 1. They explain a score and do not replace it: a model may be better in
-each figure and worse at similarity.
+All figures are over vectors of length 1. A model may be better in every figure and still worse at similarity.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _DECIMALS = 6  # of a value of the spectrum
 
 
 def geometry(splits: Iterable[Pairs], encode: Encode) -> dict[str, Any]:
-    """Measures alignment over pairs with a gold score above 4 and the rest over the distinct sentences.
+    """Returns all figures. Alignment is over pairs with a gold score above 4, others over distinct sentences.
 
-    A figure is NaN if a vector has no direction (length 0 or not finite), or without data. The histogram
-    leaves out pairs with such a vector.
+    A figure is NaN without data, or if a vector has no direction (length 0 or not finite). The histogram of
+    cosines leaves out pairs with such a vector.
     """
     left: list[str] = []
     right: list[str] = []
@@ -110,7 +110,7 @@ def spread(vectors: Vectors) -> dict[str, Any]:
 def histogram(
     left: Vectors, right: Vectors, gold: Sequence[float] | NDArray[np.float64]
 ) -> dict[str, list[int]]:
-    """Counts cosines in 40 equal steps, for each unit of the gold score. Shapes (n, d), (n, d), (n,)."""
+    """Counts the cosines of pairs in 40 bins of equal width, separately for each unit of the gold score."""
     cosine = np.einsum("nd,nd->n", directions(left), directions(right))
     grade = np.minimum(np.asarray(gold).astype(int), len(GRADES) - 1)
     known = np.isfinite(cosine)
@@ -121,7 +121,7 @@ def histogram(
 
 
 def directions(vectors: Vectors) -> NDArray[np.float64]:
-    """Returns each row at length 1, in float64. Rows without a direction become NaN."""
+    """Scales each row to length 1, in float64. Rows of length 0 or with infinite values become NaN."""
     x = vectors.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
         x /= np.linalg.norm(x, axis=1, keepdims=True)

@@ -1,10 +1,10 @@
-"""The search modes of the service over documents in memory: dense, lexical and hybrid. Start at `find`.
+"""Search documents in memory in the modes of the service: dense, lexical and hybrid. Start at `find`.
 
-    texts ─▶ passages, split like in the service ─▶ vectors ─▶ a document has the cosine of its best passage
-          └▶ terms, counted like in the service ─▶ BM25
-                                   both, the best CANDIDATES of each ─▶ fused like in the service
+    texts ─▶ passages, split as in the service ─▶ vectors ─▶ a document has the cosine of its best passage
+          └▶ terms, counted as in the service ─▶ BM25
+                               the best CANDIDATES of both rankings ─▶ fused as in the service
 
-Search is exact, while the index of the service may be approximate.
+The search is exact. The index of the service may be approximate.
 """
 
 from __future__ import annotations
@@ -37,14 +37,20 @@ Scores = dict[int, float]  # from the places of documents to their scores, best 
 
 
 class Passages(NamedTuple):
-    """Vectors (p, d) of unit length, and the places of their documents (p,), ascending."""
+    """Vectors of passages, shape (p, d), of unit length. `owners[i]` is the index of passage i's document.
+
+    Owners are ascending.
+    """
 
     vectors: Vectors
     owners: NDArray[np.int64]
 
 
 class WordIndex:
-    """Keyword search over texts in memory, like in the service: BM25 by SQLite's FTS5. Must be closed."""
+    """A keyword index over texts in memory, with BM25 by SQLite's FTS5 as in the service.
+
+    Callers must call `close`.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -53,7 +59,7 @@ class WordIndex:
         self._connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
 
     def nearest(self, query: str, depth: int) -> dict[int, float]:
-        """Returns the places of the `depth` best texts and their BM25 scores above 0, best first."""
+        """Returns the indices of the `depth` best texts with their BM25 scores, best first."""
         match = expression(query)
         if not match:
             return {}
@@ -66,7 +72,7 @@ class WordIndex:
 
 
 def whole(content: Content, _passage_tokens: int | None) -> list[str]:
-    """Returns the document as a single passage, which the model cuts."""
+    """Returns the document as a single passage. The model cuts the passage if it is too long."""
     return [content.whole]
 
 
@@ -88,9 +94,16 @@ def find(
     depth: int,
     weight: float = DENSE_WEIGHT,
 ) -> Iterator[dict[Mode, Scores]]:
-    """Yields the rankings of each query, cut to `depth`. Row i of `vectors` (q, d) belongs to query i.
+    """Yields the best documents of each query in every search mode.
 
-    The ranking by keywords has only documents with a term of the query.
+    Args:
+        queries: The queries.
+        vectors: Vectors of the queries, shape (q, d).
+        passages: Passages of the documents.
+        words: Keyword index of the documents. Its ranking has only documents with a term of the query.
+        depth: Maximum number of documents in a ranking.
+        weight: Weight of dense search in hybrid search, 0 to 1.
+
     """
     for (near,), worded in candidates(queries, vectors, [passages], words, max(depth, CANDIDATES)):
         rankings = _first(near, depth), _first(worded, depth), fused(near, worded, weight, depth)
@@ -104,13 +117,17 @@ def candidates(
     words: WordIndex,
     depth: int = CANDIDATES,
 ) -> Iterator[tuple[list[Scores], Scores]]:
-    """Yields the best `depth` documents of each query, by vectors and by keywords.
+    """Yields the best `depth` documents of each query, by dense and by keyword search.
 
     Args:
+        queries: The queries.
+        vectors: Vectors of the queries, shape (q, d).
         splits: Passages of the documents. Each item splits the same documents in another way.
+        words: Keyword index of the documents.
+        depth: Maximum number of documents in a ranking.
 
     Yields:
-        A ranking by vectors for each item of `splits`, and the ranking by keywords.
+        A list with one dense ranking for each item of `splits`, and the keyword ranking.
 
     """
     units = np.nan_to_num(directions(vectors)).astype(np.float32)
@@ -124,14 +141,22 @@ def candidates(
 
 
 def fused(near: Scores, worded: Scores, weight: float, depth: int) -> Scores:
-    """Fuses two rankings. `weight` is that of the vectors. Cuts the result to `depth`."""
+    """Fuses a dense and a keyword ranking as hybrid search does.
+
+    Args:
+        near: Cosines of documents, from dense search.
+        worded: BM25 scores of documents, from keyword search.
+        weight: Weight of the dense ranking, 0 to 1.
+        depth: Maximum number of documents in the result.
+
+    """
     scores = {place: float(score) for place, score in fuse(near, worded, weight).items()}
     order = sorted(scores, key=lambda place: (-scores[place], place))[:depth]
     return {place: scores[place] for place in order}
 
 
 def _cosines(queries: Vectors, passages: Passages) -> NDArray[np.float64]:
-    """Returns the cosine of each document's best passage: (q, d) -> (q, n)."""
+    """Returns the cosine of each query with the best passage of each document, shape (q, n)."""
     cosines = (queries @ passages.vectors.T).round(_DECIMALS)
     starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
     return np.maximum.reduceat(cosines, starts, axis=1).astype(np.float64)

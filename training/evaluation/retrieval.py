@@ -1,11 +1,11 @@
-"""Search over judged collections, and the figures of rankings. Start reading at `search`.
+"""Evaluate search on collections with judged queries. Start reading at `search`.
 
     DIR/NAME/corpus.jsonl[.gz]     {"_id": …, "title": …, "text": …} on each line; the title may be missing
     DIR/NAME/queries.jsonl[.gz]    {"_id": …, "text": …}
     DIR/NAME/qrels.test.tsv[.gz]   query_id corpus_id score, with a header; also BEIR's qrels/test.tsv
 
-Every folder with a corpus and queries is a set. Documents are ranked in each search mode of the service
-(modes.py).
+DIR is the evaluation folder. Every folder in it with a corpus and queries is a set. modes.py ranks the
+documents in each search mode of the service.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Collection(NamedTuple):
     within: Mapping[str, str] | None = None
 
     def parts(self) -> Iterator[tuple[str, Collection]]:
-        """Yields the name of each part with queries, and the collection of that part."""
+        """Splits the collection by `within`. Yields the name and the collection of each part with queries."""
         within = self.within or {}
         documents: dict[str, dict[str, Content]] = {}
         for id, content in self.documents.items():
@@ -58,7 +58,7 @@ class Collection(NamedTuple):
 
 
 def collections(data: Path) -> dict[str, Path]:
-    """Returns the folders of all sets in `data` by their names, sorted."""
+    """Returns the folders of all sets in `data` by name, sorted."""
     folders = sorted(folder for folder in data.iterdir() if folder.is_dir())
     return {
         folder.name: folder for folder in folders if all(_found(folder, name) for name in (_CORPUS, _QUERIES))
@@ -66,10 +66,10 @@ def collections(data: Path) -> dict[str, Path]:
 
 
 def load(folder: Path, split: str = "test") -> Collection:
-    """Loads all documents, and the queries with a relevant document in that split.
+    """Loads all documents of a set, and the queries that have a relevant document in `split`.
 
     Raises:
-        TrainingError: A file cannot be read, or the files do not fit together. Names the file and the line.
+        TrainingError: A file cannot be read or names unknown ids. The message names the file and the line.
     """
     documents = {name: content for _, name, content in _contents(_file(folder, _CORPUS))}
     queries: dict[str, str] = {}
@@ -97,9 +97,9 @@ def load(folder: Path, split: str = "test") -> Collection:
 def retrieval(
     collection: Collection, encode_queries: Encode, encode_documents: Encode, split: Split
 ) -> dict[str, Any]:
-    """Returns the means of `judge` over all queries, and the counts of the data.
+    """Returns the figures of `judge` as means over all queries, and the counts of `counts`.
 
-    Top-level figures are those of dense search. The other modes have the keys `lexical` and `hybrid`.
+    Top-level figures are for dense search. The keys `lexical` and `hybrid` have the figures of these modes.
     """
     lists, undefined = search(collection, encode_queries, encode_documents, split)
     means = {mode: mean(judge_all(collection, ranked)) for mode, ranked in lists.items()}
@@ -113,17 +113,21 @@ def search(
     split: Split,
     learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
 ) -> tuple[dict[Mode, list[list[str]]], int]:
-    """Ranks documents for all queries in each mode.
+    """Ranks the documents for all queries in each search mode.
 
-    A document has the cosine of its best passage. Equal scores are ranked by descending id, as in
-    trec_eval. A document with the id of the query is left out, as in BEIR.
+    The score of a document in dense search is the cosine of its best passage. Documents with equal scores
+    are ranked by descending id, as in trec_eval. A document with the id of the query is left out, as in BEIR.
 
     Args:
-        learned: Search settings (weight and passage length) of each part.
+        collection: Documents and queries.
+        encode_queries: Encodes queries.
+        encode_documents: Encodes passages of documents.
+        split: Splits a document into passages.
+        learned: Search settings (weight and passage length) by the name of a part of the collection.
 
     Returns:
-        For each mode the document ids of all queries, best first, and the number of vectors without a
-        direction.
+        The rankings of each mode, as document ids for each query, best first; and the number of vectors that
+        have length 0 or are not finite.
     """
     lists: dict[Mode, dict[str, list[str]]] = {mode: {} for mode in MODES}
     encoded = encode_queries(list(collection.queries.values()))
@@ -148,7 +152,7 @@ def search(
 
 
 def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ranking]:
-    """Returns the figures of all queries, for lists as `search` returns them."""
+    """Returns the figures of each query. `lists` are the rankings of one mode from `search`."""
     return [
         judge(ranked, collection.relevant[query])
         for query, ranked in zip(collection.queries, lists, strict=True)
@@ -156,7 +160,7 @@ def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ra
 
 
 def counts(collection: Collection, undefined: int) -> dict[str, int]:
-    """Returns the counts of the data behind the figures."""
+    """Returns the numbers of queries, documents, empty documents and undefined vectors."""
     return {
         "queries": len(collection.queries),
         "documents": len(collection.documents) + collection.empty,
@@ -178,7 +182,10 @@ def _found(folder: Path, *names: str) -> Path | None:
 
 
 def _contents(file: Path) -> Iterator[tuple[str, str, Content]]:
-    """Yields file and line, id, and content of each line. A title without a text becomes the text."""
+    """Yields the position (file and line), id and content of each document or query in a file.
+
+    A title without a text becomes the text.
+    """
     seen: set[str] = set()
     for record in read_records(file, kind=".jsonl"):
         name, text = build_text(record, ["_id"]), build_text(record, ["text"])
@@ -191,7 +198,7 @@ def _contents(file: Path) -> Iterator[tuple[str, str, Content]]:
 
 
 def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
-    """Yields file and line, query id, document id and gain of each row."""
+    """Yields the position (file and line), query id, document id and gain of each row of judgments."""
     for record in read_records(file, _COLUMNS, ".tsv"):
         query, document, score = (build_text(record, names) for names in _COLUMNS)
         try:
@@ -212,14 +219,14 @@ Ranking = dict[
 
 
 def judge(ranked: Sequence[str], relevant: Mapping[str, float]) -> Ranking:
-    """Returns the figures of a ranking.
+    """Returns nDCG, recall and other figures of the ranking of one query.
 
-    nDCG has linear gain, and its ideal list has all relevant documents, found or not (Järvelin & Kekäläinen
-    2002). Recall and average precision divide by the number of all relevant documents.
+    nDCG has linear gain, and the ideal ranking has all relevant documents, found or not (Järvelin &
+    Kekäläinen 2002). Recall and average precision divide by the number of all relevant documents.
 
     Args:
         ranked: Distinct document ids, best first.
-        relevant: Gains above 0 by document id, at least one.
+        relevant: Gains by document id: at least one, all above 0.
     """
     gains = [relevant.get(document, 0.0) for document in ranked[:DEPTH]]
     hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]

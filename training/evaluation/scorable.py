@@ -1,4 +1,4 @@
-"""Models that `evaluate` accepts: the default model, a published version, a folder, or a running server.
+"""Open the models that `evaluate` accepts: a published version, a folder, or a running server.
 
     default                  the model that the service starts with
     2026…-name-1a2b3c4d      a version in the models folder
@@ -6,9 +6,9 @@
     FOLDER                   a published version's folder, or a sentence-transformers or Hugging Face folder
     http://HOST:PORT         a running server
 
-An unpublished folder is published into a temporary store and verified there, so that the scores are those
-of the model as it would be served. Sentences get no prompt. Queries and documents get the model's prompts,
-as in a search. Queries of a pair go to its query encoder. Start reading at `open_scorable`.
+An unpublished folder is first published into a temporary store. So the scores are the same as after real
+publication. Sentences get no prompt. Queries and documents get the prompts of the model, as in a search. A
+model with separate encoders for queries and documents uses both. Start reading at `open_scorable`.
 """
 
 from __future__ import annotations
@@ -59,10 +59,13 @@ class Scorable(NamedTuple):
 def open_scorable(
     name: str, environ: Mapping[str, str] = os.environ, say: Say = silent, precision: str | None = None
 ) -> Iterator[Scorable]:
-    """Opens the model `name`.
+    """Opens a model for evaluation, and closes it after the `with` block.
 
     Args:
-        precision: As in the settings of the service. None is fp32. A server keeps its own.
+        name: One of the forms in the module's docstring.
+        environ: Environment variables, for the settings.
+        say: Called with progress messages.
+        precision: Precision as in the settings of the service. None means fp32. Ignored for a server.
 
     Raises:
         TrainingError: `name` is not a model, or the server cannot be used.
@@ -103,7 +106,7 @@ def open_scorable(
 
 
 def build_scorable(encoder: Encoder, *, passages: bool = True) -> Scorable:
-    """Wraps an open version, which the caller closes. Without `passages`, documents are not split."""
+    """Wraps an encoder, which the caller closes. If `passages` is False, documents are not split."""
     manifest = encoder.manifest
 
     def behind(prompt: str, encoder: Encoder = encoder) -> Encode:
@@ -139,9 +142,9 @@ _REFUSED = 422  # the model does not have the prompt
 
 
 class Server:
-    """A running server as an encoder: texts over HTTP, vectors back as raw float32, all from one version.
+    """An encoder that sends texts to a running server over HTTP. All vectors are from one model version.
 
-    Texts get no prompt unless a call names it. Long texts are cut.
+    Texts get no prompt unless a call names one. The server cuts long texts.
     """
 
     def __init__(self, url: str, timeout_seconds: float = 120) -> None:
@@ -168,10 +171,14 @@ class Server:
         self._client.close()
 
     def encode(self, texts: list[str], prompt: str | None = None) -> Vectors:
-        """Returns vectors (n, dimension) of texts after the model's prompt of that name.
+        """Returns the vectors of texts, shape (n, dimension).
+
+        Args:
+            texts: The texts.
+            prompt: Name of a prompt of the model to put before each text.
 
         Raises:
-            TrainingError: The server refused a request, or changed its version meanwhile.
+            TrainingError: The server refused a request, or has activated another version.
         """
         batches = [self._embed(texts[at : at + _BATCH], prompt) for at in range(0, len(texts), _BATCH)]
         if len({batch.shape[1] for batch in batches}) > 1:
@@ -179,9 +186,9 @@ class Server:
         return np.concatenate(batches) if batches else np.empty((0, 0), np.float32)
 
     def behind(self, *prompts: str) -> Encode:
-        """Returns `encode` with the first of these prompts that the model has, or without a prompt.
+        """Returns an encoder that uses the first of the named prompts that the model has, if any.
 
-        A server does not list its prompts, so the first call requests a vector with each prompt.
+        A server does not list its prompts, so the first call tries the prompts one after another.
         """
         named = cache(lambda: next((prompt for prompt in prompts if self._has(prompt)), None))
         return lambda texts: self.encode(texts, named())
@@ -215,7 +222,12 @@ class Server:
     def _send(
         self, method: str, path: str, body: object = None, allowed: tuple[int, ...] = (200,)
     ) -> httpx2.Response:
-        """Sends a request, and again while the server is busy, so that hours of work are not lost."""
+        """Sends a request. Repeats the request while the server is busy.
+
+        Raises:
+            TrainingError: The server cannot be reached, or the status is not in `allowed`.
+
+        """
         headers = {"accept": "application/octet-stream" if body else "application/json"}
         for attempt in range(1, _TRIES + 1):
             try:

@@ -1,14 +1,14 @@
-"""Whether a difference between two models may be luck: `python -m training significance BEFORE AFTER`.
+"""Test if two models differ significantly: `python -m training significance BEFORE AFTER`.
 
     both models ─▶ the same pairs and queries ─▶ paired bootstrap ─▶ each difference with its interval
 
-Similarity is Spearman over the pairs of a set, search is nDCG@10 over its queries, dense and hybrid. If an
-interval contains 0, another sample could have shown no difference. Training seeds are not resampled: two
-runs of a recipe may differ by more than their intervals. Transfer, clustering and geometry have one figure
-for a whole set, so they are not compared here.
+Similarity is Spearman's correlation over the pairs of a set. Search is nDCG@10 over the queries of a set, in
+dense and hybrid mode. If an interval contains 0, the difference may be due to the choice of test data. The
+test does not cover training seeds, so two runs of a recipe may differ by more than their intervals. Transfer,
+clustering and geometry have only one figure per set, so this command does not compare them.
 
-The bootstrap draws queries or pairs with replacement, as many as the set has, and scores both models on the
-same draw. The interval is the middle of the differences over many draws (Efron and Tibshirani 1993,
+The bootstrap draws as many queries or pairs as the set has, with replacement, and scores both models on the
+same draw. The interval covers the middle part of the differences over many draws (Efron and Tibshirani 1993,
 percentile interval; Koehn 2004 for two systems on one test set).
 """
 
@@ -42,7 +42,7 @@ _SUITES = ("sts", "retrieval")
 
 
 class Measured(NamedTuple):
-    """Scores of one model on each set, item by item."""
+    """Scores of one model on each pair and each query of the sets."""
 
     pairs: dict[str, tuple[Floats, Floats]]  # gold scores and cosines
     # nDCG@10 of each query. Keys are names of sets; hybrid search has "hybrid" after the name.
@@ -103,7 +103,7 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
     """Scores the model `given` on the sets in `data`.
 
     Raises:
-        TrainingError: The model does not exist, or `data` holds none of the sets.
+        TrainingError: The model does not exist, or `data` contains no set of the suites.
     """
     found = Measured({}, {})
     with open_scorable(given, os.environ, say) as model:
@@ -125,7 +125,10 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
 
 
 def differences(before: Measured, after: Measured) -> Iterator[Difference]:
-    """Yields the difference on each set and in the mean over English sets, for models with equal data."""
+    """Yields the difference of two models on each set, and in the mean over English similarity sets.
+
+    Both models must be measured on the same data.
+    """
     graded = {
         key: Graded(gold, cosines, after.pairs[key][1]) for key, (gold, cosines) in before.pairs.items()
     }
@@ -146,7 +149,7 @@ def differences(before: Measured, after: Measured) -> Iterator[Difference]:
 
 
 def table(found: list[Difference]) -> str:
-    """Returns the differences as a table. Scores are times 100, as in papers."""
+    """Formats the differences as a table. Scores are multiplied by 100, as in papers."""
     width = max(12, *(len(each.name) + 1 for each in found))
     lines = [f"{'':{width}}{'before':>9}{'after':>9}{'change':>9}   95 % interval       items"]
     for each in found:
@@ -168,7 +171,7 @@ class Interval(NamedTuple):
 
 
 class Graded(NamedTuple):
-    """Scored pairs of a set: gold scores and the cosines of both models, (n,) each."""
+    """The pairs of a set: gold scores, and cosines of the model before and after, shape (n,) each."""
 
     gold: Floats
     before: Floats
@@ -178,10 +181,13 @@ class Graded(NamedTuple):
 def of_mean(
     before: Sequence[float] | Floats, after: Sequence[float] | Floats, *, level: float, rounds: int = ROUNDS
 ) -> Interval:
-    """Returns the interval of mean(after) - mean(before) over the same queries. NaN without queries.
+    """Returns the bootstrap interval of mean(after) - mean(before). Both ends are NaN without queries.
 
     Args:
+        before: Scores of queries by the model before.
+        after: Scores of the same queries by the model after.
         level: Probability that the interval contains the true difference, such as 0.95.
+        rounds: Number of bootstrap draws.
     """
     difference = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     n = len(difference)
@@ -194,7 +200,14 @@ def of_mean(
 
 
 def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -> Interval:
-    """Returns the interval of the mean difference in Spearman's correlation. Pairs are drawn within a set."""
+    """Returns the bootstrap interval of a difference in Spearman's correlation, averaged over sets.
+
+    Args:
+        sets: Pairs with gold scores and the cosines of both models. Each draw resamples pairs within a set.
+        level: Probability that the interval contains the true difference, such as 0.95.
+        rounds: Number of bootstrap draws.
+
+    """
     from scipy.stats import rankdata  # noqa: PLC0415  a second
 
     random = np.random.default_rng(_SEED)
@@ -214,7 +227,7 @@ def _interval(differences: Floats, level: float) -> Interval:
 
 
 def _correlation(x: Floats, y: Floats) -> float:
-    """Returns the correlation of ranks. 0 if a side is constant, as in a draw of few pairs."""
+    """Returns Pearson's correlation of two arrays of ranks, or 0 if one is constant."""
     a, b = x - x.mean(), y - y.mean()
     lengths = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / lengths) if lengths else 0.0

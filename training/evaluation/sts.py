@@ -1,7 +1,7 @@
-"""Semantic textual similarity: how well cosines rank pairs of sentences like the gold scores do.
+"""Semantic textual similarity: the rank correlation of cosines with human gold scores of sentence pairs.
 
-Papers report `spearman_all`: the subsets of a year are put together and ranked once (SimCSE, Gao et al. 2021,
-appendix B). The mean over subsets may differ by points, so it is reported as well. No regressor is trained.
+Papers report `spearman_all`, the correlation over all subsets of a year together (SimCSE, Gao et al. 2021,
+appendix B). The mean over subsets may differ by points, so it is computed as well. No regressor is trained.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def similarity(pairs: Pairs, encode: Encode) -> dict[str, Any]:
-    """Returns correlations from -1 to 1, which are NaN if a side is constant, and what was counted."""
+    """Returns correlations from -1 to 1, and counts of pairs. Correlations of constant values are NaN."""
     cosine, undefined = cosines(encode(pairs.left), encode(pairs.right))
     subset = np.array(pairs.subset)
     parts = [subset == name for name in dict.fromkeys(pairs.subset)]
@@ -37,12 +37,16 @@ def similarity(pairs: Pairs, encode: Encode) -> dict[str, Any]:
 
 
 def sample(pairs: Pairs, encode: Encode) -> tuple[Floats, Floats]:
-    """Returns gold scores and cosines, (n,) each, to compare two models pair by pair."""
+    """Returns the gold scores and the cosines of all pairs, shape (n,) each."""
     return pairs.gold, cosines(encode(pairs.left), encode(pairs.right))[0]
 
 
 def cosines(left: Vectors, right: Vectors) -> tuple[Floats, int]:
-    """Returns the cosines of rows of (n, d) and (n, d), and how many were not finite and became 0."""
+    """Computes the cosine of row i of `left` and row i of `right`, both of shape (n, d).
+
+    Returns:
+        The cosines, shape (n,), and the number of cosines that were not finite. These are set to 0.
+    """
     a, b = left.astype(np.float64), right.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):  # a vector of length 0 or with an infinity in it
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
@@ -53,7 +57,7 @@ def cosines(left: Vectors, right: Vectors) -> tuple[Floats, int]:
 
 
 def spearman(x: Floats, y: Floats) -> float:
-    """Returns the rank correlation of (n,) and (n,). Ties share the mean rank. NaN if a side is constant."""
+    """Returns Spearman's rank correlation of two arrays of shape (n,), or NaN if one is constant."""
     if _is_constant(x) or _is_constant(y):
         return math.nan
     from scipy.stats import spearmanr  # noqa: PLC0415  a second

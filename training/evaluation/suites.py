@@ -1,10 +1,10 @@
-"""Suites of figures, and all of them for one encoder. Start reading at `score`.
+"""Run suites of evaluations on an encoder. Start reading at `score`.
 
 sts         Spearman of STS12 to STS16, STS-B (test) and SICK-R (test), and of KorSTS and JSTS
 geometry    alignment, uniformity, anisotropy and spectrum over STS-B (train, dev and test)
-retrieval   nDCG@10 and others over every folder in BEIR's layout: dense, lexical, hybrid
+retrieval   nDCG@10 and other figures of dense, lexical and hybrid search, on every folder in BEIR's layout
 transfer    accuracy of a linear classifier: MR, CR, SUBJ, MPQA, SST2, TREC and MRPC, and SICK-E
-clustering  accuracy of k-means against the labels of the same single sentences
+clustering  accuracy of k-means against the labels of the transfer sets with single sentences
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def score(
     split: Split = whole,
     samples: bool = False,
 ) -> dict[str, Any]:
-    """Returns the figures of `suites` on the sets in `data`, as fractions and ready for JSON.
+    """Returns the scores of an encoder on the sets in `data`, as fractions in JSON values.
 
         {"sts": {"stsb": {"spearman_all": 0.82, …}}, "mean": {"spearman_all": 0.77, "sets": […]},
          "geometry": {"alignment": …, "uniformity": …, …},
@@ -71,15 +71,18 @@ def score(
          "clustering": {"trec": {"accuracy": 0.5, …}},
          "absent": ["sts13"], "sentences": …, "seconds": …}
 
-    `mean` covers the English sets of `sts`. Figures that are not finite are None. `absent` names missing sets
-    of the suites, except those in other languages.
+    `mean` covers the English sets of `sts`. Figures that are not finite are None. `absent` lists the missing
+    sets of the suites, except sets in other languages.
 
     Args:
         encode: Encodes sentences.
-        encode_queries: Encodes queries, if the model has a prompt for them.
-        encode_documents: Encodes documents, if the model has a prompt for them.
+        data: The evaluation folder.
+        suites: Names of the suites to run.
+        say: Called with progress messages.
+        encode_queries: Encodes queries. The default is `encode`.
+        encode_documents: Encodes documents. The default is `encode`.
         split: Splits a document into passages.
-        samples: Adds {"samples": {"stsb": (gold, cosines)}}, arrays to compare models pair by pair.
+        samples: Adds {"samples": {"stsb": (gold, cosines)}}, arrays to compare two models pair by pair.
 
     Raises:
         TrainingError: A suite is unknown, a file cannot be read, or all sets are absent.
@@ -125,7 +128,7 @@ class _Loaded(NamedTuple):
 
 
 def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
-    """Reads all sets before anything is encoded, so a damaged file costs seconds."""
+    """Reads all sets of the suites. Called before anything is encoded, so a damaged file fails early."""
     similar, geometric = "sts" in suites, "geometry" in suites
     requested = [known.key for known in SETS if similar or (geometric and known.key == STSB)]
     absent = [key for key in requested if is_absent(key, data)]
@@ -175,14 +178,14 @@ def _of_sentences(loaded: _Loaded, encode: Encode, say: Say) -> dict[str, Any]:
 
 
 def _mean(sets: dict[str, dict[str, Any]], figure: str) -> dict[str, Any]:
-    """Returns the mean with the names of its sets, because means over other sets are not comparable."""
+    """Returns the mean of a figure over sets, with the names of these sets."""
     each = [figures[figure] for figures in sets.values()]
     mean = None if None in each or not each else sum(each) / len(each)
     return {figure: mean, "sets": list(sets)}
 
 
 def _plain(figures: dict[str, Any]) -> dict[str, Any]:
-    """Returns JSON values. JSON has no NaN, so it becomes None."""
+    """Converts figures to JSON values. NaN and infinite values become None."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in figures.items()

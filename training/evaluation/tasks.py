@@ -1,4 +1,4 @@
-"""Sets of labeled sentences for transfer and clustering: their names, folders and files.
+"""Read sets of labeled sentences for transfer and clustering. The files may have our layout:
 
     DIR/{mr,cr,subj,mpqa}/all.tsv.gz    label text                  gzip, UTF-8, a header row, no quoting
     DIR/sst2/{train,dev,test}.tsv.gz    label text                  further columns are ignored
@@ -6,14 +6,14 @@
     DIR/mrpc/{train,val,test}.tsv.gz    label sentence1 sentence2
     DIR/sick/{train,trial,test}.tsv.gz  entailment sentence1 sentence2
 
-or the files that SentEval's own script leaves:
+or the layout that the script of SentEval creates:
 
     DIR/MR/rt-polarity.{pos,neg}   DIR/CR/custrev.{pos,neg}   DIR/SUBJ/subj.{objective,subjective}
     DIR/MPQA/mpqa.{pos,neg}        DIR/SST/binary/sentiment-{train,dev,test}
     DIR/TREC/{train_5500,TREC_10}.label                       DIR/MRPC/msr_paraphrase_{train,test}.txt
 
-A set without a folder is absent. A set whose files cannot be read is an error. SICK-E is optional and does
-not count in the mean over the seven sets that papers report.
+DIR is the evaluation folder. A set without a folder is absent. A file that cannot be read is an error. SICK-E
+is optional and does not count in the mean over the seven sets that papers report.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Task(NamedTuple):
     beside: bool = False  # True if it does not count in the mean
 
     def single(self) -> bool:
-        """Returns True if an example is a single sentence."""
+        """Returns True if the examples are single sentences, False if they are pairs."""
         return all(len(split.sides) == 1 for split in self.splits.values())
 
     def sentences(self) -> Iterable[str]:
@@ -96,7 +96,7 @@ def _trec(file: Path) -> Iterator[Example]:
 
 
 def _mrpc(file: Path) -> Iterator[Example]:
-    """Reads label, two ids and two sentences after a header."""
+    """Reads a file of MRPC: a header, then lines with label, two ids and two sentences."""
     for number, line in enumerate(_lines(file)):
         fields = line.text.split("\t")
         if len(fields) != 5:
@@ -181,17 +181,17 @@ TITLES = {known.key: known.title for known in _KNOWN}  # in the order of tables
 
 
 def load(data: Path) -> tuple[dict[str, Task], list[str]]:
-    """Loads the tasks in `data`. Also returns the keys of absent tasks.
+    """Loads all tasks in `data`. Returns the tasks by key, and the keys of absent tasks.
 
     Raises:
-        TrainingError: A file cannot be read. Names the file and the line.
+        TrainingError: A file cannot be read. The message names the file and the line.
     """
     tasks = {known.key: _task(known, layout, data) for known in _KNOWN if (layout := _layout(known, data))}
     return tasks, [known.key for known in _KNOWN if known.key not in tasks and not known.beside]
 
 
 def _layout(known: Known, data: Path) -> Layout | None:
-    """Returns the first layout with an existing file, else with an existing folder."""
+    """Returns the first layout that has a file in `data`, or else an existing folder, or None."""
     if known.beside:  # another set uses the same folder
         whole = (all((data / name).is_file() for name, _ in chain(*each.values())) for each in known.layouts)
         return next((layout for layout, there in zip(known.layouts, whole, strict=True) if there), None)
@@ -232,5 +232,5 @@ def _split(known: Known, files: Sequence[tuple[Path, Reader]]) -> Examples:
 
 
 def _lines(file: Path) -> Iterator[Line]:
-    """Reads the lines of a file of SentEval, some of which are latin-1."""
+    """Reads the lines of a SentEval file. A line that is not UTF-8 is read as latin-1."""
     return read_lines(file, otherwise="latin-1")

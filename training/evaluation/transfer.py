@@ -1,21 +1,20 @@
-"""Labelled sentences: do frozen vectors tell their classes apart?
+"""Transfer and clustering: test if the classes of labeled sentences can be predicted from their vectors.
 
-`transfer` fits a logistic regression, after SentEval (Conneau & Kiela 2018) and with its protocols:
+`transfer` fits a logistic regression to the vectors, with the protocols of SentEval (Conneau & Kiela 2018):
 
     MR CR SUBJ MPQA    ten stratified folds; the classifier of a fold is fitted to the other nine, and its l2
                        chosen by ten folds of those nine
     TREC MRPC          l2 chosen by ten stratified folds of train; scored on test
     SST2 SICK-E        l2 chosen on dev; scored on test
 
-The features of MRPC and SICK-E are [|u - v|; u * v] of the two vectors u and v. Vectors are those of the
-model, so they have length 1 if the service returns such vectors. Differences from SentEval: other folds, a
-fit to the optimum instead of Adam with early stopping, no penalty on the bias. l2 is for features of unit
-variance in total, and the last fit uses all training examples. Accuracies may differ by some tenths of a
-point.
+Here l2 is the strength of the regularization. The features of MRPC and SICK-E are [|u - v|; u * v] of the two
+vectors u and v. Vectors are not normalized, except by the model. There are four differences from SentEval:
+the folds, a fit to the optimum instead of Adam with early stopping, no penalty on the bias, and a last fit on
+all training examples. l2 applies to features that are scaled to a total variance of 1. Accuracies may differ
+from SentEval by some tenths of a point.
 
-`clustering` compares k-means clusters with the classes, as short-text clustering is scored (Xu et al. 2017;
-Zhang et al. 2021, PairSupCon): each cluster stands for one class, in the pairing that agrees most (Kuhn
-1955).
+`clustering` compares k-means clusters with the classes, as is usual for short texts (Xu et al. 2017; Zhang et
+al. 2021, PairSupCon). Each cluster is assigned one class, so that most sentences agree (Kuhn 1955).
 """
 
 from __future__ import annotations
@@ -55,13 +54,13 @@ class Classifier(NamedTuple):
     accuracy: float  # on the held-out examples that chose l2
 
     def predict(self, x: Floats) -> Labels:
-        """Returns the labels (n,) of features (n, d)."""
+        """Predicts the labels, shape (n,), of features of shape (n, d)."""
         predicted: Labels = self.model.predict((x - self.mean) * self.scale)
         return predicted
 
 
 def transfer(task: Task, encode: Encode, say: Say = silent) -> dict[str, Any]:
-    """Scores a linear classifier on the vectors of `encode`."""
+    """Fits a linear classifier to the vectors of a task's sentences. Returns accuracy and other figures."""
     say(f"fitting classifiers for {task.title}")
     features = {}
     undefined = 0
@@ -94,7 +93,17 @@ def transfer(task: Task, encode: Encode, say: Say = silent) -> dict[str, Any]:
 
 
 def nested(x: Floats, labels: Labels, fold: Labels) -> tuple[Labels, list[Classifier]]:
-    """Returns the label of each example as predicted without its fold, and the classifier of each fold."""
+    """Cross-validates a classifier: fits one per fold, on the examples of all other folds.
+
+    Args:
+        x: Features, shape (n, d).
+        labels: Labels, shape (n,).
+        fold: Number of each example's fold, shape (n,).
+
+    Returns:
+        The predicted label of each example, shape (n,), and the classifiers.
+
+    """
     predicted = np.empty_like(labels)
     fitted = []
     folds = int(fold.max()) + 1
@@ -109,12 +118,12 @@ def fit(x: Floats, labels: Labels, dev: tuple[Floats, Labels] | None = None) -> 
     """Fits a classifier with the l2 that predicts held-out examples best.
 
     Args:
-        x: Features (n, d).
-        labels: Labels (n,).
-        dev: Held-out examples. Without them, stratified folds of `x` choose l2.
+        x: Features, shape (n, d).
+        labels: Labels, shape (n,).
+        dev: Features and labels of held-out examples. None means cross-validation within `x`.
 
     Returns:
-        The classifier, fitted to all of `x`.
+        The classifier, fitted to all examples in `x`.
 
     """
     from sklearn.linear_model import LogisticRegressionCV  # noqa: PLC0415  its import takes a second
@@ -148,7 +157,7 @@ def fit(x: Floats, labels: Labels, dev: tuple[Floats, Labels] | None = None) -> 
 
 
 def stratified(labels: Labels, seed: int = _SEED) -> Labels:
-    """Returns the fold of each example, from 0.
+    """Assigns each example a fold, numbered from 0. Returns shape (n,).
 
     Folds differ by at most 1 in size and in the count of each label.
     """
@@ -160,7 +169,7 @@ def stratified(labels: Labels, seed: int = _SEED) -> Labels:
 
 
 def clustering(task: Task, encode: Encode, say: Say = silent) -> dict[str, Any]:
-    """Scores k-means by cosine on the sentences of all splits."""
+    """Clusters the sentences of all splits by k-means on unit vectors. Returns accuracy and counts."""
     from sklearn.cluster import KMeans  # noqa: PLC0415  its import takes a second
 
     say(f"clustering {task.title}")
@@ -175,7 +184,7 @@ def clustering(task: Task, encode: Encode, say: Say = silent) -> dict[str, Any]:
 
 
 def agreement(found: Labels, labels: Labels, classes: int) -> float:
-    """Returns the share of rows whose cluster stands for their class, in the best pairing of the two."""
+    """Returns the accuracy of clusters as class labels, with the best assignment of clusters to classes."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
     from sklearn.metrics import confusion_matrix  # noqa: PLC0415
 
@@ -190,7 +199,13 @@ def _f1(labels: Labels, predicted: Labels) -> float:
 
 
 def _features(split: Examples, encode: Encode) -> tuple[Floats, int]:
-    """Returns (n, d), or (n, 2 d) for pairs, and the number of examples with a vector that is not finite."""
+    """Encodes the examples of a split.
+
+    Returns:
+        The feature matrix, shape (n, d), or (n, 2 d) for pairs of sentences, and the number of examples with
+        a vector that is not finite. Their features are 0.
+
+    """
     sides = [encode(texts).astype(np.float64) for texts in split.sides]
     if len(sides) == 1:
         x = sides[0]

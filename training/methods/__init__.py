@@ -1,1 +1,1 @@
-"""Recipes and their building blocks: sources, views, heads, objectives."""
+"""Training methods: recipes, and their building blocks, which are sources, views, heads and objectives."""

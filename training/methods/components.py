@@ -1,23 +1,22 @@
-"""Parts that training adds to an encoder: a head, further negatives, a twin.
+"""Modules that a recipe can add to the encoder during training: heads, further negatives and twins.
 
-Heads map the pooled vector to what the objective reads. A head that is not kept ends with the run.
+Heads map the pooled vector to the vector that the objective reads. Heads without `keep` are not published.
 
-    none         the pooled vector itself
+    none         no head
     tanh         a linear layer and tanh (SimCSE)
     bn           two linear layers with batch normalization (DiffCSE)
     relu         two linear layers without biases, to another width (PairSupCon)
     gelu         two wide layers (SG-OPT)
-    transform    the layer of the base that precedes its prediction of a word (PromptBERT, supervised)
+    transform    the layer of the base that precedes the prediction of a word (PromptBERT, supervised)
 
-Negatives are rows that every text is compared with, in addition to the batch.
+Negatives are vectors with which every text is compared, in addition to the texts of the batch.
 
     queue        vectors of earlier steps, from a slowly moving copy of the encoder (ESimCSE, after MoCo)
     noise        random directions (GS-InfoNCE)
 
-Twins are second encoders, never published. They are copied after the weights are loaded: random initial
-weights would be a known mistake.
+Twins are second encoders, which are used in training only. They start with the loaded weights of the encoder.
 
-    ema          follows the encoder by its momentum; a queue keeps its vectors (ESimCSE)
+    ema          is a moving average of the encoder; its vectors fill the queue (ESimCSE)
     clone        is also trained, and encodes the first view (CT, QuickThoughts)
     frozen       keeps its weights; the means of its layers are further views of the first text (SG-OPT)
 """
@@ -52,7 +51,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Tanh:
-    """A linear layer and tanh, as in BERT's pooler, with random weights: SimCSE's `mlp`."""
+    """A head of a linear layer and tanh with random initial weights, like `mlp` in SimCSE."""
 
     keep: Flag  # publishes the head with the model
     name: Literal["tanh"] = "tanh"
@@ -63,9 +62,10 @@ class Tanh:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """Linear(D, 2D), BatchNorm, ReLU, Linear(2D, D), BatchNorm without weights (Chuang et al. 2022).
+    """A head with batch normalization (Chuang et al. 2022, DiffCSE).
 
-    Statistics are over the rows of all views together, as in DiffCSE.
+    The layers are Linear(D, 2D), BatchNorm, ReLU, Linear(2D, D), BatchNorm without weights. The statistics
+    are over the vectors of all views together, as in DiffCSE.
     """
 
     keep: ClassVar[bool] = False
@@ -84,7 +84,7 @@ class BatchNorm:
 
 @dataclass(frozen=True)
 class Relu:
-    """Linear(D, D), ReLU, Linear(D, width), without biases. Zhang et al. 2021 (PairSupCon), its code."""
+    """A head of Linear(D, D), ReLU, Linear(D, width) without biases, as in the code of PairSupCon (2021)."""
 
     width: Count = 128
     keep: ClassVar[bool] = False
@@ -97,7 +97,7 @@ class Relu:
 
 @dataclass(frozen=True)
 class Gelu:
-    """Linear(D, width), GELU, Linear(width, width), GELU. Kim et al. 2021 (SG-OPT), its code."""
+    """A head of Linear(D, width), GELU, Linear(width, width), GELU, as in the code of SG-OPT (2021)."""
 
     width: Count = 4096
     keep: ClassVar[bool] = False
@@ -111,7 +111,10 @@ class Gelu:
 
 @dataclass(frozen=True)
 class Transform:
-    """The linear layer, GELU and normalization of the base's masked-language head (Jiang et al. 2022)."""
+    """A head of the linear layer, GELU and normalization in the base's masked-language head.
+
+    Source: Jiang et al. 2022 (PromptBERT).
+    """
 
     keep: Flag
     name: Literal["transform"] = "transform"
@@ -120,7 +123,7 @@ class Transform:
         """Returns the layers.
 
         Raises:
-            TrainingError: The base has no such head, or vectors of another width.
+            TrainingError: The base has no masked-language head, or a head of another width.
 
         """
         language, stored = language_head(source, generator)
@@ -133,18 +136,21 @@ class Transform:
 
 
 class Rows(nn.Module):
-    """Negatives as a module, so that every checkpoint has their state."""
+    """Base class of further negatives. They are torch modules, so checkpoints contain their state."""
 
     def rows(self, generator: torch.Generator) -> Extra:
-        """Returns K vectors. A text's own earlier vectors are not its negatives."""
+        """Returns the negatives for one step: K vectors, and the number of each vector's text.
+
+        An objective does not use a vector as a negative of the same text.
+        """
         raise NotImplementedError
 
     def push(self, rows: Extra) -> None:
-        """Receives the vectors of a batch after its step."""
+        """Called after each step with the vectors of the batch. Does nothing by default."""
 
 
 class QueueBuffer(Rows):
-    """Keeps at most `size` vectors, the newest first."""
+    """Negatives from earlier steps. Stores at most `size` vectors, the newest first."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -168,7 +174,7 @@ class QueueBuffer(Rows):
 
 @dataclass(frozen=True)
 class Queue:
-    """Vectors of the last `batches` batches. Wu et al. 2022 (ESimCSE), section 3.2: 2.5 batches were best."""
+    """Negatives from the last `batches` batches (Wu et al. 2022, ESimCSE, section 3.2; 2.5 was best)."""
 
     batches: AboveZero
     name: Literal["queue"] = "queue"
@@ -188,7 +194,7 @@ class NoiseRows(Rows):
 
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian vectors, whose spread cancels in a cosine. Wu et al. 2022 (GS-InfoNCE)."""
+    """Gaussian random vectors as negatives (Wu et al. 2022, GS-InfoNCE). Their length does not matter."""
 
     batches: AboveZero
     name: Literal["noise"] = "noise"
@@ -199,7 +205,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Ema:
-    """A copy that follows after every step: θ' ← m θ' + (1 - m) θ, m = `momentum` (MoCo; ESimCSE)."""
+    """A twin that is updated after every step by θ' ← m θ' + (1 - m) θ, with m = `momentum` (ESimCSE)."""
 
     momentum: Share
     name: Literal["ema"] = "ema"
@@ -215,7 +221,7 @@ class Ema:
 
 @dataclass(frozen=True)
 class Clone:
-    """A copy with its own weights, also trained. Carlsson et al. 2021 (CT), section 3."""
+    """A twin that is trained together with the encoder (Carlsson et al. 2021, CT, section 3)."""
 
     name: Literal["clone"] = "clone"
 
@@ -225,7 +231,7 @@ class Clone:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A copy with the initial weights. Kim et al. 2021 (SG-OPT), section 3."""
+    """A twin that keeps the initial weights (Kim et al. 2021, SG-OPT, section 3)."""
 
     name: Literal["frozen"] = "frozen"
 

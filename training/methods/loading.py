@@ -1,13 +1,14 @@
-"""Load a base's folder as the encoder that a recipe trains.
+"""Load the base, a model folder, as the encoder that a recipe trains.
 
-A base that defines its pooling keeps that, its prompts and its maximum length. The recipe's pooling and head
-apply to raw backbones.
+If the base defines a pooling, its pooling, prompts and maximum length are used. Otherwise the base is a raw
+backbone and gets the pooling and the head of the recipe.
 
-A student is the base made smaller. Its vectors have the teacher's width, so both can share one space.
+A student is a smaller encoder built from the base, its teacher. Both have vectors of the same width, so the
+student can learn the vectors of the teacher.
 
-    layers > 0   that many of the base's layers, evenly spread (Sanh et al. 2019, DistilBERT, section 3)
-    layers = 0   a table with the base's vector of each token; a text's vector is the mean of its tokens
-                 (Tulkens and van Dongen 2024, Model2Vec)
+    layers > 0   a student with that many layers of the base, evenly spread (Sanh et al. 2019, DistilBERT)
+    layers = 0   a student with one vector per token, computed by the base; the vector of a text is the mean
+                 over its tokens (Tulkens and van Dongen 2024, Model2Vec)
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ _STATIC = {  # pools over the rows of the word table; static_power: power means 
 
 
 def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[TrainedEncoder, nn.Module]:
-    """Loads a base.
+    """Loads the base in `folder` as an encoder.
 
     Returns:
-        The encoder, and the head that is used in training only. It is the identity unless the base is raw.
+        The encoder, and the head that is used in training only. The head is the identity unless the base is
+        a raw backbone.
 
     Raises:
         ModelError: The folder cannot be opened.
-        TrainingError: The folder has no safetensors, or does not fit the recipe.
+        TrainingError: The folder has no safetensors file, or the base does not fit the recipe.
 
     """
     source = read_source(folder)
@@ -115,7 +117,7 @@ def _freeze_embeddings(encoder: TrainedEncoder) -> None:
     """Freezes all weights before the first layer.
 
     Raises:
-        TrainingError: The base has no other weights.
+        TrainingError: The base has no weights after the embeddings.
 
     """
     if encoder.source.head.tokens == "static":
@@ -150,7 +152,7 @@ _GROUP = 1024  # tokens of the vocabulary that are encoded at once
 
 
 def build_student(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
-    """Returns a smaller encoder. It takes over the teacher's modules, so the teacher is no longer usable.
+    """Builds a smaller encoder from the modules of the teacher. The teacher cannot be used afterwards.
 
     Raises:
         TrainingError: The teacher has too few layers.
@@ -162,7 +164,7 @@ def build_student(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
 
 
 def layer_stack(backbone: Any) -> nn.ModuleList | None:
-    """Returns the layers of a backbone, the layer next to the embeddings first. None without such a list."""
+    """Returns the layers of a backbone, from the embeddings on, or None if the backbone has no such list."""
     count = getattr(backbone.config, "num_hidden_layers", 0) if hasattr(backbone, "config") else 0
     stacks = (part for part in backbone.modules() if isinstance(part, nn.ModuleList) and len(part) == count)
     return next(stacks, None)
@@ -171,9 +173,9 @@ def layer_stack(backbone: Any) -> nn.ModuleList | None:
 def evenly(layers: int, of: int) -> list[int]:
     """Returns the indices of the layers that a student keeps, evenly spread: 0, 2 and 5 for 3 layers of 6.
 
-    They include the first and the last layer. A single layer is the last. The first layer matters because it
-    reads the embeddings. With it, a student of 3 layers begins at a cosine of 0.62 to its teacher. With
-    layers 1, 3 and 5 it begins at 0.53.
+    The indices include the first and the last layer. If only one layer is kept, it is the last. The first
+    layer matters because it reads the embeddings: before training, a student with layers 0, 2 and 5 has a
+    cosine of 0.62 to its teacher, and a student with layers 1, 3 and 5 only 0.53.
 
     Args:
         layers: Number of layers to keep.
@@ -218,7 +220,7 @@ def _table(teacher: TrainedEncoder) -> TrainedEncoder:
 
 @torch.inference_mode()
 def _vocabulary(teacher: TrainedEncoder) -> NDArray[np.float32]:
-    """Returns the unit vector of each token by itself, (vocabulary, P)."""
+    """Encodes each token of the vocabulary as a text. Returns unit vectors, shape (vocabulary, P)."""
     before, after = teacher.lexicon.affixes
     size = teacher.lexicon.size
     rows = np.empty((size, teacher.width), np.float32)

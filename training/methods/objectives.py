@@ -1,4 +1,4 @@
-"""Objectives over vectors. N texts, V views of each, P dimensions.
+"""Objectives: the loss functions that a recipe can use on the vectors of a batch.
 
     info_nce       each text finds its other view among those of all texts (SimCSE and similar methods)
     nt_xent        the same in both directions, and every other row is a negative (DeCLUTR)
@@ -12,8 +12,9 @@
     kl_teacher     cosines follow a teacher's scores (mining/teacher.py)
     vector_mse     a text's vector becomes the teacher's (runs/setup.py)
 
-All are computed in float32, also under autocast: at τ = 0.05, similarities in bf16 change the gradient by 3 %
-(measured). token_objectives.py has objectives over tokens.
+Letters at the end of a variable name are its dimensions: N texts, V views of each text, M candidates, P
+components of a vector. All objectives are computed in float32, even if the encoder runs in bf16: at τ = 0.05,
+similarities in bf16 change the gradient by 3 % (measured). token_objectives.py has objectives over tokens.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -39,14 +40,14 @@ NO_TEXT = -1  # number of the texts that fill up a row with fewer negatives than
 
 
 class Extra(NamedTuple):
-    """Negatives in addition to those of the batch."""
+    """Vectors that are negatives of every text, in addition to the texts of the batch."""
 
     z: Tensor  # (K, P)
     texts: Tensor  # int64 (K,): number of each vector's text, or NO_TEXT
 
 
 class Reps(NamedTuple):
-    """Input of an objective in one step: vectors of the whole batch, tokens of this process."""
+    """Input of an objective in one step: vectors of the whole batch, and tokens of this process's texts."""
 
     z: Tensor  # (N, V, P), after the head; the views of a frozen twin come last
     texts: Tensor  # int64 (N, V): equal numbers are equal texts; NO_TEXT is an empty place
@@ -62,10 +63,10 @@ class Reps(NamedTuple):
 
     @property
     def known(self) -> Tensor:
-        """Labels or scores.
+        """The labels or scores of the batch.
 
         Raises:
-            ValueError: The source has no labels.
+            ValueError: The source has neither labels nor scores.
 
         """
         if self.labels is None:
@@ -73,12 +74,18 @@ class Reps(NamedTuple):
         return self.labels
 
     def mean(self, losses: Tensor, count: Tensor) -> Tensor:
-        """Returns this process's share of the mean over the tokens of all processes."""
+        """Returns this process's share of the mean loss over the tokens of all processes.
+
+        Args:
+            losses: Sum of the losses over the tokens of this process.
+            count: Number of these tokens.
+
+        """
         return (0 * losses if self.guest else losses) / self.total(0 * count if self.guest else count)
 
 
 class Materials(NamedTuple):
-    """Materials of an objective with its own weights."""
+    """Arguments for building the module of an objective that has trainable weights or teacher vectors."""
 
     encoder: TrainedEncoder
     width: int  # P
@@ -88,7 +95,7 @@ class Materials(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """Numbers of an objective, as a recipe has them."""
+    """Base class of objectives. The fields are the parameters that a recipe sets."""
 
     weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
     # Inputs in addition to z: any of `hidden`, `aside`, `teacher`, `layers`.
@@ -96,17 +103,22 @@ class Objective:
     module: ClassVar[Any] = None  # built from Materials if the objective has its own weights
 
     def build(self, materials: Materials) -> nn.Module:
-        """Returns a module that maps Reps to the mean loss of the batch, a float32 scalar."""
+        """Returns a torch module that maps `Reps` to the mean loss of the batch, a float32 scalar."""
         made: nn.Module = self.module(materials) if self.module else Weightless(self)
         return made
 
     def loss(self, reps: Reps) -> Tensor:
-        """Returns the loss of an objective without weights. `reps.z` is in float32."""
+        """Returns the loss of the batch. Objectives without `module` implement this method.
+
+        Args:
+            reps: Input of the objective, with `z` in float32.
+
+        """
         raise NotImplementedError
 
 
 class InFloat32(nn.Module):
-    """Computes `loss` in float32, also under autocast."""
+    """A module that computes `loss` in float32, also under autocast."""
 
     loss: Callable[[Reps], Tensor]
 
@@ -122,14 +134,16 @@ class Weightless(InFloat32):
 
 
 def info_nce(query_NP: Tensor, key_MP: Tensor, *, tau: float, same_NM: Tensor, bonus_NM: Tensor) -> Tensor:
-    """Mean over n of log( Σ_m exp(cos(q_n, k_m)/τ) / exp(cos(q_n, k_n)/τ) ): SimCSE, equations 1 and 5.
+    """Returns the InfoNCE loss (SimCSE, equations 1 and 5).
+
+    The loss is the mean over n of log( Σ_m exp(cos(q_n, k_m)/τ) / exp(cos(q_n, k_n)/τ) ).
 
     Args:
         query_NP: Query vectors.
-        key_MP: Key n belongs to query n. The other keys are its negatives.
-        tau: Temperature.
-        same_NM: True for keys that are not negatives.
-        bonus_NM: Added to the logits.
+        key_MP: Key vectors. Key n is the positive of query n, and the other keys are negatives.
+        tau: Temperature τ.
+        same_NM: True where key m must not count as a negative of query n.
+        bonus_NM: Values to add to the logits.
 
     """
     scores_NM = (_unit(query_NP) @ _unit(key_MP).T / tau + bonus_NM).masked_fill(same_NM, -torch.inf)
@@ -137,12 +151,16 @@ def info_nce(query_NP: Tensor, key_MP: Tensor, *, tau: float, same_NM: Tensor, b
 
 
 def same_texts(texts_NV: Tensor) -> Tensor:
-    """Returns bool (N, N (V - 1)): candidates that are not negatives.
+    """Returns which candidates are excluded as negatives: bool, shape (N, N (V - 1)).
 
-    Candidates are the second view of every text, then the third, and so on. A candidate equal to the query or
-    to its positive is not a negative. The query's own candidates stay, except a hard negative that equals the
-    query or its positive, or that is empty. A query that occurs twice in the batch has two positives, and
-    neither is a negative of the other.
+    The query is the first text of a row, and the positive is the second. The candidates of every query are
+    the second texts of all rows, then the third texts of all rows, and so on. Excluded are candidates that
+    equal the query or the positive, empty hard negatives, and positives of an equal query in another row. The
+    positive of the row itself is not excluded.
+
+    Args:
+        texts_NV: Numbers of the texts. Equal numbers mean equal texts.
+
     """
     N, V = texts_NV.shape
     own_NN = torch.eye(N, dtype=torch.bool, device=texts_NV.device)
@@ -161,12 +179,12 @@ def same_texts(texts_NV: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class InfoNCE(Objective):
-    """From the first view to the second. Further views are hard negatives.
+    """InfoNCE from the first view to the second. Further views are hard negatives.
 
     Attributes:
-        tau: Temperature. hard_weight: Weight of each of a text's own hard negatives; its logarithm is added
-        to the logit (SimCSE,
-            equation 8).
+        tau: Temperature.
+        hard_weight: Weight of the hard negatives of the same row. The logarithm of this weight is added to
+            their logits (SimCSE, equation 8).
 
     """
 
@@ -192,10 +210,10 @@ class InfoNCE(Objective):
 
 @dataclass(frozen=True)
 class NTXent(Objective):
-    """The first view against the mean of all others: DeCLUTR's averaged positives.
+    """NT-Xent between the first view and the mean of the other views, as in DeCLUTR.
 
-    Mean over all 2N rows of the cross-entropy to each row's partner, as in SimCLR (Chen et al. 2020). Equal
-    texts are not negatives of each other.
+    These are 2N vectors. The loss is the mean cross-entropy of finding the other vector of the same text
+    among all vectors, as in SimCLR (Chen et al. 2020). Equal texts are not negatives of each other.
     """
 
     tau: AboveZero
@@ -212,7 +230,10 @@ class NTXent(Objective):
 
 
 def triplet(anchor_NP: Tensor, positive_NP: Tensor, negative_NP: Tensor, *, margin: float) -> Tensor:
-    """Schroff et al. 2015 (FaceNet), equation 2, as a mean: squared distances of vectors of length 1."""
+    """Returns the mean triplet loss (Schroff et al. 2015, FaceNet, equation 2).
+
+    The loss uses squared distances of vectors of length 1.
+    """
     a, p, n = map(_unit, (anchor_NP, positive_NP, negative_NP))
     nearer = (a - p).square().sum(-1) - (a - n).square().sum(-1) + margin
     return nearer.clamp(min=0).mean()
@@ -220,13 +241,14 @@ def triplet(anchor_NP: Tensor, positive_NP: Tensor, negative_NP: Tensor, *, marg
 
 @torch.no_grad()
 def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: Tensor) -> Tensor:
-    """Returns the key of each anchor's negative: the nearest key that is farther than the positive.
+    """Chooses the semi-hard negative of each anchor (FaceNet, section 3.2).
 
-    FaceNet, section 3.2. If no key is farther, it is the farthest key (our choice). If every key is excluded
-    by `same_NM`, it is key n, the positive itself, which gives no gradient.
+    The negative is the nearest key that is farther than the positive. If no key is farther, the farthest key
+    is chosen (our choice). If `same_NM` excludes every key, key n is chosen. It is the positive itself, and
+    gives no gradient.
 
     Returns:
-        int64 (N,).
+        The index of a key for each anchor, int64, shape (N,).
 
     """
     a, p, k = map(_unit, (anchor_NP, positive_NP, keys_MP))
@@ -240,7 +262,7 @@ def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: 
 
 @dataclass(frozen=True)
 class Triplet(Objective):
-    """Triplet loss with the semi-hard negative of the batch, or if not `mine` with the given negative."""
+    """Triplet loss. The negative is the third text of the row, or with `mine` the semi-hard negative."""
 
     margin: AboveZero
     mine: Flag = True
@@ -271,14 +293,14 @@ class PairSoftmaxModule(InFloat32):
 
 
 def init_as_torch(layer: nn.Module, inputs: int, generator: torch.Generator) -> None:
-    """Draws weights and biases from torch's own distribution, with our generator."""
+    """Initializes weights and biases from the same distribution as torch, but with `generator`."""
     for tensor in layer.parameters():
         nn.init.uniform_(tensor, -(inputs**-0.5), inputs**-0.5, generator=generator)
 
 
 @dataclass(frozen=True)
 class PairSoftmax(Objective):
-    """Reimers and Gurevych 2019 (SBERT), section 3: softmax(W [u; v; |u - v|])."""
+    """Classification of pairs by softmax(W [u; v; |u - v|]) (Reimers and Gurevych 2019, SBERT)."""
 
     classes: Count = 3
     name: Literal["pair_softmax"] = "pair_softmax"
@@ -288,14 +310,14 @@ class PairSoftmax(Objective):
 
 
 def compute_cosines(reps: Reps) -> Tensor:
-    """Returns the cosine of each row's first text with its others, (N, V - 1)."""
+    """Returns the cosines of the first text of each row with the other texts, shape (N, V - 1)."""
     z_NVP = _unit(reps.z)
     return (z_NVP[:, :1] * z_NVP[:, 1:]).sum(-1)
 
 
 @dataclass(frozen=True)
 class CosineMse(Objective):
-    """Reimers and Gurevych 2019 (SBERT), section 3: the mean of (cos(u, v) - score / highest)²."""
+    """Regression of scores: the mean of (cos(u, v) - score / highest)² (SBERT, section 3)."""
 
     highest: AboveZero = 1.0
     name: Literal["cosine_mse"] = "cosine_mse"
@@ -306,9 +328,9 @@ class CosineMse(Objective):
 
 @dataclass(frozen=True)
 class Cosent(Objective):
-    """CoSENT (Su 2022, as in sentence-transformers): only the order of the scores counts, not their size.
+    """CoSENT loss (Su 2022, as in sentence-transformers). Only the order of the scores counts.
 
-    log(1 + Σ exp(scale · (cos_a - cos_b))) over all pairs a, b with a lower score of a than of b.
+    The loss is log(1 + Σ exp(scale · (cos_a - cos_b))) over all a and b where a has a lower score than b.
     """
 
     scale: AboveZero = 20.0
@@ -323,10 +345,12 @@ class Cosent(Objective):
 
 @dataclass(frozen=True)
 class HardNce(Objective):
-    """Zhang et al. 2021 (PairSupCon), equations 1 to 3: entailments are positives, all texts are negatives.
+    """Contrastive loss with weighted negatives (Zhang et al. 2021, PairSupCon, equations 1 to 3).
 
-    Mean over both rows of each entailment of -log(e⁺ / (e⁺ + Σ w e / mean w)), with e = exp(cos/τ) and w = e
-    of each negative. In logarithms, Σ w e / mean w is exp(lse(2s) - lse(s)) times the number of negatives.
+    The texts of an entailment are positives of each other, and all other texts are negatives. The loss is the
+    mean over both texts of each entailment of -log(e⁺ / (e⁺ + Σ w e / mean w)), with e = exp(cos/τ). The
+    weight w of a negative is its e. In logarithms, Σ w e / mean w is exp(lse(2s) - lse(s)) times the number
+    of negatives.
     """
 
     tau: AboveZero
@@ -350,9 +374,10 @@ class HardNce(Objective):
 
 @dataclass(frozen=True)
 class BceDot(Objective):
-    """Carlsson et al. 2021 (CT), equation 1: each text with itself, and with `negatives` others of the batch.
+    """Binary cross-entropy of dot products between two encoders (Carlsson et al. 2021, CT, equation 1).
 
-    The paper draws other texts for each text. The next texts in the batch are as random, and already encoded.
+    Each text is compared with itself and with `negatives` other texts. The paper draws other texts for each
+    text. Here they are the next texts of the batch, which are as random and already encoded.
     """
 
     negatives: Count = 7
@@ -401,10 +426,11 @@ class TwoWay(Objective):
 
 @dataclass(frozen=True)
 class KlTeacher(Objective):
-    """From the first view to the others, by the scores of the row (Hinton et al. 2015, over a list).
+    """Distillation of a teacher's scores for a list of documents (after Hinton et al. 2015).
 
-    Mean over n of KL(softmax(scores_n / τ) ‖ softmax(cos(q_n, d_n) / τ)), over each query's own list. Scores
-    are cosines, so equal numbers give 0 (mining/teacher.py).
+    The first view is the query q, and the other views are the documents d of its list. The loss is the mean
+    over n of KL(softmax(scores_n / τ) ‖ softmax(cos(q_n, d_n) / τ)). The scores are cosines
+    (mining/teacher.py), so the loss is 0 if the student has the same cosines.
     """
 
     tau: AboveZero
@@ -431,10 +457,11 @@ class VectorMseModule(InFloat32):
 
 @dataclass(frozen=True)
 class VectorMse(Objective):
-    """A student learns the base's vectors (loading.py): Reimers and Gurevych 2020, equation 1.
+    """Distillation of vectors from the base into a student (Reimers and Gurevych 2020, equation 1).
 
-    Mean over n of |z_n - t_n|², both of length 1. This equals 2 - 2 cos, so its gradient is the cosine's. The
-    paper also takes the mean over the components, which makes it P times smaller.
+    The loss is the mean over n of |z_n - t_n|², for student vectors z and teacher vectors t of length 1. It
+    equals 2 - 2 cos(z_n, t_n). The paper also takes the mean over the components, so its loss is P times
+    smaller.
     """
 
     name: Literal["vector_mse"] = "vector_mse"
@@ -443,7 +470,7 @@ class VectorMse(Objective):
 
 
 def first_texts_equal(reps: Reps) -> Tensor:
-    """Returns bool (N, N): True if the first texts of two rows are equal."""
+    """Returns for each pair of rows if their first texts are equal: bool, shape (N, N)."""
     return reps.texts[:, :1] == reps.texts[:, :1].T
 
 

@@ -1,12 +1,12 @@
-"""Recipes: methods as a choice of building blocks and numbers, without code of their own.
+"""Recipes: TOML files that describe a training method as a combination of building blocks.
 
-A block is written as its name, or as a table with its name and its numbers:
+A block is written as a name, or as a table with the name and parameters of the block:
 
     views = ["same", "same"]
     objectives = [{ name = "info_nce", tau = 0.05 }]
 
 Start reading at `load_recipe`. `check_fit` rejects blocks that do not work together. `BLOCKS` has the sources
-and objectives of the product; `training.papers` registers more, and all post-processors.
+and objectives of this package. `training.papers` registers more of them, and all post-processors.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ BLOCKS: dict[str, tuple[type, ...]] = {
 
 
 class Post(Protocol):
-    """A change of the encoder that is fitted on the texts after training, or instead of it."""
+    """A post-processor: a change of the encoder's vectors, fitted on texts after or instead of training."""
 
     def apply(self, encoder: TrainedEncoder, texts: Sequence[str]) -> None:
         """Fits the change and applies it to the encoder.
@@ -102,7 +102,7 @@ class Post(Protocol):
 
 
 class _AnyOf:
-    """Validates a field as any block of one kind in `BLOCKS`, chosen by its name."""
+    """A pydantic annotation that accepts any block of one kind in `BLOCKS`, selected by name."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -130,7 +130,7 @@ Dropout = Annotated[float, Field(ge=0, le=0.9, strict=True)]
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW. The rate rises during the warmup, and then falls linearly to 0 or stays (runs/step.py)."""
+    """Settings of the AdamW optimizer and the learning rate schedule (runs/step.py)."""
 
     lr: Rate
     batch: Annotated[int, Field(ge=2, le=1 << 20, strict=True)]  # rows of one step
@@ -149,7 +149,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Student:
-    """A smaller encoder made from the base, which is its teacher (loading.py)."""
+    """Settings of a student: a smaller encoder built from the base, its teacher (loading.py)."""
 
     layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)]  # of the base's; 0: a table of tokens
 
@@ -179,11 +179,11 @@ class Recipe:
     result: Literal["encoder", "backbone"] = "encoder"
 
     def digest(self) -> str:
-        """Returns the SHA-256 of everything except the name and the seed."""
+        """Returns the SHA-256 of all settings except the recipe's name and seed."""
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
     def described(self) -> dict[str, Any]:
-        """Returns the recipe as JSON, every block with its name, without the recipe's own name and seed."""
+        """Returns the recipe as JSON values, with the name of every block, but without `name` and `seed`."""
         found: dict[str, Any] = to_jsonable_python(asdict(self))
         del found["name"], found["seed"]
         # Newer keys are left out at their defaults, so that older recipes keep their digests.
@@ -210,13 +210,13 @@ class Recipe:
         return found
 
     def reads(self, what: str) -> bool:
-        """Returns True if an objective reads `what` in addition to the vectors."""
+        """Returns True if an objective reads `what`, such as "hidden", in addition to the vectors."""
         return any(what in objective.reads for objective in self.objectives)
 
 
 @cache
 def recipe_type() -> TypeAdapter[Recipe]:
-    """Returns the validator of recipes with all blocks that are registered."""
+    """Returns the pydantic validator of recipes, which knows all registered blocks."""
     return TypeAdapter(Recipe)
 
 
@@ -232,14 +232,14 @@ _NEEDED: tuple[tuple[Any, Any, str], ...] = (
 
 
 class Unfit(Exception):
-    """Some blocks of a recipe do not work together."""
+    """Raised if some blocks of a recipe do not work together."""
 
 
 def check_fit(recipe: Recipe) -> None:
     """Rejects combinations of blocks that cannot work.
 
     Raises:
-        Unfit: Says why, and what would work.
+        Unfit: Two blocks do not work together. The message says why, and what would work.
 
     """
     contrasted: list[View] = [view for view in recipe.views if not stands_aside(view)]
@@ -269,17 +269,17 @@ def check_fit(recipe: Recipe) -> None:
 
 
 def count_columns(recipe: Recipe) -> int:
-    """Returns the number of texts in a row of the recipe's source. Triples have a text for each view."""
+    """Returns the number of texts in each row. A row of triples has one text per contrasted view."""
     if isinstance(recipe.source, Triples):
         return max(recipe.source.columns, sum(not stands_aside(view) for view in recipe.views))
     return recipe.source.columns
 
 
 def column_of_each_view(recipe: Recipe) -> list[int]:
-    """Returns the place in the row of each view's text.
+    """Returns for each view the index of the text in the row that the view changes.
 
-    Views, and separately those that stand aside, take the texts of a row in order. A row with a single text
-    gives it to all views.
+    The contrasted views get the texts of a row in order. So do the views that stand aside. If a row has only
+    one text, all views get this text.
     """
     columns = count_columns(recipe)
     aside = [stands_aside(view) for view in recipe.views]
@@ -299,7 +299,7 @@ def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
 
 
 def _check_whole(recipe: Recipe) -> None:
-    """Checks that no view makes rows longer that are drawn from whole documents and already full."""
+    """Rejects views that lengthen texts if the source fills each row up to the maximum length."""
     longer = [view.name for view in recipe.views if isinstance(view, Repeat | Template)]
     if recipe.source.whole and longer:
         raise Unfit(
@@ -308,7 +308,7 @@ def _check_whole(recipe: Recipe) -> None:
 
 
 def _check_source(recipe: Recipe, objective: object) -> None:
-    """Checks that the rows have the data that the objective learns from."""
+    """Checks that the source has the data that an objective needs, such as labels or scores."""
     source = recipe.source
     for kinds, sources, needed in _NEEDED:
         if isinstance(objective, kinds) and not isinstance(source, sources):
@@ -340,7 +340,7 @@ def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) 
 
 
 def _check_aside(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
-    """Checks the views whose tokens an objective reads."""
+    """Checks that the recipe has the views whose tokens an objective reads."""
     aside = [view for view in recipe.views if stands_aside(view)]
     if isinstance(objective, Mlm) and not any(isinstance(view, Mask) for view in recipe.views):
         raise Unfit("mlm needs a view `mask`: it guesses the hidden tokens.")
@@ -353,7 +353,7 @@ def _check_aside(recipe: Recipe, objective: object, contrasted: list[View]) -> N
 
 
 def _check_triplet(objective: Triplet, count: int) -> None:
-    """Checks the number of contrasted views."""
+    """Checks the number of contrasted views for the triplet loss."""
     if count < (2 if objective.mine else 3):
         raise Unfit(f"triplet compares an anchor, a positive and a negative; the recipe has {count}.")
     if count > 3 and not objective.mine:
@@ -387,7 +387,7 @@ def _check_twin(recipe: Recipe) -> None:
 
 
 def _check_student(recipe: Recipe) -> None:
-    """Checks that student and teacher have vectors of the same texts, in the same space."""
+    """Checks that student and teacher encode the same texts into vectors of the same space."""
     if not recipe.reads("teacher"):
         return
     if recipe.student is None:
@@ -412,11 +412,11 @@ def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
 
 
 def register(rule: Callable[[Recipe], None], **blocks: tuple[type, ...]) -> None:
-    """Adds blocks that recipes may name.
+    """Registers blocks of another package, so that recipes may name them.
 
     Args:
-        rule: Raises Unfit for a recipe with blocks that do not work together.
-        blocks: Classes by their kind, a key of `BLOCKS`.
+        rule: A function that raises Unfit for a recipe whose blocks do not work together.
+        blocks: Classes of blocks by kind. A kind is a key of `BLOCKS`.
 
     """
     RULES.append(rule)
@@ -426,14 +426,14 @@ def register(rule: Callable[[Recipe], None], **blocks: tuple[type, ...]) -> None
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """Returns a shipped recipe by its name, or that of a TOML file.
+    """Loads a recipe, either a shipped recipe or a TOML file.
 
     Args:
         name: Name of a shipped recipe, or path of a TOML file.
-        changes: Other values by key. `optim.lr` is a key within a table.
+        changes: Values to change, by key. `optim.lr` is the key `lr` of the table `optim`.
 
     Raises:
-        TrainingError: The recipe does not exist, or is wrong.
+        TrainingError: The recipe does not exist or is invalid.
 
     """
     table = declared(name, changes)
@@ -451,12 +451,16 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def fitted(recipe: Recipe, columns: int) -> Recipe:
-    """Returns the recipe with a view for each of the `columns` texts of a row of its corpus.
+    """Returns the recipe with one contrasted view for each text of a row.
 
-    Further negatives get the view of the first negative.
+    Every negative after the first gets the same view as the first negative.
+
+    Args:
+        recipe: The recipe.
+        columns: Number of texts in each row of the corpus.
 
     Raises:
-        TrainingError: The recipe cannot use that many texts.
+        TrainingError: The recipe cannot use that many texts per row.
 
     """
     if not isinstance(recipe.source, Triples) or not recipe.objectives or count_columns(recipe) == columns:

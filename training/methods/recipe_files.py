@@ -1,10 +1,10 @@
-"""Find recipe files and check them without torch, so that a mistake ends a command at once.
+"""Find recipe files and check them without torch, so that invalid recipes are rejected within a second.
 
     name ─▶ file ─▶ table, with changes ─▶ checked ─▶ recipe.py builds the blocks
 
 Start reading at `declared`. recipes/schema.json is the JSON Schema of `Recipe`: keys, types, ranges and names
-of blocks. papers/schema.json has the blocks that `training.papers` adds. A test compares both with the
-classes. recipe.py rejects blocks that do not work together.
+of blocks. papers/schema.json has the blocks that `training.papers` adds. A test compares both schemas with
+the classes. Blocks that do not work together are rejected later, in recipe.py.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiv
 
 
 def shipped() -> list[str]:
-    """Returns the names of the recipes that come with the package."""
+    """Returns the names of the recipes that are part of the package."""
     return sorted(name for folder in _FOLDERS for name in _names(folder))
 
 
 def shipped_stages() -> list[str]:
-    """Returns the names of the shipped recipes that run several recipes one after another."""
+    """Returns the names of the files in the package that run several recipes as stages."""
     return sorted(_names(_FOLDERS[0] / "stages"))
 
 
@@ -65,10 +65,14 @@ def check_name(name: str) -> None:
 
 
 def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the table of a shipped recipe or of a TOML file, with `changes` and the recipe's name.
+    """Returns the checked table of a recipe, with the recipe's name.
+
+    Args:
+        name: Name of a shipped recipe, or path of a TOML file.
+        changes: Values to change, by key. `optim.lr` is the key `lr` of the table `optim`.
 
     Raises:
-        TrainingError: Names each key that is unknown, missing or of the wrong type.
+        TrainingError: A key is unknown, missing or of the wrong type. The message names each such key.
 
     """
     check_name(name)
@@ -102,7 +106,7 @@ def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, A
 
 
 def names_paper_blocks(table: Mapping[str, Any]) -> bool:
-    """Returns True if a checked table names a block of `training.papers`."""
+    """Returns True if the table of a recipe names a block of `training.papers`."""
     for kind, mapping in _papers()["blocks"].items():
         entries = table.get(kind, ())
         for entry in entries if isinstance(entries, list | tuple) else (entries,):
@@ -113,7 +117,7 @@ def names_paper_blocks(table: Mapping[str, Any]) -> bool:
 
 @cache
 def schema() -> dict[str, Any]:
-    """Returns the JSON Schema of `Recipe` with all blocks."""
+    """Returns the JSON Schema of `Recipe`, including the blocks of `training.papers`."""
     found: dict[str, Any] = json.loads((_FOLDERS[0] / "schema.json").read_bytes())
     papers = _papers()
     found["$defs"] |= papers["$defs"]
@@ -156,7 +160,7 @@ def _block(reference: str) -> Any:
 
 
 def _type(node: Mapping[str, Any]) -> Any:
-    """Returns the type that a JSON Schema describes, for the kinds of schema that `Recipe` has."""
+    """Converts a JSON Schema to a Python type. Supports only the kinds of schema that `Recipe` has."""
     if "$ref" in node:
         block = _block(node["$ref"])
         return Annotated[block, Named] if "name" in block.model_fields else block
@@ -173,7 +177,7 @@ def _type(node: Mapping[str, Any]) -> Any:
 
 
 def _union(node: Mapping[str, Any]) -> Any:
-    """Returns a union of blocks that differ by their names, or of a type and None."""
+    """Converts `anyOf` or `oneOf` of a JSON Schema: several blocks, or a type that may be None."""
     if "anyOf" in node:
         return reduce(operator.or_, (_type(each) for each in node["anyOf"]))
     blocks = reduce(operator.or_, (_block(each["$ref"]) for each in node["oneOf"]))

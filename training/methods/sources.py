@@ -1,10 +1,10 @@
-"""Sources: texts as token ids, and the texts of each step.
+"""Sources: tokenize the rows of a corpus, and choose the rows of each training step.
 
-    texts ─▶ ids of all texts in one row, and the beginning of each ─▶ the batch of step k
+    texts ─▶ one array with the token ids of all texts, and where each text begins ─▶ the batch of step k
 
-A batch depends only on the seed and the step, so a resumed run continues exactly where it stopped. Every row
-is seen once before any row is seen again. The last batch of such a round may be smaller. papers/ has sources
-that cut documents.
+A row is one or more texts that belong together. A batch depends only on the seed and the step, so a resumed
+run continues exactly where it stopped. An epoch, called a round here, uses each row once. The last batch of a
+round may be smaller. papers/ has sources that cut documents.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -44,15 +44,15 @@ class Source(Protocol):
         """Returns the batch of a step, counted from 0."""
 
     def distinct(self) -> int:
-        """Returns the number of texts that differ, and so could be negatives of each other."""
+        """Returns the number of different texts. Only different texts can be negatives of each other."""
 
     @property
     def remark(self) -> str:
-        """A remark for the user about these texts, such as how many are left out; may be empty."""
+        """A message for the user about the texts, such as how many are left out. Empty without a remark."""
 
 
 class Given(NamedTuple):
-    """Materials of every source."""
+    """Arguments for building a source."""
 
     corpus: Corpus
     tokenizer: Tokenizer  # cuts at the training length
@@ -67,11 +67,11 @@ class Given(NamedTuple):
 
 
 class Rows:
-    """Independent rows in a random order.
+    """A source that returns the rows of a corpus in random order.
 
     Args:
-        given: Materials of the run.
-        queries: The first text of a row is a query.
+        given: Corpus, tokenizer and settings of the run.
+        queries: True if the first text of each row is a query.
 
     """
 
@@ -97,7 +97,7 @@ class Rows:
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """For each text the number of the first text with the same ids, since texts are cut."""
+        """A number for each text. Texts that have equal token ids after cutting have equal numbers."""
         first: dict[bytes, int] = {}
         ids, starts = self.shelf.ids, self.shelf.starts.tolist()
         spans = enumerate(itertools.pairwise(starts))
@@ -108,14 +108,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows of a corpus of its kind."""
+    """Base class of sources in a recipe, which read the rows of a corpus of one kind."""
 
     kind: ClassVar[Kind]
     whole: ClassVar[bool] = False  # True if texts are not cut at the training length
 
     @property
     def name(self) -> str:
-        """The name that recipes use; a field of each source."""
+        """Name of the source in recipes. Subclasses define it as a field."""
         raise NotImplementedError
 
     @property
@@ -142,7 +142,7 @@ class Lines(RowSource):
 
 @dataclass(frozen=True)
 class TextPairs(RowSource):
-    """Two texts with the same meaning, or with `queries` a query and a document that answers it."""
+    """Pairs of texts with the same meaning. With `queries`, pairs of a query and a relevant document."""
 
     queries: Flag = False
     name: Literal["pairs"] = "pairs"
@@ -151,7 +151,10 @@ class TextPairs(RowSource):
 
 @dataclass(frozen=True)
 class Triples(RowSource):
-    """A text, a text with the same meaning, and texts that only look alike; `queries` as in pairs."""
+    """Rows of a text, a text with the same meaning, and texts that only look alike (hard negatives).
+
+    With `queries`, the first text of a row is a query.
+    """
 
     queries: Flag = False
     name: Literal["triples"] = "triples"
@@ -160,7 +163,7 @@ class Triples(RowSource):
 
 @dataclass(frozen=True)
 class LabelledPairs(RowSource):
-    """A premise and a hypothesis with their relation: entailment, neutral or contradiction."""
+    """Pairs of a premise and a hypothesis, labeled entailment, neutral or contradiction."""
 
     name: Literal["labelled_pairs"] = "labelled_pairs"
     kind: ClassVar[Kind] = RELATIONS
@@ -168,7 +171,7 @@ class LabelledPairs(RowSource):
 
 @dataclass(frozen=True)
 class ScoredLists(RowSource):
-    """A query and documents, each with a teacher's score (mining/teacher.py)."""
+    """Rows of a query and several documents, each with a score from a teacher (mining/teacher.py)."""
 
     name: Literal["lists"] = "lists"
     kind: ClassVar[Kind] = LISTS
@@ -177,7 +180,7 @@ class ScoredLists(RowSource):
 
 @dataclass(frozen=True)
 class ScoredPairs(RowSource):
-    """Two texts with a score of how similar their meanings are."""
+    """Pairs of texts with a score of how similar their meanings are."""
 
     name: Literal["scored_pairs"] = "scored_pairs"
     kind: ClassVar[Kind] = SCORED
@@ -188,7 +191,7 @@ def steps_of_a_round(rows: int, batch: int) -> int:
 
 
 class Rounds:
-    """The rows of each step. Every round has all rows once, in its own order."""
+    """Chooses the rows of each step. A round is an epoch: it has all rows once, in a new random order."""
 
     def __init__(self, count: int, batch: int, seed: int) -> None:
         self.count, self.batch, self.seed = count, batch, seed
@@ -201,22 +204,22 @@ class Rounds:
         return self._order[within * self.batch : (within + 1) * self.batch]
 
     def order(self, number: int) -> NDArray[np.int64]:
-        """Returns the rows of a round. The rows come in the order of the first round."""
+        """Returns the order of the rows in a round. Rows are numbered by their order in the first round."""
         return draw_order(self.seed, number, self.count) if number else np.arange(self.count)
 
 
 def draw_order(seed: int, number: int, count: int) -> NDArray[np.int64]:
-    """Returns a permutation. numpy's generators give the same numbers in all releases, on all machines."""
+    """Returns a random permutation of `count` numbers, which is the same on all machines."""
     return np.random.default_rng([seed, _ORDER, number]).permutation(count)
 
 
 def build_shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
-    """Tokenizes some rows. A text that only fills up a row stays empty.
+    """Tokenizes rows of the corpus. Empty texts, which fill up short rows, stay empty without a prompt.
 
     Args:
-        given: Materials of the run.
-        rows: Numbers of the rows.
-        first_prompt: Prompt before the first text of a row.
+        given: Corpus, tokenizer and settings of the run.
+        rows: Numbers of the rows to tokenize.
+        first_prompt: Prompt before the first text of each row. Other texts get `given.prompt`.
 
     """
     corpus = given.corpus
@@ -232,7 +235,10 @@ WINDOW = 32  # batches; rows are sorted by length within so many
 
 
 def sentences(text: str) -> list[str]:
-    """Cuts a text after sentences, without losing a character. White space belongs to the following piece."""
+    """Splits a text after sentences. White space between two sentences stays at the beginning of the second.
+
+    A sentence of less than MIN_BYTES bytes is joined with its neighbor.
+    """
     pieces: list[str] = []
     begin = 0
     for end in (end for found in sentence_ends(text) for end in found):
@@ -249,20 +255,20 @@ def sentences(text: str) -> list[str]:
 
 
 def split_pieces(corpus: Corpus) -> Corpus:
-    """Returns the corpus in pieces, with the same digest."""
+    """Returns a corpus of pieces: each whole text, and each of its sentences. The digest stays the same."""
     found = (piece.strip() for text in corpus.texts for piece in (text, *sentences(text)))
     return replace(Corpus.of(found, "the corpus"), digest=corpus.digest)
 
 
 @dataclass(frozen=True)
 class Pieces(RowSource):
-    """Whole texts and their sentences. Every second piece gets the query prompt, if the base has one."""
+    """Whole texts and their sentences, called pieces. Every second piece gets the prompt for queries."""
 
     name: Literal["pieces"] = "pieces"
     kind: ClassVar[Kind] = TEXTS
 
     def build(self, given: Given) -> Source:
-        """`given` has the corpus in pieces already, since their number sets the steps (runs/loop.py)."""
+        """Builds the source. `given.corpus` must be split by `split_pieces` already, as runs/loop.py does."""
         prompts = (given.prompt, given.search_prompt)
         texts = tuple(prompts[at % 2] + text for at, text in enumerate(given.corpus.texts))
         rows = Rows(given._replace(corpus=replace(given.corpus, texts=texts), prompt=""))
@@ -271,9 +277,9 @@ class Pieces(RowSource):
 
 
 class LikeLengths(Rounds):
-    """Batches of texts of similar length, because attention is padded to the longest text of a batch.
+    """Chooses batches of texts with similar lengths, because attention pads all texts to the longest one.
 
-    No loss depends on the other texts of a batch.
+    Use it only for objectives whose loss of a text does not depend on the other texts of the batch.
     """
 
     def __init__(self, lengths: NDArray[np.int64], batch: int, seed: int) -> None:
@@ -290,7 +296,7 @@ class LikeLengths(Rounds):
         )
 
     def _sorted(self, rows: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Returns batches of similar length in a random order; the remainder is the last."""
+        """Sorts rows into batches of similar length, in random order. An incomplete batch comes last."""
         rows = rows[np.argsort(self._lengths[rows], kind="stable")]
         whole = len(rows) - len(rows) % self.batch
         batches = rng.permutation(rows[:whole].reshape(-1, self.batch))

@@ -1,4 +1,4 @@
-"""Stages: recipes that run one after another, each for its share of the time.
+"""Stages: several recipes that run one after another. Each recipe gets a share of the total time.
 
     vocabulary = 8000
     minutes = 60.0
@@ -7,7 +7,7 @@
         { recipe = "triples", share = 0.3 },
     ]
 
-A stage is left out if no corpus has the rows that it reads. The other stages get its time.
+A stage is skipped if no corpus has the kind of rows that its recipe reads. The other stages share the time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Stages:
         """Loads the recipe of each stage.
 
         Raises:
-            TrainingError: A recipe does not exist, or is wrong.
+            TrainingError: A recipe does not exist or is invalid.
 
         """
         from training.methods.recipe import load_recipe  # noqa: PLC0415  torch
@@ -57,17 +57,17 @@ class Stages:
         return [load_recipe(stage.recipe, stage.set) for stage in self.stages]
 
     def check(self) -> None:
-        """Checks each stage's recipe file, without torch.
+        """Checks the recipe file of each stage, without importing torch.
 
         Raises:
-            TrainingError: A recipe does not exist, or is wrong.
+            TrainingError: A recipe does not exist or is invalid.
 
         """
         for stage in self.stages:
             declared(stage.recipe, stage.set)
 
     def digest(self) -> str:
-        """Returns the SHA-256 of everything except the name."""
+        """Returns the SHA-256 of the stages and all settings except the name."""
         recipes = zip(self.stages, self.recipes(), strict=True)
         about = [[stage.share, recipe.digest()] for stage, recipe in recipes]
         decided = [self.minutes, self.vocabulary, about]
@@ -78,7 +78,12 @@ _STAGES = TypeAdapter(Stages)
 
 
 def find_stages(name: str) -> Stages | None:
-    """Returns the stages of a shipped name or a TOML file, or None for any other name."""
+    """Loads the stages of a shipped name or a TOML file. Returns None if `name` is neither.
+
+    Raises:
+        TrainingError: The stages are invalid.
+
+    """
     shipped = resources.files("training") / "recipes" / "stages" / f"{name}.toml"
     file = shipped if shipped.is_file() else Path(name)
     try:

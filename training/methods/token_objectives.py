@@ -1,10 +1,10 @@
-"""Objectives over tokens, which predict hidden, replaced or missing tokens.
+"""Objectives over tokens, which train the encoder to predict hidden, replaced or missing tokens.
 
     mlm        predicts the tokens that a mask hides (BERT; also in SimCSE and DeCLUTR)
     rtd        predicts which tokens a generator has replaced, given the sentence's vector (DiffCSE)
     denoise    predicts the whole text from the vector of its damaged copy (TSDAE)
 
-Losses are means over tokens without padding. The published code of some methods also counts the padding.
+A loss is the mean over all tokens, without padding. The published code of some methods also counts padding.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MlmModule(nn.Module):
 
 @dataclass(frozen=True)
 class Mlm(Objective):
-    """Cross-entropy at the targets of every masked view. Devlin et al. 2019, section 3.1."""
+    """Masked language modeling: cross-entropy of the hidden tokens (Devlin et al. 2019, section 3.1)."""
 
     name: Literal["mlm"] = "mlm"
     reads: ClassVar[frozenset[str]] = frozenset({"hidden"})
@@ -61,7 +61,10 @@ class Mlm(Objective):
 
 
 class RtdModule(nn.Module):
-    """A frozen generator with dropout, and a discriminator that reads the sentence's vector h."""
+    """The loss of `Rtd`: a frozen generator replaces tokens, and a discriminator finds the replaced ones.
+
+    The generator has dropout. The discriminator also reads the vector h of the sentence.
+    """
 
     def __init__(self, materials: Materials, generator: str) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class RtdModule(nn.Module):
 
     @torch.no_grad()
     def _replace(self, masked: Tokens, original: Tokens, dropout: float) -> Tokens:
-        """Returns the likeliest token at every place, masked or not. The first token of a text stays."""
+        """Replaces all tokens except the first of each text by the most likely tokens of the generator."""
         device = self.classifier.weight.device
         set_dropout(self.generator, dropout)
         hidden, _ = run_backbone(self.generator, masked, build_packing(masked, device), *self._kind)
@@ -108,7 +111,10 @@ class RtdModule(nn.Module):
         return Tokens(guessed, original.starts)
 
     def _discriminate(self, tokens: Tokens, h: Tensor, dropout: float) -> Tensor:
-        """Returns token vectors. h replaces each text's first embedding, after its norm and dropout."""
+        """Returns the token vectors of the discriminator, in which h replaces each text's first embedding.
+
+        The embedding is replaced after normalization and dropout.
+        """
         starts = tokens.starts[:-1].to(h.device)
 
         def condition(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
@@ -122,13 +128,14 @@ class RtdModule(nn.Module):
 
 @dataclass(frozen=True)
 class Rtd(Objective):
-    """Chuang et al. 2022 (DiffCSE), equations 2 and 3, as in the published code: the generator's best guess.
+    """Replaced token detection (Chuang et al. 2022, DiffCSE, equations 2 and 3).
 
-    The masked views stand aside. The discriminator of the k-th reads the vector of the k-th contrasted view.
+    As in the published code, the generator inserts its most likely tokens instead of drawing tokens. The
+    masked views stand aside. For masked view k, the discriminator reads the vector of contrasted view k.
 
     Attributes:
-        generator: Folder of a masked language model with the base's vocabulary. The paper uses a distilled
-            model with half the layers. Empty means the base itself with its initial weights.
+        generator: Folder of a masked language model with the same vocabulary as the base. The paper uses a
+            distilled model with half the layers. Empty means the base with its initial weights.
 
     """
 
@@ -141,9 +148,9 @@ class Rtd(Objective):
 
 
 class CrossAttention(nn.Module):
-    """Attention to a single vector: a softmax over one key is 1, so only value and output act.
+    """Cross-attention to a single vector. The softmax over one key is 1, so query and key have no weights.
 
-    BERT's dropout of attention weights is left out: over one key it would drop a whole head.
+    Dropout of attention weights is left out, because with a single key it would drop a whole head.
     """
 
     def __init__(self, width: int, epsilon: float, generator: torch.Generator) -> None:
@@ -157,7 +164,11 @@ class CrossAttention(nn.Module):
 
 
 class DenoiseModule(nn.Module):
-    """A decoder with the encoder's own weights, and its own attention to the vector."""
+    """The loss of `Denoise`: a decoder predicts the tokens of the whole text from the vector of its copy.
+
+    The decoder shares the layers of the encoder. The cross-attention to the vector and the prediction head
+    are extra modules.
+    """
 
     def __init__(self, materials: Materials) -> None:
         super().__init__()
@@ -185,7 +196,18 @@ class DenoiseModule(nn.Module):
         return reps.mean(losses, torch.tensor(float(len(at)), device=x.device))
 
     def _decode(self, encoder: TrainedEncoder, whole: Tokens, memory: Tensor, dropout: float) -> Tensor:
-        """Returns (all tokens, D): each token from the earlier tokens and the vector of its text."""
+        """Runs the decoder. A token sees the earlier tokens of its text and the text's vector.
+
+        Args:
+            encoder: The encoder whose layers the decoder uses.
+            whole: Tokens of the whole texts.
+            memory: Vector of each token's text, shape (all tokens, P).
+            dropout: Dropout probability of the cross-attention.
+
+        Returns:
+            Token vectors, shape (all tokens, D).
+
+        """
         device = memory.device
         packing = build_packing(whole, device, causal=True)
         backbone: Any = encoder.backbone
@@ -200,7 +222,10 @@ class DenoiseModule(nn.Module):
 
 @dataclass(frozen=True)
 class Denoise(Objective):
-    """Wang et al. 2021 (TSDAE), equation 2: from the first view, the damaged text, to the last."""
+    """Denoising autoencoder (Wang et al. 2021, TSDAE, equation 2).
+
+    The first view is the damaged text, and the last view is the whole text to predict.
+    """
 
     name: Literal["denoise"] = "denoise"
     reads: ClassVar[frozenset[str]] = frozenset({"aside"})
@@ -208,10 +233,10 @@ class Denoise(Objective):
 
 
 def _generator_source(folder: str, encoder: TrainedEncoder) -> Source:
-    """Reads the generator's folder.
+    """Reads the folder of a generator.
 
     Raises:
-        TrainingError: Its vocabulary differs from the base's.
+        TrainingError: The vocabularies of the generator and the base differ.
 
     """
     source = read_source(Path(folder))
@@ -225,7 +250,7 @@ def _generator_source(folder: str, encoder: TrainedEncoder) -> Source:
 
 
 def _require_packed(name: str, materials: Materials) -> None:
-    """Raises TrainingError unless pooled vectors can take the place of the base's token vectors."""
+    """Raises TrainingError if pooled and token vectors differ in width, or the base is not of `FAMILIES`."""
     encoder = materials.encoder
     if materials.width != encoder.source.width or encoder.family not in FAMILIES:
         raise TrainingError(
@@ -234,7 +259,7 @@ def _require_packed(name: str, materials: Materials) -> None:
 
 
 def published_language(model: nn.ModuleDict) -> Mapping[str, Tensor]:
-    """Returns the head that mlm has trained, with the names of the base's family."""
+    """Returns the weights of the head that mlm trained, named as in checkpoints of the base's family."""
     objectives: Any = model["objectives"]
     module = next(each for each in objectives if isinstance(each, MlmModule))
     return published_head(module.head, module.family)

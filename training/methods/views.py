@@ -1,6 +1,6 @@
-"""Views: changes of a text's tokens before it is encoded. They are pure functions from tokens to tokens.
+"""Views: functions that change the tokens of texts before the texts are encoded.
 
-    same        the text itself; two such views still differ by their dropout masks
+    same        changes nothing; the vectors of two such views still differ by their dropout masks
     mask        hides some tokens, which an objective predicts (BERT: 15 % of them, 80/10/10)
     repeat      repeats some tokens (ESimCSE)
     delete      leaves out some words, or a single word (TSDAE; SimCSE's ablation)
@@ -9,8 +9,9 @@
     cutoff      zeroes the embeddings of some tokens, or some features of all tokens (ConSERT)
     shuffle     exchanges the positions of the tokens (ConSERT)
 
-Special tokens stay in place. A view with `aside = true` is not contrasted. An objective reads its tokens
-instead, for example to reconstruct the text.
+Special tokens stay in place. The vectors of most views are compared by the objectives; these views are called
+contrasted. A view with `aside = true` stands aside: an objective reads only its tokens, for example to
+reconstruct the text.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from training.validation import Flag, Rate, Share
 
 class View(Protocol):
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        """Returns changed tokens of as many texts. `tokens` itself stays unchanged."""
+        """Returns a changed copy of the tokens, with the same number of texts."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,10 @@ class Same:
 
 @dataclass(frozen=True)
 class Mask:
-    """Each token is a target with probability `rate`: 80 % become [MASK], 10 % any token, 10 % stay.
+    """Hides tokens that an objective then predicts (Devlin et al. 2019, section 3.1).
 
-    Devlin et al. 2019, section 3.1.
+    Each token is selected with probability `rate`. Of these tokens, 80 % become [MASK], 10 % become a random
+    token, and 10 % stay.
     """
 
     rate: Share
@@ -65,16 +67,16 @@ class Mask:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Repeats a random number of tokens: from 0 to max(2, `rate` * length).
+    """Repeats random tokens: a random number of them from 0 to max(2, `rate` * length).
 
-    Wu et al. 2022 (ESimCSE), section 3.1, subword repetition.
+    This is the subword repetition of Wu et al. 2022 (ESimCSE, section 3.1).
     """
 
     rate: Share
     name: Literal["repeat"] = "repeat"
 
     def room(self, most: int) -> int:
-        """Returns the maximum length of a text that has at most `most` tokens after this view."""
+        """Returns the maximum length of a text before this view, if it may have `most` tokens afterwards."""
         return next(
             length for length in range(most, 0, -1) if length + max(2, int(length * self.rate)) <= most
         )
@@ -94,9 +96,9 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Delete:
-    """Leaves out each word with probability `rate`, or exactly one word if `rate` is 0.
+    """Leaves out each word with probability `rate`, or exactly one random word if `rate` is 0.
 
-    One word always stays.
+    At least one word always stays.
     """
 
     rate: Share
@@ -115,7 +117,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Crop:
-    """Keeps a piece with a share `keep` of the words, at least one word, from a random place."""
+    """Keeps only consecutive words at a random place: a share `keep` of all words, and at least one."""
 
     keep: Rate
     name: Literal["crop"] = "crop"
@@ -131,10 +133,10 @@ class Crop:
 
 @dataclass(frozen=True)
 class Cutoff:
-    """Zeroes a share of each text's tokens, or of the columns of its embeddings (model/encoder.py).
+    """Zeroes the embeddings of random tokens, or random columns of all embeddings (model/encoder.py).
 
-    Yan et al. 2021 (ConSERT), section 3.2.2. Each token or column is zeroed with this probability. The
-    published code zeroes a fixed number.
+    The method is from Yan et al. 2021 (ConSERT, section 3.2.2). `tokens` and `features` are the probabilities
+    that a token or a column is zeroed. The published code instead zeroes a fixed number.
     """
 
     tokens: Share = 0.0
@@ -148,7 +150,7 @@ class Cutoff:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Gives a text's tokens, including special tokens, random positions. ConSERT, section 3.2.2."""
+    """Shuffles the positions of a text's tokens, including special tokens (ConSERT, section 3.2.2)."""
 
     name: Literal["shuffle"] = "shuffle"
 
@@ -161,12 +163,12 @@ class Shuffle:
 class Template:
     """Puts a text into a template such as `This sentence of "{}" means [MASK].`.
 
-    The vector of the [MASK] represents the text.
+    The vector of the text is then the token vector of [MASK].
 
     Attributes:
         text: The template.
-        less_bias: Subtracts the vector of the template without a text. Its tokens keep the positions that
-            they have around the text (Jiang et al. 2022, section 4.2).
+        less_bias: If True, the vector of the empty template is subtracted. The tokens of the empty template
+            keep the positions that they have around the text (Jiang et al. 2022, section 4.2).
 
     """
 
@@ -179,10 +181,14 @@ class Template:
         return surround(tokens, lexicon, before, after)
 
     def bias(self, tokens: Tokens, lexicon: Lexicon) -> tuple[Tokens, Tensor]:
-        """Builds the empty templates for texts that this view has already put into the template.
+        """Builds empty templates, one for each length of the texts.
+
+        Args:
+            tokens: Texts that this view has already put into the template.
+            lexicon: Facts about the tokenizer.
 
         Returns:
-            An empty template for each length of text, and the index of each text's template, int64 (R,).
+            The empty templates, and the index of each text's template, int64, shape (R,).
 
         """
         before, after, _ = lexicon.around(self.text)
@@ -200,7 +206,7 @@ def stands_aside(view: View) -> bool:
 
 
 def _fixed(tokens: Tokens, lexicon: Lexicon) -> Tensor:
-    """Returns bool (all tokens,): special ids, and all ids that the tokenizer puts around a text."""
+    """Returns which tokens are special or added around a text by the tokenizer: bool, shape (all tokens,)."""
     places, lengths = tokens.places(), tokens.lengths[tokens.rows()]
     affix = (places < len(lexicon.before)) | (places >= lengths - len(lexicon.after))
     return affix | lexicon.is_special[tokens.ids]
@@ -210,8 +216,8 @@ def _words(tokens: Tokens, lexicon: Lexicon) -> tuple[Tensor, Tensor, Tensor, Te
     """Finds the words of the texts.
 
     Returns:
-        Special tokens, bool (all tokens,); the number of each token's word; the text of each word; and the
-        number of words of each text.
+        Four tensors: which tokens are special (bool, one per token), the index of each token's word, the
+        index of each word's text, and the number of words in each text.
 
     """
     special, rows = _fixed(tokens, lexicon), tokens.rows()
@@ -223,14 +229,23 @@ def _words(tokens: Tokens, lexicon: Lexicon) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _keep_words(tokens: Tokens, special: Tensor, words: Tensor, stay: Tensor) -> Tokens:
-    """Removes the words that do not `stay`, bool (all words,). Special tokens stay."""
+    """Removes all words for which `stay`, bool, shape (all words,), is False. Special tokens stay."""
     kept = special.clone()
     kept[~special] = stay[words[~special]]
     return tokens.keep(kept)
 
 
 def _rank_within(owner: Tensor, lot: Tensor) -> Tensor:
-    """Returns the rank of each lot among those of the same owner, the lowest first. `owner` is sorted."""
+    """Ranks random numbers within groups.
+
+    Args:
+        owner: Group of each number, ascending.
+        lot: Random numbers from 0 to below 1.
+
+    Returns:
+        The rank of each number within its group. The lowest number has rank 0.
+
+    """
     order = torch.argsort(owner.double() + lot.double(), stable=True)  # lots are below 1
     firsts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(owner).cumsum(0)])
     rank = torch.empty_like(order)

@@ -1,1 +1,1 @@
-"""Work on a team's text before training: hard negatives, mined pairs, near-duplicates, a report."""
+"""Prepare training data from texts: mine hard negatives and pairs, remove duplicates, report statistics."""

@@ -1,4 +1,4 @@
-"""`python -m training mine negatives | pairs | lists | dedupe` makes better training data from texts."""
+"""`python -m training mine negatives | pairs | lists | dedupe`: create training data from texts."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _negatives(options: argparse.Namespace) -> int:
 
 
 def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
-    """Returns the pairs to mine for, and the file to write."""
+    """Returns the pairs that need negatives, and the path of the output file."""
     if options.beir and options.corpus:
         raise TrainingError("--corpus goes with --pairs: a BEIR folder has a corpus of its own.")
     if options.pairs and options.split:
@@ -202,7 +202,7 @@ def _lists(options: argparse.Namespace) -> int:
 
 
 def _titled(documents: FileTexts) -> list[tuple[str, str]]:
-    """Returns (title, text) of each document; a missing title is empty."""
+    """Returns the title and the text of each document. A missing title is an empty string."""
     return [
         (valid(find_title(record.fields)[0], record.at), text)
         for record, text in zip(documents.records, documents.texts, strict=True)
@@ -250,7 +250,7 @@ def _print(*rows: str) -> None:
 
 
 class FileTexts(NamedTuple):
-    """Documents of a file in their order."""
+    """The documents of a file, in the order of the file."""
 
     records: list[Record]  # only records with a text
     texts: list[str]  # of each
@@ -258,10 +258,11 @@ class FileTexts(NamedTuple):
 
 
 def _read_documents(file: Path) -> FileTexts:
-    """Reads every text of a corpus, including repeated texts.
+    """Reads all texts of a file that are not blank, including repeated texts.
 
     Raises:
-        TrainingError: Names the line that cannot be read.
+        NothingToLearn: All texts are blank.
+        TrainingError: A line cannot be read. The message names the line.
 
     """
     records = list(read_records(file, TEXTS.columns))
@@ -273,7 +274,7 @@ def _read_documents(file: Path) -> FileTexts:
 
 
 def _lines(records: Sequence[Record], layout: str) -> Iterator[str]:
-    """Yields the lines of a file in `layout` that contains `records`."""
+    """Yields the lines of an output file with `records`. `layout` is ".tsv", ".jsonl" or empty for text."""
     if layout == ".tsv":
         yield "\t".join(records[0].fields)
         yield from ("\t".join(record.fields.values()) for record in records)
@@ -285,9 +286,9 @@ def _lines(records: Sequence[Record], layout: str) -> Iterator[str]:
 
 @contextmanager
 def _writing(file: Path) -> Iterator[Callable[[str], object]]:
-    """Yields a function that writes one line. Replaces the file at the end, unless an error occurs.
+    """Yields a function that writes one line. `file` is replaced at the end of the block, unless it fails.
 
-    The same lines give the same bytes, also in a .gz file.
+    A .gz file has no timestamp, so the same lines always give the same bytes.
     """
     packed = file.name.lower().endswith(".gz")
     with (

@@ -1,7 +1,7 @@
-"""`python -m training report`: statistics of a corpus, with warnings, before a long training.
+"""`python -m training report`: statistics of a corpus and warnings, to read before a long training.
 
-Start reading at `look_at`: `measure` counts, `warnings` says what may spoil a contrastive training. Warnings
-never reject a corpus.
+Start reading at `look_at`. `measure` computes the statistics. `warnings` lists properties of the corpus that
+may harm a contrastive training. Warnings never reject a corpus.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def look_at(corpus: Corpus, recipe: Recipe, base: Path) -> tuple[Figures, list[str], int]:
-    """Returns figures, warnings, and the number of tokens at which a text is cut.
+    """Returns statistics, warnings, and the number of tokens at which a text is cut.
 
     Args:
         corpus: Corpus of single texts.
         recipe: Recipe to train.
-        base: Folder of the base.
+        base: Folder of the model to start from.
 
     """
     source = read_source(base)
@@ -191,7 +191,14 @@ class Figures:
 
 
 def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
-    """Returns the statistics. `max_length` is that of the recipe, in tokens including special tokens."""
+    """Computes the statistics of a corpus.
+
+    Args:
+        corpus: The texts.
+        tokenizer_file: tokenizer.json of the base.
+        max_length: Maximum length in the recipe, in tokens including special tokens.
+
+    """
     texts = _sample(corpus.texts)
     lengths, unknown, special = _tokens(texts, tokenizer_file)
     content = lengths - special
@@ -220,11 +227,11 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
 
 
 def read(texts: Sequence[str], tokenizer_file: Path) -> tuple[str, list[str]]:
-    """Checks whether a tokenizer can read texts.
+    """Checks if a tokenizer can read texts.
 
     Returns:
-        The reason why it cannot read them as a whole, or an empty string; and the texts that it can read: all
-        of them, or those that it can read each by itself.
+        The error message if the tokenizer cannot read all texts together, or else an empty string; and the
+        texts that the tokenizer can read.
 
     """
     lengths, unknown, special = _tokens(texts, tokenizer_file)
@@ -238,7 +245,7 @@ def read(texts: Sequence[str], tokenizer_file: Path) -> tuple[str, list[str]]:
 
 
 def _opening(words: Sequence[str]) -> str:
-    """Returns the first two words with a letter or a digit, or an empty string without two."""
+    """Returns the first two words with a letter or a digit. An empty string if there are fewer."""
     plain = (word for word in words if any(map(str.isalnum, word)))
     first = list(itertools.islice(plain, _OPENING_WORDS))
     return " ".join(first).casefold() if len(first) == _OPENING_WORDS else ""
@@ -254,7 +261,7 @@ def _sample(texts: Sequence[str]) -> Sequence[str]:
 def _tokens(
     texts: Sequence[str], file: Path
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[int], int]:
-    """Returns the tokens of each text, the unknown tokens of each text, and the special tokens per text."""
+    """Returns the numbers of tokens and of unknown tokens in each text, and of special tokens per text."""
     tokenizer = Tokenizer(file, _WHOLE)
     unknown = _unknown_id(file)
     lengths: list[int] = []
@@ -269,7 +276,7 @@ def _tokens(
 
 
 def _unknown_id(file: Path) -> int | None:
-    """Returns the id of the unknown token, or None if the tokenizer reads any bytes."""
+    """Returns the id of the token for unknown text, or None if the tokenizer has no such token."""
     model = parse_json(file.read_bytes())["model"]
     if model.get("unk_token") is not None and isinstance(model["vocab"], dict):
         return model["vocab"].get(model["unk_token"])
@@ -288,7 +295,7 @@ def _scripts(texts: Iterable[str]) -> dict[str, float]:
 
 
 def _find_scripts(text: str) -> set[str]:
-    """Returns the scripts of a text's letters: the first words of their Unicode names, after NFKC."""
+    """Returns the scripts of a text's letters, such as LATIN: the first words of their Unicode names."""
     names = (
         unicodedata.name(letter, "")
         for letter in normalized(text, "NFKC")
@@ -325,13 +332,13 @@ _TEACH = (
 
 
 def warnings(f: Figures, batch: int, max_length: int, *, single_texts: bool) -> list[str]:
-    """Returns a sentence for each property of the corpus that may spoil a contrastive training.
+    """Returns a sentence for each property of the corpus that may harm a contrastive training.
 
     Args:
-        f: Figures of the corpus.
+        f: Statistics of the corpus.
         batch: Batch size of the recipe.
-        max_length: Tokens at which a text is cut.
-        single_texts: The recipe reads single texts, so texts of one form matter to it.
+        max_length: Number of tokens at which a text is cut.
+        single_texts: True if the recipe reads single texts. Then texts with equal beginnings are a problem.
 
     """
     lines = f.texts + f.repeated

@@ -1,14 +1,14 @@
-"""Near-duplicates: texts that share nearly all their shingles with an earlier text that is kept.
+"""Find near-duplicates: texts that share nearly all shingles (5-character substrings) with an earlier text.
 
-    text ─▶ shingles of 5 characters ─▶ MinHash ─▶ bands ─▶ texts that share a band with another text
+    text ─▶ shingles ─▶ MinHash ─▶ bands ─▶ texts that share a band with another text
          ─▶ pairs of these that also share a rare shingle ─▶ exact Jaccard similarity
 
-Start reading at `near_duplicates`. A text is dropped only because of a kept text, so a chain of small
-differences never drops a text that resembles no remaining text.
+Start reading at `near_duplicates`. A text is dropped only if it resembles an earlier text that stays. So each
+dropped text resembles a remaining text.
 
-Shingles are characters and not words, so that scripts without spaces need no special case. With five
+Shingles consist of characters instead of words, so scripts without spaces need no special case. With five
 characters, unrelated prose shares few shingles (Leskovec, Rajaraman and Ullman, Mining of Massive Datasets,
-3.2). The order of words counts only within a shingle.
+3.2). Two texts with the same words in another order are near-duplicates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COUNTERS = 1 << 20  # counters of shingles; shingles that share a counter count
 
 
 class Duplicate(NamedTuple):
-    """A text that is dropped because it nearly equals an earlier text."""
+    """A text to drop: its index `place`, and the index `first` of the earlier text that it resembles."""
 
     place: int  # the dropped text
     first: int  # the kept text
@@ -49,13 +49,13 @@ def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD, keep: in
     """Finds texts that nearly equal an earlier text.
 
     Args:
-        texts: Earlier texts are preferred.
-        threshold: Jaccard similarity from which on two texts are near-duplicates.
-        keep: Number of texts at the beginning that are never dropped. Every later text is compared with them.
+        texts: All texts. Of two near-duplicates, the later text is dropped.
+        threshold: Minimum Jaccard similarity of near-duplicates.
+        keep: Number of texts at the beginning that are never dropped. Later texts are compared with them.
 
     Returns:
-        The texts to drop, in the order of `texts`. No two of the remaining texts are as similar, apart from
-        pairs that MinHash misses (`RECALL`).
+        The texts to drop, in the order of `texts`. The remaining texts are less similar than `threshold`,
+        apart from a few pairs that MinHash misses (`RECALL`).
 
     Raises:
         TrainingError: `threshold` is not above 0 and at most 1.
@@ -88,23 +88,27 @@ def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD, keep: in
 
 
 def shingles(text: str) -> Shingles:
-    """Returns the shingles of a text without its case and white space. A shorter text is one shingle."""
+    """Returns the hashed shingles of a text, which is first case-folded and has single spaces.
+
+    A text with fewer characters than a shingle is a single shingle.
+    """
     plain = " ".join(text.split()).casefold()
     pieces = (plain[at : at + WIDTH] for at in range(max(1, len(plain) - WIDTH + 1)))
     return np.unique(np.fromiter((crc32(piece.encode()) for piece in pieces), np.uint32))
 
 
 def jaccard(first: Shingles, second: Shingles) -> float:
-    """Returns the number of common shingles divided by the number of distinct shingles in both."""
+    """Returns the Jaccard similarity: the number of common shingles divided by the size of the union."""
     both = len(np.intersect1d(first, second, assume_unique=True))
     return both / (len(first) + len(second) - both)
 
 
 def banding(threshold: float) -> tuple[int, int]:
-    """Returns the number of bands and their rows: the longest bands that keep RECALL at `threshold`.
+    """Returns the number of bands, and the number of rows (MinHash values) in each band.
 
-    A pair of similarity s agrees in one row with probability s (Broder 1997). So it shares at least one of b
-    bands of r rows with probability 1 - (1 - s^r)^b.
+    Bands have as many rows as possible while pairs of similarity `threshold` still share a band with
+    probability RECALL. A pair of similarity s agrees in one row with probability s (Broder 1997). So the pair
+    shares at least one of b bands of r rows with probability 1 - (1 - s^r)^b.
     """
     for rows in range(PERMUTATIONS, 1, -1):
         bands = PERMUTATIONS // rows
@@ -114,7 +118,10 @@ def banding(threshold: float) -> tuple[int, int]:
 
 
 def _band_keys(texts: Sequence[str], bands: int, rows: int) -> NDArray[np.uint64]:
-    """Returns (texts, bands): keys that are equal if two texts agree in a whole band, at 8 bytes per band."""
+    """Returns one key for each text and band, shape (texts, bands).
+
+    Two texts have the same key if all MinHash values of the band are equal.
+    """
     from datasketch import MinHash  # noqa: PLC0415  its import takes a third of a second
 
     empty = MinHash(bands * rows, seed=_SEED, hashfunc=int)
@@ -129,7 +136,7 @@ def _band_keys(texts: Sequence[str], bands: int, rows: int) -> NDArray[np.uint64
 
 
 def _shares_a_band(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Returns (texts,): True if another text has the same key in the same band."""
+    """Returns for each text if another text has the same key in the same band, shape (texts,)."""
     shares = np.zeros(len(keys), np.bool_)
     for band in keys.T:
         _, inverse, counts = np.unique(band, return_inverse=True, return_counts=True)
@@ -138,10 +145,10 @@ def _shares_a_band(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
 
 
 def _rarest(hashes: Shingles, frequency: NDArray[np.int64], threshold: float) -> list[int]:
-    """Returns the rarest shingles: enough that two texts at the threshold have one of them in common.
+    """Returns the rarest shingles of a text. Two texts at the threshold have one of them in common.
 
-    This is the prefix filter of Chaudhuri, Ganti and Kaushik 2006. Texts from one template share bands by the
-    thousand, but few of them share a rare shingle. Without the filter such a corpus takes hours.
+    This is the prefix filter of Chaudhuri, Ganti and Kaushik 2006. It matters for thousands of texts from one
+    template. They share bands, but few of them share a rare shingle. Without it, such a corpus takes hours.
     """
     order = np.lexsort((hashes, frequency[hashes % _COUNTERS]))
     common = math.ceil(threshold * len(hashes) - 1e-9)  # minus a rounding error: 0.07 * 100 is above 7

@@ -1,14 +1,17 @@
-"""Hard negatives: candidates that the model ranks close to a pair's anchor, but not too close.
+"""Mine hard negatives: texts that the model ranks close to the anchor of a pair, but not too close.
+
+For each pair of an anchor and a positive, the mining
+
 
     1. drops known positives of the anchor, and the anchor itself
     2. skips the `skip` highest ranks
     3. drops scores above   positive - margin · |positive|   and outside [min_score, max_score]
-    4. takes the `count` highest of the rest
+    4. takes the `count` highest of the remaining texts
 
-The third rule is against false negatives. Labels are never complete: the highest hits of a good model are
-often correct but unlabelled, and training against them does harm (Qu et al. 2021, RocketQA). Moreira et al.
-2024 (NV-Retriever) compared such filters. Best was a maximum of 95 % of the positive's score (TopK-PercPos),
-the default here.
+The third rule avoids false negatives. Labels are never complete: the highest hits of a good model are often
+correct but unlabeled, and training against them does harm (Qu et al. 2021, RocketQA). Moreira et al. 2024
+(NV-Retriever) compared such filters. The best was a maximum of 95 % of the positive's score (TopK-PercPos),
+which is the default here.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from training.text.corpus import MAX_NEGATIVES
 
 @dataclass(frozen=True)
 class Rules:
-    """Options of the mining. Scores are cosines.
+    """Options of the mining, as the module's docstring describes them. Scores are cosines.
 
     Raises:
         TrainingError: A number is out of range.
@@ -55,7 +58,7 @@ class Rules:
 
 
 class Mined(NamedTuple):
-    """A pair with its negatives, the hardest first. Scores are cosines with the anchor."""
+    """A pair with its negatives, highest score first. Scores are cosines with the anchor."""
 
     anchor: str
     positive: str
@@ -64,7 +67,7 @@ class Mined(NamedTuple):
     score_negatives: tuple[float, ...]
 
     def line(self) -> dict[str, str | float | list[str] | list[float]]:
-        """Returns a line of the output: a single negative as a text, several as a list."""
+        """Returns the JSON object of the output. One negative is a text, several are a list."""
         single = len(self.negatives) == 1
         return {
             "anchor": self.anchor,
@@ -78,10 +81,11 @@ class Mined(NamedTuple):
 def mine_negatives(
     labelled: Labelled, encode_queries: Encode, encode_documents: Encode, rules: Rules, counts: Counter[str]
 ) -> Iterator[Mined]:
-    """Yields pairs that have negatives, in their order, and updates `counts`.
+    """Yields the pairs for which negatives are found, in the order of `labelled`, and updates `counts`.
 
-    Counted are `pairs`, `triples`, candidates `passed_over` by `skip`, candidates `above_margin`, others
-    `above_max`, pairs with fewer negatives than `count` (`short`) and those without any (`none`).
+    The keys of `counts` are `pairs` and `triples`, candidates `passed_over` by `skip`, candidates
+    `above_margin`, other candidates `above_max`, pairs with fewer negatives than `count` (`short`), and pairs
+    without negatives (`none`).
     """
     anchors = list(labelled.positives)
     known = (text for positives in labelled.positives.values() for text in positives)
@@ -113,7 +117,7 @@ def _of_pair(
     rules: Rules,
     counts: Counter[str],
 ) -> list[int]:
-    """Returns the places of the negatives of a pair whose own cosine is `positive`."""
+    """Returns the indices of a pair's negatives. `positive` is the cosine of the anchor and the positive."""
     below_margin = cosines <= positive - rules.margin * abs(positive)
     below_max = cosines <= rules.max_score
     negatives = highest(

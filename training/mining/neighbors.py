@@ -1,4 +1,4 @@
-"""Exact cosines in blocks, so that only one block of the whole matrix is in memory."""
+"""Compute exact cosines of many vectors in blocks, so that the whole matrix is never in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK = 1 << 24  # cosines of one block; 64 MiB
 
 
 def unit_vectors(encode: Encode, texts: list[str]) -> Vectors:
-    """Returns vectors of length 1, (n, dimension).
+    """Encodes texts. Returns vectors of length 1, shape (n, dimension).
 
     Raises:
         TrainingError: A vector is zero or not finite.
@@ -30,9 +30,16 @@ def unit_vectors(encode: Encode, texts: list[str]) -> Vectors:
 
 
 def cosine_blocks(rows: Vectors, columns: Vectors, unit: str) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yields the first row of each block, and its cosines with all columns. The caller may change a block.
+    """Yields blocks of the cosines of all `rows` with all `columns`. The caller may change a block.
 
-    The progress counts rows as `unit`.
+    Args:
+        rows: Unit vectors.
+        columns: Unit vectors.
+        unit: Name of a row in the progress bar, such as "texts".
+
+    Yields:
+        The index of a block's first row, and the cosines, shape (rows of the block, columns).
+
     """
     step = max(1, _BLOCK // len(columns))
     with Progress(unit, len(rows), "comparing") as progress:
@@ -43,7 +50,7 @@ def cosine_blocks(rows: Vectors, columns: Vectors, unit: str) -> Iterator[tuple[
 
 
 def highest(cosines: NDArray[np.float32], allowed: NDArray[np.bool_], count: int) -> list[int]:
-    """Returns the places of the `count` highest allowed cosines, the highest and then the first one first."""
+    """Returns the indices of the `count` highest allowed cosines, highest first. Ties keep their order."""
     if not count:
         return []
     places = np.flatnonzero(allowed)
@@ -56,9 +63,9 @@ def highest(cosines: NDArray[np.float32], allowed: NDArray[np.bool_], count: int
 
 
 def mutual_nearest(vectors: Vectors) -> Iterable[tuple[int, int, float]]:
-    """Yields (i, j, cosine) of mutual nearest neighbors, with i < j, in the order of i.
+    """Yields (i, j, cosine) for each pair of mutual nearest neighbors, with i < j, in the order of i.
 
-    Compares all n² pairs: 100,000 texts of 384 numbers are 8 TFLOP.
+    All n² pairs are compared. For 100,000 vectors of 384 dimensions this takes 8 TFLOP.
     """
     nearest = np.zeros(len(vectors), np.int64)
     cosines = np.zeros(len(vectors), np.float32)

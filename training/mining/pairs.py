@@ -1,12 +1,12 @@
-"""Pairs of texts: known pairs from files, and pairs found in text without labels.
+"""Read pairs of texts from files, and find pairs in texts without labels.
 
     FILE.tsv     columns anchor and positive, or other names that training reads; further columns are ignored
     FILE.jsonl   {"anchor": …, "positive": …}
     FOLDER       BEIR: corpus.jsonl, queries.jsonl, qrels.SPLIT.tsv or qrels/SPLIT.tsv; each also as .gz
 
-Without labels, pairs are mutual nearest neighbors, or titles with their text. Mutual neighbors are
-pseudo-labels of the model that finds them. Near-duplicates are removed first: a pair of them teaches only to
-ignore a comma. Texts that differ only in white space count as one text.
+Without labels, a pair is either a title with its text, or two texts whose vectors are nearest neighbors of
+each other. Near-duplicates are removed first, because pairs of them teach a model little. Texts that differ
+only in white space count as one text.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Labelled(NamedTuple):
 
 
 def folded(text: str) -> str:
-    """Returns the text with each run of white space as one space, and none at the ends."""
+    """Returns the text without white space at the ends, and with a single space for each run inside."""
     return " ".join(text.split())
 
 
 def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labelled:
-    """Reads a file of pairs. Candidates are the texts of `corpus`, or else the positives of all pairs."""
+    """Reads a file of pairs. Candidates for negatives are the texts in `corpus`, or else all positives."""
     if file.is_file() and not layout(file):
         raise TrainingError(f"{file} holds no pairs: name a .jsonl or .tsv with anchor and positive.")
     pairs = (
@@ -51,7 +51,10 @@ def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labe
 
 
 def read_beir(folder: Path, split: str) -> Labelled:
-    """Reads the queries of a split and their relevant documents (score above 0), each as title and text."""
+    """Reads pairs from a folder in BEIR's layout: the queries of a split, with their relevant documents.
+
+    A document is relevant if its score is above 0. Its text includes the title.
+    """
     found = load(folder, split)
     pairs = (
         (found.queries[query], found.documents.get(document, Content("")).whole)
@@ -84,7 +87,7 @@ MIN_SCORE = 0.7  # cosine of the default model. Our choice
 
 
 class Pair(NamedTuple):
-    """A line of the output; the names are its keys."""
+    """A pair that was found without labels: one line of the output, with the field names as keys."""
 
     anchor: str
     positive: str
@@ -93,9 +96,10 @@ class Pair(NamedTuple):
 
 
 def get_body(title: str, text: str) -> str:
-    """Returns the text without its title, if it begins with the title. Both are `folded`.
+    """Removes the title from the beginning of a text. Both must be `folded`.
 
-    Otherwise the title would find itself. A title that continues as a longer word (VPN, VPNs) stays.
+    Otherwise a model could match title and text by the repeated title. Nothing is removed if the text begins
+    with a longer word, such as "VPNs" for the title "VPN".
     """
     rest = text[len(title) :]
     repeated = bool(title) and text[: len(title)].casefold() == title.casefold()
@@ -103,7 +107,7 @@ def get_body(title: str, text: str) -> str:
 
 
 def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
-    """Yields titles with their texts, from (title, text). A title of several documents is left out."""
+    """Yields pairs of title and text from documents. Titles that several documents share are left out."""
     distinct = list(dict.fromkeys((folded(title), folded(text)) for title, text in documents))
     used = Counter(title for title, _ in distinct)
     for title, text in distinct:
@@ -115,7 +119,10 @@ def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
 def neighbor_pairs(
     texts: Sequence[str], encode: Encode, *, min_score: float = MIN_SCORE, max_score: float = 1.0
 ) -> Iterator[Pair]:
-    """Yields mutual nearest neighbors with a cosine in [min_score, max_score], in the order of `texts`."""
+    """Yields pairs of texts that are nearest neighbors of each other, in the order of `texts`.
+
+    The cosine of a pair is in [min_score, max_score]. Near-duplicates are left out.
+    """
     distinct = list(dict.fromkeys(filter(None, map(folded, texts))))
     dropped = {duplicate.place for duplicate in near_duplicates(distinct, THRESHOLD)}
     kept = [text for place, text in enumerate(distinct) if place not in dropped]

@@ -1,13 +1,14 @@
-"""Make queries from unlabelled documents, each with the rest of its document.
+"""Create queries from unlabeled documents. Each query comes with the text that answers it.
 
-    title            "Reset a password", and the text after it
-    heading          "# Before you begin", a line of Markdown, and the rest of the document
-    first sentence   of the document, and the rest of it
-    passages         of a long document: the first sentence of each, and the rest of the passage
+    query                                        text
+    the title                                    the text of the document
+    a heading, such as "# Before you begin"      the rest of the document
+    the first sentence                           the rest of the document
+    the first sentence of a passage              the rest of the passage, for long documents
 
-A query is cut out of its document, which it would otherwise find by equal words. (Izacard et al. 2022 keep it
-in one of ten.) The document's title precedes the rest, unless the title is the query. Queries of users are a
-`Query` without a source.
+The query is removed from the text, because the model could otherwise find the text by equal words. (Izacard
+et al. 2022 keep the query in one of ten texts.) The title of the document precedes the text, unless the title
+is the query. A query of a user is a `Query` without a source.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Query(NamedTuple):
 
 
 def build_queries(documents: Sequence[tuple[str, str]]) -> list[Query]:
-    """Returns the queries of each (title, text), without those that several documents have."""
+    """Returns the queries of all documents, given as (title, text). Drops queries of several documents."""
     found = [query for place, (title, text) in enumerate(documents) for query in _cut(place, title, text)]
     used = Counter(query.text.casefold() for query in found)
     return [query for query in found if used[query.text.casefold()] == 1]
@@ -60,13 +61,16 @@ def _cut(place: int, title: str, text: str) -> Iterator[Query]:
 
 
 def _beside(title: str, query: str) -> str:
-    """Returns the title, unless title or query begins with the other: a text may begin with its title."""
+    """Returns the title, or an empty string if title and query begin with the same text.
+
+    A document may repeat its title at the beginning of the text.
+    """
     one, other = (folded(text).casefold() for text in (title, query))
     return "" if one.startswith(other.rstrip(" .:-")) or other.startswith(one) else folded(title)
 
 
 def _passages(text: str) -> Iterator[list[str]]:
-    """Yields the sentences of each passage after the first."""
+    """Yields the sentences of each passage of a text, except the first passage."""
     passage: list[str] = []
     size, head = 0, True
     for sentence in filter(None, map(folded, _END.split(text))):

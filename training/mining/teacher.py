@@ -1,16 +1,16 @@
-"""Lists for `distil-hybrid`: queries with documents, each with its score in hybrid search.
+"""Create the training data of `distil-hybrid`: queries with lists of documents, scored by hybrid search.
 
     query ─▶ dense search with the active model ┐
           └▶ keyword search, BM25 ──────────────┴▶ fused ─▶ the first DEPTH ─▶ LISTED of them, with scores
 
-Start reading at `lists`. Dense search can learn what keyword search adds (SPAR, Chen et al. 2021; LED, Zhang
-et al. 2023). A document is scored without the query that was cut out of it: its terms and its vector are
-those of the rest. A score is the cosine that would make dense search rank as hybrid search does:
+Start reading at `lists`. With these scores, dense search can learn from keyword search (SPAR, Chen et al.
+2021; LED, Zhang et al. 2023). If a query was cut out of a document, the document is scored without the query.
+A score is the cosine with which dense search would rank the document as hybrid search does:
 
     fused = w · (1 + cosine) / (1 + best) + (1 - w) · bm25      solved for the cosine
 
-Without common terms it is the model's own cosine. A long document counts by its best passage, as in the
-service. The list contains that passage, after the title.
+If query and document have no common term, the score is the cosine of the active model. The score of a long
+document is that of its best passage, as in the service. The list then contains the title and this passage.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _DECIMALS = 6
 
 
 class Listed(NamedTuple):
-    """A line of the output."""
+    """A query with a list of scored documents: one line of the output."""
 
     query: str
     documents: tuple[str, ...]  # LISTED documents, the query's own document first
     scores: tuple[float, ...]  # cosines; may be above 1
 
     def line(self) -> dict[str, Any]:
-        """Returns the list with the names that `train` reads."""
+        """Returns the JSON object of the line, with the keys that `train` reads."""
         documents = {f"doc_{number}": text for number, text in enumerate(self.documents, 1)}
         return {"query": self.query, **documents, "scores": self.scores}
 
@@ -56,7 +56,7 @@ class Listed(NamedTuple):
 
 
 class _Passages:
-    """The passages of some texts, one text after another."""
+    """The vectors and texts of the passages of several documents, one document after another."""
 
     def __init__(self, contents: Sequence[Content], model: Scorable) -> None:
         shown = counted(contents, "texts", len(contents), "splitting")
@@ -66,11 +66,11 @@ class _Passages:
         self.vectors: Vectors = unit_vectors(model.encode_documents, self.texts)
 
     def best(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Returns the best cosine of each text, (texts,), from (passages,)."""
+        """Returns the best cosine of each document, given the cosines of all passages."""
         return np.maximum.reduceat(cosines, self.starts[:-1])
 
     def nearest(self, text: int, query: Vectors) -> tuple[float, str]:
-        """Returns the cosine of a text's best passage, and the passage."""
+        """Returns the highest cosine of a query with the passages of a document, and that passage."""
         start, end = self.starts[text : text + 2]
         cosines = self.vectors[start:end] @ query
         at = int(cosines.argmax())
@@ -78,10 +78,10 @@ class _Passages:
 
 
 def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorable) -> Iterator[Listed]:
-    """Yields a list for each query, in their order.
+    """Yields a list of scored documents for each query, in the order of `queries`.
 
     Raises:
-        NothingToLearn: Too few documents for a list.
+        NothingToLearn: There are fewer documents than a list needs.
 
     """
     if len(documents) < LISTED:
@@ -113,9 +113,9 @@ def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorabl
 
 
 def spread(ranked: Sequence[int], count: int) -> list[int]:
-    """Returns `count` of the first DEPTH: the first, the last, and between them fewer at lower ranks.
+    """Returns `count` of the first DEPTH documents in `ranked`, including the first and the last.
 
-    The top of a list decides a search, so the list is dense there.
+    Most of them are at the top, because the top of a list matters most in a search.
     """
     found: list[int] = []
     for rank in np.geomspace(1, min(DEPTH, len(ranked)), count).round():
@@ -126,7 +126,14 @@ def spread(ranked: Sequence[int], count: int) -> list[int]:
 def _in_cosines(
     cosines: NDArray[np.float32], worded: Mapping[int, float], kept: Iterable[int]
 ) -> dict[int, float]:
-    """Returns the fused scores as cosines, the best first. `kept` are places to include at any rank."""
+    """Returns the fused scores of documents as cosines, the best first.
+
+    Args:
+        cosines: Cosine of each document in dense search.
+        worded: BM25 scores from keyword search, by index of the document.
+        kept: Indices of documents to include at any rank.
+
+    """
     order = np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist()
     near = {place: float(cosines[place]) for place in (*order, *kept)}
     scale = (1 + max(near.values())) / DENSE_WEIGHT

@@ -1,1 +1,1 @@
-"""The encoder in training, and the models that it starts from."""
+"""The torch encoder that training changes, and the base models that a training starts from."""

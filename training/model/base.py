@@ -1,4 +1,7 @@
-"""Models that `--base` may name: `default`, a published version, a folder, or a hub id, as a folder."""
+"""Open the base model that `--base` names, as a folder.
+
+A base is `default`, a published version, a folder, or the id of a model on the Hugging Face hub.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,16 @@ class Base(NamedTuple):
 
 @contextlib.contextmanager
 def open_base(name: str, models_dir: Path) -> Iterator[Base]:
-    """Opens a base while the context lasts.
+    """Yields the base that `name` denotes. Its folder may disappear after the `with` block.
+
+    Args:
+        name: `default`, a published version, a folder, or a hub id.
+        models_dir: Folder of published versions.
 
     Raises:
         ModelUnavailable: The model does not exist.
         Damaged: A file of the version is missing or changed.
+        TrainingError: The name is `active` or `anchor`, which only `retrain` accepts.
 
     """
     if name == "default":
@@ -53,13 +61,13 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
 
 
 def check_base(name: str, models_dir: Path) -> None:
-    """Raises the errors of `open_base`."""
+    """Opens and closes a base, to raise the errors of `open_base` early."""
     with open_base(name, models_dir):
         pass
 
 
 def find_version(folder: Path) -> str | None:
-    """Returns the version of a folder, or None if it is not a published version."""
+    """Returns the version name in a folder's manifest, or None if the folder is no published version."""
     try:
         return Manifest.read(folder).version
     except (OSError, ValueError):

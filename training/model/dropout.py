@@ -1,9 +1,10 @@
-"""Dropout that is faster on a CPU than torch's: one random number decides four elements.
+"""Dropout that is faster on a CPU than torch's dropout: one random number decides about four elements.
 
     64 random bits ─▶ 4 numbers of 16 bits ─▶ 0 if below p · 2^16, otherwise x / (1 - p)
 
-torch draws a number for each element, which took a quarter of a training's time. p is rounded to a multiple
-of 2^-16. The numbers come from torch's own generator, so its state repeats them.
+torch draws one random number per element, which took a quarter of the training time. The probability p is
+rounded to a multiple of 2^-16. The random numbers come from torch's global generator, so the same generator
+state gives the same dropout.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def drop(x: Tensor, p: float) -> Tensor:
 
 
 def replace_dropouts(module: nn.Module) -> None:
-    """Replaces each of torch's own dropouts in `module`."""
+    """Replaces every torch.nn.Dropout in `module` by this module's Dropout."""
     for parent in module.modules():
         for name, part in parent.named_children():
             if type(part) is nn.Dropout:
@@ -46,7 +47,7 @@ def replace_dropouts(module: nn.Module) -> None:
 
 
 def find_dropouts(module: nn.Module) -> list[nn.Dropout]:
-    """Returns the places with dropout, in their order. Attention reads its probability from such a place."""
+    """Returns all dropout modules in order. Attention also takes its probability from one of them."""
     return [part for part in module.modules() if isinstance(part, nn.Dropout)]
 
 
@@ -54,8 +55,8 @@ def set_dropout(module: nn.Module, p: float | Sequence[float]) -> None:
     """Sets the probabilities of the dropouts in `module`.
 
     Args:
-        module: Module.
-        p: One probability for all, or one for each in the order of `find_dropouts`. 0 means evaluation mode.
+        module: Module whose dropouts are set.
+        p: One probability for all dropouts, or one for each in the order of `find_dropouts`. 0 means off.
 
     """
     places = find_dropouts(module)

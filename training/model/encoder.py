@@ -1,7 +1,7 @@
-"""The encoder in training: a torch backbone, its pooling and the dense layers that are published with it.
+"""The encoder in training: a torch backbone, a pooling, and dense layers after the pooling.
 
-`save` writes a sentence-transformers folder for models.publishing.from_torch, and `save_backbone` a raw
-backbone to train from. methods/loading.py makes an encoder from a base.
+`save` writes a sentence-transformers folder, which models.publishing.from_torch publishes. `save_backbone`
+writes a raw backbone for further training. methods/loading.py creates an encoder from a base.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from training.text.tokens import Tokens, build_tokens
 
 
 class Affine(NamedTuple):
-    """An affine map, x weight + bias, and an activation."""
+    """A dense layer: the affine map x · weight + bias, followed by an activation."""
 
     weight: NDArray[np.float64]  # (D, K)
     bias: NDArray[np.float64]  # (K,)
@@ -44,20 +44,20 @@ class Affine(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Vectors of R texts, without padding."""
+    """Result of encoding R texts: one pooled vector per text, and one hidden vector per token."""
 
     pooled: Tensor  # float32 (R, dimension), not normalized
     hidden: Tensor  # (all tokens, D), from the last layer
 
 
 class TrainedEncoder(nn.Module):
-    """Maps tokens to pooled vectors, and to token vectors that some objectives read.
+    """Encodes tokens to pooled vectors. Also returns token vectors, which some objectives read.
 
     Args:
         source: The base.
-        backbone: Its torch module.
+        backbone: The torch module of the base.
         dense: Dense layers after the pooling.
-        template: Template around each text, unless the base's own tokenizer adds it.
+        template: Template around each text, if the tokenizer of the base does not add it already.
 
     """
 
@@ -78,12 +78,15 @@ class TrainedEncoder(nn.Module):
         self._tokenizer = self.tokenizer(source.max_length)
 
     def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:
-        """Returns a tokenizer that cuts at `max_length`, and unless `whole` at the model's own maximum."""
+        """Returns a tokenizer that cuts texts at `max_length` tokens.
+
+        If `whole` is False, it also cuts at the maximum length of the model.
+        """
         length = max_length if whole else min(max_length, self.source.max_length - self._longer)
         return Tokenizer(self.source.tokenizer, length, self.source.config.get("vocab_size"))
 
     def forward(self, tokens: Tokens, dropout: float | Sequence[float] = 0.0) -> Encoded:
-        """Encodes texts. `dropout` is one probability, or one for each place in the backbone."""
+        """Encodes texts. `dropout` is one probability, or one for each dropout module of the backbone."""
         set_dropout(self.backbone, dropout)
         packing = build_packing(tokens, self.device)
         layers = self.source.head.tokens != "last"
@@ -94,7 +97,10 @@ class TrainedEncoder(nn.Module):
         return Encoded(self._pool(hidden, states, tokens, packing), hidden)
 
     def layers(self, tokens: Tokens) -> Tensor:
-        """Returns the mean token vectors of embeddings and all layers, without dropout: (R, layers, D)."""
+        """Returns each text's mean token vector after the embeddings and after every layer.
+
+        Dropout is off. The shape is (R, layers + 1, D).
+        """
         set_dropout(self.backbone, 0.0)
         packing = build_packing(tokens, self.device)
         _, states = run_backbone(self.backbone, tokens, packing, self.family, self.pad_id, states=True)
@@ -120,20 +126,20 @@ class TrainedEncoder(nn.Module):
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Returns unit vectors in the order of `texts`, without dropout, cut at the model's own maximum."""
+        """Encodes texts to unit vectors, without dropout. Cuts texts at the maximum length of the model."""
         return nn.functional.normalize(self.pooled(texts), dim=-1).numpy()
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encodes queries with the published model's prompt."""
+        """Encodes queries after the model's prompt for queries."""
         return self.encode([self.source.search_prompt + text for text in texts])
 
     def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Encodes documents with the published model's prompt."""
+        """Encodes documents after the model's prompt for documents."""
         return self.encode([self.source.document_prompt + text for text in texts])
 
     @torch.inference_mode()
     def pooled(self, texts: Sequence[str]) -> Tensor:
-        """Returns vectors before they are normalized: float32 (texts, dimension) on the CPU."""
+        """Encodes texts without normalizing the vectors: float32, shape (texts, dimension), on the CPU."""
         rows = [tokens.ids for tokens in self._tokenizer.tokenize(texts)]
         vectors = torch.empty(0)
         for group in build_groups(torch.tensor([len(row) for row in rows], dtype=torch.int64), self.device):
@@ -168,12 +174,12 @@ class TrainedEncoder(nn.Module):
 
     @torch.no_grad()
     def weigh_words(self, weights: NDArray[np.float64]) -> None:
-        """Multiplies each row of the word table by its weight, (vocabulary,)."""
+        """Multiplies the embedding of each token by a weight. `weights` has shape (vocabulary,)."""
         table: Tensor = self.backbone.get_input_embeddings().weight
         table.mul_(torch.from_numpy(weights).to(table)[:, None])
 
     def word_counts(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Returns how often each id occurs in the texts, without special tokens, (vocabulary,)."""
+        """Counts each token id in the texts, without special tokens. Returns shape (vocabulary,)."""
         size = len(self.backbone.get_input_embeddings().weight)
         before, after = map(len, self.lexicon.affixes)
         counts = np.zeros(size, np.int64)
@@ -183,7 +189,7 @@ class TrainedEncoder(nn.Module):
         return counts
 
     def pooled_chunks(self, texts: Sequence[str], chunk: int = 1024) -> Iterator[NDArray[np.float32]]:
-        """Yields vectors of documents in chunks, with the published model's prompt, before normalization."""
+        """Encodes documents in chunks, after the model's prompt for documents, without normalization."""
         prompt = self.source.document_prompt
         for at in range(0, len(texts), chunk):
             yield self.pooled([prompt + text for text in texts[at : at + chunk]]).numpy()
@@ -198,7 +204,7 @@ class TrainedEncoder(nn.Module):
         save_weights(self.backbone.state_dict(), folder / "model.safetensors", {"format": "pt"})
 
     def save_backbone(self, folder: Path, head: Mapping[str, Tensor]) -> None:
-        """Writes a Hugging Face folder without pooling, with its masked-language `head`."""
+        """Writes a Hugging Face folder with the backbone and a masked-language head, without pooling."""
         write_backbone(self.source, folder)
         at: str = self.backbone.base_model_prefix  # transformers requires this prefix
         weights = {f"{at}.{name}": tensor for name, tensor in self.backbone.state_dict().items()} | dict(head)
@@ -206,10 +212,10 @@ class TrainedEncoder(nn.Module):
 
 
 def _cut_off(backbone: Any, tokens: Tokens) -> AbstractContextManager[Any]:
-    """Zeroes tokens or features after the embeddings: Yan et al. 2021 (ConSERT), section 3.2.2.
+    """Zeroes random tokens or features of the embeddings, inside the `with` block (ConSERT, section 3.2.2).
 
-    `tokens.cutoff` has the shares; None changes nothing. Like dropout, the draws come from torch's own
-    generator, so that its state repeats them.
+    The probabilities are in `tokens.cutoff`. If it is None, nothing changes. Like dropout, the choice uses
+    torch's global generator, so the same generator state gives the same choice.
 
     Raises:
         TrainingError: The backbone has no module for its embeddings.
@@ -227,7 +233,7 @@ def _cut_off(backbone: Any, tokens: Tokens) -> AbstractContextManager[Any]:
 
 
 def kept(cutoff: Tensor, tokens: Tokens, width: int) -> Tensor:
-    """Returns 1 or 0 for each number of the embeddings, (all tokens, width)."""
+    """Draws which components of the embeddings are kept (1) or zeroed (0), shape (all tokens, width)."""
     of_tokens, of_features = cutoff.T
     rows = tokens.rows()
     token_stays = torch.rand(len(tokens.ids)) >= of_tokens[rows]
@@ -240,7 +246,7 @@ def save_weights(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, 
     """Writes tensors to a safetensors file.
 
     Raises:
-        TrainingError: The file cannot be written, as on a full disk. No partial file remains.
+        TrainingError: The file cannot be written, for example on a full disk. No partial file remains.
 
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in _own(tensors).items()}
@@ -252,7 +258,7 @@ def save_weights(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, 
 
 
 def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns tied weights once, by their first name, as transformers saves them."""
+    """Removes duplicates of tied weights. Each tensor keeps only the first name, as in transformers."""
     first: dict[object, str] = {}
     for name, tensor in tensors.items():
         first.setdefault((tensor.data_ptr(), tensor.numel()) if tensor.numel() else name, name)
@@ -260,7 +266,7 @@ def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def compute_digest(source: Source) -> str:
-    """Returns the SHA-256 of a base: its weights, and the settings that affect its vectors."""
+    """Returns the SHA-256 of a base's weights and of all settings that affect its vectors."""
     digest = hashlib.sha256(f"{source.head.names} {source.max_length} {source.prompts}".encode())
     beside = (source.backbone / TOKENIZER, source.backbone / "config.json")
     for file in (*source.weights, *(file for file in beside if file.is_file())):

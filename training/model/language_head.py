@@ -1,9 +1,9 @@
-"""The head of a masked language model: from token vectors to logits over the vocabulary.
+"""The head of a masked language model, which maps token vectors to logits over the vocabulary.
 
-    hidden ─▶ linear ─▶ activation ─▶ norm ─▶ the word table itself ─▶ logits
+    hidden ─▶ linear ─▶ activation ─▶ norm ─▶ product with the word embeddings ─▶ logits
 
-Weights have the names of BERT's and RoBERTa's checkpoints, so a base's own head is used. A base without a
-head gets random weights.
+If the base has a head with the weight names of BERT or RoBERTa, the head is loaded. Otherwise the head starts
+with random weights.
 """
 
 from __future__ import annotations
@@ -37,12 +37,18 @@ class LanguageHead(nn.Module):
         self._activate: Callable[[Tensor], Tensor] = ACT2FN[activation]
 
     def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        """Maps (tokens, D), with the word table (vocabulary, D), to logits (tokens, vocabulary)."""
+        """Computes logits, shape (tokens, vocabulary).
+
+        Args:
+            hidden: Token vectors, shape (tokens, D).
+            table: Word embeddings, shape (vocabulary, D).
+
+        """
         return F.linear(self.norm(self._activate(self.dense(hidden))), table, self.bias)
 
 
 def bert_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """Returns a linear layer with BERT's initial weights."""
+    """Returns a linear layer with random weights from the initial distribution of BERT."""
     linear = nn.Linear(inputs, outputs, bias=bias)
     nn.init.normal_(linear.weight, std=_SPREAD, generator=generator)
     if bias:
@@ -51,10 +57,13 @@ def bert_linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: 
 
 
 def language_head(source: Source, generator: torch.Generator) -> tuple[LanguageHead, bool]:
-    """Returns the head of a base, and True if the base has its weights; otherwise they are random.
+    """Returns the masked-language head of a base.
+
+    Returns:
+        The head, and True if the weights are from the base, or False if they are random.
 
     Raises:
-        TrainingError: The base's layers are not as wide as its word table.
+        TrainingError: The layers and the word embeddings of the base differ in width.
 
     """
     config = source.config
@@ -78,7 +87,7 @@ def language_head(source: Source, generator: torch.Generator) -> tuple[LanguageH
 
 
 def stored_head(source: Source) -> dict[str, Tensor] | None:
-    """Returns the weights of a base's head by our names, or None."""
+    """Returns the weights of a base's head with the names of `LanguageHead`, or None without a head."""
     tensors = {
         modern_name(name): array for file in source.weights for name, array in read_safetensors(file).items()
     }
@@ -90,13 +99,13 @@ def stored_head(source: Source) -> dict[str, Tensor] | None:
 
 
 def published_head(head: LanguageHead, family: str) -> Mapping[str, Tensor]:
-    """Returns the weights by the names of the family, or by BERT's for other families."""
+    """Returns the weights of a head with the names in checkpoints of `family`; BERT's if it is unknown."""
     state = head.state_dict()
     return {name: state[own] for own, name in _names(_FAMILIES.get(family, _BERT)).items()}
 
 
 def _names(family: tuple[str, str, str]) -> dict[str, str]:
-    """Maps our names of the weights to a family's names."""
+    """Maps the weight names of `LanguageHead` to the names in checkpoints of a family."""
     dense, norm, last = family
     both = {"dense": dense, "norm": norm}
     found = {f"{own}.{kind}": f"{at}.{kind}" for own, at in both.items() for kind in ("weight", "bias")}

@@ -1,14 +1,14 @@
 """The commands `blank` and `extend-vocabulary`, which write a base to pre-train with the recipe mlm.
 
-    blank                another model's tokenizer, and sizes ─▶ a BERT with random weights
+    blank                the tokenizer of another model, and sizes ─▶ a BERT with random weights
     extend-vocabulary    words that a base splits ─▶ WordPiece's trainer ─▶ new tokens, appended to the base
 
-A blank BERT is for a language or a field that no released model reads, and for comparing methods from one
-start.
+Use a blank BERT for a language or a field that no released model supports, or to compare training methods
+from the same start.
 
-An extended base keeps its normalizer and its tokens, so a text without new tokens keeps its vector. The row
-of a new token is the mean of the rows of its old pieces. BERT's normalizer splits Hangul into its letters,
-and new tokens consist of these.
+`extend-vocabulary` changes neither the normalizer nor the old tokens of the base. So texts without new tokens
+keep their vectors. The embedding of a new token is the mean of the embeddings of the old tokens that it
+replaces. The normalizer of BERT splits Hangul syllables into letters, so new tokens consist of letters.
 """
 
 from __future__ import annotations
@@ -79,7 +79,15 @@ def _add_blank(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def blank(
     tokenizer: Path, out: Path, *, layers: int, width: int, heads: int | None = None, seed: int = 42
 ) -> Path:
-    """Writes a BERT with random weights to `out`, with the tokenizer of the folder `tokenizer`.
+    """Writes a BERT with random weights to the folder `out`.
+
+    Args:
+        tokenizer: Folder of the model whose tokenizer is used.
+        out: Folder to write.
+        layers: Number of layers.
+        width: Size of token vectors.
+        heads: Number of attention heads. None means `width` // 64, at least 1.
+        seed: Seed of the random weights.
 
     Raises:
         TrainingError: The sizes do not fit together, or `out` is not empty.
@@ -151,12 +159,12 @@ def _add_extend_vocabulary(commands: argparse._SubParsersAction[argparse.Argumen
 
 
 def takes_tokens(tokenizer: Mapping[str, Any]) -> bool:
-    """Returns True if new tokens can be added to a tokenizer, the content of a tokenizer.json."""
+    """Returns True if new tokens can be added to a tokenizer, given as the content of tokenizer.json."""
     return bool(tokenizer["model"].get("type") == "WordPiece")
 
 
 def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
-    """Writes the folder `base` with up to `count` more tokens to `out`.
+    """Writes a copy of the folder `base` with up to `count` new tokens to the folder `out`.
 
     Returns:
         The number of new tokens.
@@ -187,7 +195,14 @@ def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
 
 
 def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[str]:
-    """Returns up to `count` new tokens for a base's tokenizer.json, the most used first."""
+    """Returns up to `count` new tokens that texts use, the most frequent first.
+
+    Args:
+        tokenizer: Content of the base's tokenizer.json.
+        texts: Texts to learn tokens from.
+        count: Maximum number of tokens.
+
+    """
     known: dict[str, int] = tokenizer["model"]["vocab"]
     prefix: str = tokenizer["model"]["continuing_subword_prefix"]
     opened = open_tokenizer(tokenizer)
@@ -213,7 +228,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
 
 
 def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Container[str]) -> list[str]:
-    """Returns the words of each text that are not tokens of the base, normalized as by the base."""
+    """Returns the words of all texts, normalized like the base does, that are not single tokens."""
     found = []
     for text in counted(texts, "texts", len(texts), "reading words"):
         normal = opened.normalizer.normalize_str(text) if opened.normalizer else text
@@ -223,7 +238,17 @@ def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Cont
 
 
 def _pieces(token: str, known: dict[str, int], prefix: str) -> list[int]:
-    """Returns the base's rows for a new token, by WordPiece's longest match, without unknown letters."""
+    """Splits a new token into old tokens, by WordPiece's longest match. Skips unknown letters.
+
+    Args:
+        token: The new token.
+        known: Ids of the old tokens.
+        prefix: Prefix of tokens that continue a word, such as "##".
+
+    Returns:
+        The ids of the old tokens.
+
+    """
     start = prefix if token.startswith(prefix) else ""
     rest = token.removeprefix(prefix)
     found = []
@@ -248,7 +273,7 @@ def _write(source: Source, rows: Sequence[Sequence[int]], old: int, out: Path) -
 
 
 def _means(table: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """Returns rows for the new tokens. A token without pieces gets the mean of the whole table."""
+    """Returns the embeddings of new tokens: the mean over the old tokens of each, or else over all tokens."""
     whole = table.mean(0)
     return np.stack([table[pieces].mean(0) if pieces else whole for pieces in rows]).astype(table.dtype)
 

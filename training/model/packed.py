@@ -1,11 +1,11 @@
-"""A forward pass without padding: all tokens of all texts in one row. Only attention sees padded texts.
+"""Run a transformer without padding: the tokens of all texts form one long sequence ("packed").
 
     ids (tokens,) ─▶ embeddings ─▶ linear, norm … on (tokens, D) ─▶ attention: (tokens, …) ⇄ (texts, T, …)
 
-Start reading at `run_backbone`. All matrix products except attention's own two compute real tokens only. A
-CPU computes attention for a few neighboring texts at a time. Attention is registered with transformers under
-its own name, so the models stay unchanged. `FAMILIES` accept positions and attention from outside; other
-families are padded.
+Start reading at `run_backbone`. Only the attention function pads texts, so all other layers compute no
+padding. A CPU computes attention for a few neighboring texts at a time. The attention function is registered
+with the library transformers, so the models themselves are unchanged. Models of `FAMILIES` accept positions
+and attention from outside. Texts for models of other families are padded.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -36,7 +36,7 @@ _PADDED = 4  # maximum of padded to real scores, so that queries are not padded 
 
 
 class Packing(NamedTuple):
-    """The places of packed tokens in a padded (R, T)."""
+    """The positions of packed tokens in the padded layout of R texts with T tokens each, shape (R, T)."""
 
     at: Tensor  # int64 (tokens,): r * T + t
     mask: Tensor  # bool (R, T), true on tokens
@@ -63,7 +63,10 @@ def build_packing(tokens: Tokens, device: torch.device, *, causal: bool = False)
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[slice]:
-    """Yields neighboring texts of similar lengths, with at most _SCORES together or a single text."""
+    """Splits texts into groups of neighbors with similar lengths.
+
+    The attention scores of a group have at most _SCORES elements, unless the group is a single text.
+    """
     start, longest, real = 0, 0, 0
     for text, length in enumerate(lengths):
         longest, real = max(longest, length), real + length**2
@@ -75,9 +78,17 @@ def _parts(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def build_groups(lengths: Tensor, device: torch.device) -> Iterator[Tensor]:
-    """Yields the texts of each forward pass without gradients, int64.
+    """Groups texts of similar length for forward passes without gradients.
 
-    The longest texts come first, so that a lack of memory shows at once. `lengths` are in tokens, int64 (R,).
+    The longest texts come first, so memory errors occur early.
+
+    Args:
+        lengths: Tokens of each text, int64, shape (R,).
+        device: Device of the forward passes.
+
+    Yields:
+        The indices of the texts of one forward pass, int64.
+
     """
     order = lengths.argsort(descending=True, stable=True)
     at = 0
@@ -89,23 +100,25 @@ def build_groups(lengths: Tensor, device: torch.device) -> Iterator[Tensor]:
 
 
 def compute_positions(tokens: Tokens, family: str, pad_id: int) -> Tensor:
-    """Returns positions as the family counts them, int64 (tokens,)."""
+    """Returns the position id of each token, as models of `family` count them, int64, shape (tokens,)."""
     places = tokens.places() if tokens.positions is None else tokens.positions
     return places + (pad_id + 1 if family in _AFTER_PAD else 0)
 
 
 def get_attention(config: Mapping[str, Any]) -> str | None:
-    """Returns the attention to load a backbone with: packed for FAMILIES, otherwise transformers' choice."""
+    """Returns the name of the attention with which to load a backbone, or None for the default."""
     return NAME if config.get("model_type") in FAMILIES else None
 
 
 def run_backbone(
     backbone: Any, tokens: Tokens, packing: Packing, family: str, pad_id: int, *, states: bool = False
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Returns the last layer's token vectors, (tokens, D), and with `states` those of embeddings and all
-    layers.
+    """Runs a backbone on packed tokens. Pads them for families that are not in `FAMILIES`.
 
-    The input of other families than FAMILIES is padded, and their answer packed.
+    Returns:
+        The token vectors of the last layer, shape (tokens, D). If `states` is True, also the token vectors of
+        the embeddings and of every layer.
+
     """
     device = packing.at.device
     if family in FAMILIES and not len(tokens.ids):  # empty texts, and a tokenizer without special tokens
@@ -126,7 +139,7 @@ def run_backbone(
 
 
 def pad(x: Tensor, packing: Packing) -> Tensor:
-    """Maps (tokens, …) to (R, T, …), padded with zeros."""
+    """Converts a packed tensor of shape (tokens, …) to (R, T, …), padded with zeros."""
     rows, longest = packing.mask.shape
     if packing.full:
         return x.reshape(rows, longest, *x.shape[1:])
@@ -135,7 +148,7 @@ def pad(x: Tensor, packing: Packing) -> Tensor:
 
 
 def unpad(x_RT: Tensor, packing: Packing) -> Tensor:
-    """Maps (R, T, …) back to (tokens, …)."""
+    """Converts a padded tensor of shape (R, T, …) to (tokens, …)."""
     if packing.full:
         return x_RT.flatten(0, 1)
     packed: Tensor = _Collect.apply(x_RT.flatten(0, 1), packing.at)  # type: ignore[no-untyped-call]
@@ -143,7 +156,7 @@ def unpad(x_RT: Tensor, packing: Packing) -> Tensor:
 
 
 class _Collect(torch.autograd.Function):
-    """Collects rows from distinct places. Unlike autograd's own gradient, this one needs no additions."""
+    """Selects rows at distinct indices. The gradient is a copy, because no row is selected twice."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, at: Tensor) -> Tensor:
@@ -169,7 +182,10 @@ def _attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Maps (1, heads, tokens, d) to (1, tokens, heads, d), with transformers' signature of an attention."""
+    """Computes attention for packed tokens, with the signature that transformers expects.
+
+    Inputs have shape (1, heads, tokens, d), and the result has shape (1, tokens, heads, d).
+    """
     parts = packing.parts or (packing,)
     # Split instead of sliced: the gradient of a slice is as large as the whole tensor.
     sizes = [len(part.at) for part in parts]
@@ -181,7 +197,7 @@ def _attention(
 def _mixed(
     query: Tensor, key: Tensor, value: Tensor, packing: Packing, dropout: float, scaling: float | None
 ) -> Tensor:
-    """Computes attention within each text; all tensors are (tokens, heads, d)."""
+    """Computes attention within each text. All tensors have shape (tokens, heads, d)."""
     q_RHTd, k_RHTd, v_RHTd = (pad(x, packing).transpose(1, 2) for x in (query, key, value))
     mask_R1TT = None if packing.full else packing.mask[:, None, None, :]
     if packing.causal:

@@ -1,6 +1,6 @@
-"""Registers the blocks of the papers. `load_recipe` imports this module when a recipe names one of them.
+"""Register the blocks of this package. `load_recipe` imports this module if a recipe names such a block.
 
-`check_fit` has the rules about which of these blocks work together.
+`check_fit` rejects blocks of this package that do not work together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def check_fit(recipe: Recipe) -> None:
     """Rejects combinations of blocks that cannot work.
 
     Raises:
-        Unfit: Names the block and what it needs.
+        Unfit: Two blocks do not work together. The message names a block and what it needs.
 
     """
     if isinstance(recipe.source, DocumentSpans):

@@ -1,13 +1,13 @@
-"""Sources that cut documents into sentences.
+"""Sources that split documents into sentences.
 
-    crops      two runs of sentences from one document are similar
-    cloze      a sentence asks for the passage around it
-    sentences  a batch is a run of consecutive sentences, so that the neighbors of each are known
+    crops      a row is two sequences of sentences from one document, which are similar
+    cloze      a row is a sentence as query, and the passage around it as answer
+    sentences  a batch is a sequence of consecutive sentences, so the neighbors of each are known
 
     text ─▶ sentences ─▶ units of at most one row ─▶ drawn in each step ─▶ [before] prompt, sentences [after]
 
-Sentences end at the same places as the passages of the service. A sentence longer than a row becomes several
-units, so the sources read even a text without any border to its end.
+Sentences end where passages of the service may end. A sentence that is longer than a row is split into
+several units, so texts without sentence ends can also be used.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Draw = Callable[[Sequence[int], tuple[int, int], np.random.Generator], Drawn]
 
 
 def two_crops(lengths: Sequence[int], rooms: tuple[int, int], random: np.random.Generator) -> Drawn:
-    """Draws two runs of units. Each begins at a random unit and has a random length among those that fit.
+    """Draws two sequences of units. Each begins at a random unit and has a random length that fits.
 
     Args:
-        lengths: Tokens of each unit, at most the smaller of `rooms`.
-        rooms: Tokens that each of the two texts may have.
-        random: Source of the draws.
+        lengths: Number of tokens of each unit, at most the smaller of `rooms`.
+        rooms: Maximum number of tokens of the first and of the second text.
+        random: Random generator.
 
     Returns:
-        Two runs, which may overlap. They differ if the document has more than one unit.
+        Two sequences, which may overlap. They differ if the document has more than one unit.
 
     """
     first, second = (_crop(lengths, room, random) for room in rooms)
@@ -60,9 +60,10 @@ def _crop(lengths: Sequence[int], room: int, random: np.random.Generator) -> ran
 def a_cloze(
     kept: float, lengths: Sequence[int], rooms: tuple[int, int], random: np.random.Generator
 ) -> Drawn:
-    """Draws a unit, and the units around it that fit: without it, or with it in a share `kept` of the draws.
+    """Draws a unit as query, and as many units around it as fit.
 
-    In a long document the passage begins at a random place, so that the unit may stand anywhere in it.
+    The units around include the query itself with probability `kept`. In a long document, the query may be at
+    any position of the passage.
     """
     unit = int(random.integers(len(lengths)))
     keep = bool(random.random() < kept)
@@ -74,7 +75,7 @@ def a_cloze(
 
 
 def _around(lengths: Sequence[int], unit: int, room: int, before: int) -> range:
-    """Returns the unit and its neighbors, which have at most `room` tokens without it."""
+    """Returns a range of units around `unit` that have at most `room` tokens, not counting `unit` itself."""
     first = _reach(lengths, unit - 1, -1, min(before, room)) + 1
     room -= sum(lengths[first:unit])
     end = _reach(lengths, unit + 1, 1, room)
@@ -82,7 +83,7 @@ def _around(lengths: Sequence[int], unit: int, room: int, before: int) -> range:
 
 
 def _reach(lengths: Sequence[int], at: int, step: int, room: int) -> int:
-    """Returns the first unit from `at` on, in steps of 1 or -1, that no longer fits `room`."""
+    """Returns the first unit, from `at` in steps of 1 or -1, that does not fit into `room` tokens."""
     while 0 <= at < len(lengths) and lengths[at] <= room:
         room -= lengths[at]
         at += step
@@ -90,13 +91,13 @@ def _reach(lengths: Sequence[int], at: int, step: int, room: int) -> int:
 
 
 class Sentences:
-    """Two texts of whole sentences from each document, in every step.
+    """A source that draws two texts of whole sentences from a document.
 
     Args:
-        given: Corpus, tokenizer and sizes of the run.
-        prompts: Prompts before the first text and before the second.
-        min_units: Units that a document needs; shorter documents are left out.
-        draw: Chooses the units of both texts.
+        given: Corpus, tokenizer and settings of the run.
+        prompts: Prompts before the first and before the second text.
+        min_units: Minimum number of units of a document. Shorter documents are left out.
+        draw: Function that chooses the units of both texts.
 
     Raises:
         TrainingError: A row is too short for the prompts.
@@ -161,10 +162,11 @@ class Sentences:
 def _units(
     begins: NDArray[np.int64], ends: NDArray[np.int64], room: int
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Cuts pieces into units of at most `room` tokens.
+    """Splits pieces of text into units of at most `room` tokens.
 
     Returns:
-        Begin and end of each unit, (n, 2), and the number of its piece, (n,). An empty piece has no unit.
+        The begin and end of each unit, shape (n, 2), and the index of the piece, shape (n,). An empty piece
+        has no unit.
 
     """
     parts = -(-(ends - begins) // room)
@@ -176,7 +178,7 @@ def _units(
 
 @dataclass(frozen=True)
 class TwoTexts(RowSource):
-    """A source of two texts that are drawn from each document."""
+    """Base class of recipe sources that draw two texts from a document."""
 
     kind: ClassVar[Kind] = TEXTS
     whole: ClassVar[bool] = True
@@ -189,10 +191,11 @@ class TwoTexts(RowSource):
 
 @dataclass(frozen=True)
 class Crops(TwoTexts):
-    """Two crops of each document, of one sentence or more, each up to the recipe's `max_length`.
+    """Two crops of one or more sentences from a document, each up to the recipe's `max_length`.
 
-    González-Márquez, Berens and Kobak 2025 (arXiv 2508.03453). Our draw differs: a crop begins at any
-    sentence, and has any number of those that fit. So short texts meet long texts, as in a search.
+    The method is from González-Márquez, Berens and Kobak 2025 (arXiv 2508.03453). Unlike in the paper, a crop
+    begins at any sentence and has a random number of sentences. So a row may have a short and a long text, as
+    in a search.
     """
 
     singles: Literal["leave_out", "twice"]  # a text of one sentence: left out, or itself under two dropouts
@@ -205,10 +208,10 @@ class Crops(TwoTexts):
 
 @dataclass(frozen=True)
 class Cloze(TwoTexts):
-    """Inverse cloze task: a sentence and the rest of its document. Lee, Chang and Toutanova 2019, section 4.
+    """Inverse cloze task: a sentence and the text around it (Lee, Chang and Toutanova 2019, section 4).
 
-    `kept` is the share of the draws in which the rest also has the sentence. The paper has 0.1, so that a
-    search also learns to find equal words.
+    `kept` is the probability that the text also contains the sentence. The value in the paper is 0.1, so the
+    model also learns to find equal words.
     """
 
     kept: Share
@@ -222,9 +225,9 @@ class Cloze(TwoTexts):
 
 
 class Runs:
-    """Sentences of random documents in their order; each step sees a run of `batch` sentences.
+    """A source of consecutive sentences, from documents in random order. Each step gets `batch` sentences.
 
-    The labels of a batch are the numbers of the sentences' documents.
+    The label of a sentence is the number of the document.
     """
 
     remark = ""
@@ -258,7 +261,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class OrderedSentences(RowSource):
-    """Consecutive sentences, not shuffled. Logeswaran and Lee 2018 (QuickThoughts), section 3.1."""
+    """Consecutive sentences without shuffling (Logeswaran and Lee 2018, QuickThoughts, section 3.1)."""
 
     name: Literal["sentences"] = "sentences"
     kind: ClassVar[Kind] = TEXTS

@@ -2,8 +2,8 @@
 
     x ─▶ scale and shift ─▶ shuffle ─▶ second half += m(first half) ─▶ … `steps` times ─▶ z ~ N(0, 1)
 
-m has one hidden layer with ReLU, and x = relu(x) - relu(-x). So a step equals two dense layers exactly, and
-the published model contains those.
+The function m is a network with one hidden layer and ReLU. Because x = relu(x) - relu(-x), each step can be
+written exactly as two dense layers. The published model contains these dense layers.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -28,7 +28,7 @@ _SEED = 20_201_116  # arbitrary but fixed: the same vectors give the same flow
 
 
 class FlowStep(nn.Module):
-    """An invertible step with additive coupling, so log|det| depends only on the scale."""
+    """A step of the flow. The coupling is additive, so log|det| depends only on the scale."""
 
     def __init__(self, width: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class FlowStep(nn.Module):
 
     @torch.no_grad()
     def start(self, x_ND: Tensor) -> None:
-        """Sets scale and shift so that `x_ND` gets mean 0 and variance 1 (Kingma and Dhariwal 2018)."""
+        """Initializes scale and shift to give `x_ND` mean 0 and variance 1 (Kingma and Dhariwal 2018)."""
         self.shift.copy_(-x_ND.mean(0))
         self.log_scale.copy_(-x_ND.std(0, correction=0).clamp(min=1e-6).log())
 
     @torch.no_grad()
     def layers(self) -> list[Affine]:
-        """Returns the step as two dense layers."""
+        """Returns two dense layers that compute the step."""
         width = len(self.order)
         scaled = torch.diag(self.log_scale.exp())[self.order]  # x ─▶ scaled x + moved
         moved = (self.log_scale.exp() * self.shift)[self.order]
@@ -75,10 +75,10 @@ class FlowStep(nn.Module):
 
 @dataclass(frozen=True)
 class Flow:
-    """Maximum likelihood over the vectors. Li et al. 2020 (BERT-flow), equation 4.
+    """A post-processor that fits a flow by maximum likelihood (Li et al. 2020, BERT-flow, equation 4).
 
-    The paper has Glow with three levels. Its later levels see a half and a quarter of the numbers. This flow
-    has one level.
+    The paper uses Glow with three levels, of which the second and the third transform only a half and a
+    quarter of the components. This flow has one level.
     """
 
     steps: Count = 3
@@ -109,7 +109,7 @@ class Flow:
 
 
 def negative_log_likelihood(flow: Sequence[FlowStep], x_ND: Tensor) -> Tensor:
-    """Returns the mean over vectors of |z|²/2 - log|det dz/dx|, without the constant D log(2π)/2."""
+    """Returns the mean of |z|²/2 - log|det dz/dx| over vectors, without the constant D log(2π)/2."""
     z_ND = x_ND
     for step in flow:
         z_ND = step(z_ND)

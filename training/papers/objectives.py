@@ -1,10 +1,10 @@
-"""Objectives of papers: with a reference, or between the vector of a text and words.
+"""Further objectives, which reproduce the losses of papers.
 
-self_guided    a text finds its own layers in a frozen twin among those of all texts (SG-OPT)
-neighbours     a sentence finds the sentences next to it in its document (QuickThoughts)
-anchor         the weights stay near their initial values (SG-OPT's regularizer)
+self_guided    a text finds its layer vectors in a frozen twin among the layer vectors of all texts (SG-OPT)
+neighbours     a sentence finds the sentences next to it in the document (QuickThoughts)
+anchor         keeps the weights near their initial values (the regularizer of SG-OPT)
 word_ce        the vector of a definition predicts the defined word (DefSent)
-mi_jsd         the vector of a text tells its own runs of words from those of other texts (IS-BERT)
+mi_jsd         the vector of a text distinguishes phrases of the text from phrases of other texts (IS-BERT)
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -36,9 +36,11 @@ from training.validation import AboveZero, Count
 
 @dataclass(frozen=True)
 class SelfGuided(Objective):
-    """Kim, Yoo and Lee 2021 (SG-OPT), equation 7. Only the layers of other texts are negatives.
+    """Contrastive loss with the layers of a frozen twin (Kim, Yoo and Lee 2021, SG-OPT, equation 7).
 
-    Mean over n and k of -log(e_nnk / (e_nnk + Σ e_nml over m ≠ n and all l)), e = exp(cos / τ).
+    The loss is the mean over texts n and layers k of -log(e_nnk / (e_nnk + Σ e_nml over m ≠ n and all l)).
+    e_nml is exp(cos / τ) for the vector of text n and layer l of text m. Only layers of other texts are
+    negatives.
     """
 
     tau: AboveZero
@@ -57,11 +59,11 @@ class SelfGuided(Objective):
 
 @dataclass(frozen=True)
 class Neighbors(Objective):
-    """Logeswaran and Lee 2018 (QuickThoughts), equation 2. `reach` sentences on each side are correct.
+    """Prediction of neighboring sentences (Logeswaran and Lee 2018, QuickThoughts, equation 2).
 
-    Mean over n of the cross-entropy of softmax(f_n · g_m) to an even choice among those near n. Sentences
-    without neighbors do not count. The paper's code sets a sentence's score with itself to 0; here the score
-    is left out.
+    The correct answers are the `reach` sentences before and after a sentence n, with equal probability. The
+    loss is the mean cross-entropy of softmax(f_n · g_m) to these answers. Sentences without neighbors do not
+    count. The score of a sentence with itself is left out. The code of the paper sets this score to 0.
     """
 
     reach: Count = 1
@@ -83,7 +85,7 @@ class Neighbors(Objective):
 
 
 class AnchorModule(InFloat32):
-    """Keeps the initial weights as buffers, so that a resumed run has the same anchor."""
+    """The loss of `Anchor`. The initial weights are buffers, so checkpoints contain them."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -100,7 +102,7 @@ class AnchorModule(InFloat32):
 
 @dataclass(frozen=True)
 class Anchor(Objective):
-    """‖θ - θ₀‖² over the backbone's trained weights. Kim, Yoo and Lee 2021, equation 8: times 0.1."""
+    """Regularizer ‖θ - θ₀‖² on the backbone's weights (Kim, Yoo and Lee 2021, equation 8, weight 0.1)."""
 
     name: Literal["anchor"] = "anchor"
 
@@ -138,9 +140,10 @@ class WordCeModule(nn.Module):
 
 @dataclass(frozen=True)
 class WordCe(Objective):
-    """The first text of a row defines the second, a single token: Tsukagoshi et al. 2021 (DefSent), 3.
+    """Prediction of a defined word from its definition (Tsukagoshi et al. 2021, DefSent, section 3).
 
-    The base's prediction layer and its word table are not trained.
+    The first text of a row is the definition, and the second is the word, a single token. The prediction head
+    of the base and the word embeddings in it are not trained.
     """
 
     name: Literal["word_ce"] = "word_ce"
@@ -149,7 +152,10 @@ class WordCe(Objective):
 
 
 class MiJsdModule(InFloat32):
-    """Convolutions over the token vectors, one per length of run; together as wide as the text's vector."""
+    """The loss of `MiJsd`, with one convolution over token vectors for each phrase length.
+
+    The outputs of all convolutions together are as wide as the vector of a text.
+    """
 
     def __init__(self, materials: Materials) -> None:
         super().__init__()
@@ -177,7 +183,10 @@ class MiJsdModule(InFloat32):
         return reps.mean((negative_T - positive_T).sum(), tokens)
 
     def runs(self, hidden: Tensor, view: Tokens) -> Tensor:
-        """Maps (all tokens, D) to (all tokens, P). Both ends of a text are padded with zeros."""
+        """Applies the convolutions to token vectors, with zero padding at both ends of a text.
+
+        `hidden` has shape (all tokens, D), and the result has shape (all tokens, P).
+        """
         packing = build_packing(view, hidden.device)
         channels_RDT = pad(hidden, packing).transpose(1, 2)
         found_RTP = torch.cat([conv(channels_RDT) for conv in self.convolutions], dim=1).transpose(1, 2)
@@ -186,10 +195,10 @@ class MiJsdModule(InFloat32):
 
 @dataclass(frozen=True)
 class MiJsd(Objective):
-    """Jensen-Shannon estimate of mutual information. Zhang et al. 2020 (IS-BERT), equations 2 to 4.
+    """Jensen-Shannon estimate of mutual information (Zhang et al. 2020, IS-BERT, equations 2 to 4).
 
-    In the paper the sentence vector is the mean of the convolutions, which the published model keeps. Here it
-    is the pooled vector, and the convolutions end with the run.
+    In the paper, the vector of a sentence is the mean of the convolutions, which are part of the published
+    model. Here it is the pooled vector, and the convolutions are used in training only.
     """
 
     name: Literal["mi_jsd"] = "mi_jsd"

@@ -1,13 +1,13 @@
-"""Post-processors: changes of an encoder, fitted on vectors or words after training or instead of it.
+"""Post-processors, which change the vectors of an encoder after training or without training.
 
     sif, usif   weights of words (Arora, Liang and Ma 2017; Ethayarajh 2018)
-    whiten      every direction gets the same spread (Su et al. 2021, BERT-whitening)
+    whiten      gives every direction the same variance (Su et al. 2021, BERT-whitening)
     drop_pcs    removes the strongest directions (Mu and Viswanath 2018, All-but-the-Top; Arora et al. 2017)
     flow        a normalizing flow (flow.py)
 
-whiten and drop_pcs are affine maps, x W + b, that follow from the mean and the covariance of the vectors. The
-model is published with them as dense layers. sif and usif multiply the rows of the word table: the mean of a
-text's weighted rows is then the weighted mean, whose length cancels in a cosine.
+whiten and drop_pcs are affine maps x W + b, computed from the mean and the covariance of vectors. They become
+dense layers of the published model. sif and usif multiply the embeddings of words by weights. The vector of a
+text is then the weighted mean of word vectors, up to a factor that does not change cosines.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -31,7 +31,7 @@ _NOTHING = 1e-10  # share of the largest variance below which vectors do not dif
 
 
 class Moments(NamedTuple):
-    """Number of vectors, their mean (D,) and their covariance (D, D), divided by the number."""
+    """The number of vectors, the mean, shape (D,), and the covariance (divided by n), shape (D, D)."""
 
     texts: int
     mean: Floats
@@ -39,17 +39,17 @@ class Moments(NamedTuple):
 
 
 class AffinePost:
-    """A post-processor that needs only the moments of the vectors."""
+    """Base class of post-processors that need only the mean and the covariance of vectors."""
 
     def apply(self, encoder: TrainedEncoder, texts: Sequence[str]) -> None:
         """Fits the map on the vectors of `texts` and appends it to the encoder."""
         encoder.add_dense([self.fit(compute_moments(encoder.pooled_chunks(texts)))])
 
     def fit(self, moments: Moments) -> Affine:
-        """Returns the map.
+        """Computes the affine map.
 
         Raises:
-            TrainingError: The vectors are too few or too similar.
+            TrainingError: There are too few vectors, or they are too similar.
 
         """
         raise NotImplementedError
@@ -57,7 +57,7 @@ class AffinePost:
 
 @dataclass(frozen=True)
 class Whiten(AffinePost):
-    """(x - μ) U Λ^(-1/2), with the `dimension` strongest directions, or all if it is larger."""
+    """Whitening, (x - μ) U Λ^(-1/2), with the `dimension` strongest directions, or at most all."""
 
     dimension: Count
     name: Literal["whiten"] = "whiten"
@@ -77,13 +77,13 @@ class Whiten(AffinePost):
 
 @dataclass(frozen=True)
 class DropPcs(AffinePost):
-    """x without its part in the `count` strongest directions.
+    """Removes the projection of vectors on the `count` strongest directions (principal components).
 
     Attributes:
-        count: 0 means one for every 100 dimensions (Mu and Viswanath 2018, section 2).
-        centred: Directions around the mean, which is subtracted. SIF and uSIF take directions from 0.
-        by_share: Removes only a share of each direction: its σ² divided by the sum over all `count`
-            (Ethayarajh 2018, section 3.4).
+        count: Number of directions. 0 means one for every 100 dimensions (Mu and Viswanath 2018, section 2).
+        centred: True to subtract the mean first. SIF and uSIF use the directions of uncentered vectors.
+        by_share: True to remove only a share of each direction, which is its σ² divided by the sum over all
+            removed directions (Ethayarajh 2018, section 3.4).
 
     """
 
@@ -107,20 +107,20 @@ class DropPcs(AffinePost):
 
 
 class WordWeights:
-    """A post-processor that weighs words by how often the corpus has them."""
+    """Base class of post-processors that weight words by their frequency in the corpus."""
 
     def apply(self, encoder: TrainedEncoder, texts: Sequence[str]) -> None:
-        """Multiplies the rows of the word table by the weights."""
+        """Multiplies the word embeddings by the weights."""
         encoder.weigh_words(self.weights(encoder.word_counts(texts)))
 
     def weights(self, counts: NDArray[np.int64]) -> Floats:
-        """Returns the weight of each id, (ids,), from the count of each id in the corpus."""
+        """Returns the weight of each token id, shape (ids,), from its count in the corpus."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Sif(WordWeights):
-    """Arora, Liang and Ma 2017, section 3: a / (a + p(w)). The paper's `a` is from 1e-4 to 1e-3."""
+    """SIF weights a / (a + p(w)) (Arora, Liang and Ma 2017, section 3, with `a` from 1e-4 to 1e-3)."""
 
     a: AboveZero = 1e-3
     name: Literal["sif"] = "sif"
@@ -132,10 +132,10 @@ class Sif(WordWeights):
 
 @dataclass(frozen=True)
 class Usif(WordWeights):
-    """Ethayarajh 2018, section 3.3: a / (a/2 + p(w)) with a = (1 - share) / (share * V/2).
+    """uSIF weights a / (a/2 + p(w)), with a = (1 - share) / (share * V/2) (Ethayarajh 2018, section 3.3).
 
-    `share` is the share of frequent words among the V words of the corpus: p(w) > 1 - (1 - 1/V)^words.
-    `words` is the number of words of a sentence, 11 in the paper.
+    `share` is the share of frequent words, with p(w) > 1 - (1 - 1/V)^words, among the V words of the corpus.
+    The field `words` is the number of words in a sentence, 11 in the paper.
     """
 
     words: Count = 11
@@ -152,10 +152,10 @@ class Usif(WordWeights):
 
 
 def compute_moments(chunks: Iterable[NDArray[np.float32]]) -> Moments:
-    """Returns the moments of vectors that come in chunks of (n, D).
+    """Computes mean and covariance of vectors. Each chunk has shape (n, D).
 
     Raises:
-        TrainingError: Fewer than two vectors.
+        TrainingError: There are fewer than two vectors.
 
     """
     count = 0
@@ -173,7 +173,10 @@ def compute_moments(chunks: Iterable[NDArray[np.float32]]) -> Moments:
 
 
 def _principal(moments: Moments) -> tuple[Floats, Floats]:
-    """Returns variances (D,), the largest first, and their directions as columns (D, D) with a fixed sign."""
+    """Returns the principal components: variances, shape (D,), largest first, and directions as columns.
+
+    The sign of each direction is fixed.
+    """
     variances, directions = np.linalg.eigh(moments.covariance)
     directions = directions[:, ::-1]
     signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(len(directions))])

@@ -1,4 +1,4 @@
-"""A source that draws spans from documents: anchors, and positives near each anchor (DeCLUTR)."""
+"""The source of DeCLUTR, which draws spans of tokens from documents: anchors, and positives near them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from training.validation import Count
 
 
 class Spans:
-    """Draws anchors and their positives from each document, again in every step.
+    """A source that draws new anchors and positives from documents in every step.
 
     Args:
-        given: Corpus, tokenizer and sizes of the run.
+        given: Corpus, tokenizer and settings of the run.
         recipe: Numbers and lengths of the spans.
 
     Raises:
-        TrainingError: The base takes fewer tokens than the shortest span has.
+        TrainingError: The maximum length of the base is below the length of the shortest span.
         NothingToLearn: Fewer than two documents are long enough.
 
     """
@@ -76,7 +76,7 @@ class Spans:
 
 
 def _first_of_equals(shelf: Shelf, rows: Tensor) -> Tensor:
-    """Returns the first of each set of equal documents, which would be negatives of each other."""
+    """Returns `rows` without repeated documents, which would be negatives of each other."""
     first: dict[bytes, int] = {}
     for row in rows.tolist():
         first.setdefault(hashlib.sha256(shelf.document(row).tobytes()).digest(), row)
@@ -87,13 +87,16 @@ def _first_of_equals(shelf: Shelf, rows: Tensor) -> Tensor:
 class DocumentSpans(RowSource):
     """Spans of long texts: `anchors` per document, and `positives` near each anchor.
 
-    Giorgi et al. 2021 (DeCLUTR), section 3.1: Beta(4, 2) makes anchors long and Beta(2, 4) positives short. A
-    positive lies in its anchor, overlaps it or touches it. Anchors lie in different parts of their document.
-    Lengths are in tokens without the special tokens. A document that is too short for `longest` gives shorter
-    spans, and so does a base that takes fewer tokens.
+    The method is from Giorgi et al. 2021 (DeCLUTR, section 3.1). Lengths of anchors are drawn from
+    Beta(4, 2), which gives long spans. Lengths of positives are drawn from Beta(2, 4), which gives short
+    spans. Anchors are in different parts of a document. Lengths are in tokens without special tokens. Short
+    documents, or a base with a small maximum length, give shorter spans than `longest`.
 
-    `near` says where positives lie. any: as above. subsuming: in their anchor. adjacent: directly before or
-    after it if the document has room (the paper's code: sampling_strategy).
+    Attributes:
+        near: Where the positives are. With "any", a positive is inside the anchor, overlaps the anchor or
+            touches it. With "subsuming", it is inside. With "adjacent", it is directly before or after the
+            anchor if possible (`sampling_strategy` in the code of the paper).
+
     """
 
     anchors: Count
@@ -114,11 +117,14 @@ class DocumentSpans(RowSource):
         return Spans(given, self)
 
     def min_tokens(self) -> int:
-        """Returns the tokens that a document needs."""
+        """Returns the minimum number of tokens of a document."""
         return 2 * self.anchors * self.shortest
 
     def spans(self, length: int, random: np.random.Generator) -> Iterator[list[tuple[int, int]]]:
-        """Yields (begin, end) of each anchor and of its positives, in a document of `length` tokens."""
+        """Draws spans in a document of `length` tokens. Yields a list (anchor, positives …) for each anchor.
+
+        A span is a pair (begin, end).
+        """
         longest = min(self.longest, length // (2 * self.anchors))
         parts = random.permutation(length // (2 * longest))[: self.anchors]
         for part in sorted(parts.tolist()):
@@ -131,7 +137,7 @@ class DocumentSpans(RowSource):
     def _near(
         self, begin: int, end: int, length: int, longest: int, random: np.random.Generator
     ) -> tuple[int, int]:
-        """Draws one positive of the anchor from `begin` to `end`."""
+        """Draws one positive, as (begin, end), for the anchor from `begin` to `end`."""
         size = self._length(random.beta(2, 4), longest if self.near != "subsuming" else end - begin)
         if self.near == "adjacent":
             size = min(size, max(begin, length - end))

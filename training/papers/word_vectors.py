@@ -1,10 +1,10 @@
-"""`python -m training word-vectors FILE FOLDER` makes a base of word vectors such as GloVe's.
+"""`python -m training word-vectors FILE FOLDER`: create a base model from word vectors such as GloVe.
 
     a word and its numbers on each line ─▶ tokenizer.json (whole words), a table ─▶ a static sentence model
 
 The recipes static-average, sif, usif, static-max and power-means accept the folder as --base. A word without
-a vector gets the mean of all vectors: zeros would leave a text of such words without a direction. Binary
-files are not supported.
+a vector gets the mean of all vectors, because a text of zero vectors would have no direction. Binary files
+are not supported.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def word_vectors(file: Path, out: Path) -> int:
-    """Writes the base.
+    """Writes the base model for the word vectors in `file` to the folder `out`.
 
     Returns:
         The number of words.
@@ -74,10 +74,11 @@ def word_vectors(file: Path, out: Path) -> int:
 
 
 def _read(file: Path) -> tuple[list[str], NDArray[np.float32]]:
-    """Reads the words and their vectors; the first vector of a repeated word counts.
+    """Reads words and vectors. If a word is repeated, the first vector counts.
 
     Returns:
-        The words, and the mean of all vectors above the vectors, shape (words + 1, D).
+        The words, and a matrix of shape (words + 1, D). Row 0 is the mean of all vectors, and the other rows
+        are the vectors of the words.
 
     """
     rows: dict[str, NDArray[np.float32]] = {}
@@ -109,7 +110,7 @@ def _row(numbers: list[str], line: Line) -> NDArray[np.float32]:
 
 
 def _tokenizer(words: list[str]) -> tokenizers.Tokenizer:
-    """Splits into whole words and single punctuation marks. Lower-cases texts if all words are lower-case."""
+    """Returns a tokenizer for whole words and punctuation marks. It lower-cases texts if all words are."""
     tokenizer = tokenizers.Tokenizer(WordLevel({word: id for id, word in enumerate(words)}, _UNKNOWN))
     tokenizer.pre_tokenizer = BertPreTokenizer()
     if all(word == word.lower() for word in words[1:]):

@@ -1,1 +1,1 @@
-"""Retraining that is left alone: what it reads, what it keeps back to judge with, when it runs."""
+"""Automatic retraining: read the data of a service, train, evaluate by a gate, publish, and schedule."""

@@ -1,9 +1,9 @@
-"""The choice for text that the model cannot read: tokens of its own, and what text and pairs teach them.
+"""Retrain for text that the model cannot read: add tokens to the vocabulary, then train in stages.
 
-    what may be trained on ─▶ texts, pairs ─▶ stages (recipes/stages/adapt.toml) ─▶ one.py, with the same gate
+    training part ─▶ texts, pairs ─▶ stages (recipes/stages/adapt.toml) ─▶ one.py, with the same gate
 
-No triples: their negatives would be those that a model finds close which cannot read them. The version begins
-a line of its own (anchor.py), or the next retraining would begin with a model that cannot read the text.
+Triples are not used, because a model that cannot read the text cannot mine useful negatives. The new version
+becomes a new anchor (anchor.py), because the old anchor cannot read the text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
 def adapt_job(
     stages: Stages, gathered: Gathered, config: Config, store: ModelStore, work: Path, say: Say
 ) -> Job:
-    """The job of the stages, within train.minutes where they are set. Raise NothingToLearn."""
+    """Creates the job that trains the stages. train.minutes limits the time, if it is set.
+
+    Raises:
+        NothingToLearn: There are no rows to train on.
+
+    """
     table = config.train
     first = replace(stages.recipes()[0], name=stages.name)
     seeded = first if table.seed is None else replace(first, seed=table.seed)

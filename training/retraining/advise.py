@@ -1,4 +1,4 @@
-"""python -m training advise: what a retraining would do, why, what it gained elsewhere and what it costs."""
+"""`python -m training advise`: print which recipes a retraining would try, why, and how long they take."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look and say; exit status 4 when there is nothing to learn."""
+    """Prints the advice. Returns exit status 4 if there is nothing to learn."""
     if options.config:
         config = read_config(options.config)
     else:
@@ -89,7 +89,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _why_slower(config: Config, store: ModelStore, active: str, found: Sequence[Choice]) -> str:
-    """Why a retraining refuses these choices beside a student or a pair; none of them makes a student."""
+    """Returns the reason why the gate would reject the choices as slower than the active version.
+
+    Returns an empty string if it would not. No choice trains a student.
+    """
     if not found or config.gate.mode == "off" or config.gate.slower >= 1:
         return ""
     try:
@@ -106,10 +109,14 @@ def _nothing(why: str) -> int:
 def advice(
     material: Material, found: Sequence[Choice], pace: float, most: float, *, crossed: bool = False
 ) -> list[str]:
-    """A line for each choice. pace: texts of a second, of the active model on this machine.
+    """Returns a line of text for each recipe that the retraining would try.
 
-    most: the minutes of one training of a choice. crossed: judged queries are cross-fitted, so what reads
-    them is trained three times.
+    Args:
+        material: Counts of documents and queries to train on.
+        found: The choices of `auto`.
+        pace: Texts per second that the active model embeds on this machine.
+        most: Maximum minutes of one training.
+        crossed: True if judged queries are cross-fitted. Recipes on judged queries then train three times.
     """
     times = {"triples": _CROSSED} if crossed else {}
     return [
@@ -121,9 +128,9 @@ def advice(
 
 
 def _minutes(recipe: str, material: Material, pace: float, most: float) -> float:
-    """Minutes to encode what is mined or searched, and to train.
+    """Estimates the minutes for encoding texts and for training.
 
-    A query of `distil-hybrid` costs the rest of its document.
+    For `distil-hybrid`, each query also costs encoding the rest of its document.
     """
     documents, queries = material.documents, min(material.queries, MAX_LISTS)
     encoded, trained = {

@@ -1,10 +1,10 @@
-"""The active version, and its anchor: the imported model that a line of retrainings began with.
+"""Find the active version and its anchor, the version with which a series of retrainings began.
 
-    anchor ─▶ trained on all judgements and text of today ─▶ candidate
-      └─ compared with by `drift` (gate/drift.py)
+    anchor ─▶ trained on all judgments and text of today ─▶ candidate
+      └─ reference for the drift of the candidate (gate/drift.py)
 
-A retraining begins with it, and not with the result of the one before: small losses do not add up.
-A version made in stages begins a line of its own: it reads text that its parent could not (adapt.py).
+Each retraining starts with the anchor and not with the active version, so small losses do not add up. A
+version trained in stages (adapt.py) becomes a new anchor, because it reads text that its parent could not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STAGES = "stages"  # in the lineage of a run of several recipes
 
 
 def find_anchor(store: ModelStore, active: str) -> str:
-    """The version that `active` names as its anchor; else its oldest parent that is still here."""
+    """Returns the anchor that the lineage of `active` names, or else its oldest existing ancestor."""
     known = {manifest.version: manifest for manifest in store.versions()}
     manifest = known.pop(active, None)
     named = manifest.lineage.get(ANCHOR) if manifest else None
@@ -33,7 +33,12 @@ def find_anchor(store: ModelStore, active: str) -> str:
 
 
 def active_version(store: ModelStore) -> str:
-    """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
+    """Returns the active version, or the requested version if the service has never run.
+
+    Raises:
+        TrainingError: There is neither an active nor a requested version.
+
+    """
     version = store.read_state().get("live") or store.requested()
     if not version:
         raise TrainingError(

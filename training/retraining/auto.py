@@ -1,9 +1,9 @@
-"""`recipe = "auto"`: look at what there is to learn from, and train what can help.
+"""`recipe = "auto"`: choose recipes by the available data, and try them until the gate accepts one.
 
-    judged queries, titles, text, tokens ─▶ Material ─▶ choices ─▶ trained and judged in turn until one passes
+    judged queries, titles, text, tokens ─▶ Material ─▶ choices ─▶ train and judge one after another
 
-Each choice says why, and what it gained where it was measured (training/RESULTS.md). Where nothing helps,
-that is the answer: a model is not replaced so that something was trained.
+Each choice has a reason, and the gain that was measured elsewhere (training/RESULTS.md). If no recipe can
+help, nothing is trained.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MIN_TO_READ = 1000  # documents, for tokens of their own
 
 
 class Material(NamedTuple):
-    """Counts of what may be trained on."""
+    """Counts and properties of the data that may be used for training."""
 
     documents: int
     judged: int  # queries with a relevant document
@@ -93,7 +93,7 @@ TUNE = Choice(
 
 
 def choices(material: Material) -> list[Choice]:
-    """The recipes that can help, the most promising first; empty when there is nothing to learn from."""
+    """Returns the recipes that can help, the most promising first. Empty if no recipe can."""
     found = []
     if material.unreadable and material.takes_tokens and material.documents >= MIN_TO_READ:
         found.append(ADAPT_PART if material.most_read else ADAPT)
@@ -107,7 +107,7 @@ def choices(material: Material) -> list[Choice]:
 
 
 def build_material(gathered: Gathered, config: Config, tokenizer: Path) -> Material:
-    """tokenizer: the file of the base."""
+    """Summarizes the data for training. `tokenizer` is the path of the base's tokenizer.json."""
     documents = gathered.split.train
     reading = measure_reading(documents, tokenizer)
     return Material(
@@ -123,21 +123,32 @@ def build_material(gathered: Gathered, config: Config, tokenizer: Path) -> Mater
 
 
 def look(config: Config, store: ModelStore, say: Say) -> tuple[Gathered, Material]:
-    """Read everything, and sum up what there is to learn from. Raise as `gather`."""
+    """Reads all data and summarizes them. Raises the errors of `gather`."""
     gathered = gather(config, store, say)
     return gathered, build_material(gathered, config, store.folder(gathered.active) / TOKENIZER)
 
 
 def get_minutes(train: TrainTable) -> float | None:
-    """Of training for each choice, at most; None where train.steps says how long."""
+    """Returns the maximum minutes of training for each choice, or None if train.steps is set."""
     return MINUTES if train.steps is None and train.minutes is None else train.minutes
 
 
 def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[str, Any], say: Say) -> Outcome:
-    """Try each choice until one is published, then the search itself. Raise NothingToLearn, or as `retrain`.
+    """Tries each choice until one is accepted. Then learns the search settings (retune.py).
 
-    The outcome is that of the search where that was published, too. options: precision, threads and progress
-    of each run.
+    Args:
+        config: The configuration.
+        store: Store of model versions.
+        work: Work folder.
+        options: Options of each training run, such as precision and threads.
+        say: Called with progress messages.
+
+    Returns:
+        The outcome of the search settings if they were published, or else of the last choice.
+
+    Raises:
+        NothingToLearn: Nothing can help. Also raises the errors of `one.retrain`.
+
     """
     gathered, material = look(config, store, say)
     say(str(material))
@@ -183,7 +194,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
 def _search(
     gathered: Gathered, config: Config, store: ModelStore, say: Say
 ) -> tuple[Outcome | None, list[str]]:
-    """The outcome of learning the search of the active version, or why there is none."""
+    """Learns the search settings of the active version. Returns the outcome, or reasons why there is none."""
     if config.gate.mode == "off":
         return None, []
     say(f"{TUNE.recipe}, because {TUNE.why}")
@@ -206,7 +217,7 @@ def _job(choice: Choice, gathered: Gathered, config: Config, store: ModelStore, 
 
 
 def nothing(material: Material) -> str:
-    """The sentence on what is missing, and how much of it would be enough."""
+    """Returns a sentence about the data that are missing, and how much would be enough."""
     if material.most_read or not material.unreadable:
         learns = material.unreadable and material.takes_tokens
         tokens = f", or {MIN_TO_READ:,} documents, to learn tokens from" if learns else ""

@@ -1,4 +1,4 @@
-"""The queries that a candidate changed: what it gained, what it lost, and both answers, to look at."""
+"""Find the queries whose results a candidate changed most, with the hits of both versions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ class _Change(NamedTuple):
 def changed(
     searches: Mapping[str, Collection], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """`gained` and `lost`: the largest changes first, of the searches that decide; both empty without any.
+    """Returns the queries that gained and lost most, under the keys `gained` and `lost`.
 
-    before, after: as searches.score gives them. The answers are those of hybrid search.
+    Args:
+        searches: The collections that were searched.
+        before: Scores of the active version, from searches.score.
+        after: Scores of the candidate, from searches.score.
+
+    Returns:
+        Queries of the searches that decide, largest change first, with the hits of hybrid search.
+
     """
     found = sorted(_changes(searches, before, after))
     best = [change for change in reversed(found[-MAX_CHANGED:]) if change.difference > 0]
@@ -40,7 +47,10 @@ def changed(
 def answers(
     searches: Mapping[str, Collection], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The same of every query that decides, with the ten first hits; of very many those that changed most."""
+    """Returns all queries that decide, with the first ten hits of both versions.
+
+    If there are very many queries, only those with the largest changes are returned.
+    """
     found = sorted(_changes(searches, before, after), key=lambda change: -abs(change.difference))
     return [_shown(change, searches, before, after, _ALL_HITS) for change in found[:MAX_ANSWERS]]
 
@@ -82,7 +92,7 @@ def _answer(queried: Collection, figures: Mapping[str, Any], at: int, number: in
 
 
 def _id(name: str) -> str:
-    """A document's own id: a part of it is named behind a zero."""
+    """Returns the id of a document, given the name of the document or of a part of it."""
     return name.partition("\0")[0]
 
 

@@ -1,6 +1,6 @@
-"""Figures that choose how much of a training is kept, or which step: searches over dev.
+"""Scores on the dev part, which choose the best step of a training or the share of the trained weights.
 
-Dev is the part that neither trains nor judges (sides.py, heldout.py).
+The dev part is used neither for training nor by the gate (sides.py, heldout.py).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ CANDIDATES = 300  # texts among which an answer is looked for; each of four look
 
 
 def choose_by(dev: Mapping[str, Collection]) -> Choose | None:
-    """nDCG@10 of each labelled query of dev, else of the searches that text makes; None without any.
+    """Returns a function that scores a model on the dev part, or None if dev has no queries.
 
-    A query's figure is the mean of dense and hybrid search. Documents are read up to the model's limit, and
-    not by passages.
+    The function returns one score per judged query, or per query made from text if none is judged. A score is
+    the mean nDCG@10 of dense and hybrid search. Long documents are cut and not split into passages.
     """
     # What people said counts more than what text can be made to say.
     made = {JUDGED: dev[JUDGED]} if JUDGED in dev else dev
@@ -42,7 +42,7 @@ def choose_by(dev: Mapping[str, Collection]) -> Choose | None:
 
 
 def compute_score(dev: Mapping[str, Collection]) -> Score | None:
-    """The mean of `choose_by`, for a recipe whose weights cannot be shared between base and training."""
+    """Returns a function with the mean score of `choose_by`, for recipes without interpolation of weights."""
     choose = choose_by(dev)
     if choose is None:
         return None

@@ -1,19 +1,22 @@
-"""Judgements from use: what people clicked, and what they passed over, freed from the place where it stood.
+"""Derive judgments from clicks of users, corrected for the positions of hits.
 
-A hit is clicked if it is examined and attractive, and its position alone decides whether it is examined: the
-position-based model (Craswell et al. 2008; Chuklin, Markov, de Rijke 2015, "Click Models for Web Search").
+The model is the position-based model (Craswell et al. 2008; Chuklin, Markov, de Rijke 2015, "Click Models
+for Web Search"): a user clicks a hit if the user examines it and finds it attractive. The probability of
+examining a hit depends only on its position.
 
     P(click on d at k) = examined(k) · attractive(query, d)        examined(k) = k^-bias
 
-The form of `examined` is that of Joachims, Swaminathan, Schnabel 2017 ("Unbiased Learning-to-Rank with Biased
-Feedback"), where a bias of 1 fits. Attraction is found by expectation maximisation with a Beta prior. Only
-searches with an event are known, so those without any are part of the expectation: a model of truncated data
-(Dempster, Laird, Rubin 1977). `estimated_bias` finds the bias by likelihood. It needs documents that stood in
-several positions for one query (Agarwal et al. 2019, "intervention harvesting"), and keeps 1 otherwise.
+The form of `examined` is from Joachims, Swaminathan, Schnabel 2017 ("Unbiased Learning-to-Rank with Biased
+Feedback"), where a bias of 1 fits. Attraction is estimated by expectation maximization with a Beta prior. The
+service records only searches with an event, so the data are truncated, and the expectation includes searches
+without events (Dempster, Laird, Rubin 1977). `estimated_bias` estimates the bias by maximum likelihood. This
+needs documents that were in several positions for the same query (Agarwal et al. 2019, "intervention
+harvesting"). Without them, the bias is 1.
 
-A document is relevant if enough searches, from enough visitors, led to it and its attraction is high. It is
-not relevant if enough searches passed over it, above a hit that was clicked (Joachims et al. 2005), and its
-attraction is low. The rest is left open. trust.py says which searches count, and how much each weighs.
+A document is relevant to a query if enough searches of enough visitors led to clicks on it, and its
+attraction is high. It is not relevant if users of enough searches skipped it above a clicked hit (Joachims et
+al. 2005), and its attraction is low. Other documents get no judgment. trust.py says which searches count, and
+the weight of each.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class Session:
         return trust.build_visitor(self.key, self.user)
 
     def passed_over(self) -> Iterator[str]:
-        """Documents that the user looked at and did not want."""
+        """Yields the documents that the user probably examined and did not click."""
         last = max((self.positions[id] for id in self.weights), default=0)
         for id, position in self.positions.items():
             if id in self.skipped or (position < last and id not in self.weights):
@@ -78,7 +81,7 @@ class Session:
 
 
 class _Impressions(NamedTuple):
-    """A row for each document of each session; `has_page` has one for each session instead."""
+    """Arrays with one row for each document of each session. Only `has_page` has one row per session."""
 
     pairs: list[tuple[str, str]]  # query and id, by number
     pair: NDArray[np.int64]
@@ -95,7 +98,7 @@ _Named = dict[tuple[str, str, str], Session]  # by visitor, search and query
 
 
 class Sessions(NamedTuple):
-    """Searches that count, the latest, at most MAX_SEARCHES; and clicks of the others, for the report."""
+    """The latest searches that count, at most MAX_SEARCHES, and counts of clicks that do not count."""
 
     found: list[Session]
     over_share: Counter[
@@ -105,9 +108,9 @@ class Sessions(NamedTuple):
 
 
 def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
-    """Events as `GET /events` lists them, by visitor, search and query.
+    """Groups events from `GET /events` into searches.
 
-    Searches over the share of their key are dropped on the way, by the visitors that it has named so far.
+    Searches that exceed the share of their API key (trust.py) are dropped while reading.
     """
     trusted: _Named = {}
     untrusted: _Named = {}
@@ -128,7 +131,7 @@ def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
 
 
 def _bounded(sessions: _Named) -> list[Session]:
-    """Delete what is over the share of its key and visitor, and return it."""
+    """Removes the searches that exceed the share of their key or visitor. Returns the removed searches."""
     stay = {*trust.in_turns([session.caller for session in sessions.values()], MAX_SEARCHES)}
     return [sessions.pop(name) for at, name in enumerate([*sessions]) if at not in stay]
 
@@ -155,7 +158,7 @@ def _add(session: Session, id: str, kind: str, position: int | None, page: Seque
 
 
 class Use(NamedTuple):
-    """Judgements and queries from the events of a service."""
+    """Judgments and queries derived from the events of a service."""
 
     judgements: list[Judgment]
     line: str
@@ -165,9 +168,18 @@ class Use(NamedTuple):
 
 
 def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, visitors: int) -> Use:
-    """Judgements from the events of the service at `url`, as `build_judgments` makes them.
+    """Reads the events of a service and derives judgments from them.
 
-    wanted: the names of the collections to read, or service.ALL. Raise TrainingError.
+    Args:
+        url: Address of the service.
+        requested: Names of the collections to read, or service.ALL.
+        bias: Position bias. None means to estimate it.
+        least: Minimum number of searches that must agree.
+        visitors: Minimum number of visitors that must agree.
+
+    Raises:
+        TrainingError: The service does not answer as expected.
+
     """
     queried: dict[str, dict[str, None]] = {}
 
@@ -203,21 +215,21 @@ def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, 
 
 
 def build_judgments(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> list[Judgment]:
-    """As `judged_by`, of searches that all count."""
+    """Derives judgments like `judged_by`, from searches that all count."""
     return judged_by(Sessions([*sessions], Counter(), Counter()), bias, least, visitors)[0]
 
 
 def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[list[Judgment], Counter[str]]:
-    """The opinion of searches, in the order of queries and ids, as one judgement of each visitor that agrees.
+    """Derives judgments from searches: one for each visitor that agrees, ordered by query and id.
 
     Args:
         read: The searches.
-        bias: Of the positions.
-        least: Searches that must agree.
-        visitors: Visitors that must agree, as trust.number_of counts them.
+        bias: Position bias.
+        least: Minimum number of searches that must agree.
+        visitors: Minimum number of visitors that must agree, as trust.get_number counts them.
 
     Returns:
-        The judgements, and the number of answers that trust.py drops, by reason.
+        The judgments, and the number of answers that were dropped by the rules of trust.py, by reason.
 
     """
     impressions = _impressions(read.found)
@@ -287,7 +299,7 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
 
 
 def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray[np.float64]:
-    """The attraction of each pair, 0 to 1."""
+    """Estimates the attraction of each pair of query and document, 0 to 1."""
     examined = found.position**-bias
     share = found.share[found.session]
     attraction = np.full(len(found.pairs), _PRIOR)
@@ -308,13 +320,13 @@ def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray
 
 
 def estimated_bias(sessions: Sequence[Session], seen_by: int = _SEEN_BY) -> float:
-    """The bias under which the clicks are likeliest; 1 if too few documents changed their position.
+    """Returns the position bias with the highest likelihood, or 1 if too few documents changed position.
 
-    Each visitor has its share of the sample, within each query and in all.
+    The weight of each visitor in the sample is limited, both for each query and overall.
 
     Args:
         sessions: The searches.
-        seen_by: Visitors that must have seen a document in a position, before it counts as one.
+        seen_by: Minimum number of visitors that have seen a document in a position, for it to count.
 
     """
     sample = [sessions[at] for at in trust.in_turns([each.caller for each in sessions], _SAMPLE)]
@@ -328,7 +340,7 @@ def estimated_bias(sessions: Sequence[Session], seen_by: int = _SEEN_BY) -> floa
 
 
 def _has_moved(found: _Impressions, callers: Sequence[trust.Caller], seen_by: int) -> NDArray[np.bool_]:
-    """Whether the document of a row stood in several positions of its query, each seen by enough visitors."""
+    """Returns for each row if its document was in several positions, each seen by enough visitors."""
     saw: defaultdict[tuple[int, float], set[trust.Caller]] = defaultdict(set)
     rows = zip(found.pair.tolist(), found.position.tolist(), found.session.tolist(), strict=True)
     for pair, position, session in rows:
@@ -339,7 +351,7 @@ def _has_moved(found: _Impressions, callers: Sequence[trust.Caller], seen_by: in
 
 
 def _likelihood(found: _Impressions, bias: float) -> float:
-    """Logarithm of the likelihood of the clicks in sessions that have one."""
+    """Returns the log-likelihood of the clicks, given that each session has a click."""
     click = np.clip(found.position**-bias * _attraction(found, bias, _UNBOUNDED)[found.pair], 1e-9, 1 - 1e-9)
     seen = found.share[found.session] * np.where(found.clicked, np.log(click), np.log1p(-click))
     none = np.bincount(found.session, np.log1p(-click), len(found.has_page))

@@ -1,7 +1,7 @@
-"""python -m training retrain: one retraining by hand, by cron, or by whatever schedules it.
+"""`python -m training retrain`: run one retraining, by hand or by a scheduler.
 
-Exit status: 0 published and wanted, 3 refused (kept with its reason, where there is something to keep),
-4 nothing to learn, 5 another retraining is at work, 130 stopped, 1 it could not be done.
+Exit status: 0 published and requested, 3 rejected by the gate, 4 nothing to learn, 5 another retraining is
+running, 130 stopped, 1 any other error.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Retrain; what can be refused is refused before anything is trained."""
+    """Runs a retraining and returns the exit status. Checks all arguments before the training."""
     try:
         if options.config:
             return _by_config(options)
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _by_config(options: argparse.Namespace) -> int:
-    """The file says everything: whatever else is given would be ignored, and is refused."""
+    """Retrains with a configuration file. Rejects options that the file would override."""
     for name, value in vars(options).items():
         if name != "config" and value != options.default(name):
             raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
@@ -144,7 +144,7 @@ def _by_config(options: argparse.Namespace) -> int:
 
 
 def _by_service(options: argparse.Namespace) -> int:
-    """Retrain by a configuration made of the options: part of what the service has is held out and judges."""
+    """Retrains on the documents of a service, with a configuration made from the options."""
     if options.recipe == AUTO and options.set:
         raise TrainingError("--set changes one recipe, and auto chooses among several: add --recipe NAME.")
     config = Config(
@@ -166,12 +166,12 @@ def _by_service(options: argparse.Namespace) -> int:
 
 
 def of_service(options: argparse.Namespace) -> CorpusTable:
-    """The documents that --from-service and its options name."""
+    """Returns the table `corpus` of a configuration, from --from-service and related options."""
     return CorpusTable(service=options.from_service, collections=chosen(options), least=max(2, options.least))
 
 
 def _judged(config: Config, place: Path | None) -> int:
-    """Retrain on documents, of which some are held out. place: the run's folder, None: a temporary one."""
+    """Retrains on documents, some of which are held out. `place` is the work folder, or None."""
     check(config)
     to_stderr(LOADING)
     from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
@@ -195,7 +195,7 @@ def _judged(config: Config, place: Path | None) -> int:
 
 
 def _by_file(options: argparse.Namespace) -> int:
-    """A file of the rows that the recipe reads; evaluation sets judge."""
+    """Retrains on a file of rows. Evaluation sets judge the candidate."""
     chosen(options)  # --collection goes with a service
     if options.minutes is not None:
         raise TrainingError("--minutes goes with --from-service; with --corpus, --steps says how long.")

@@ -1,6 +1,7 @@
-"""retrain.toml: what to learn from, how, by which gate, and when. Every key is known, every default is here.
+"""Read retrain.toml, the configuration of retrainings: data, recipe, gate and schedule, with all defaults.
 
-Only `corpus.service` or `corpus.file` has to be given; docs/RETRAINING.md explains each key.
+Only `corpus.service` or `corpus.file` is required. Unknown keys are errors. docs/RETRAINING.md explains each
+key.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name
 
 
 def _rooted(path: Path, info: ValidationInfo) -> Path:
-    """In the folder of the file, which is the context; `~` is the home folder."""
+    """Resolves a relative path in retrain.toml. It is relative to the folder of the file. Expands `~`."""
     return info.context / path.expanduser() if info.context else path
 
 
@@ -88,7 +89,7 @@ class EventsTable(Table):
     @model_validator(mode="before")
     @classmethod
     def _earlier_name(cls, given: Any) -> Any:
-        """Read `keys`, the name of `visitors` before."""
+        """Accepts the key `keys`, which is the earlier name of `visitors`."""
         if not isinstance(given, dict) or "keys" not in given or "visitors" in given:
             return given
         return {"visitors" if name == "keys" else name: value for name, value in given.items()}
@@ -140,7 +141,7 @@ class GateTable(Table, gate.Thresholds):
     @model_validator(mode="before")
     @classmethod
     def _limits(cls, given: Any) -> Any:
-        """Give those of a trade for what is not said, where `faster` is required."""
+        """Sets other default limits if `faster` is required."""
         faster = isinstance(given, dict) and given.get("require") == "faster"
         return _TRADED | given if faster else given
 
@@ -178,13 +179,13 @@ class Folders(NamedTuple):
 
 
 def folders(config: Config) -> Folders:
-    """The versions' folder and the one that a retraining works in."""
+    """Returns the folder of model versions and the work folder."""
     models = config.folders.models or models_dir(os.environ)
     return Folders(models, config.folders.work or models.parent / "retrain")
 
 
 def require_enough(count: int, least: int, what: str = "documents") -> None:
-    """Raise NothingToLearn when there are fewer than `least` of `what` to train on."""
+    """Raises NothingToLearn if `count` is below `least`. `what` names the counted things in the message."""
     if count < least:
         raise NothingToLearn(
             f"{count:,} {what} are too few; at least {least:,} are asked for (corpus.least, --least)."
@@ -192,7 +193,13 @@ def require_enough(count: int, least: int, what: str = "documents") -> None:
 
 
 def check(config: Config) -> None:
-    """Raise TrainingError or ModelError where a name stands for nothing or no service answers; no torch."""
+    """Checks that all names in the configuration exist and that the service answers. Imports no torch.
+
+    Raises:
+        TrainingError: A recipe, a key, a file or a folder does not exist, or the service does not answer.
+        ModelError: The base does not exist.
+
+    """
     check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
     if config.train.pair and "student" not in declared(config.train.recipe, config.train.set):
         raise TrainingError(f"train.{_PAIR}.")
@@ -206,7 +213,19 @@ def check(config: Config) -> None:
 
 
 def check_names(recipe: str, changes: Mapping[str, Any], base: str, models: Path) -> None:
-    """Raise as `check` for a recipe, its changes or a base."""
+    """Checks the names of a recipe and a base model.
+
+    Args:
+        recipe: Name of a recipe, or `auto`.
+        changes: Values of the recipe to change, by key.
+        base: Name of the base, as `--base` accepts it, or `active` or `anchor`.
+        models: Folder of model versions.
+
+    Raises:
+        TrainingError: The recipe does not exist, or a change is invalid.
+        ModelError: The base does not exist.
+
+    """
     if recipe != AUTO:
         declared(recipe, changes)
     if base not in _OF_THE_LINE:
@@ -214,7 +233,12 @@ def check_names(recipe: str, changes: Mapping[str, Any], base: str, models: Path
 
 
 def read_config(file: Path) -> Config:
-    """Paths in it are relative to its own folder. Raise TrainingError that names the key."""
+    """Reads a configuration file. Paths in the file are relative to its folder.
+
+    Raises:
+        TrainingError: The file is missing or invalid. The message names the key.
+
+    """
     try:
         found = parse_toml(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError):

@@ -1,12 +1,12 @@
-"""Few labelled queries judge twice: each half judges a model that was trained without it.
+"""Cross-fitting: if judged queries are few, each half judges a model that was trained on the other half.
 
-    half A ─▶ train ─▶ model 1 ─▶ asked half B ─┐
-    half B ─▶ train ─▶ model 2 ─▶ asked half A ─┴▶ one figure for each query ─▶ gate
-    both   ─▶ train ─▶ the candidate: guarded by the other searches, published if the halves gained
+    half A ─▶ train ─▶ model 1 ─▶ scored on half B ─┐
+    half B ─▶ train ─▶ model 2 ─▶ scored on half A ─┴▶ one score per query ─▶ gate
+    both   ─▶ train ─▶ the candidate, published if the halves show a gain and other searches do not get worse
 
-So all of them judge and all of them train, for three trainings instead of one. The halves are the sides of
-sides.py: no query has an answer that its model was trained on. The candidate itself has seen them all, so
-they never judge again once it is active.
+So all judged queries are used for both training and judging, at the cost of three trainings instead of one.
+The halves are parts from sides.py, so no model is trained on an answer of a query that judges it. The
+candidate is trained on all judged queries. They never judge again after the candidate becomes active.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fold(NamedTuple):
 
 
 def pooled(halves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of both halves as those of one search, each query counted once."""
+    """Combines the scores of both halves as if they were one search."""
     weights = [half.get("queries", len(half[EACH])) for half in halves]
     found: dict[str, Any] = {}
     for key, value in halves[0].items():
@@ -49,12 +49,12 @@ def pooled(halves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def queried(folds: Sequence[Fold]) -> dict[str, Collection]:
-    """The judged queries of all folds, in their order, as one search."""
+    """Combines the judged queries of all folds, in order, into one search."""
     return {JUDGED: merged([fold.searches[JUDGED] for fold in folds])} if folds else {}
 
 
 def merged(searches: Sequence[Collection]) -> Collection:
-    """The documents and the queries of all `searches` as those of one, in their order."""
+    """Combines the documents and the queries of several collections, in order, into one collection."""
     return Collection(
         {id: content for one in searches for id, content in one.documents.items()},
         {name: query for one in searches for name, query in one.queries.items()},

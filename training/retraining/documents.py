@@ -1,12 +1,12 @@
-"""A team's documents with their ids and titles, from a file or a running service.
+"""Read documents with ids and titles, from a file or a running service.
 
     .jsonl   {"id": …, "title": …, "text": …} in each line; id and title may be missing
     .tsv     columns text (or sentence), and id and title where there are any
     else     one text on each line
 
-each also as .gz. A document of a service has a title of its own or, stored before there were any, one in
-`metadata.title`, which no search looks into. A line of a file may name its collection under `collection`. A
-document without an id is named by its text, so it is the same document in the next run.
+All files may be compressed as .gz. Older documents of a service have the title in `metadata.title`, which
+searches do not include. A line of a file may name its collection in the field `collection`. A document
+without an id gets an id made from its text, which is the same in the next run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Document(NamedTuple):
 
     @property
     def content(self) -> Content:
-        """Title and text that the service embeds and indexes."""
+        """The title and text that the service embeds and indexes."""
         return Content(self.text, self.title if self.title_is_searched else "")
 
     @property
@@ -66,15 +66,28 @@ class Documents(NamedTuple):
 
 
 def documents_in(file: Path) -> Documents:
-    """Raise TrainingError with the line that cannot be read, NothingToLearn when there is no text."""
+    """Reads the documents of a file.
+
+    Raises:
+        NothingToLearn: The file has no text.
+        TrainingError: A line cannot be read. The message names the line.
+
+    """
     records = read_records(file, TEXTS.columns)
     return _distinct((_of_record(record) for record in records), str(file))
 
 
 def documents_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Documents:
-    """The documents of the service at `url`. Raise TrainingError, or NothingToLearn when it has none.
+    """Reads the documents of the service at `url`.
 
-    wanted: the names of the collections to read, or service.ALL.
+    Args:
+        url: Address of the service.
+        requested: Names of the collections to read, or service.ALL.
+
+    Raises:
+        NothingToLearn: The service has no documents.
+        TrainingError: The service does not answer as expected.
+
     """
     where = shown(url)
     found = (
@@ -99,9 +112,9 @@ def _of_record(record: Record) -> Document:
 
 
 def get_collection(record: Record) -> str:
-    """The field `collection` of a line, as `export --all-collections` writes it.
+    """Returns the collection of a line, from the field `collection` that `export --all-collections` writes.
 
-    What can be no collection's name is the user's own field, and says nothing of collections.
+    If the value is not a valid name of a collection, it is ignored, since it may be a user's own field.
     """
     collection = record.fields.get("collection")
     return collection if isinstance(collection, str) and is_name(collection) else DEFAULT
@@ -148,6 +161,6 @@ def _distinct(found: Iterable[Document], name: str) -> Documents:
 
 
 def _name(document: Document) -> str:
-    """A text alone is named by its bytes; a title is told apart from the text behind it."""
+    """Returns an id for a document without one: a digest of title and text."""
     parts = (document.title, document.text) if document.title else (document.text,)
     return qualified(document.collection, hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32])

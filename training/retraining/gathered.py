@@ -1,4 +1,4 @@
-"""The text and judgements of a retraining, and the side that each of them is on: train, dev or judge."""
+"""Read the documents and judgments for a retraining, and assign each to a part: train, dev or judge."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gathered(NamedTuple):
 
 
 def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
-    """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
+    """Reads all data that the configuration names, and splits it. Raises NothingToLearn or TrainingError."""
     active = active_version(store)
     if chosen := activated_by_hand(store):
         raise NothingToLearn(
@@ -72,7 +72,7 @@ def _documents(table: CorpusTable) -> Documents:
 
 
 def _learned(store: ModelStore, active: str) -> set[str]:
-    """Digests of the judged pairs that the active version, or one before it, was trained on."""
+    """Returns digests of the judged pairs on which the active version or an ancestor was trained."""
     try:
         content = read_json(store.folder(active) / REPORT)
         return {*map(str, content["meta"]["learned"])}
@@ -81,7 +81,7 @@ def _learned(store: ModelStore, active: str) -> set[str]:
 
 
 def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
-    """Every id, copies included, to that of the document that stands for it."""
+    """Maps the id of each document to itself, or for a near copy to the id of the original."""
     kept = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
     return kept | {id: kept[first] for id, first in documents.copies.items()}
 
@@ -100,7 +100,10 @@ def _use(config: Config, say: Say) -> Use:
 
 
 def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
-    """Queries of events to train on, where that is allowed, without what people judged, or nearly so."""
+    """Returns queries of users for training, if the configuration allows it.
+
+    Queries that equal or nearly equal a judged query are left out.
+    """
     if not config.events.queries:
         return {}
     judged = [*found.train, *found.dev, *found.held]
@@ -149,7 +152,7 @@ def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict
 
 
 def of_keys(found: Judged) -> Iterator[str]:
-    """Warnings on judgements that rest on one key, or are of untrusted ones."""
+    """Yields warnings about judgments that rest on a single key, or are from untrusted keys."""
     if found.untrusted > found.said:
         yield (
             f"{found.untrusted:,} judgements are of untrusted keys and do not count; {found.said:,} others "

@@ -1,7 +1,7 @@
-"""The judged queries that judge a recipe, by what its rows are made of.
+"""Choose the judged queries that evaluate a recipe. The choice depends on the rows that the recipe reads.
 
-text alone        those held out and those that others train on, whose answers are then held back
-pairs, triples    those held out; where they are few, both halves: crossfit.py
+text alone        held-out queries, and also queries for training, whose answers are then held out
+pairs, triples    held-out queries; if they are few, cross-fitting with both halves (crossfit.py)
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MAX_ANSWERS_SHARE = 0.1  # share of a collection's documents to train on that m
 
 
 def build_halves(config: Config, kind: Kind, split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
-    """The two ways to train on one half of the judged queries and ask the other, where they are few.
+    """Returns the two folds of cross-fitting: train on one half of the judged queries, judge with the other.
 
-    Empty where the half that is held out is enough, or both together are too few to show anything; where
-    rows of that kind hold no judged queries, or the gate is off.
+    Empty if the held-out half alone is enough, if both halves are too few, if rows of that kind contain no
+    judged queries, or if the gate is off.
     """
     if config.gate.mode == "off" or kind not in OF_LABELS:
         return ()
@@ -43,24 +43,24 @@ def build_halves(config: Config, kind: Kind, split: Split, found: Judged) -> tup
 
 
 def judged_to_train_on(gathered: Gathered, config: Config) -> int:
-    """The number of judged queries that `pairs` or `triples` train on: all where few are cross-fitted."""
+    """Counts the judged queries for training `pairs` or `triples`. With cross-fitting, these are all."""
     found = gathered.found
     crossing = build_halves(config, TRIPLES, gathered.split, found)
     return len(found.train) + (len(found.held) if crossing else 0)
 
 
 def all_training(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Both halves to train on; none of them judges the model that is published."""
+    """Moves both halves to the training part. Then no judged query judges the published model."""
     moved = split.moved(dict.fromkeys(_answers(found.held), TRAIN))
     return moved, found._replace(train=found.train | found.held, held={})
 
 
 def all_judging(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Both halves to judge a recipe that learns from text alone, with their answers held back.
+    """Moves queries of both halves, with their answers, to the judging part.
 
-    Of each collection's documents to train on, at most a tenth is held back: queries come in the order of a
-    hash, each with all its answers or not at all. The sides stay as they are where so few would judge
-    that they could not even guard, or where as many judge already as are asked.
+    Used for recipes that learn from text alone. At most a tenth of each collection's training documents is
+    moved. Queries are chosen in the order of a hash, each with all answers or not at all. Nothing changes if
+    too few queries would judge, or if enough queries judge already.
     """
     within = {document.id: document.collection for document in split.train}
     room = {name: int(_MAX_ANSWERS_SHARE * count) for name, count in Counter(within.values()).items()}

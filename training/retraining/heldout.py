@@ -1,12 +1,12 @@
-"""Documents kept back: those that judge every candidate, those that choose among its settings, and the rest.
+"""Split documents into three parts: `judge` for the gate, `dev` for choosing settings, and `train`.
 
-    hash of the id ─▶ judge ─▶ of near copies one judges
-                  ├▶ dev: the best step and weights are chosen with it, so its word is no judgement
-                  └▶ train ─▶ less what nearly repeats a document kept back, or another one to train on
+    hash of the id ─▶ judge ─▶ without near copies of each other
+                  ├▶ dev: for choosing the best step and the best weights
+                  └▶ train ─▶ without near copies of other documents
 
-A hash of the id decides, so that the same documents are kept back in every run, whatever was added. A near
-copy is on no side: a model that has read it has read the text, and two of them would judge, or teach, as two.
-A document that answers a judged query goes to the side of that query (sides.py).
+The part depends only on a hash of the id. So each run holds out the same documents, even if new documents
+arrive. A near copy of a document is in no part, because a model that was trained on the copy has also seen
+the document. A document that answers a judged query is moved to the part of the query (sides.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ class Split(NamedTuple):
     dev: tuple[Document, ...] = ()
 
     def moved(self, parts: Mapping[str, Part]) -> Split:
-        """The documents that `parts` names are where it says; the order within a part is by id."""
+        """Returns the split with documents moved to other parts, and each part sorted by id.
+
+        Args:
+            parts: New part of a document by id. Documents that are not in `parts` stay in their part.
+
+        """
         now: dict[Part, list[Document]] = {TRAIN: [], DEV: [], JUDGE: []}
         for part, documents in ((TRAIN, self.train), (DEV, self.dev), (JUDGE, self.held)):
             for document in documents:
@@ -44,20 +49,26 @@ class Split(NamedTuple):
 
 
 def place(id: str) -> float:
-    """The place of an id in [0, 1), evenly and for ever."""
+    """Returns a hash of an id as a number in [0, 1), which is the same in every run."""
     digest = hashlib.sha256(b"held out\0" + id.encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def choose_part(at: float, share: float) -> Part:
-    """The part of what has that place, when a share of all judges; both 0 to 1."""
+    """Returns the part of a document.
+
+    Args:
+        at: Hash of the id, 0 to 1, from `place`.
+        share: Share of all documents that judge, 0 to 1.
+
+    """
     if at < share:
         return JUDGE
     return DEV if at < share + DEV_SHARE * (1 - share) else TRAIN
 
 
 def hold_out(documents: Sequence[Document], share: float) -> Split:
-    """About `share` of the documents judge, from 0 to 1; each side in the order that they came in."""
+    """Splits documents. About `share` of them, 0 to 1, judge. Each part keeps the order of `documents`."""
     parts: dict[Part, list[Document]] = {TRAIN: [], DEV: [], JUDGE: []}
     for document in documents:
         parts[choose_part(place(document.id), share)].append(document)

@@ -1,21 +1,20 @@
-"""Queries and the documents that answer them, as people judged: from a file, from feedback, from events.
+"""Read judgments: queries with the documents that people called relevant. Combine them by votes.
 
     .tsv     columns query and id, and relevant (1 or 0) where there are any that are not
     .jsonl   {"query": …, "id": …, "relevant": true}
 
     a line may name the document's collection under `collection`
 
-Each key has one vote on a query and a document: its newest judgment, whichever visitor it names. Two keys
-that name the same visitor (trust.py) have one vote, the newer one. The majority counts; what they disagree on
-evenly counts for nothing. Untrusted keys have no vote. Feedback is newer than the file: where there is any,
-the file's word does not count. What users do with hits (clicks.py) counts where neither says anything. A
-query judges or is trained on, never both, and so are its answers (sides.py).
+Judgments come from a file, from feedback (`POST /feedback`) and from clicks (clicks.py). For each query and
+document, feedback overrides the file, and clicks count only if there is neither. Each API key has one vote on
+a query and a document, its newest judgment. Keys that name the same visitor (trust.py) have one vote
+together, the newest. Untrusted keys have no vote. The majority decides, and a tie is ignored. A query either
+judges or is used for training, together with its answers (sides.py).
 
-A key may not judge alone. A query rests on a key when no other key, no trusted one and no file says that an
-answer of it is relevant. Users that a key names do not vouch for its feedback, since it may invent them. For
-clicks, two visitors of one key do (trust.py), and one does not. Queries that rest on a key judge only as far
-as others do: of the queries that judge, one key's are at most half. Where `trusted` names keys, the queries
-of all others are for training only.
+A single API key must not control the gate. A query rests on a key if no other key, no trusted key and no file
+confirms one of its answers. For feedback, users that a key names do not count, because the key could invent
+them. For clicks, two visitors of one key are enough (trust.py). Of the queries that judge, at most half rest
+on the same key. If `trusted` names keys, queries that rest on other keys are used for training only.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ PER_DOCUMENT = 10  # queries on one document that judge: a document of many quer
 
 
 class Judged(NamedTuple):
-    """Ids of relevant documents, by query. Each query has one at least."""
+    """Judged queries by part. Dictionaries have the ids of the relevant documents of each query."""
 
     train: dict[str, list[str]]
     dev: dict[str, list[str]]
@@ -73,7 +72,7 @@ class Judged(NamedTuple):
 
 
 def judgments_in(file: Path) -> Iterator[Judgment]:
-    """Raise TrainingError with the line that cannot be read."""
+    """Yields the judgments in a file. Raises TrainingError, which names the line that cannot be read."""
     if file.is_file() and not layout(file):
         raise TrainingError(f"{file} holds no judgements: give a .tsv or .jsonl with query and id.")
     for record in read_records(file, (_QUERY, _ID)):
@@ -82,9 +81,15 @@ def judgments_in(file: Path) -> Iterator[Judgment]:
 
 
 def judgments_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgment]:
-    """Judgements sent to `POST /feedback` of the service at `url`. Raise TrainingError.
+    """Yields the judgments that were sent to `POST /feedback` of the service at `url`.
 
-    wanted: the names of the collections to read, or service.ALL.
+    Args:
+        url: Address of the service.
+        requested: Names of the collections to read, or service.ALL.
+
+    Raises:
+        TrainingError: The service does not answer as expected.
+
     """
     for collection in fetch_collections(url, requested):
         for row in fetch_feedback(url, collection):
@@ -106,11 +111,15 @@ def judged(
     trusted: Collection[str] = (),
     learned: Collection[str] = (),
 ) -> Judged:
-    """known: the id of every document, to that of the one that stands for it, where it is a copy of one.
+    """Combines judgments by votes, and assigns the queries to parts.
 
-    share: of the queries, how many are held out, 0 to 1. trusted: names of the keys whose word judges; none:
-    each key's does, within bounds. learned: as sides.learned, of the models so far; nothing of it judges, and
-    its queries train.
+    Args:
+        found: The judgments.
+        known: Maps each document id to itself, or for a near copy to the id of the original.
+        share: Share of the queries to hold out, 0 to 1.
+        trusted: Names of the keys whose queries may judge. Empty means all keys, within the bounds above.
+        learned: Digests from sides.learned, of all models so far. These queries are used for training only.
+
     """
     newest: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each key, the oldest first
     of_use: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each visitor
@@ -178,20 +187,20 @@ def judged(
 
 
 def _voter(judgment: Judgment, trusted: Collection[str]) -> str | None:
-    """The name under which a judgment votes: its visitor's. A key that may judge alone stays one voter."""
+    """Returns the name under which a judgment votes: its visitor, or the key if the key may judge alone."""
     key = judgment.key
     return key if key is None or key in (trusted or [NO_KEY]) else build_visitor(key, judgment.user)
 
 
 def _single_answer(yes: Collection[Judgment], trusted: Collection[str]) -> str | None:
-    """The key that an answer rests on; None where a file, a trusted key or a second voter says the same.
+    """Returns the key on which an answer rests, or None if a second voter, a trusted key or a file agrees.
 
-    Callers without a key are trusted unless others are named: a service without keys serves its own machine,
-    and nobody else could ever judge there.
+    Judgments without a key count as trusted if `trusted` is empty, because a service without keys serves only
+    its own machine.
 
     Args:
-        yes: What was said for the answer: feedback has one judgment of a key, clicks one of a visitor.
-        trusted: Names of the keys whose word judges.
+        yes: Judgments that call the answer relevant: one per key for feedback, one per visitor for clicks.
+        trusted: Names of the keys whose queries may judge.
 
     """
     keys = {judgment.key for judgment in yes}
@@ -202,14 +211,14 @@ def _single_answer(yes: Collection[Judgment], trusted: Collection[str]) -> str |
 
 
 def _alone(keys: Mapping[str, str], queries: Collection[str]) -> bool:
-    """True when every query rests on one and the same key: then nobody speaks beside it."""
+    """Returns True if all queries rest on one and the same key."""
     return len(keys) == len(queries) and len({*keys.values()}) == 1
 
 
 def bounded(judge: Mapping[str, list[str]], keys: Mapping[str, str]) -> dict[str, list[str]]:
-    """At most PER_DOCUMENT queries on a document; of each key at most as many as of all others together.
+    """Limits the queries that judge: per document to PER_DOCUMENT, and per key to half of all.
 
-    Those of the least hash stay, so they are the same ones every night.
+    Queries with the smallest hash stay, so every run chooses the same ones.
     """
     of_document: Counter[str] = Counter()
     kept: dict[str, list[str]] = {}
@@ -226,7 +235,7 @@ def bounded(judge: Mapping[str, list[str]], keys: Mapping[str, str]) -> dict[str
 
 
 def _majority(votes: Mapping[str | None, bool]) -> bool | None:
-    """The opinion of most keys; None when as many say the one as the other."""
+    """Returns the vote of most keys, or None for a tie."""
     of_keys = [relevant for key, relevant in votes.items() if key is not None] or [*votes.values()]
     both = 2 * sum(of_keys)
     return None if both == len(of_keys) else both > len(of_keys)

@@ -1,10 +1,9 @@
-"""The number of looks at the same queries: each has to be paid for (gate/paired.py).
+"""Count how often candidates were tested on the same queries. Each test lowers the level (gate/paired.py).
 
-    looks = 1 + the most of: share of tonight's queries that judged at an earlier look · looks of that one
+    looks = 1 + maximum over earlier tests of (share of the current queries in that test · its looks)
 
-So it counts the nights since the queries were new, and new queries among them bring it down. The report of
-each judged version has its own number and a sample of its queries, by which the next one counts on: pruning
-older versions forgets nothing.
+Without new queries, the number grows by one with each retraining. New queries lower it. The report of each
+version has the number and a sample of the queries, so the count survives when older versions are deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Looks(NamedTuple):
 
 
 def count_looks(store: ModelStore, searches: Mapping[str, Collection]) -> Looks:
-    """Tonight's look at the queries that decide, among `searches`."""
+    """Counts the current test on the queries in `searches` that decide."""
     queries = (query for name in deciding(searches) for query in searches[name].queries.values())
     queried = tuple(sorted({digest(query) for query in queries})[:SAMPLE])
     before = (_share(queried, look.queried) * look.number for look in _looks(store))
@@ -36,9 +35,9 @@ def count_looks(store: ModelStore, searches: Mapping[str, Collection]) -> Looks:
 
 
 def _share(queried: Sequence[str], earlier: Sequence[str]) -> float:
-    """Share of the queries of `queried` that `earlier` has; both are samples.
+    """Returns the share of the queries `queried` that are also in `earlier`. Both are sorted samples.
 
-    What lies behind the end of a sample may have been asked or not, so only what is before it counts.
+    Only queries before the end of both samples count, because a sample says nothing about later queries.
     """
     ends = [sample[-1] for sample in (queried, earlier) if len(sample) == SAMPLE]
     known = {query for query in queried if not ends or query <= min(ends)}
@@ -46,7 +45,7 @@ def _share(queried: Sequence[str], earlier: Sequence[str]) -> float:
 
 
 def _looks(store: ModelStore) -> Iterator[Looks]:
-    """The looks that left a report; recipes of one night may have asked different queries."""
+    """Yields the number and the queries of each earlier test that has a report."""
     for manifest in store.versions():
         if manifest.gate is not None and manifest.gate.mode == "on":
             try:

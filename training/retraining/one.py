@@ -1,13 +1,13 @@
-"""A retraining: from a corpus to a published version that is wanted, or the reason why not.
+"""Run one retraining: train on a corpus, compare with the active version, and publish the candidate.
 
-    corpus ─▶ learned from before? ─▶ train ─▶ export and prove ─▶ artifact
-                                                                      │ opened again, every byte checked
-    active version ─────────▶ scores ───────────────────────▶ gate ◀── scores
-                                                               ├▶ publish ─▶ want
-                                                               └▶ publish as refused
+    corpus ─▶ trained on before? ─▶ train ─▶ export and verify ─▶ artifact
+                                                                     │ opened again, every byte checked
+    active version ─────────▶ scores ──────────────────────▶ gate ◀── scores
+                                                              ├▶ publish ─▶ request activation
+                                                              └▶ publish as rejected
 
-Both sides are scored as the files that are, or would be, served. What is published is the scored artifact,
-byte for byte, with the report of its gate beside it.
+The scores are those of the files that the service opens. The published files are the scored files, together
+with the report of the gate.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _RUN = "run"  # in the folder of a job, beside its artifact
 
 @dataclass(frozen=True)
 class Job:
-    """A retraining that is asked for, and its gate."""
+    """The arguments of a retraining, including the settings of the gate."""
 
     recipe: Recipe
     corpus: Corpus
@@ -94,9 +94,13 @@ class Job:
 
 
 def retrain(job: Job, say: Say = silent) -> Outcome:
-    """Raise NothingToLearn when the corpus was learned from before, or TrainingError or ModelError.
+    """Runs a retraining. Scores the active version first, to fail before the training if data are invalid.
 
-    What can be refused is refused before anything is trained, so the active version is scored first.
+    Raises:
+        NothingToLearn: A version was already trained on the same corpus with the same recipe.
+        TrainingError: The recipe, the corpus or the data cannot be used.
+        ModelError: The base cannot be used.
+
     """
     active = active_version(job.store)
     job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
@@ -137,10 +141,17 @@ def judge(
     say: Say = silent,
     crossed: Scores | None = None,
 ) -> Outcome:
-    """Score the artifact as it would be served, publish it with the verdict, and want it when accepted.
+    """Scores a candidate, publishes it with the verdict, and requests it if it is accepted.
 
-    before: the scores of the active version on the same data; not looked at with the gate off. crossed: those
-    of judged queries by the models of the folds, where there are any.
+    Args:
+        job: The retraining.
+        active: The active version.
+        before: Scores of the active version on the same data. Not used if the gate is off.
+        artifacts: Store with the candidate.
+        candidate: Version of the candidate.
+        say: Called with progress messages.
+        crossed: Scores of judged queries by the models of cross-fitting, or None.
+
     """
     served = job.store.verify(active)
     try:
@@ -192,7 +203,7 @@ def judge(
 
 
 def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
-    """Go on with the run in the folder `run`; begin anew where there is none, or one that cannot go on."""
+    """Trains in the folder `run`. Continues a stopped run in it if possible, or else starts again."""
     known = replace(
         job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
     )
@@ -210,14 +221,14 @@ def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
 
 
 def _identity(job: Job) -> Identity:
-    """The part of its run's lineage by which a job is known again."""
+    """Returns the part of the lineage that identifies a job: corpus, recipe and seed."""
     if job.staged:
         return job.staged.lineage()
     return {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
 
 
 def _check_new(job: Job, active: str, base: Base) -> None:
-    """The same text, recipe and base give the same model again, and it was judged already."""
+    """Raises NothingToLearn if a version was already made from the same text, recipe and base, and judged."""
     identity = _identity(job)
     digest = compute_digest(read_source(base.folder))
     for manifest in job.store.versions():
@@ -231,7 +242,7 @@ def _check_new(job: Job, active: str, base: Base) -> None:
 
 
 def _name(job: Job, base: Base) -> str:
-    """A folder for this very run, so that the same job goes on in it and another begins its own."""
+    """Returns a folder name for the run. Only an equal job has the same name, and continues the run."""
     identity = _identity(job)
     of_job = identity["corpus"], identity["recipe"], identity["seed"], job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
@@ -239,9 +250,9 @@ def _name(job: Job, base: Base) -> str:
 
 
 def _sweep(work: Path, place: Path, recipe: str, say: Say) -> None:
-    """Remove the runs of other jobs: each holds three copies of a model.
+    """Removes the runs of other jobs, because each run has three copies of a model.
 
-    An unfinished one of another recipe stays where `auto` may come to that, too, and go on with it.
+    Unfinished runs of other recipes that `auto` tries are kept, so that `auto` can continue them.
     """
     for other in work.iterdir() if work.is_dir() else ():
         runs = [*other.glob(f"**/{RUN}")] if other.is_dir() and other != place else []
@@ -255,7 +266,12 @@ def _sweep(work: Path, place: Path, recipe: str, say: Say) -> None:
 
 
 def _needs_scores(job: Job) -> bool:
-    """False where queries of folds alone judge. Raise TrainingError where nothing does."""
+    """Returns False if the gate is off, or only the queries of cross-fitting judge.
+
+    Raises:
+        TrainingError: The gate is on, but there is nothing to judge with.
+
+    """
     if job.mode == "off":
         return False
     found = job.data is not None or bool(job.searches)
@@ -265,7 +281,7 @@ def _needs_scores(job: Job) -> bool:
 
 
 def _data(job: Job, learned: Mapping[str, SearchDefaults]) -> tuple[Any, ...]:
-    """The data and the search of a scoring, as `compute_scores` takes them."""
+    """Returns the arguments of `compute_scores` for data and search settings."""
     threads = job.options.threads or cpus.available()
     return threads, job.data, job.searches, job.evidence, learned, job.passages
 
@@ -273,7 +289,12 @@ def _data(job: Job, learned: Mapping[str, SearchDefaults]) -> tuple[Any, ...]:
 def _crossed(
     job: Job, active: str, learned: Mapping[str, SearchDefaults], base: Base, place: Path, say: Say
 ) -> tuple[Scores, Scores]:
-    """The judged queries of both halves, as the active version and as the model of the other half answers."""
+    """Cross-fits: trains a model on each half, and scores it on the judged queries of the other half.
+
+    Returns:
+        The scores of the active version on both halves, and the scores of the two models.
+
+    """
     sides: tuple[list[Scores], list[Scores]] = ([], [])
     threads = job.options.threads or cpus.available()
     for number, fold in enumerate(job.folds, 1):
@@ -289,7 +310,13 @@ def _crossed(
 def _artifact(
     job: Job, corpus: Corpus, base: Base, place: Path, say: Say, anchor: str | None = None
 ) -> tuple[ModelStore, str]:
-    """Train and export; a run that was stopped in `place` goes on. Raise Interrupted or ProofFailed."""
+    """Trains and exports a model. Continues a stopped run in the folder `place`.
+
+    Raises:
+        Interrupted: The user stopped the training.
+        ProofFailed: The exported graph does not compute the same vectors as the weights.
+
+    """
     result = _train(job, corpus, base, place / _RUN, say)
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")

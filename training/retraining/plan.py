@@ -1,8 +1,8 @@
-"""The plan of a retraining from retrain.toml: what there is to learn from, what is held out, and its job.
+"""Plan a retraining from retrain.toml: read the data, split it into parts, and create the job to run.
 
-    documents ─▶ sides by id ──────────────┬─▶ judge: searches that judge
-    judgements ─▶ sides with their answers ┤   dev: searches that choose the step and the weights
-                                           └─▶ train: corpus of the recipe's kind ─▶ one.py
+    documents ─▶ parts by id ────────────────────┬─▶ judge: searches that the gate compares
+    judged queries ─▶ parts with their answers ──┤   dev: searches that choose the step and the weights
+                                                 └─▶ train: corpus of the recipe's kind ─▶ one.py
 
 At most one retraining works on a models folder at a time.
 """
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def alone(store: ModelStore) -> Iterator[None]:
-    """Raise Busy when another retraining works on the same models folder, on this machine."""
+    """Locks the models folder inside the `with` block. Raises Busy if another retraining has locked it."""
     held = lock(store.root) if store.root.is_dir() else None
     if held is None and store.root.is_dir():
         raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")
@@ -63,7 +63,7 @@ def alone(store: ModelStore) -> Iterator[None]:
 
 
 def prepare(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:
-    """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
+    """Reads all data and creates the job of one recipe. Raises NothingToLearn or TrainingError."""
     return build_job(gather(config, store, say), config, recipe, store, work, say)
 
 
@@ -77,9 +77,20 @@ def build_job(
     *,
     labels: bool = False,
 ) -> Job:
-    """The job of one recipe. Raise NothingToLearn when it finds nothing to read.
+    """Creates the job of one recipe from data that is already read.
 
-    labels: judged queries will be trained on, whatever kind of rows the recipe reads.
+    Args:
+        gathered: The data.
+        config: The configuration.
+        recipe: The recipe.
+        store: Store of model versions.
+        work: Work folder.
+        say: Called with progress messages.
+        labels: True if judged queries are used for training although the recipe does not read pairs.
+
+    Raises:
+        NothingToLearn: There are no rows for the recipe.
+
     """
     active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
     halves = build_halves(config, recipe.source.kind, split, found)
@@ -143,7 +154,7 @@ def build_job(
 
 
 def build_limits(config: Config) -> GateTable:
-    """The gate's; a pair holds two models, so it may have twice the size where the file does not say."""
+    """Returns the limits of the gate. A pair has two models, so its default size limit is twice as large."""
     given = "larger" in config.gate.model_fields_set
     return config.gate if given or not config.train.pair else config.gate.model_copy(update={"larger": 1.0})
 
@@ -158,9 +169,13 @@ def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split,
 def build_rows(
     kind: Kind, config: Config, store: ModelStore, gathered: Gathered, split: Split, found: Judged
 ) -> Corpus:
-    """Rows of what may be trained on. Raise NothingToLearn when there is nothing of that kind.
+    """Builds the corpus of a kind from the documents and queries in the training part.
 
-    split, found: those of `gathered`, or of one fold.
+    `split` and `found` are those of `gathered`, or of one fold of cross-fitting.
+
+    Raises:
+        NothingToLearn: There are no rows of that kind.
+
     """
     active = gathered.active
     withheld = own.withheld(split, (*found.held, *found.dev))
@@ -186,7 +201,7 @@ def build_rows(
 def _active(
     config: Config, store: ModelStore, active: str, *, passages: bool
 ) -> Iterator[Callable[[], Scorable]]:
-    """The active model, which mines: opened when it is first asked for, in bf16 where the training may be."""
+    """Yields a function that opens the active model at its first call, for mining training data."""
     with contextlib.ExitStack() as opened:
 
         @cache
@@ -200,7 +215,7 @@ def _active(
 
 
 def require_judge(config: Config, searches: bool, data: Path | None) -> None:
-    """Raise NothingToLearn where the gate is on and has neither searches nor evaluation sets."""
+    """Raises NothingToLearn if the gate is on but has neither searches nor evaluation sets."""
     if data is None and config.gate.mode == "on" and not searches:
         raise NothingToLearn(
             f"There is nothing to judge with: no search has {own.MIN_QUERIES} held-out queries (from "
@@ -210,7 +225,7 @@ def require_judge(config: Config, searches: bool, data: Path | None) -> None:
 
 
 def _report(corpus: Corpus, recipe: Recipe, store: ModelStore, active: str) -> dict[str, Any]:
-    """The corpus in figures, and what in it is likely to spoil a training."""
+    """Returns statistics of the corpus, and warnings about properties that may harm the training."""
     # A text of several rows is no repetition.
     texts = (
         corpus if corpus.columns == 1 else Corpus.of(dict.fromkeys(filter(None, corpus.texts)), "the rows")

@@ -1,4 +1,4 @@
-"""A judged candidate is published with its verdict, and wanted when it was accepted."""
+"""Publish a candidate with the verdict of the gate, and request its activation if it was accepted."""
 
 from __future__ import annotations
 
@@ -38,11 +38,20 @@ def publish(
     report: Mapping[str, Any],
     answers: Sequence[Mapping[str, Any]] = (),
 ) -> Outcome:
-    """Publish the files in the folder `source` as `candidate`, and `want` it unless it was refused.
+    """Publishes a candidate, and requests it unless the gate rejected it.
 
-    verdict: None where the gate was off. answers: of both versions to the queries that judged them, as
-    changed.answers gives them.
-    Raise NothingToLearn when the very same model is here already: its own verdict stands.
+    Args:
+        store: Store of model versions.
+        active: The active version.
+        source: Folder with the files of the candidate.
+        candidate: Manifest of the candidate.
+        verdict: Verdict of the gate, or None if the gate was off.
+        report: The report of the gate.
+        answers: Hits of both versions for the queries that judged, from changed.answers.
+
+    Raises:
+        NothingToLearn: The same model is already published. Its earlier verdict stays.
+
     """
     said = Gate(mode="off", verdict="not asked")
     if verdict is not None:
@@ -80,7 +89,7 @@ def _copy(
 
 
 def _measured(report: Mapping[str, Any]) -> Iterator[str]:
-    """The gate's verdict and figures, for the model card."""
+    """Yields lines for the model card with the verdict and the figures of the gate."""
     if "rows" not in report:
         yield "The gate was off: this version was compared with no other."
         return
@@ -97,7 +106,7 @@ def _measured(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences on the text that it has not learned from, which is the only text its figures speak for."""
+    """Yields sentences about the held-out text, the only text on which the figures are based."""
     meta = report["meta"]
     if not (counts := meta.get("documents")):
         return
@@ -117,9 +126,9 @@ def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
-    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison.
+    """Requests the candidate, unless an operator has changed the active version since the comparison.
 
-    active: may still be on its way to service, as where the same retraining has just published it.
+    `active` may also be a version that this retraining has just requested.
     """
     now, by_hand = active_version(store), activated_by_hand(store)
     reason = ""
@@ -134,9 +143,9 @@ def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | N
 
 
 def activated_by_hand(store: ModelStore) -> str | None:
-    """The version that a person has activated, or rolled back to, and that is not live yet.
+    """Returns the version that an operator has requested and that is not active yet, or None.
 
-    None too where the service has tried it since, and left it.
+    Returns None as well if the service has tried the version and left it.
     """
     queried = store.read_request()
     if queried is None or queried.kind == "want" or queried.version == active_version(store):
@@ -146,13 +155,13 @@ def activated_by_hand(store: ModelStore) -> str | None:
 
 
 def left(store: ModelStore, version: str) -> str:
-    """The reason why the service has left a version for good, as one that failed; empty where it has not."""
+    """Returns the reason why the service gave up a version, such as a failure. Empty if it did not."""
     said = store.read_state().get("versions", {}).get(version, {})
     return str(said.get("reason") or "") if said.get("state") in {"retired", "failed"} else ""
 
 
 def known(manifest: Manifest, how: str) -> NothingToLearn:
-    """The error for a version that is here already, with what to do about it."""
+    """Returns the error for a version that already exists, with advice for the user."""
     verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
     queried = f"`python -m models activate {manifest.version}` serves it"
     there = {"refused": f" It was refused; {queried} anyway.", "accepted": f" It was accepted; {queried}."}

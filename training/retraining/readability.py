@@ -1,7 +1,7 @@
-"""Documents that the active model can read: all together, most of them, those of each collection.
+"""Test if the tokenizer of the active model can read the documents, overall and in each collection.
 
-A part in another language makes the whole unreadable from about a tenth on. So what is learned for most of
-the documents asks of each whether the model reads it.
+If about a tenth of the documents are in a language that the model cannot read, the documents as a whole count
+as unreadable. The test then also says if most documents can be read one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Reading(NamedTuple):
 
 
 def measure_reading(documents: Sequence[Document], tokenizer: Path) -> Reading:
-    """Look at a sample of them with the tokenizer in that file."""
+    """Tests a sample of documents. `tokenizer` is the path of a tokenizer.json."""
     sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
     why_not, found = read(sample, tokenizer)
     return Reading(why_not, 2 * len(found) > len(sample))
@@ -32,7 +32,7 @@ def measure_reading(documents: Sequence[Document], tokenizer: Path) -> Reading:
 def unread_collections(
     documents: Sequence[Document], queried: Container[str], tokenizer: Path, say: Say = silent
 ) -> set[str]:
-    """The names of those, among `asked`, of which the tokenizer cannot read most documents."""
+    """Returns the collections among `queried` in which the tokenizer cannot read most documents."""
     of_collection: dict[str, list[Document]] = {}
     for document in documents:
         if document.collection in queried:

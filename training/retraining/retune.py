@@ -1,16 +1,17 @@
-"""A retraining of the search alone: the model stays; each collection gets a mode, a weight and passages.
+"""Learn only the search settings of each collection: mode, weight and passage length. Keeps the model.
 
     dev searches ─▶ tuning.py ─▶ settings of each collection ─▶ the active version with these ─▶ gate
 
-Judged queries are cross-fitted where no model has learned from them: each half is judged by the settings that
-the other half chose, and both together choose what is published. So twice as many judge, without a training.
+Judged queries on which no model was trained are cross-fitted: each half judges the settings that the other
+half chose, and both halves together choose the published settings. So all of these queries can judge.
 
-Clicks know only what was shown. On MLQA dense search scores 0.95 by clicks on its own hits, and 0.78 by all
-answers. So where nobody named an answer, clicks choose and guard; titles and known items may show the gain.
+Clicks favor documents that were shown. On MLQA, dense search scores 0.95 by clicks on its own hits, but 0.78
+by all answers. If all judgments come from clicks, they choose the settings and must not get worse, and only
+titles and known items can show a gain.
 
-The gate looks for a gain in search as it is served where a query names no mode: the active version by its
-own settings, dense unless it has any, and the candidate by the new ones. Dense and hybrid search that a query
-asks for must not fall. The model is the same, so the swap embeds nothing, unless passages get another length.
+The gate requires a gain for searches that name no mode. They use the settings of the version, or dense search
+if it has none. Searches that name dense or hybrid mode must not get worse. Activating the new version embeds
+no document again, unless the length of passages changes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,12 @@ _MODES = ("dense", HYBRID, SERVED)
 
 
 def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> Outcome:
-    """Raise NothingToLearn where no other setting is better, or nothing can choose or judge one."""
+    """Learns new search settings, and publishes them as a candidate with a verdict.
+
+    Raises:
+        NothingToLearn: No other settings are better, or there are no queries to choose or to judge settings.
+
+    """
     split, found, active = gathered.split, gathered.found, gathered.active
     dev, searches = sides(gathered, config)
     if not dev or not searches:
@@ -132,7 +138,7 @@ def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> O
 def _tell_whose(
     found: Judged, before: dict[str, Any], after: dict[str, Any], searches: dict[str, Collection]
 ) -> None:
-    """Add to the judged queries what they rest on, and call them clicked where nobody named an answer."""
+    """Adds groups and keys to the scores of judged queries. Renames them if all answers are from clicks."""
     evidence = own.evidence(searches, found.groups, found.keys)
     for name in searches.keys() & {*LABELLED}:
         before[name] |= evidence
@@ -143,11 +149,10 @@ def _tell_whose(
 
 
 def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], dict[str, Collection]]:
-    """The searches that choose, and those that judge. Without both, nothing can be learned.
+    """Returns the searches that choose settings, and the searches that judge the chosen settings.
 
-    No query chooses that rests on one key beyond the bounds of those that judge: where few queries judge,
-    text does, and hardly contradicts. Queries to train on choose as well, but for those that a model has
-    learned, which show vectors in too good a light.
+    The share of queries that depend on a single API key is limited as for queries that judge. Training
+    queries also choose, except those on which a model was trained, because they favor dense search.
     """
     split, found, candidates = gathered.split, gathered.found, config.corpus.candidates
     choosing = {query: ids for query, ids in found.dev.items() if query not in found.keys}
@@ -162,7 +167,7 @@ def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], di
 
 
 def _unlearned(gathered: Gathered) -> dict[str, list[str]]:
-    """Queries to train on that may judge, less those that a recipe of the same retraining has learned."""
+    """Returns the training queries that may judge, except those on which a model was trained."""
     return unlearned(gathered.found.crossed, gathered.learned, gathered.found.crossed)
 
 
@@ -174,7 +179,11 @@ class Half(NamedTuple):
 def _halves(
     gathered: Gathered, config: Config, dev: Mapping[str, Collection], searches: Mapping[str, Collection]
 ) -> list[Half]:
-    """Both halves of the judged queries; none where a model learned from them, or where they are too few."""
+    """Returns the two halves for cross-fitting: each has queries that choose and queries that judge.
+
+    The list is empty if one of the parts has too few judged queries. Queries on which a model was trained do
+    not count.
+    """
     candidates = config.corpus.candidates
     others = own.dev_collections(gathered.split, _unlearned(gathered), candidates)
     if not all(JUDGED in each for each in (dev, searches, others)):
@@ -183,7 +192,7 @@ def _halves(
 
 
 def _chosen(halves: Sequence[Half], dev: Mapping[str, Collection], model: Scorable) -> Mapping[str, Tuned]:
-    """The settings that judged queries choose; none where they are too few."""
+    """Returns the settings that judged queries choose, by collection. Empty if there are too few queries."""
     if not halves:
         return tune([dev[JUDGED]], model) if JUDGED in dev else {}
     tuned = tune([half.choosing for half in halves], model)
@@ -191,7 +200,7 @@ def _chosen(halves: Sequence[Half], dev: Mapping[str, Collection], model: Scorab
 
 
 def judged_by_halves(halves: Sequence[Half]) -> set[str]:
-    """Collections for which a half can choose and of which the other asks: nothing else judges a choice."""
+    """Returns the collections for which one half has enough queries to choose, and the other has any."""
     return {
         name
         for half in halves
@@ -203,9 +212,17 @@ def judged_by_halves(halves: Sequence[Half]) -> set[str]:
 def crossed(
     halves: Sequence[Half], model: Scorable, was: Mapping[str, SearchDefaults], mode: Mode | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures of all judged queries before and after, each by settings that it did not choose.
+    """Scores all judged queries with old and new settings. No query is scored with settings it chose.
 
-    mode: of searches that name none, by the service's own setting; None: the one that was learned.
+    Args:
+        halves: The halves of the judged queries.
+        model: The active model.
+        was: Search settings of the active version, by collection.
+        mode: Mode that the service uses for searches without a mode. None means the learned mode.
+
+    Returns:
+        The scores with the old settings, and the scores with the new settings.
+
     """
     sides: tuple[list[dict[str, Any]], list[dict[str, Any]]] = [], []
     for half in halves:
@@ -220,9 +237,13 @@ def crossed(
 def _with(
     was: Mapping[str, SearchDefaults], tuned: Mapping[str, Tuned], *, passages: bool = True
 ) -> dict[str, SearchDefaults]:
-    """The settings so far with those tuned; a collection that learned the usual ones needs none.
+    """Merges new settings into the old settings. Drops collections whose settings equal the defaults.
 
-    passages: False where none are served. No length was tried there, so none is forgotten.
+    Args:
+        was: Old settings by collection.
+        tuned: New settings by collection.
+        passages: False if the service does not split documents. Then old passage lengths are kept.
+
     """
     chosen = {name: each.chosen for name, each in tuned.items()}
     if not passages:
@@ -240,7 +261,7 @@ def _figures(
     now: Mapping[str, SearchDefaults],
     mode: Mode | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """nDCG@10 of each search by the settings of before and by the new ones: dense, hybrid, and as served."""
+    """Returns the nDCG@10 of each search with old and with new settings: dense, hybrid, and as served."""
     both: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
 
     def settings(collection: str) -> list[Setting]:
@@ -267,7 +288,12 @@ def _refused(version: Manifest) -> bool:
 
 
 def _make_room(store: ModelStore, refused: Manifest) -> None:
-    """Delete it: what is published in its place says more, and counts the look. Raise NothingToLearn."""
+    """Deletes a rejected version, so that a new version with another report can replace it.
+
+    Raises:
+        NothingToLearn: The version is in use, so it cannot be deleted.
+
+    """
     try:
         store.prune(refused.version)
     except ModelError:  # somebody serves it all the same, or may roll back to it
@@ -275,13 +301,13 @@ def _make_room(store: ModelStore, refused: Manifest) -> None:
 
 
 def _require_unjudged(store: ModelStore, version: Manifest) -> None:
-    """Raise NothingToLearn for a version that the service has left: only a person brings it back."""
+    """Raises NothingToLearn if the service has left the version. Only an operator may activate it again."""
     if reason := left(store, version.version):
         raise known(version, f"is the same search, and was left: {reason.rstrip('.')}")
 
 
 def _manifest(store: ModelStore, served: Manifest, learned: Mapping[str, SearchDefaults]) -> Manifest:
-    """The active version's under another name, with the new settings."""
+    """Returns the manifest of the active version with a new name and the new settings."""
     now = datetime.now(UTC)
     return served.model_copy(
         update={

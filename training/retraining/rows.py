@@ -1,13 +1,13 @@
-"""The rows that a recipe reads, made of the documents and judgements that may be trained on.
+"""Build the rows that a recipe reads, from the documents and judgments of the training part.
 
     texts      each document's text
     pairs      a judged query with its document, and a title with its text
     triples    the same pairs, each with negatives: first documents that people called not relevant or passed
-               over, then those that the active model finds close (mining/negatives.py)
-    lists      queries made of titles, headings and first sentences, and such as people asked, each with
-               documents as hybrid search with the active model scores them (mining/teacher.py)
+               over, then documents that the active model ranks high (mining/negatives.py)
+    lists      queries made of titles, headings and first sentences, and queries of users, each with documents
+               and their scores in hybrid search with the active model (mining/teacher.py)
 
-No query, title or text that was held out is in it. Titles and negatives are those of the same collection.
+Held-out queries, titles and texts are never used. Titles and negatives are from the collection of the query.
 """
 
 from __future__ import annotations
@@ -44,12 +44,21 @@ def build_corpus(
     not_relevant: Mapping[str, Sequence[str]] | None = None,
     queried: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
-    """Raise NothingToLearn when there is nothing of that kind.
+    """Builds the corpus for a recipe.
 
-    withheld: texts that judge, as `own.plain` makes them.
-    judged: ids of relevant documents by query, of the queries to train on. active: gives the active model;
-    called for triples and lists only. negatives: of each pair. not_relevant: ids of documents that do not
-    answer a query. asked: queries that nobody judged, by collection.
+    Args:
+        kind: Kind of rows that the recipe reads.
+        documents: Documents to train on.
+        judged: Ids of the relevant documents of each training query.
+        active: Function that opens the active model. Called for triples and lists only.
+        negatives: Number of negatives for each pair.
+        withheld: Held-out texts, as `searches.plain` returns them.
+        not_relevant: Ids of documents that are not relevant, by query.
+        queried: Queries of users without judgments, by collection.
+
+    Raises:
+        NothingToLearn: There are no rows of that kind.
+
     """
     if kind is TEXTS:
         texts = (document.text for document in documents if plain(document.text) not in withheld)
@@ -102,7 +111,10 @@ def _lists(
     withheld: AbstractSet[str],
     queried: Mapping[str, Sequence[str]],
 ) -> Corpus:
-    """Queries of each collection with its documents; a collection with fewer than a list has gives none."""
+    """Builds lists of scored documents for the queries of each collection.
+
+    Collections with fewer documents than a list needs are skipped.
+    """
     of_collection: dict[str, list[Document]] = {}
     for document in documents:
         if plain(document.text) not in withheld:
@@ -143,9 +155,11 @@ def _lists(
 
 
 def _at_most(count: int, queries_in: Mapping[str, Sequence[Query]]) -> dict[str, list[Query]]:
-    """`count` of the queries, the same ones each time, and the collections that have some.
+    """Chooses `count` queries of all collections, the same in each run. Queries of users come first.
 
-    First those that people asked.
+    Returns:
+        The chosen queries by collection, without collections that have none.
+
     """
 
     def place(collection: str, query: Query) -> tuple[bool, bytes, str]:
@@ -177,7 +191,10 @@ def _triples(
     negatives: int,
     not_relevant: Mapping[str, Sequence[str]],
 ) -> Iterator[Row]:
-    """Negatives from people come first, and no margin holds for them: nothing about them is a guess."""
+    """Yields triples. Documents that people called not relevant are the first negatives of a pair.
+
+    The margin rule of the mining does not apply to these, because they are known to be not relevant.
+    """
     positives: dict[str, list[str]] = {}
     for anchor, positive in pairs:
         positives.setdefault(anchor, []).append(positive)

@@ -1,7 +1,7 @@
 """Check that a retraining publishes into the models folder of the service whose documents it reads.
 
-A command reads the service at a URL, but publishes into the folder that its options or its environment name.
-Each start of a service renews the id in its models folder, and `GET /info` reports it.
+A retraining reads a service at a URL, but publishes into a folder on disk. At each start, a service writes a
+new id into its models folder. `GET /info` reports the same id, so a retraining can compare the two.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from training.text.service import fetch_info, shown
 
 
 class OtherFolder(TrainingError):
-    """The service uses another models folder, so the result would become active somewhere else."""
+    """The service uses another models folder, so it would never see the new version."""
 
 
 def require_same_folder(url: str, models: Path) -> None:
-    """Check that the service at `url` uses the folder `models`.
+    """Checks that the service at `url` uses the folder `models`.
 
     Raises:
-        OtherFolder: It uses another folder, or does not say which, and its active version is another one.
-        TrainingError: The service cannot be asked.
+        OtherFolder: The service uses another folder, or reports no id and has another active version.
+        TrainingError: The service does not answer as expected.
 
     """
     info, store = fetch_info(url), ModelStore(models)
@@ -49,7 +49,7 @@ def require_same_folder(url: str, models: Path) -> None:
 
 
 def _require_same_version(url: str, version: object, store: ModelStore) -> None:
-    """Compare active versions, for a service of an earlier release or one that may not write its folder."""
+    """Compares active versions instead. Used if the service reports no id, as earlier releases do."""
     ours, service = active_version(store), f"The service at {shown(url)}"
     if version != ours:
         raise OtherFolder(

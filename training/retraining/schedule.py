@@ -1,14 +1,14 @@
-"""python -m training schedule --config retrain.toml: retraining by the clock, and when documents have come.
+"""`python -m training schedule --config retrain.toml`: retrain at set times, or after new documents.
 
-    clock (cron) ───────────┐
-    so many new documents ──┴─▶ python -m training retrain --config …   in a process of its own
-                                        └─▶ MODELS_DIR/schedule.json: last run, next run
+    clock (cron) ────────────────────┐
+    a number of new documents ───────┴─▶ python -m training retrain --config …   in a separate process
+                                                 └─▶ MODELS_DIR/schedule.json: last run, next run
 
-Never two at once: what comes due during a run is left out. A run that is killed goes on where it was at the
-next one. SIGTERM stops the run in hand and then the schedule.
+Only one retraining runs at a time: a run that becomes due during another run is skipped. The run after a
+killed run continues it. SIGTERM stops the current run and then the schedule.
 
-The wall clock may jump: a machine sleeps, a container is paused, NTP sets the time. A run that came due
-meanwhile begins once, as soon as the jump is noticed.
+The wall clock may jump, if a machine sleeps, a container is paused, or NTP sets the time. If runs became due
+in between, one run starts as soon as the jump is noticed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_folder(config: Config) -> None:
-    """Raise OtherFolder if the service uses another models folder. Each run checks this again."""
+    """Raises OtherFolder if the service uses another models folder. Each run checks this again."""
     if config.corpus.service is None:
         return
     try:
@@ -100,7 +100,7 @@ def _utc_now() -> datetime:
 
 @dataclass
 class Schedule:
-    """`start`, then `stop`; between them runs come and go on a thread of their own."""
+    """Starts retrainings in a background thread, from `start` until `stop`."""
 
     file: Path  # retrain.toml
     config: Config
@@ -122,7 +122,7 @@ class Schedule:
         self._set_due(self._seen)
 
     def start(self) -> None:
-        """Begin to wait for the first run.
+        """Starts the thread, which waits for the first run.
 
         Raises:
             TrainingError: The models folder cannot be written.
@@ -141,7 +141,10 @@ class Schedule:
         log.info("The next retraining is due at %s", self._next())
 
     def stop(self) -> None:
-        """The run in hand stops after its step and is kept; the next one on the same text goes on with it."""
+        """Stops the current run after its training step, and then the thread.
+
+        A later run on the same text continues the stopped run.
+        """
         self._stopping.set()
         child = self._child  # The other thread sets it to None when the run ends.
         if child is not None:
@@ -154,7 +157,7 @@ class Schedule:
         self._write({"next_run": None})
 
     def _keep(self) -> None:
-        """Look at the clock and at the documents until `stop`."""
+        """Checks the clock and the number of documents until `stop` is called."""
         while not self._stopping.is_set():
             try:
                 self._look()
@@ -168,7 +171,7 @@ class Schedule:
             self._stopping.wait(max(0.0, min(waits)))
 
     def _look(self) -> None:
-        """Run a retraining if one is due. Several that came due since the last look are one."""
+        """Runs a retraining if one is due. If several became due since the last check, only one runs."""
         now = self.wall()
         if now < self._seen - _SET_BACK:
             log.info("The clock was set back from %s to %s", self._seen, now)
@@ -191,7 +194,7 @@ class Schedule:
             self._write({})
 
     def _set_due(self, now: datetime) -> None:
-        """Find the next run after `now`, without those that have run, if the clock was set back."""
+        """Sets the time of the next run after `now`. Skips times that have run if the clock was set back."""
         fires = _after(self._clock, now)
         while fires is not None and fires in self._ran:
             fires = _after(self._clock, fires)
@@ -204,7 +207,7 @@ class Schedule:
         return self.config.schedule.new_documents is not None and self.config.corpus.service is not None
 
     def _by_documents(self) -> None:
-        """So many more than at the last run that came to an end, or than at the first look before it."""
+        """Runs a retraining if enough documents are new since the last finished run or the first check."""
         count = self._count()
         known = read_runs(self._models).get("documents")
         if count is None:
@@ -216,7 +219,7 @@ class Schedule:
             self._run("documents")
 
     def _count(self) -> int | None:
-        """None where there is no service, or it does not answer."""
+        """Counts the documents of the service. Returns None without a service or an answer."""
         if self.config.corpus.service is None:
             return None
         try:
@@ -226,7 +229,7 @@ class Schedule:
             return None
 
     def _run(self, why: str) -> None:
-        """Run a retraining to its end."""
+        """Runs a retraining and waits for its end. `why` is the reason to start it."""
         count = self._count()  # what comes while it trains is new to the next one
         began = now()
         log.info("A retraining begins (%s)", why)
@@ -243,11 +246,16 @@ class Schedule:
         log.info("It ended: %s", outcome)
 
     def command(self) -> list[str]:
-        """The command of a run."""
+        """The command line of a run."""
         return [sys.executable, "-m", "training", "retrain", "--config", str(self.file)]
 
     def _child_to_its_end(self, about: dict[str, Any]) -> tuple[int, str]:
-        """Its exit status, negative for a signal, and its last words; all of them go to stderr as well."""
+        """Runs the command and copies its output to stderr.
+
+        Returns:
+            The exit status, negative if a signal ended the process, and the end of the output.
+
+        """
         table = self.config.schedule
         child = subprocess.Popen(  # noqa: S603  this very program
             self.command(),
@@ -290,7 +298,7 @@ class Schedule:
 
 
 def _bounded(memory_mb: int | None) -> None:
-    """In the child, before it begins. RLIMIT_DATA counts what is allocated, not what is mapped from files."""
+    """Limits the memory of the child process. RLIMIT_DATA does not count memory-mapped files."""
     os.nice(_NICE)
     if memory_mb is not None:
         limit = memory_mb << 20
@@ -305,9 +313,11 @@ def _environment(threads: int | None) -> dict[str, str]:
 
 
 def clock(table: ScheduleTable) -> BaseTrigger:
-    """When a run is due: schedule.cron as cron(5) reads it, with seconds in front where there are six fields.
+    """Returns the trigger for schedule.cron. The syntax is cron(5); a sixth field in front means seconds.
 
-    Raise TrainingError for a cron expression or time zone that there is not, or one that is never due.
+    Raises:
+        TrainingError: The cron expression or the time zone is invalid, or the expression is never due.
+
     """
     fields = table.cron.split()
     try:
@@ -330,16 +340,17 @@ def clock(table: ScheduleTable) -> BaseTrigger:
 
 
 def _after(trigger: BaseTrigger, now: datetime) -> datetime | None:
-    """Find the first time after `now` at which the trigger fires, in UTC.
+    """Returns the first time after `now` at which the trigger fires, in UTC.
 
-    Two local times of the hour that winter time repeats compare as equal, and sums forget which one is meant.
+    UTC is needed for the hour that occurs twice at the end of summer time. Python compares two such local
+    times as equal.
     """
     found: datetime | None = trigger.get_next_fire_time(None, now + timedelta(microseconds=1))
     return None if found is None else found.astimezone(UTC)
 
 
 def _weekdays(field: str) -> str:
-    """Cron counts days from Sunday, 0 or 7, and APScheduler from Monday: numbers become names."""
+    """Replaces numbers of weekdays by names. Cron counts from Sunday (0 or 7), APScheduler from Monday."""
     if field == "*" or not any(letter.isdigit() for letter in field):
         return field
     days: list[int] = []

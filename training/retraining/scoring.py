@@ -1,4 +1,4 @@
-"""The scores of a version that the gate compares: of the file as the service would open it."""
+"""Compute the scores of a version that the gate compares, with the files that the service would open."""
 
 from __future__ import annotations
 
@@ -29,10 +29,19 @@ def compute_scores(
     *,
     say: Say,
 ) -> dict[str, Any]:
-    """Scores on the sets in `data` and in `searches`.
+    """Scores a version on the evaluation sets in `data` and on `searches`.
 
-    evidence: of the judged queries, searches.evidence. learned: the search with which it is, or would be,
-    served. passages: False where the service splits no document.
+    Args:
+        store: Store with the version.
+        version: Version to score.
+        threads: Number of threads.
+        data: Folder with evaluation sets, or None.
+        searches: Searches over the user's own text, by name.
+        evidence: Groups and keys of the judged queries, from searches.evidence.
+        learned: Search settings of the version, by collection.
+        passages: False if the service does not split documents.
+        say: Called with progress messages.
+
     """
     say(f"scoring {version}")
     with closing(store.open(version, threads=threads)) as encoder:
@@ -48,14 +57,19 @@ def compute_scores(
 
 
 class KnownScores:
-    """Remembers the scores of the active version, for a second recipe that the same data judge."""
+    """A cache of the active version's scores, for several recipes that are judged with the same data."""
 
     def __init__(self) -> None:
         self._queried: tuple[Any, ...] = ()
         self._found: dict[str, Any] = {}
 
     def of(self, store: ModelStore, version: str, *data: Any, say: Say) -> dict[str, Any]:
-        """The answer of `compute_scores`, or its last one where the arguments are the same. Raise Damaged."""
+        """Returns the result of `compute_scores`. Repeats the last result if the arguments are equal.
+
+        Raises:
+            Damaged: A file of the version is missing or changed.
+
+        """
         if self._queried == (store.root, version, *data):
             store.verify(version)  # as opening it would
         else:
@@ -65,7 +79,7 @@ class KnownScores:
 
 
 def describe_model(manifest: Manifest) -> dict[str, Any]:
-    """The model's name, and how it is used."""
+    """Describes a model for the report: its name, and how it is used."""
     kept = {
         "version",
         "fingerprint",
@@ -79,7 +93,7 @@ def describe_model(manifest: Manifest) -> dict[str, Any]:
 
 
 def short(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """For the manifest and GET /models; the report has every number."""
+    """Returns a summary of scores for the manifest and `GET /models`. The report has all scores."""
     sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
     geometry = scores.get("geometry", {})
     found = {name: figures["ndcg10"] for name, figures in measures(scores.get("own", {})).items()}

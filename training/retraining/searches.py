@@ -1,14 +1,14 @@
-"""Search over the team's own text: what judges a candidate, made of documents that no candidate has read.
+"""Build and score the searches that judge a candidate, from held-out documents of the user.
 
-    titles       a document's title finds its text
-    neighbours   a sentence finds the one behind it in its document
-    known        some rare words of a document find it
-    judged       a query finds the documents that people called relevant
-    few          the same where such queries are too few to decide
+    titles       the title of a document must find the text of the document
+    neighbours   a sentence must find the next sentence of the same document
+    known        some rare words of a document must find the document
+    judged       a query must find the documents that people called relevant
+    few          like `judged`, if there are too few queries to decide
 
-Candidates for an answer are the documents held out, and others to make it hard, chosen by a hash of their
-ids: the same in every run. A query looks among documents of its own collection only, as in the service, and
-in each of its modes (evaluation/modes.py). Both models are asked the same.
+A search ranks the held-out documents together with other documents, which make the search harder. A hash of
+the ids chooses the other documents, so they are the same in every run. A query searches only documents of its
+collection, as in the service, in each search mode (evaluation/modes.py). Both versions get the same queries.
 """
 
 from __future__ import annotations
@@ -59,10 +59,14 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001  f
 def collections(
     split: Split, judged: Mapping[str, Sequence[str]], candidates: int, least: int = MIN_QUERIES
 ) -> dict[str, Collection]:
-    """Each kind of which there are queries enough, `least`, by its name.
+    """Builds the searches that judge, by name. Leaves out kinds with too few queries.
 
-    judged: relevant ids by query, of the queries held out. candidates: texts to find an answer among, at
-    most.
+    Args:
+        split: The documents by part.
+        judged: Ids of the relevant documents of each held-out query.
+        candidates: Maximum number of documents to rank.
+        least: Minimum number of queries of a kind.
+
     """
     others = _others(split)
     made = {
@@ -78,7 +82,7 @@ def collections(
 def dev_collections(
     split: Split, judged: Mapping[str, Sequence[str]], candidates: int
 ) -> dict[str, Collection]:
-    """The same to choose the step and the weights by: other documents and queries than those that judge."""
+    """Builds the same searches from the dev part, which choose the best step and the best weights."""
     choosing = Split(split.train, split.dev, split.copies)
     return collections(choosing, judged, candidates, MIN_DEV_QUERIES)
 
@@ -86,10 +90,17 @@ def dev_collections(
 def guarding(
     split: Split, judged: Mapping[str, Sequence[str]], groups: Mapping[str, int], candidates: int
 ) -> dict[str, Collection]:
-    """The judged queries where they are too few to decide but enough to guard, by a name of their own.
+    """Builds the search `few`: judged queries that are too few to decide, but enough to detect a loss.
 
-    Else nothing. groups: of each query; those of one group are one piece of evidence. The other arguments
-    are those of `collections`.
+    Args:
+        split: The documents by part.
+        judged: Ids of the relevant documents of each held-out query.
+        groups: Group of each query. Queries of one group are not independent.
+        candidates: Maximum number of documents to rank.
+
+    Returns:
+        The search by name. Empty if the judged queries are enough to decide, or too few for `few`.
+
     """
     if len(judged) >= MIN_QUERIES or len({groups[query] for query in judged}) < MIN_GUARDING:
         return {}
@@ -100,20 +111,20 @@ def guarding(
 def evidence(
     searches: Mapping[str, Collection], groups: Mapping[str, int], keys: Mapping[str, str]
 ) -> dict[str, list[Any]]:
-    """The group of each judged query, in their order, and the key that it rests on, None for several."""
+    """Returns the group of each judged query, and the API key on which it rests, or None."""
     queries = [query for name in LABELLED if name in searches for query in searches[name].queries.values()]
     return {GROUPS: [groups[query] for query in queries], KEYS: [keys.get(query) for query in queries]}
 
 
 def withheld(split: Split, judged: Iterable[str]) -> set[str]:
-    """Texts that no row to train on may have, as `plain` makes them: of queries and documents held back."""
+    """Returns the held-out queries and texts, normalized by `plain`, which training rows must not contain."""
     kept_back = (*split.held, *split.dev)
     of_documents = (text for document in kept_back for text in (document.title, document.text))
     return {plain(text) for text in (*judged, *of_documents)} - {""}
 
 
 def plain(text: str) -> str:
-    """White space and case do not make another text."""
+    """Normalizes white space and case, to compare texts."""
     return folded(text).casefold()
 
 
@@ -124,10 +135,18 @@ def score(
     split: Passages,
     learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
 ) -> dict[str, dict[str, Any]]:
-    """nDCG@10 and the others of each collection; of dense search, and behind them those of the other modes.
+    """Scores a model on searches. Returns nDCG@10 and other figures by search and mode.
 
-    `each` is the nDCG@10 of every query, in their order, and `hits` the ids that it found first. split: a
-    document's passages. learned: the search that a version has learned, by collection of the service.
+    Figures at the top level of a search are for dense search. `each` has the nDCG@10 of every query in order,
+    and `hits` the ids of the first documents.
+
+    Args:
+        made: Searches by name.
+        encode_queries: Encodes queries.
+        encode_documents: Encodes documents.
+        split: Splits a document into passages.
+        learned: Search settings of the version, by collection of the service.
+
     """
     passages = cache(split)
     found = (
@@ -150,9 +169,9 @@ def score(
 
 
 def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """overlap@10 of each search that both models answered: the mean share of ids that both find first.
+    """Returns overlap@10 of each search: the mean share of the first ten hits that two versions share.
 
-    How much of what people see would change, for better or worse; no verdict rests on it.
+    The overlap shows how much of the results would change. The verdict does not depend on it.
     """
     was, now = measures(before), measures(after)
     return {
@@ -166,7 +185,7 @@ def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, fl
 
 
 def _others(split: Split) -> list[Document]:
-    """Documents that are not held out, in the order in which they become candidates."""
+    """Returns the documents that are not held out, in the order in which searches add them."""
     return sorted((*split.train, *split.dev), key=lambda document: place(f"candidate\0{document.id}"))
 
 
@@ -180,7 +199,7 @@ def _figures(collection: Collection, lists: Sequence[Sequence[str]]) -> dict[str
 
 
 def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
-    """A title that several documents of a collection have names none of them."""
+    """Builds the search `titles`. Titles of several documents in a collection are left out."""
     both = (*held, *others)
     bodies = {document.id: get_body(folded(document.title), folded(document.text)) for document in both}
     within = {document.id: document.collection for document in both}
@@ -203,7 +222,7 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
 
 
 def _neighbors(held: Sequence[Document], others: Iterable[Document]) -> Collection:
-    """A pair of sentences of each document, where it has any."""
+    """Builds the search `neighbours`, with one pair of consecutive sentences from each document."""
     queries: dict[str, str] = {}
     answers: dict[str, Content] = {}
     for at, document in enumerate((*held, *others)):
@@ -218,7 +237,7 @@ def _neighbors(held: Sequence[Document], others: Iterable[Document]) -> Collecti
 
 
 def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
-    """Words of a document that few others have, chosen by a hash of it, in the order of the text."""
+    """Builds the search `known`: a query consists of rare words of a document, in the order of the text."""
     both = (*held, *others)
     words = {document.id: dict.fromkeys(_words(document.text)) for document in both}
     used = Counter(word for of_one in words.values() for word in of_one)
@@ -234,9 +253,9 @@ def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
 
 
 def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Sequence[str]]) -> Collection:
-    """Relevant documents first, so that none of them is left out of the candidates.
+    """Builds the search `judged`. All relevant documents are among the documents to rank.
 
-    A query that people judged in several collections is asked in each of them.
+    A query that was judged in several collections is searched in each of them.
     """
     by_id = {document.id: document for document in (*split.held, *split.train, *split.dev)}
     within = {id: document.collection for id, document in by_id.items()}
@@ -258,9 +277,14 @@ def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Seque
 def _one_each(
     queries: dict[str, str], documents: dict[str, Content], suffix: str, within: Mapping[str, str]
 ) -> Collection:
-    """Each query is answered by the text under its own name and `suffix`.
+    """Builds a collection in which each query has one answer.
 
-    within: the collection of each document, by its id.
+    Args:
+        queries: Queries by name.
+        documents: Documents by name. The answer of a query has the name of the query plus `suffix`.
+        suffix: End of the names of answers.
+        within: Collection of the service by document id.
+
     """
     parts = {name: within[name] for name in queries}
     parts |= {name: within[name.removesuffix(suffix)] for name in documents}
@@ -268,7 +292,7 @@ def _one_each(
 
 
 def _bounded(collection: Collection, candidates: int) -> Collection:
-    """Answers are never left out, so that there may be more of them than `candidates`."""
+    """Limits the documents of a collection to `candidates`. Answers are never removed."""
     queried = sorted(collection.queries, key=lambda name: place(f"asked\0{name}"))[:MAX_QUERIES]
     collection = collection._replace(
         queries={name: collection.queries[name] for name in queried},
@@ -292,7 +316,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    """Small letters; a long run of a script that writes no spaces is cut into pieces."""
+    """Splits a text into lower-case words. Long runs of scripts without spaces are cut into pieces."""
     found = _WORD.findall(plain(text))
     return [
         piece
@@ -302,5 +326,5 @@ def _words(text: str) -> list[str]:
 
 
 def _unspaced(sentence: str) -> bool:
-    """True for a long enough sentence of a script that writes no spaces."""
+    """Returns True if a sentence is long enough and in a script without spaces."""
     return " " not in sentence and len(sentence) >= 2 * _WORDS and not sentence.isascii()

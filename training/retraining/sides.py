@@ -1,19 +1,20 @@
-"""The side of each judged query and of the documents that answer it: train, dev or judge, never two.
+"""Assign each judged query, with the documents that answer it, to one part (side): train, dev or judge.
 
-    queries ── documents that answer them ─▶ connected components ─▶ the side of a component's anchor
+    queries ── documents that answer them ─▶ connected components ─▶ one part for each component
 
-Queries that are equal but for case and white space, or nearly so, belong together. So a document that answers
-a query that judges was no positive of any other query in training, and its queries are judged together.
+Queries and documents that are connected by answers form a component. Nearly equal queries are connected as
+well. All of a component is in the same part. So the answer of a query that judges is never a positive of a
+training query.
 
-The anchor is the document of a component with the least hash, and a second hash of its id is its side: the
-same every night. A new query on a known document changes nothing. A new document may become the anchor, and
-of two components that merge one follows the other: then queries change sides. Those that begin to train stop
-judging what is trained on them. Those that would judge or choose (dev) train, if the active version or one
-before it learned from them (`learned`), as from all where few were cross-fitted: what it learned is not lost
-in the next one. So do those that are nearly equal to one of them.
+A hash decides the part, so it is the same in every run: the part of a component is that of its document with
+the smallest hash, called the anchor of the component. A new query on a known document changes nothing. A new
+document may become the anchor, and two components may merge. Then queries change parts.
 
-A component of more than a tenth of all queries would leave nothing to one side, so it is cut: there each
-query has the side of its own hash, and a document that answers queries on several sides is on the strictest.
+A query that the active version or an earlier one was trained on (`learned`), or that nearly equals such a
+query, is always in the part train. It cannot judge, and the next version should not lose what was learned.
+
+A component with more than a tenth of all queries is cut into pieces of nearly equal queries. The part of such
+a query depends on its own hash. A document that answers queries of several parts is in the strictest part.
 """
 
 from __future__ import annotations
@@ -50,9 +51,14 @@ def sides(
     may_judge: Collection[str],
     learned: Collection[str] = (),
 ) -> Sides:
-    """share: of the queries, how many judge, 0 to 1. may_judge: the queries whose judgements are trusted.
+    """Assigns all judged queries and their documents to parts.
 
-    learned: digests of queries and ids that the models so far have learned from; no query of these judges.
+    Args:
+        relevant: Ids of the relevant documents of each query.
+        share: Share of the queries that judge, 0 to 1.
+        may_judge: Queries whose judgments are trusted.
+        learned: Digests of queries and ids on which earlier versions were trained. These never judge.
+
     """
     groups, cut, alike = _groups(relevant)
     of_query = _parts(relevant, groups, cut, share, may_judge)
@@ -74,7 +80,7 @@ def sides(
 
 
 def unlearned(part: Relevant, learned: Collection[str], may_judge: Collection[str]) -> Relevant:
-    """The queries of a part that may judge: neither they nor an answer of theirs is in `learned`."""
+    """Returns the queries of a part that may judge and were never trained on, nor any of their answers."""
     known, may = frozenset(learned), frozenset(may_judge)
     return {
         query: ids
@@ -84,12 +90,12 @@ def unlearned(part: Relevant, learned: Collection[str], may_judge: Collection[st
 
 
 def digest(text: str) -> str:
-    """A short name of a query or an id, that does not show it."""
+    """Returns a short digest of a query or an id, which does not reveal the text."""
     return hashlib.sha256(" ".join(text.casefold().split()).encode()).hexdigest()[:12]
 
 
 def learned(train: Mapping[str, Iterable[str]]) -> set[str]:
-    """Digests of the queries and documents of the pairs that are trained on."""
+    """Returns the digests of all queries and document ids in the training pairs."""
     return {digest(text) for query, ids in train.items() for text in (query, *ids)}
 
 
@@ -100,7 +106,7 @@ def _parts(
     share: float,
     may_judge: Collection[str],
 ) -> dict[str, Part]:
-    """The part of each query."""
+    """Returns the part of each query by its component, or by its piece if the component is cut."""
     names: dict[int, set[str]] = {}  # that decide for a group: its documents, or where it is cut its queries
     judges = {groups[query] for query in may_judge}
     for query, ids in relevant.items():
@@ -116,9 +122,12 @@ def _parts(
 
 
 def _groups(relevant: Mapping[str, Sequence[str]]) -> tuple[dict[str, int], set[int], dict[str, int]]:
-    """The group of each query, the groups that are pieces of a component that was cut, and the piece of each.
+    """Finds groups of queries: components, and pieces of components that were cut.
 
-    A piece are queries that are nearly equal.
+    Returns:
+        The group of each query, the groups that are pieces of a cut component, and the piece of each query. A
+        piece consists of nearly equal queries.
+
     """
     queries = list(relevant)
     alike = _alike(queries)
@@ -140,7 +149,7 @@ def _groups(relevant: Mapping[str, Sequence[str]]) -> tuple[dict[str, int], set[
 
 
 def _alike(queries: Sequence[str]) -> list[tuple[int, int]]:
-    """Places of queries that are the same, or nearly so."""
+    """Returns pairs of indices of queries that are equal or nearly equal."""
     first: dict[str, int] = {}
     equal = [
         (first.setdefault(" ".join(query.casefold().split()), at), at) for at, query in enumerate(queries)
@@ -149,7 +158,7 @@ def _alike(queries: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _labels(size: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
-    """(size,): equal numbers for what is connected."""
+    """Returns a label for each of `size` nodes, shape (size,). Connected nodes have equal labels."""
     from scipy.sparse import coo_array  # noqa: PLC0415  a quarter of a second
     from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Several recipes in a row as one training of a retraining: what it is, and its run."""
+"""A training of several stages, which a retraining runs like a training of a single recipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Staged(NamedTuple):
     seed: int | None  # of every recipe; None: its own
 
     def lineage(self) -> Identity:
-        """Digests of recipes and rows, and the seed, as the lineage of what comes of them has them."""
+        """Returns the part of the trained model's lineage that identifies recipes, rows and seed."""
         return build_lineage_identity(
             self.stages, build_parts(self.stages, self.corpora, Options(seed=self.seed))
         )

@@ -1,9 +1,12 @@
-"""Students in service, alone or beside their teacher: what a retraining begins with, makes, and would undo.
+"""Retraining of services whose active version is a student or a pair of a student and its teacher.
 
-active          recipe distil begins with     another recipe
-a version       it                            as ever: the anchor
-a pair          its teacher                   refused: the result would have no student
-a student       its teacher                   refused, unless it trains the student itself (base = "active")
+A student is a small model that learned the vectors of its teacher. In a pair, the student encodes queries and
+the teacher encodes documents. The table has the model with which a retraining starts:
+
+active version      recipe distil         other recipes
+neither             the active version    the anchor
+a pair              the teacher           rejected, because the result would have no student
+a student           the teacher           rejected, unless base = "active" trains the student itself
 """
 
 from __future__ import annotations
@@ -25,10 +28,17 @@ if TYPE_CHECKING:
 
 
 def find_start(store: ModelStore, active: str, base: str, *, distils: bool) -> str:
-    """The model that a retraining begins with, for `base` as the configuration names it.
+    """Returns the model with which a retraining starts.
 
-    distils: it makes a student, of what is served and not of the anchor. Raise NothingToLearn where the
-    teacher of the active student is gone.
+    Args:
+        store: Store of model versions.
+        active: The active version.
+        base: Base in the configuration, such as "anchor".
+        distils: True if the recipe trains a student. Then the start is the active version or its teacher.
+
+    Raises:
+        NothingToLearn: The teacher of the active student no longer exists.
+
     """
     if distils and base in {"active", "anchor"}:
         return find_teacher(store, active)
@@ -36,7 +46,7 @@ def find_start(store: ModelStore, active: str, base: str, *, distils: bool) -> s
 
 
 def find_teacher(store: ModelStore, active: str) -> str:
-    """The newest version whose vectors the student `active` learned; any other version is its own teacher."""
+    """Returns the teacher of the student `active`. If `active` is not a student, returns `active`."""
     learned = read_manifest(store.folder(active)).lineage.get(TEACHER)
     if learned is None:
         return active
@@ -50,7 +60,16 @@ def find_teacher(store: ModelStore, active: str) -> str:
 
 
 def beside(store: ModelStore, teacher: str, artifacts: ModelStore, student: str, say: Say) -> str:
-    """Pair `student`, which is in `artifacts`, with a version of `store`: the pair's name in `artifacts`."""
+    """Publishes a pair of a student and its teacher in `artifacts`. Returns the name of the pair.
+
+    Args:
+        store: Store with the teacher.
+        teacher: Version of the teacher.
+        artifacts: Store with the student.
+        student: Version of the student.
+        say: Called with progress messages.
+
+    """
     manifest = store.verify(teacher)
 
     def build(folder: Path) -> Manifest:
@@ -61,20 +80,28 @@ def beside(store: ModelStore, teacher: str, artifacts: ModelStore, student: str,
 
 
 def build_lineage(store: ModelStore, manifest: Manifest) -> Mapping[str, Any]:
-    """The lineage of the training that made a version: of a pair its student's."""
+    """Returns the lineage of the training that made a version. For a pair, it is that of the student."""
     if manifest.query_encoder is None:
         return manifest.lineage
     return Manifest.read(store.folder(manifest.version) / QUERIES).lineage
 
 
 def require_pace(store: ModelStore, active: str, base: str, recipe: Recipe) -> None:
-    """Raise NothingToLearn where what would be trained must be slower than the active version."""
+    """Raises NothingToLearn if the recipe would train a model that is slower than the active version."""
     if recipe.student is None and (why := why_slower(store, active, base, recipe.name)):
         raise NothingToLearn(why)
 
 
 def why_slower(store: ModelStore, active: str, base: str, recipes: str) -> str:
-    """Why the gate would refuse what these recipes train, none of them a student, as slower; else nothing."""
+    """Returns the reason why the gate would reject the trained model as slower, or an empty string.
+
+    Args:
+        store: Store of model versions.
+        active: The active version.
+        base: Base in the configuration.
+        recipes: Names of recipes for the message. None of them trains a student.
+
+    """
     manifest = read_manifest(store.folder(active))
     if manifest.query_encoder is not None:
         what = f"{active} is a pair, and what {recipes} trains has no student for its queries"

@@ -1,6 +1,6 @@
-"""Trust: whose clicks and judgments count, for everything that learns from the use of a service.
+"""Rules of trust: which clicks and judgments count when a retraining learns from the users of a service.
 
-The rule:
+The rules:
 
 1. Rows of an untrusted key count for nothing. Each row of `GET /events` and `GET /feedback` says whether it
    is trusted; the keys file of the service decides (docs/ACCESS.md).
@@ -8,15 +8,16 @@ The rule:
    to users that the same key names, such rows are no further visitor: they may be one of theirs, logged out.
 3. One trusted judgment may move a result. Clicks and skips may only if they come from several visitors
    (`events.visitors`): a visitor alone decides nothing, however often it clicks.
-4. Nobody has more than a share. Of the searches that are read, keys take turns, and within a key its
-   visitors do (`in_turns`). A key has as many turns as visitors, at most MAX_TURNS. So if n keys send, a key
+4. The share of each key and visitor is limited. Searches are read in rounds over the keys, and within a key
+   over its visitors (`in_turns`). A round reads as many searches of a key as it has visitors, at most
+   MAX_TURNS. The number is called the turns of the key. So if n keys send, a key
    with MAX_TURNS visitors keeps all its searches, or 1 / n of all that are read, however many users the
    others invent. If the others are one key with one visitor, it keeps MAX_TURNS / (MAX_TURNS + 1) of them.
    Within one query, a visitor's searches weigh as much as the median visitor's at most (`weights`). So of n
    visitors, no one has more than 2 / (n + 1) of the weight. In turns and weights, the rows of a key without a
    user are one visitor.
 
-This module holds the rule alone. It knows nothing of click models, collections and HTTP.
+This module has only the rules, without click models, collections and HTTP.
 """
 
 from __future__ import annotations
@@ -34,24 +35,27 @@ Caller = tuple[str, str]  # a row's key, and its user: the hash that the service
 
 
 def build_visitor(key: str, user: str) -> str:
-    """The name of the visitor of a row."""
+    """Returns the name of the visitor who sent a row."""
     return f"{_VISITOR}{user}" if user else key
 
 
 def get_number(callers: Iterable[Caller]) -> int:
-    """Visitors behind `callers`, at least: a key without a user counts only if it names none of them."""
+    """Returns the minimum number of visitors behind `callers`.
+
+    A caller without a user counts only if no other caller with the same key names a user.
+    """
     distinct = {*callers}
     naming = {key for key, user in distinct if user}
     return len({build_visitor(key, user) for key, user in distinct if user or key not in naming})
 
 
 def described(key: str) -> str:
-    """A key as a message names it."""
+    """Describes a key in a message."""
     return f"the key {key!r}" if key else "callers without a key"
 
 
 def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
-    """The places of the searches to read, in order, at most `most`.
+    """Returns the indices of the searches to read, in order, at most `most`.
 
     In each round, a key with v visitors has min(v, MAX_TURNS) turns. Within a key, the latest search of each
     user comes before the second latest of any. Let w be the turns of a key in a round, and W those of all
@@ -80,7 +84,7 @@ def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
 
 
 def _turns(places: Iterable[int], owners: Sequence[Hashable]) -> list[int]:
-    """The places, with everyone's first before anyone's second."""
+    """Orders `places` by rounds: the first place of each owner, then the second of each owner, and so on."""
     turns = Counter[Hashable]()
     ranked = []
     for place in places:
@@ -90,14 +94,14 @@ def _turns(places: Iterable[int], owners: Sequence[Hashable]) -> list[int]:
 
 
 def weights(groups: Sequence[Hashable], visitors: Sequence[str]) -> list[float]:
-    """The weight of each search, at most 1.
+    """Returns the weight of each search, at most 1.
 
     A visitor with more searches of a group than the median visitor of that group gets the median's weight in
     sum. Of an even number of visitors, the median is the lower one of the two.
 
     Args:
-        groups: What the search is weighed within, such as its query.
-        visitors: The visitor of each search.
+        groups: Group of each search, such as the query. Weights are computed within a group.
+        visitors: Visitor of each search.
 
     """
     counts: defaultdict[Hashable, Counter[str]] = defaultdict(Counter)
@@ -111,13 +115,15 @@ def weights(groups: Sequence[Hashable], visitors: Sequence[str]) -> list[float]:
 
 
 def reason_for(kept: int, over_share: int, untrusted: int, *, least: int) -> str:
-    """The reason why a document that was clicked is no answer; empty if it was clicked too seldom.
+    """Returns the reason why a clicked document does not count as an answer.
+
+    The reason is empty if the document simply has too few clicks.
 
     Args:
-        kept: Searches of trusted keys that led to it and were read.
-        over_share: Those that were not read.
-        untrusted: Searches of untrusted keys that led to it.
-        least: Searches that must agree.
+        kept: Number of read searches of trusted keys with a click on the document.
+        over_share: Number of such searches that exceeded a share and were not read.
+        untrusted: Number of searches of untrusted keys with a click on the document.
+        least: Number of searches that must agree.
 
     """
     if kept >= least:
@@ -128,18 +134,18 @@ def reason_for(kept: int, over_share: int, untrusted: int, *, least: int) -> str
 
 
 def dropped_line(dropped: Mapping[str, int]) -> str:
-    """The answers that were dropped, by reason; empty if there are none."""
+    """Formats the numbers of dropped answers by reason. Empty if no answer was dropped."""
     found = [f"{dropped[reason]:,} {reason}" for reason in REASONS if dropped.get(reason)]
     return f"{sum(dropped.values()):,} answers dropped ({', '.join(found)})" if found else ""
 
 
 def warnings(answers: int, dropped: Mapping[str, int], *, users: bool) -> list[str]:
-    """Warnings on clicks most of whose answers the rule drops.
+    """Returns warnings if the rules drop most answers from clicks.
 
     Args:
-        answers: Those that count.
-        dropped: Those that do not, by reason.
-        users: Whether any search that was read names its user.
+        answers: Number of answers that count.
+        dropped: Number of dropped answers by reason.
+        users: True if any search that was read names a user.
 
     """
     total = sum(dropped.values())

@@ -1,15 +1,15 @@
-"""Learn a collection's search: its default mode, the weight of the vectors, and the length of its passages.
+"""Learn the search settings of a collection: default mode, weight of dense search, and passage length.
 
-    held-out queries ─▶ candidates of each length, by vectors and by words ─▶ nDCG@10 at each weight ─▶ chosen
+    queries ─▶ dense and keyword rankings for each length ─▶ nDCG@10 at each weight ─▶ chosen settings
 
-A weight of 1 is dense search and 0 is search by words alone. Fusing costs no model, so every weight of the
-grid is tried; each length embeds the documents once more. Every mode searches the same passages, so their
-length is chosen first, by dense search and hybrid search of the usual weight together; then the weight.
+A weight of 1 is dense search, and 0 is keyword search. Fusing two rankings needs no model, so every weight of
+a grid is tried. For each passage length the documents are embedded again. All modes search the same passages,
+so the length is chosen first, by dense search and by hybrid search with the default weight. The weight is
+chosen second.
 
-The weight is not the best on these few queries, but the nearest to the usual one among those that are as good
-as the best within one standard error of their difference (the rule of Breiman and others 1984, section
-3.4.3): what differs by less is luck. Another length embeds every long document anew, so it must gain two
-standard errors.
+The chosen weight is the one nearest to the default among all weights that are at most one standard error
+worse than the best (the rule of Breiman and others 1984, section 3.4.3). Smaller differences may be due to
+chance. Another length means embedding every long document again, so it must gain two standard errors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OF_TEXT_ONLY = (DENSE_WEIGHT, 1.0)
 
 
 class Tuned(NamedTuple):
-    """The learned search of one collection, and what it rests on."""
+    """The learned settings of one collection, with the scores and the number of queries behind them."""
 
     chosen: SearchDefaults
     ndcg10: dict[str, float]  # the mean at each setting, over the queries that it was chosen with
@@ -68,10 +68,13 @@ def tune(
     model: Scorable,
     get_weights: Callable[[str], Sequence[float]] = lambda _: WEIGHTS,
 ) -> dict[str, Tuned]:
-    """The search that each collection's queries ask for; collections with too few of them are left out.
+    """Learns the settings of each collection that has enough queries.
 
-    searches: of queries that neither train nor judge. get_weights: a collection's, to choose from, with
-    DENSE_WEIGHT and 1.
+    Args:
+        searches: Searches with queries that neither train nor judge.
+        model: The active model.
+        get_weights: Function from a collection to the weights to try, which include DENSE_WEIGHT and 1.
+
     """
     lengths = list_lengths(model.reads)
 
@@ -94,18 +97,24 @@ def tune(
 def tune_by_text(
     searches: Mapping[str, Collection], model: Scorable, unread: Container[str]
 ) -> dict[str, Tuned]:
-    """The search that titles and known items ask for, by the names of `searches`.
+    """Learns the settings of each collection from searches that are made of text.
 
-    unread: collections whose documents the model cannot read.
+    Args:
+        searches: Searches by name, such as titles and known items.
+        model: The active model.
+        unread: Collections whose documents the model cannot read.
+
     """
     made = [search for name, search in searches.items() if name != JUDGED]
     return tune(made, model, lambda collection: WEIGHTS if collection in unread else OF_TEXT_ONLY)
 
 
 def list_lengths(reads: int) -> tuple[int | None, ...]:
-    """Tokens of a passage to choose from, None for the usual, which is first.
+    """Returns the passage lengths to try, in tokens. The first is None, which means the default length.
 
-    reads: tokens, of the model; 0 where no document is split.
+    Args:
+        reads: Maximum length of the model in tokens, or 0 if documents are not split.
+
     """
     tried = dict.fromkeys(tokens for tokens in (*_LENGTHS, reads) if 0 < tokens <= reads)
     return None, *(tokens for tokens in tried if tokens != usual_tokens(reads))
@@ -114,7 +123,14 @@ def list_lengths(reads: int) -> tuple[int | None, ...]:
 def choose(
     ndcg10: NDArray[np.float64], lengths: Sequence[int | None], weights: Sequence[float] = WEIGHTS
 ) -> Tuned:
-    """(q, lengths, weights) nDCG@10 of each query at each setting -> the one to serve."""
+    """Chooses the settings of a collection.
+
+    Args:
+        ndcg10: nDCG@10 of each query, shape (q, lengths, weights).
+        lengths: The passage lengths.
+        weights: The weights.
+
+    """
     everyday = [weights.index(1.0), weights.index(DENSE_WEIGHT)]
     length = _clearly_best(ndcg10[:, :, everyday].mean(axis=2))
     far = [abs(weight - DENSE_WEIGHT) for weight in weights]
@@ -131,21 +147,27 @@ def choose(
 
 
 def _clearly_best(ndcg10: NDArray[np.float64]) -> int:
-    """(q, n) figures -> the best of those that gain two standard errors over the first, or the first."""
+    """Returns the index of the best column that gains two standard errors over the first, or else 0.
+
+    `ndcg10` has shape (q, n).
+    """
     gained = ndcg10 - ndcg10[:, :1]
     means = np.where(gained.mean(axis=0) > 2 * _errors(gained), gained.mean(axis=0), 0.0)
     return int(means.argmax())
 
 
 def _nearest(ndcg10: NDArray[np.float64], far: Sequence[float]) -> int:
-    """(q, n) figures -> the least `far` of those that lose at most a standard error to the best."""
+    """Returns the column with the smallest `far` among all within one standard error of the best column.
+
+    `ndcg10` has shape (q, n).
+    """
     lost = ndcg10[:, [ndcg10.mean(axis=0).argmax()]] - ndcg10
     alike = np.flatnonzero(lost.mean(axis=0) <= _errors(lost)).tolist()
     return min(alike, key=lambda at: (round(far[at], 6), at))
 
 
 def _errors(differences: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(q, n) -> (n,) standard errors of the means; one query shows nothing."""
+    """Returns the standard error of each column's mean, shape (n,). Infinite for a single query."""
     count, width = differences.shape
     return differences.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(width, np.inf)
 
@@ -153,7 +175,7 @@ def _errors(differences: NDArray[np.float64]) -> NDArray[np.float64]:
 def by_collection(
     search: Collection, model: Scorable, settings: Callable[[str], Sequence[Setting]]
 ) -> Iterator[tuple[str, str, list[float]]]:
-    """Each query with its collection, and its nDCG@10 at each of the collection's `settings`."""
+    """Yields each query with its collection, and the nDCG@10 with each of the collection's `settings`."""
     for collection, part in search.parts():
         queried = settings(collection)
         # Equal scores are ranked as in evaluation/retrieval.py: an answer is no better for standing first.
@@ -177,13 +199,13 @@ def by_collection(
 
 
 def modes(learned: SearchDefaults | None, mode: Mode | None) -> tuple[Setting, ...]:
-    """The settings of dense search, of hybrid search, and of one that names no mode."""
+    """Returns the settings of dense search, of hybrid search, and of a search that names no mode."""
     tokens = learned_tokens(learned)
     return Setting(1.0, tokens), Setting(get_weight(learned), tokens), get_setting(learned, mode)
 
 
 def get_setting(learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
-    """The setting of a search that names no mode; mode: the service's own for it."""
+    """Returns the settings of a search that names no mode. `mode` is the default mode of the service."""
     mode = mode or (learned.mode if learned else "dense")
     weights = {"dense": 1.0, "hybrid": get_weight(learned), "lexical": 0.0}
     return Setting(weights[mode], learned_tokens(learned))

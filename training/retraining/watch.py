@@ -1,4 +1,4 @@
-"""progress.json in the models folder: how far the retraining in hand is, for `GET /models` and the page."""
+"""Write progress.json into the models folder, from which the service reports the progress of a retraining."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ EVERY = 1.0  # seconds from one writing to the next, while steps are made
 
 
 class Watch:
-    """Told of each long step (`say`), and of each line of a training's record (`told`)."""
+    """Writes progress.json during a retraining.
+
+    The retraining calls `say` when a long step begins, and `told` with each event of a training record.
+    """
 
     def __init__(self, models: Path, say: Say) -> None:
         self._models, self._say = models, say
@@ -45,7 +48,7 @@ class Watch:
             self._write()
 
     def _eta(self) -> float | None:
-        """Seconds that the rest of the training takes at its pace so far, None before there is one."""
+        """Estimates the remaining seconds of the training, or returns None before the first finished step."""
         made, steps = self._step - self._first, self._curve.steps
         if made <= 0 or steps is None:
             return None
@@ -68,7 +71,7 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(models: Path, say: Say) -> Iterator[Watch]:
-    """The file is there until the block ends."""
+    """Yields a Watch, and removes progress.json at the end of the `with` block."""
     watch = Watch(models, say)
     try:
         yield watch

@@ -1,7 +1,7 @@
-"""The folder that a retraining works in: one that is kept, or a temporary one that goes with its process.
+"""The work folder of a retraining: a folder that stays, or a temporary folder.
 
-A process that is killed cannot tidy up, so whoever comes next removes what dead ones left behind: a living
-one holds a lock on its folder.
+A killed process cannot remove its temporary folder, so the next retraining does. A running process holds a
+lock on its folder, which protects the folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _PREFIX = "simile-retrain-"
 
 @contextlib.contextmanager
 def workplace(kept: Path | None) -> Iterator[Path]:
-    """`kept`, made when it is not there; else a temporary folder, removed also after a SIGTERM."""
+    """Yields the folder `kept`, created if missing. If `kept` is None, yields a temporary folder.
+
+    The temporary folder is removed afterwards, also after SIGTERM.
+    """
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
         with _terminable():
@@ -50,7 +53,7 @@ def _sweep() -> None:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends the process as Ctrl-C does, by way of every `finally`."""
+    """Makes SIGTERM end the process like Ctrl-C inside the `with` block, so `finally` blocks run."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,1 +1,1 @@
-"""Training runs: set up, stepped, watched, stopped, resumed and exported."""
+"""Set up, run, monitor, stop, resume and export a training."""

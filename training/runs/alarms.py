@@ -1,4 +1,4 @@
-"""Alarms for runs that teach nothing: collapsed vectors, and losses near zero from the start."""
+"""Detect training runs that cannot succeed: collapsed vectors, or a loss near zero from the start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK = 10  # steps, or all steps of a shorter run
 
 
 class Collapse:
-    """Warns once when the vectors of a batch have become equal. Training continues."""
+    """Warns once if the vectors of a batch have become nearly equal. The training continues."""
 
     def __init__(self) -> None:
         self.newest: float | None = None
@@ -28,7 +28,7 @@ class Collapse:
         self._alike = 0  # steps since the vectors were apart
 
     def seen(self, step: Step) -> str:
-        """Returns the warning, or an empty string."""
+        """Checks a step. Returns a warning, or an empty string."""
         if not math.isfinite(step.uniformity):
             return ""
         self.newest = step.uniformity
@@ -48,9 +48,9 @@ class Collapse:
 class Saturation:
     """Stops a run whose loss starts near zero, because Adam would amplify noise.
 
-    A loss that reaches zero later has taught something, so only the first steps count. Only recipes whose
-    objectives are all contrastive are watched: DiffCSE's other loss has a weight of 0.005, so the sum can be
-    0.004 while that loss is 0.7.
+    Only the first steps count, because a loss that reaches zero later has taught the model something. Only
+    recipes with contrastive objectives alone are checked. In DiffCSE, the second loss has a weight of 0.005,
+    so the sum can be 0.004 while the second loss is 0.7.
     """
 
     def __init__(self, recipe: Recipe, steps: int) -> None:
@@ -62,7 +62,7 @@ class Saturation:
         """Records the loss of step `number`, counted from 1.
 
         Raises:
-            NothingToLearn: All watched steps had a loss below `SATURATED`.
+            NothingToLearn: The loss of all first steps was below `SATURATED`.
         """
         if number > self._last:
             return

@@ -1,11 +1,11 @@
-"""Checkpoints: all state that a run needs to continue, in one safetensors file without pickles.
+"""Write and read checkpoints: one safetensors file with all state that a run needs to continue.
 
-    model.…                        weights of encoder and head, by their names
-    exp_avg.…  exp_avg_sq.…        AdamW's averages of each parameter, under the parameter's name
-    metadata: {"state": JSON}      how many steps are done, the best score so far
+    model.…                        weights of encoder and head, by name
+    exp_avg.…  exp_avg_sq.…        AdamW's averages of each parameter, by the name of the parameter
+    metadata: {"state": JSON}      the number of finished steps, and the best score so far
 
-The file is written next to the old one and then renamed over it, so a killed run keeps the older checkpoint.
-Random states are not stored, because each step draws its own (step.py).
+A new checkpoint replaces the old one atomically, so a killed run keeps the older checkpoint. Random states
+are not stored, because the random numbers of a step depend only on the seed and its number (step.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def write_checkpoint(file: Path, trainer: Trainer, state: dict[str, Any]) -> Non
     """Writes a checkpoint.
 
     Args:
-        state: JSON values; `done` is the number of finished steps.
+        file: File to write.
+        trainer: Trainer with the weights and the optimizer.
+        state: JSON values to store. `done` is the number of finished steps.
 
     Raises:
         TrainingError: The file cannot be written.
@@ -50,7 +52,7 @@ def write_checkpoint(file: Path, trainer: Trainer, state: dict[str, Any]) -> Non
 
 
 def read_checkpoint(file: Path, trainer: Trainer) -> dict[str, Any]:
-    """Loads the checkpoint into `trainer` and returns its state.
+    """Loads a checkpoint into `trainer`. Returns the JSON values of `write_checkpoint`.
 
     Raises:
         OtherRun: The file is not a checkpoint of this run.

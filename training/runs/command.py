@@ -1,6 +1,6 @@
-"""`python -m training train`, and the same as a function: `train`.
+"""`python -m training train`. The function `train` does the same from Python.
 
-torch is imported when a training begins, so `--help` and refused arguments need no torch.
+torch is imported when a training begins. `--help` and messages about invalid arguments do not need torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SAME = ("steps", "seed", "batch", "precision", "device", "threads", "chunk", "e
 
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
-    """Trains `recipe` on `corpus` from the folder `base` and keeps the run in the folder `out`.
+    """Trains `recipe` on `corpus`, starting with the model in the folder `base`. Writes the folder `out`.
 
     In the main thread, Ctrl-C and SIGTERM end the run after the current step. `Result.interrupted` is then
     True, and `Options.resume` continues the run.
@@ -207,7 +207,7 @@ def _done(result: Result) -> str:
 
 
 def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:
-    """Returns the corpus of each recipe. Recipes that read the same file and kind share one."""
+    """Reads a corpus for each kind of rows. Reads the same file only once for the same kind."""
     files = options.corpus or []
     if len(files) not in (0, 1, len(kinds)):
         raise TrainingError(

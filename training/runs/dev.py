@@ -1,9 +1,8 @@
-"""The score that chooses the best step of a run.
+"""The dev score, by which a run chooses the best step.
 
-For sentences it is STS-B dev, 1500 pairs with a score from 0 to 5. Recipes that learn to search do not use
-it: a retraining gives such a run searches of its own, and without them the last step is the best. Choosing
-by labels uses the labels up, so the last step is kept as well. `python -m training evaluate` scores the
-test sets.
+Recipes for sentences use STS-B dev, 1500 pairs with a score from 0 to 5. Recipes for search use searches that
+the retraining provides. Without them, the last step counts as the best. A run saves the last step as well,
+because the dev score of the best step is too optimistic. `python -m training evaluate` scores the test sets.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Dev(NamedTuple):
 
 
 def build_dev(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | None:
-    """Returns the score that chooses the best step, or None if the last step is the best.
+    """Returns the dev score of a recipe, or None if the last step counts as the best.
 
     Raises:
         TrainingError: The evaluation data cannot be read.
@@ -47,7 +46,7 @@ def build_dev(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | N
 
 
 def read_dev(data: Path | None) -> Pairs | None:
-    """Returns DATA/stsb/dev.tsv.gz, or None if the file is missing.
+    """Reads DATA/stsb/dev.tsv.gz. Returns None if the file is missing.
 
     Raises:
         TrainingError: The file cannot be read, or `data` is not a folder.

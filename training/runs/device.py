@@ -1,4 +1,4 @@
-"""Device, precision and reproducibility of a run."""
+"""Choose the device and the precision of a run, and make a run reproducible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.errors import TrainingError
 
 
 def open_device(name: str) -> torch.device:
-    """Returns the device that `name` stands for: auto, cpu, cuda or cuda:N.
+    """Returns a device by name: auto, cpu, cuda or cuda:N.
 
     Raises:
         TrainingError: This machine does not have the device.
@@ -31,7 +31,7 @@ def open_device(name: str) -> torch.device:
 
 
 def use_bf16(precision: str, device: torch.device) -> bool:
-    """Returns True for bfloat16. `auto` uses it if the device has instructions for it (1.8 times as fast)."""
+    """Returns True for bfloat16. `auto` chooses bfloat16 if the device supports it (1.8 times as fast)."""
     if precision != "auto":
         return precision == "bf16"
     if device.type == "cuda":
@@ -42,10 +42,10 @@ def use_bf16(precision: str, device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """Gives the same numbers from run to run on one machine. Kernels that cannot raise an error.
+    """Makes torch deterministic inside the `with` block: a run gives the same numbers on one machine.
 
-    New memory is not filled, which took 3 % of a step, because no kernel in use reads memory that it has not
-    written.
+    Operations without a deterministic implementation raise an error. torch's option to fill new memory is
+    off, because it took 3 % of a step, and no operation in use reads memory before writing it.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it
     algorithms = torch.are_deterministic_algorithms_enabled()
@@ -62,7 +62,7 @@ def deterministic() -> Iterator[None]:
 
 @contextlib.contextmanager
 def enough_memory() -> Iterator[None]:
-    """Turns an out-of-memory error into a TrainingError that says what helps."""
+    """Converts an out-of-memory error to a TrainingError that says what to change."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -73,9 +73,9 @@ def enough_memory() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Returns freed memory to the system after a training, because glibc keeps it.
+    """Returns freed memory to the operating system after a training. glibc would keep it otherwise.
 
-    Four steps of the default model left 1.4 GB.
+    After four steps of the default model, 1.4 GB were free but not returned.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

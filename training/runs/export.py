@@ -1,6 +1,6 @@
-"""`python -m training export`: verifies the encoder of a run and publishes it as a candidate.
+"""`python -m training export`: verify the encoder of a finished run, and publish it as a model version.
 
-A candidate is served only after an operator activates it.
+The service uses the version only after an operator activates it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,18 @@ def add_models_dir(command: argparse.ArgumentParser) -> None:
 def export_run(
     out: Path, store: ModelStore, *, step: str = "best", anchor: str | None = None, say: Say = silent
 ) -> Manifest:
-    """Publishes `best` or `last` of a finished run and returns its manifest, also if it was published before.
+    """Publishes the weights of a finished run, unless they are published already. Returns the manifest.
 
     Args:
-        anchor: Version that the line of retrainings began with.
+        out: Folder of the run.
+        store: Store of model versions.
+        step: "best" or "last".
+        anchor: Version with which a series of retrainings began.
+        say: Called with progress messages.
 
     Raises:
-        TrainingError: The run is not finished, or made a backbone.
-        ProofFailed: The graph does not compute what the weights compute.
+        TrainingError: The run is not finished, or its result is a backbone.
+        ProofFailed: The exported graph does not compute the same vectors as the weights.
         Unsupported: The model cannot be published.
     """
     run = read_run(out)
@@ -74,7 +78,7 @@ def export_run(
 
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
-    """Returns the lineage in the manifest: where the weights came from."""
+    """Returns the lineage for the manifest, which says how the weights were trained."""
     kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages", TEACHER)
     finished = run["finished"]
     share = {"share": finished["share"]} if step == "best" and "share" in finished else {}

@@ -1,17 +1,18 @@
-"""Forward passes of a step: from views to vectors, in one pass or in chunks.
+"""The forward pass of a step, which encodes the texts of all views, at once or in chunks.
 
-    views ─▶ one row of all tokens ─▶ encoder ─▶ (texts, V, D) ─▶ less a template's bias, with a twin's layers
+    views ─▶ all tokens as one sequence ─▶ encoder ─▶ (texts, V, D) ─▶ minus the bias of a template, plus the
+                                                                       layers of a frozen twin as views
 
-One pass encodes the rows of all views. Views are encoded one by one if they differ in the encoder (the twin
-`clone`) or the dropout rates (`dropouts`), or if they share their masks (`fixed_mask`).
+Usually one pass encodes the texts of all views. Each view has a separate pass if the views need different
+encoders (the twin `clone`), different dropout rates (`dropouts`) or the same dropout masks (`fixed_mask`).
 
 `backward_in_chunks` is GradCache (Gao et al. 2021), which computes exact large batches in small memory:
 
-    1. each chunk of rows ─▶ vectors, without a graph; its random state is remembered
-    2. all vectors ─▶ loss ─▶ the gradient of every vector
-    3. each chunk again, from the same random state, with a graph ─▶ its part of the encoder's gradient
+    1. encode each chunk of texts without a graph, and store the random state before each chunk
+    2. compute the loss over all vectors, and the gradient of every vector
+    3. encode each chunk again with a graph, from the stored random state, and add the gradient of the weights
 
-Without the replay, dropout in step 3 would differ and the gradient would silently be wrong.
+Without the stored random state, dropout in step 3 would differ and the gradient would be wrong.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -34,7 +35,7 @@ Rates = float | list[float]
 
 class Forward:
     def __init__(self, recipe: Recipe, encoder: TrainedEncoder, twin: TrainedEncoder, *, bf16: bool) -> None:
-        """Without a twin in the recipe, `twin` is the encoder itself."""
+        """Stores the encoders. If the recipe has no twin, `twin` is the encoder itself."""
         self._recipe, self._encoder, self._twin, self._bf16 = recipe, encoder, twin, bf16
         self._contrasted = sum(not stands_aside(view) for view in recipe.views)
         self._cloned = isinstance(recipe.twin, Clone)
@@ -44,9 +45,12 @@ class Forward:
         return torch.autocast(self._encoder.device.type, torch.bfloat16, enabled=self._bf16)
 
     def rows(self, own: tuple[Tokens, ...]) -> tuple[Tokens, list[Tensor]]:
-        """Returns the rows to encode, and for each template view the row of its bias.
+        """Collects the token sequences to encode.
 
-        Rows are the contrasted views, the other views if they are read, and the templates' empty texts.
+        These are the contrasted views, the other views if an objective reads them, and the empty templates.
+
+        Returns:
+            The sequences, called rows, and for each view with a template the row of each text's bias.
         """
         encoded = list(own if self._recipe.reads("hidden") else own[: self._contrasted])
         which: list[Tensor] = []
@@ -70,7 +74,7 @@ class Forward:
         return pooled_R, torch.split(hidden[: sum(sizes)], sizes)
 
     def _each(self, views: tuple[Tokens, ...], rates: list[Rates]) -> list[Tensor]:
-        """Returns the vectors of each view, (texts, D), from a pass of its own."""
+        """Encodes each view in a separate pass. Returns one tensor of shape (texts, D) for each view."""
         state = random_state()
         pooled = []
         for place, (view, rate) in enumerate(zip(views, rates, strict=True)):
@@ -87,7 +91,7 @@ class Forward:
             return encoded
 
     def rates(self, generator: torch.Generator) -> list[Rates]:
-        """Returns the dropout of each contrasted view in one step: one rate, or one for each layer."""
+        """Returns the dropout of each contrasted view: one rate, or one for each dropout module."""
         dropouts = self._recipe.dropouts
         if not dropouts:
             return [self._recipe.dropout] * self._contrasted
@@ -96,7 +100,7 @@ class Forward:
         return [[dropouts[at] for at in view] for view in drawn.tolist()]
 
     def vectors(self, pooled: Tensor, own: tuple[Tokens, ...], bias: list[Tensor]) -> Tensor:
-        """(rows, D) -> (texts of this process, V, D)."""
+        """Arranges the vectors of rows, shape (rows, D), by text and view: (texts of this process, V, D)."""
         V, texts = self._contrasted, len(own[0])
         vectors = pooled[: V * texts].reshape(V, texts, -1)
         if bias:  # `rows` puts the vectors of the empty templates last
@@ -115,7 +119,7 @@ class Forward:
 
     @torch.no_grad()
     def by_twin(self, view: Tokens) -> Tensor:
-        """Returns the twin's vectors without dropout, (texts, D), in the encoder's precision."""
+        """Encodes a view with the twin, without dropout. Returns shape (texts, D)."""
         with self.autocast():
             pooled: Tensor = self._twin(view, 0.0).pooled
         return pooled
@@ -124,11 +128,12 @@ class Forward:
 def backward_in_chunks(
     encode: Callable[[Tokens], Tensor], chunks: Sequence[Tokens], compute_loss: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Returns the loss over the vectors of all rows, and accumulates its gradient in the weights.
+    """Returns the loss over the vectors of all rows. Accumulates the gradient of the loss in the weights.
 
     Args:
-        encode: rows -> (rows, D), with dropout.
-        compute_loss: Takes vectors of all rows, shape (rows, D), and returns a scalar.
+        encode: Function that encodes rows with dropout, and returns shape (rows, D).
+        chunks: The rows of all texts, in chunks.
+        compute_loss: Function from the vectors of all rows, shape (rows, D), to the loss, a scalar.
     """
     states, parts = [], []
     with torch.no_grad():
@@ -152,7 +157,7 @@ def backward_in_chunks(
 
 
 def random_state() -> tuple[Tensor, list[Tensor]]:
-    """Returns the random states of the CPU and of every GPU, because dropout draws on its own device."""
+    """Returns the random states of the CPU and of every GPU. Dropout uses the state of its device."""
     return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
 

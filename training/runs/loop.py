@@ -1,9 +1,10 @@
-"""A training run in its folder, from the first step to the last. Start reading at `run`.
+"""Run a training in a folder, from the first step to the last. Start reading at `run`.
 
-    step ─▶ record ─▶ dev score, and the best step kept ─▶ checkpoint ─▶ asked to stop? ─▶ step …
+    step ─▶ record ─▶ dev score, and save the best step ─▶ checkpoint ─▶ stop requested? ─▶ step …
                                                                          after the last step: post-processors
 
-Under torchrun every process makes the same steps, and the first process writes. step.py has the step itself.
+Under torchrun, all processes run the same steps, and only the first process writes files. step.py has the
+code of a step.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from training.text.tokens import clear
 
 
 class _Job(NamedTuple):
-    """Parts of a run that do not change."""
+    """The arguments of a run, which do not change while it runs."""
 
     recipe: Recipe
     corpus: Corpus
@@ -60,7 +61,7 @@ class _Job(NamedTuple):
 
 
 def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options) -> Result:
-    """Runs a training in the folder `out`. If the arguments are refused, nothing is written.
+    """Runs a training in the folder `out`. If an argument is invalid, nothing is written.
 
     Raises:
         TrainingError: The recipe, corpus, folder or device cannot be used.
@@ -101,7 +102,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
 
 
 def goes_in_bf16(out: Path, options: Options, device: torch.device) -> bool:
-    """Returns True for bfloat16. With `auto`, a resumed run keeps its precision on any machine."""
+    """Returns True if the run computes in bfloat16. With `auto`, a resumed run keeps its precision."""
     here = use_bf16(options.precision, device)
     if options.precision != "auto" or not options.resume:
         return here
@@ -219,7 +220,7 @@ class _Run:
                 write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
 
     def _finish(self) -> None:
-        """Finishes the run. Post-processors are fitted once, on the last step, which is then the best."""
+        """Finishes the run. Post-processors are fitted to the last step, which then counts as the best."""
         recipe = self._job.recipe
         if recipe.post:
             self._options.say("fitting " + " and ".join(type(each).__name__ for each in recipe.post))
@@ -244,7 +245,7 @@ class _Run:
                 (self._out / VECTORS).unlink(missing_ok=True)
 
     def _mix(self, choose: Choose) -> None:
-        """Puts the chosen share of the training into the encoder."""
+        """Interpolates the trained weights with the base (mix.py)."""
         with self._job.world.together():
             if self._job.world.leads:
                 encoder = self._trainer.encoder
@@ -278,10 +279,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM end a loop after the current step. A second signal ends it at once.
+    """Handles Ctrl-C and SIGTERM inside the `with` block. A second signal ends the program at once.
 
     Yields:
-        A function that returns True if the loop should end. Outside the main thread it always returns False.
+        A function that returns True after the first signal. Outside the main thread it always returns False.
     """
     requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():

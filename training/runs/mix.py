@@ -1,9 +1,10 @@
-"""Interpolation between the weights of the base and the trained weights.
+"""Interpolate between the weights of the base and the trained weights, and choose the best share.
 
     base ── 0.25 ── 0.5 ── 0.75 ── trained        each scored on searches that neither train nor judge
 
-Fine-tuning on one task costs quality on others. Interpolated weights lose less of it than they give up in
-gain (Wortsman et al. 2022, WiSE-FT; Xiao et al. 2023, LM-Cocktail, arXiv 2311.13534, for embedding models).
+Fine-tuning on one task reduces the quality on other tasks. Interpolated weights keep most of the gain and
+lose less quality on other tasks (Wortsman et al. 2022, WiSE-FT; Xiao et al. 2023, LM-Cocktail, arXiv
+2311.13534, for embedding models).
 """
 
 from collections.abc import Mapping
@@ -20,10 +21,10 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
 def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | None:
-    """Returns `choose` if the run has weights to interpolate, else None.
+    """Returns `choose` if the trained weights can be interpolated with the base, or else None.
 
-    Backbones and fitted maps have none. A student has none either: it begins as its teacher without some
-    layers, which is not worth keeping.
+    Raw backbones and post-processors cannot be interpolated. Students are not interpolated, because the
+    untrained student, which is the teacher without some layers, is of no use.
     """
     shares = recipe.result == "encoder" and not recipe.post and recipe.student is None
     return choose if steps and shares else None
@@ -32,7 +33,11 @@ def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | Non
 def keep_share(
     encoder: TrainedEncoder, base: TrainedEncoder, choose: Choose, say: Say
 ) -> tuple[float, dict[str, float]]:
-    """Puts the chosen weights into `encoder`. Returns the share, and the mean score of each share."""
+    """Interpolates the weights of `encoder` with the base, by the share with the best mean score.
+
+    Returns:
+        The chosen share of the trained weights, and the mean score of each share.
+    """
     start = base.state_dict()
     trained = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     figures = {}
@@ -46,16 +51,16 @@ def keep_share(
 
 
 def best(figures: Mapping[float, float]) -> float:
-    """Returns the share with the highest mean; of equal shares the largest.
+    """Returns the share with the highest mean score. If several are equal, the largest share.
 
-    The smallest of equal shares, and the smallest within one standard error, each kept a quarter of a
-    training whose whole was worth far more (training/RESULTS.md).
+    Two other rules, the smallest of equal shares and the smallest within one standard error, chose a quarter
+    of a training that was worth far more in full (training/RESULTS.md).
     """
     return max(figures, key=lambda share: (figures[share], share))
 
 
 def between(base: Mapping[str, Tensor], trained: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Returns weights at `share` of the way from base to trained. Integer tensors are the trained ones."""
+    """Interpolates linearly: share 0 is the base, 1 the trained weights. Keeps trained integer tensors."""
     return {
         name: torch.lerp(base[name], tensor, share) if tensor.is_floating_point() else tensor
         for name, tensor in trained.items()

@@ -1,4 +1,4 @@
-"""Options of a run, as a command or a retraining gives them. Imports no torch."""
+"""Options of a training run that are not part of the recipe. Imports no torch."""
 
 from __future__ import annotations
 

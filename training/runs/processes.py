@@ -1,11 +1,11 @@
-"""Several processes that train one model: shares of texts, and exchanges of vectors and gradients.
+"""Train one model with several processes, which exchange vectors and gradients.
 
-    each process encodes its share ─▶ gather: all vectors everywhere ─▶ the loss of all / processes
-                                      ◀─ the gradients of all processes, summed ─▶ each encoder's own share
+    each process encodes its share of the texts ─▶ gather all vectors in all processes ─▶ loss / processes
+                                                ◀─ sum of the gradients of all processes
 
-So a batch means the same on any number of processes. Negatives are those of all processes, and the sum of
-their gradients is the gradient of a single process with the whole batch. A gather without gradient, or a loss
-over a process's own rows, would change the result.
+The result does not depend on the number of processes. A text has the texts of all processes as negatives, and
+the sum of all gradients equals the gradient of a single process with the whole batch. Therefore `gather` must
+pass gradients back, and every process computes the loss over the whole batch.
 """
 
 from __future__ import annotations
@@ -37,18 +37,26 @@ class World(NamedTuple):
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """Returns the slice of `count` texts that this process encodes. Shares are even and in order."""
+        """Returns the slice of a batch of `count` texts that this process encodes."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, own: Tensor, count: int) -> Tensor:
-        """(share, …) of each process -> (count, …) in all; the gradient is the sum over all processes."""
+        """Concatenates tensors of all processes. The backward pass sums the gradients of all processes.
+
+        Args:
+            own: Tensor of this process, shape (share, …).
+            count: Number of rows in all processes together.
+
+        Returns:
+            The rows of all processes, shape (count, …).
+        """
         if self.size == 1:
             return own
         gathered: Tensor = _Gather.apply(own, count, self)  # type: ignore[no-untyped-call]
         return gathered
 
     def total(self, number: Tensor) -> Tensor:
-        """Returns the sum over all processes, without gradient."""
+        """Returns the sum of a tensor over all processes, without gradient."""
         if self.size == 1:
             return number
         number = number.detach().clone()
@@ -56,7 +64,7 @@ class World(NamedTuple):
         return number
 
     def any(self, requested: bool) -> bool:
-        """Returns True in all processes if `asked` is True in any of them."""
+        """Returns True in all processes if `requested` is True in any of them."""
         if self.size == 1:
             return requested
         return bool(self.total(torch.tensor(float(requested), device=_device())))
@@ -70,10 +78,12 @@ class World(NamedTuple):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Ends the block in all processes if it fails in any, so that none waits forever. Must not be nested.
+        """Waits at the end of the `with` block for all processes, and fails in all if one has failed.
+
+        The block must not itself wait for other processes. So blocks cannot be nested.
 
         Raises:
-            TrainingError: The block failed in another process.
+            TrainingError: The block failed in another process. A process whose block fails raises that error.
         """
         failed = True
         try:
@@ -85,7 +95,7 @@ class World(NamedTuple):
             raise TrainingError("Another process of this run cannot go on, and says why.")
 
     def agree(self, words: str) -> bool:
-        """Returns True if `words` are equal in all processes."""
+        """Returns True if the string `words` is equal in all processes."""
         if self.size == 1:
             return True
         own = torch.tensor(list(hashlib.sha256(words.encode()).digest()), device=_device())
@@ -93,14 +103,14 @@ class World(NamedTuple):
 
 
 def own_device(name: str) -> str:
-    """Returns the device for `name`. Each of several processes on a machine uses its own GPU."""
+    """Returns the device for `name`. Under torchrun, each process gets another GPU of the machine."""
     if name in ("auto", "cuda") and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{os.environ['LOCAL_RANK']}"
     return name
 
 
 def join_world(device: torch.device) -> World:
-    """Joins the processes that torchrun's environment describes (RANK, WORLD_SIZE, MASTER_ADDR)."""
+    """Connects to the other processes, which torchrun describes in RANK, WORLD_SIZE and MASTER_ADDR."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
         return World()

@@ -1,4 +1,4 @@
-"""The record of a run: JSON lines that are only appended, and the curves that a drawing shows.
+"""Write the record of a run as JSON lines, and read the curves of losses and dev scores from it.
 
     {"event": "start", "recipe": {…}, "corpus": …, "seed": …, "versions": {…}, "machine": {…}}
     {"event": "step", "step": 10, "loss": 1.25, "lr": 2.9e-05, "sentences_per_second": 61.3}
@@ -6,8 +6,8 @@
     {"event": "resume", "step": 300, "steps": 500}
     {"event": "end", "step": 500, …}
 
-The last event of a run that an alarm ended is `saturated` or `diverged`. Steps count from 1. Steps after a
-resumption replace earlier steps with the same number. Imports no torch.
+If an alarm stopped the run, the last event is `saturated` or `diverged`. Steps are counted from 1. After a
+resumption, steps replace earlier steps with the same number. Imports no torch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ _ABOUT = {"event", "time", "step"}
 
 class Record:
     def __init__(self, file: Path | None, told: Told) -> None:
-        """Without a `file`, nothing is written. `told` receives every written line."""
+        """Opens a record.
+
+        Args:
+            file: File to append to. None writes nothing.
+            told: Function that is called with every event.
+
+        """
         self._file, self._told = file.open("a", encoding="utf-8") if file else None, told
 
     @property
     def empty(self) -> bool:
-        """True if the file has no lines. False without a file."""
+        """True if the file has no lines. False if the record has no file."""
         return self._file is not None and self._file.tell() == 0
 
     def write(self, event: str, **fields: Any) -> None:
@@ -69,7 +75,10 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 class Curve:
-    """Losses and dev scores by step, from the events of records. Steps count on through stages."""
+    """Losses and dev scores by step, collected from the events of records.
+
+    In a run of several stages, the step numbers of a stage continue after the previous stage.
+    """
 
     def __init__(self) -> None:
         self._loss: dict[int, float] = {}
@@ -100,7 +109,7 @@ class Curve:
 
 
 def read_curve(run: Path) -> dict[str, Any]:
-    """Returns the curves of a run, or of the stages in its folder. They are empty without a record."""
+    """Reads the curves of a run, or of all stages in the folder `run`. Without a record they are empty."""
     curve = Curve()
     for file in sorted(run.glob(f"**/{FILE_NAME}"), key=_place):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -109,7 +118,7 @@ def read_curve(run: Path) -> dict[str, Any]:
 
 
 def _place(file: Path) -> tuple[int, str]:
-    """Sorts the folders of stages by their number: 1-mlm, 2-triples, …, 10-…"""
+    """Returns a sort key, which orders the folders of stages by number: 1-mlm, 2-triples, …, 10-…"""
     number = file.parent.name.partition("-")[0]
     return (int(number) if number.isdigit() else 0, file.parent.name)
 

@@ -1,8 +1,8 @@
-"""Set up a run: folder, identity, the teacher's vectors, and a trainer. Start reading at `build_trainer`.
+"""Set up a run: folder, identity, vectors of a teacher, and the trainer. Start reading at `build_trainer`.
 
-The teacher's vectors are computed once and kept in the run's folder as teacher.npy: float16, (texts, P),
-length 1. Half precision moves a cosine by less than 1e-6, and 200,000 texts of 384 dimensions take 154 MB.
-The teacher reads texts at the student's cut, so both see the same words.
+The vectors of the teacher are computed once and stored in the folder of the run as teacher.npy: float16,
+shape (texts, P), length 1. Half precision changes a cosine by less than 1e-6. 200,000 vectors of 384
+dimensions take 154 MB. Texts are cut at the same word for the teacher and the student.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def build_trainer(
     """Builds a trainer that is ready for the first step.
 
     Raises:
-        NothingToLearn: No two texts differ.
-        TrainingError: The base and the recipe do not fit.
+        NothingToLearn: All texts are equal.
+        TrainingError: The base does not fit the recipe.
     """
     options.say("tokenizing")
     with world.together():
@@ -118,7 +118,7 @@ def build_trainer(
 
 
 def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> Iterator[str]:
-    """Yields remarks on behavior that the recipe does not show."""
+    """Yields messages for the user on behavior that the recipe alone does not show."""
     if (base / "modules.json").is_file():
         names = "+".join(trainer.encoder.source.head.names)
         yield f"the base keeps its own pooling ({names}); the recipe's pool and head are for raw ones"
@@ -132,7 +132,7 @@ def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> It
 def build_identity(
     recipe: Recipe, corpus: Corpus, base: Path, options: Options, steps: int, *, bf16: bool
 ) -> Identity:
-    """Returns the identity of a run: all values that decide its losses."""
+    """Returns the identity of a run: all values on which the losses depend."""
     return {
         "method": recipe.name,
         "recipe": recipe.digest(),
@@ -152,7 +152,7 @@ def build_identity(
 
 
 def _fingerprint(base: Path) -> str:
-    """Returns the name of the base's vector space."""
+    """Returns the fingerprint of the vector space of a base."""
     if find_version(base):
         return Manifest.read(base).fingerprint
     return compute_fingerprint(prepare_trained(read_source(base)).space)
@@ -161,11 +161,16 @@ def _fingerprint(base: Path) -> str:
 def teach(
     teacher: TrainedEncoder, student: Lexicon, shelf: Shelf, out: Path, *, bf16: bool, progress: bool
 ) -> None:
-    """Writes the teacher's vectors of the shelf's texts, all or none.
+    """Computes the teacher's vectors of all texts, and writes them to teacher.npy.
 
     Args:
-        student: Lexicon of the tokenizer that made the shelf. It may add fewer special tokens than the
-            teacher's.
+        teacher: The teacher.
+        student: Lexicon of the student, whose tokenizer made `shelf`. It may add fewer special tokens than
+            the tokenizer of the teacher.
+        shelf: Token ids of the texts.
+        out: Folder of the run.
+        bf16: True to compute in bfloat16.
+        progress: True to show a progress bar.
     """
     count = len(shelf.starts) - 1
     temporary = out / f".{VECTORS}"
@@ -186,13 +191,13 @@ def teach(
 
 
 def taught(out: Path) -> Tensor:
-    """Returns the vectors that `teach` wrote, memory-mapped: float16 (texts, P)."""
+    """Opens the vectors that `teach` wrote, memory-mapped: float16, shape (texts, P)."""
     return torch.from_numpy(np.load(out / VECTORS, mmap_mode="c"))
 
 
 @contextlib.contextmanager
 def claimed(out: Path, identity: Identity, world: World, *, resume: bool) -> Iterator[None]:
-    """Claims the folder while the trainer is built. If that fails, everything written is removed."""
+    """Claims the folder of a run. If the `with` block fails, everything written is removed."""
     existed = out.exists()
     with world.together():
         if world.leads:
@@ -210,7 +215,7 @@ def claimed(out: Path, identity: Identity, world: World, *, resume: bool) -> Ite
 
 
 def save(out: Path, name: str, trainer: Trainer, result: str) -> None:
-    """Saves the encoder, all or nothing. Readers find the old folder, the new one, or briefly none."""
+    """Saves the encoder as the folder `name`. Readers see the old or the new folder, or briefly none."""
     target, temporary = out / name, out / f".{name}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()

@@ -1,13 +1,13 @@
-"""A run of several stages in one folder, resumed where it stopped.
+"""Run several training stages in one folder. A stopped run can be resumed.
 
 OUT/
-├── run.json, best/ last/     those of the last stage, once it is finished
-├── steps.json                the steps of each stage, timed by a short trial on this machine
+├── run.json, best/ last/     copied from the last stage when all stages are finished
+├── steps.json                the number of steps of each stage
 ├── 0-vocabulary/             the base with its new tokens
-└── 1-mlm/ 2-triples/ …       a run each
+└── 1-mlm/ 2-triples/ …       the run of each stage
 
-The learning rate falls until the end of a stage, so its steps are counted before it begins. A resumed run
-keeps the count.
+A short trial on this machine measures how many steps fit into the minutes of a stage. The number must be
+known before the stage begins, because the learning rate depends on it. A resumed run keeps the number.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TRIAL = 10  # steps; the first is slow
 
 
 class Part(NamedTuple):
-    """A stage with its corpus."""
+    """A stage together with the corpus to train on, and the minutes for it."""
 
     name: str
     recipe: Recipe
@@ -54,7 +54,7 @@ class Part(NamedTuple):
 
 
 def read_corpora(stages: Stages, files: Sequence[Path]) -> dict[Kind, Corpus]:
-    """Returns a corpus for each kind of rows that the stages read, from the first file of that kind.
+    """Reads the corpora of all stages: for each kind of rows, the first file with rows of that kind.
 
     Raises:
         TrainingError: A file cannot be read.
@@ -70,7 +70,7 @@ def read_corpora(stages: Stages, files: Sequence[Path]) -> dict[Kind, Corpus]:
 def run_stages(
     stages: Stages, corpora: Mapping[Kind, Corpus], base: Path, out: Path, options: Options
 ) -> Result:
-    """Runs each stage from the end of the previous stage. `best` and `last` are those of the last stage.
+    """Runs all stages. Each stage starts with the weights of the previous one. Returns the last result.
 
     Raises:
         TrainingError: The stages, corpora or folder cannot be used.
@@ -118,10 +118,10 @@ def run_stages(
 
 
 def build_parts(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -> list[Part]:
-    """Returns the stages that have a corpus, each with its time.
+    """Returns the stages that have a corpus, and divides the total time among them.
 
     Raises:
-        TrainingError: No stage has a corpus, or a stage would lose the base's pooling.
+        TrainingError: No stage has a corpus, or a stage would lose the pooling of the base.
     """
     chosen = []
     for stage, recipe in zip(stages.stages, stages.recipes(), strict=True):
@@ -160,7 +160,7 @@ def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Option
 
 
 def build_lineage_identity(stages: Stages, parts: Sequence[Part]) -> Identity:
-    """Returns the identity that the lineage keeps. With the same base it gives the same model."""
+    """Returns the identity of a run of stages for the lineage. Equal identity and base give equal models."""
     corpora = " ".join(part.corpus.digest for part in parts)
     return {
         "recipe": stages.digest(),
@@ -170,7 +170,12 @@ def build_lineage_identity(stages: Stages, parts: Sequence[Part]) -> Identity:
 
 
 def _vocabulary(parts: Sequence[Part], base: Path, folder: Path, count: int, options: Options) -> Path:
-    """Returns the base with new tokens. They are learned once, and again if a run was stopped meanwhile."""
+    """Adds up to `count` new tokens to the base, unless a previous run has finished this already.
+
+    Returns:
+        The folder of the base with the new tokens.
+
+    """
     if not folder.is_dir():
         texts = next((part.corpus for part in parts if part.recipe.source.kind is TEXTS), parts[0].corpus)
         half = folder.with_name(f".{folder.name}")
@@ -211,10 +216,16 @@ def steps_within(
     options: Options,
     name: str = "run",
 ) -> int:
-    """Returns the steps of `recipe` in these minutes, at most those of all its epochs and at least 1.
+    """Returns the number of training steps that fit into `minutes`: at least 1, at most all epochs.
 
     Args:
-        name: Key of the count in `folder`/steps.json.
+        minutes: Time for the training.
+        recipe: Recipe to train.
+        corpus: Corpus to train on.
+        base: Folder of the base.
+        folder: Folder with steps.json, which stores the number for a resumed run.
+        options: Options of the run.
+        name: Key of the number in steps.json.
     """
     kept = folder / COUNTED
     counted: dict[str, int] = parse_json(kept.read_bytes()) if kept.is_file() else {}

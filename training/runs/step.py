@@ -1,10 +1,10 @@
-"""The training step: views, forward pass, objectives, AdamW and the learning rate. Start at `Trainer.step`.
+"""A training step: views, forward pass, objectives, AdamW and learning rate. Start at `Trainer.step`.
 
     views ─▶ one forward of all rows of all views ─▶ head ─▶ Σ weight · objective ─▶ backward ─▶ clip ─▶ AdamW
                                                                                            └▶ twin, negatives
 
-Every random number of a step follows from the seed and the number of the step, so checkpoints store none.
-loop.py decides when to report, evaluate and save.
+All random numbers of a step depend only on the seed and the number of the step, so checkpoints store no
+random state. loop.py decides when to report, evaluate and save.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -59,10 +59,15 @@ class Trainer:
         """Builds the modules and the optimizer.
 
         Args:
-            steps: Of the whole run; the learning rate depends on them.
-            bf16: Compute in bfloat16 by autocast.
-            chunk: Rows encoded at once, for batches that do not fit into memory.
-            taught: As in `Materials`.
+            encoder: Encoder to train.
+            head: Head that is used in training only.
+            recipe: Recipe to train.
+            source: Source of the batches.
+            steps: Number of steps of the whole run, on which the learning rate depends.
+            bf16: True to compute in bfloat16 by autocast.
+            chunk: Number of texts to encode at once, for batches that do not fit into memory.
+            world: The processes that train together.
+            taught: Vectors of a teacher, as in `Materials`.
 
         Raises:
             TrainingError: The recipe cannot be computed in chunks.
@@ -89,7 +94,7 @@ class Trainer:
         self.optimizer = adamw(self.model, recipe.optim, table)
 
     def step(self, number: int) -> Step:
-        """Makes step `number`, counted from 0. If the loss is not finite, the weights keep their values."""
+        """Runs step `number`, counted from 0. If the loss is not finite, the weights are not changed."""
         generator = self._seed(number)
         batch = self._source.batch(number)
         pairs = zip(self._recipe.views, self._columns, strict=True)
@@ -158,9 +163,9 @@ class Trainer:
         return loss.detach(), seen[0]
 
     def quickly(self, choose: Choose) -> Choose:
-        """Returns a `choose` that encodes in the training precision.
+        """Wraps `choose` so that it encodes in the precision of the training.
 
-        bf16 was 2.6 times as fast as fp32, and its vectors had cosines of 0.99998 to those of fp32.
+        bf16 was 2.6 times as fast as fp32, and the cosine of bf16 and fp32 vectors was 0.99998.
         """
 
         def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
@@ -171,7 +176,7 @@ class Trainer:
         return figures
 
     def _head(self, all_NVD: Tensor) -> Tensor:
-        """Applies the head. Returns (N, V, P). A head that normalizes batches sees all views together."""
+        """Applies the head to the vectors of all views together. Returns shape (N, V, P)."""
         z: Tensor = self.model["head"](all_NVD.transpose(0, 1).flatten(0, 1))
         return z.reshape(all_NVD.shape[1], len(all_NVD), -1).transpose(0, 1)
 
@@ -184,7 +189,7 @@ class Trainer:
 
     @torch.no_grad()
     def _follow(self, first: Tokens, batch: Batch, share: slice) -> None:
-        """Updates the twin. Its vectors of this batch, without dropout, become negatives of later batches."""
+        """Updates the twin, and adds the twin's vectors of this batch to the queue of negatives."""
         twin = self._recipe.twin
         if not isinstance(twin, Ema):
             return
@@ -195,7 +200,7 @@ class Trainer:
             negatives.push(Extra(z, batch.texts[:, 0]))
 
     def _seed(self, number: int) -> torch.Generator:
-        """Seeds dropout, differently in each process, and returns the generator of the views."""
+        """Seeds dropout, with another seed in each process. Returns the random generator for views."""
         entropy = np.random.SeedSequence([self._recipe.seed, _STEPS, number]).generate_state(2, np.uint64)
         torch.manual_seed((int(entropy[0]) + self._world.rank) % (1 << 64))
         return torch.Generator().manual_seed(int(entropy[1]))
@@ -213,15 +218,15 @@ class Trainer:
 def _or_first(share: slice) -> slice:
     """Returns a process's share of a batch, or the first text if the share is empty.
 
-    A batch may have fewer texts than there are processes. With a text, a process without a share computes the
-    same graph as the others and takes part in every exchange.
+    A batch may have fewer texts than there are processes. A process without a share still needs a text,
+    because all processes must compute the same graph and take part in every exchange.
     """
     return share if share.start < share.stop else slice(0, 1)
 
 
 @torch.no_grad()
 def _uniformity(z_ND: Tensor) -> float:
-    """Returns the uniformity (Wang and Isola 2020) over the pairs of a batch. NaN for a single text."""
+    """Returns the uniformity of a batch's vectors (Wang and Isola 2020). NaN for a single text."""
     unit = nn.functional.normalize(z_ND.float(), dim=-1)
     above = torch.triu_indices(len(unit), len(unit), 1, device=unit.device)
     cosines = (unit @ unit.T)[above[0], above[1]]
@@ -232,7 +237,10 @@ def adamw(model: nn.ModuleDict, optim: Optim, table: Tensor | None) -> torch.opt
     """Returns AdamW without weight decay for biases and normalizations.
 
     Args:
-        table: The word table, if it has its own rate. Groups with their own rate store it under `highest`.
+        model: Modules to train.
+        optim: Settings of the optimizer.
+        table: The word embeddings if they have a separate learning rate, or else None. A parameter group with
+            a separate rate stores the rate under the key `highest`.
     """
     heads: list[Tensor] = (
         [*model["head"].parameters(), *model["objectives"].parameters()] if optim.head_lr else []
@@ -253,13 +261,16 @@ def _groups(tensors: list[Tensor], optim: Optim, **more: Any) -> list[dict[str, 
 
 
 def rate(optim: Optim, steps: int, number: int, highest: float | None = None) -> float:
-    """Returns the learning rate of step `number` of `steps`: a warmup, then `decay`.
+    """Returns the learning rate of a step: a warmup, followed by the schedule `optim.decay`.
 
-    `linear` falls to 0 after the last step. `constant` stays. `slanted` rises from 1/32 of the highest rate
-    and falls back to it.
+    The rate falls to 0 after the last step if the schedule is `linear`, and stays if it is `constant`. With
+    `slanted`, the rate rises from 1/32 of the highest rate and falls back to 1/32.
 
     Args:
-        highest: Used instead of `optim.lr`.
+        optim: Settings of the optimizer.
+        steps: Number of steps of the whole run.
+        number: Number of the step.
+        highest: Highest rate. None means `optim.lr`.
     """
     lr = optim.lr if highest is None else highest
     warmup = round(optim.warmup * steps)

@@ -1,1 +1,1 @@
-"""The text to learn from: lines, records, tokens."""
+"""Read the texts to train on, from files or from a service, and tokenize them."""

@@ -1,8 +1,8 @@
-"""Read the texts to learn from: a file, or the documents of a running service, as distinct rows.
+"""Read a corpus to train on, from a file or from the documents of a running service.
 
-A row is a single text, or several texts that belong together: an anchor with its positive and perhaps
-negatives, two texts and their relation, or a query and documents with scores. Blank and repeated rows are
-dropped and counted. Start reading at `read_corpus`.
+A corpus consists of rows. A row is a single text, or several texts that belong together: an anchor with a
+positive and perhaps negatives, two texts and their relation, or a query and documents with scores. Blank and
+repeated rows are dropped and counted. Start reading at `read_corpus`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Row = tuple[tuple[str, ...], Label | None]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Distinct rows without blank rows, sorted, so that the order of the file does not matter."""
+    """A sorted list of distinct rows without blank rows. The order of rows in the file does not matter."""
 
     texts: tuple[str, ...]  # row after row; empty texts fill up shorter rows
     digest: str  # SHA-256 over rows and labels, or of the source of mined rows
@@ -69,16 +69,16 @@ class Corpus:
 
     @classmethod
     def of(cls, found: Iterable[str], name: str) -> Corpus:
-        """Returns a corpus of single texts; otherwise as `of_rows`."""
+        """Returns a corpus of single texts. Like `of_rows`, drops blank and repeated texts."""
         return cls.of_rows((((text,), None) for text in found), name)
 
     @classmethod
     def of_rows(cls, found: Iterable[Row], name: str) -> Corpus:
-        """Returns a corpus.
+        """Returns a corpus of rows. Drops repeated rows, and rows with a blank text.
 
         Args:
-            found: Rows, all with a label or all without. A row with a blank text is blank.
-            name: Name of the source, for messages.
+            found: The rows. Either all of them have a label, or none.
+            name: Name of the source in messages.
 
         Raises:
             NothingToLearn: No row is left.
@@ -108,15 +108,15 @@ class Corpus:
 
 
 def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MAX_NEGATIVES) -> Corpus:
-    """Reads a file.
+    """Reads a corpus from a file.
 
     Args:
         file: File to read.
-        kind: Kind of its rows.
-        negatives: Maximum number of negatives per row; further negatives are ignored.
+        kind: Kind of the rows in the file.
+        negatives: Maximum number of negatives per row. Further negatives are ignored.
 
     Raises:
-        TrainingError: Names the line that cannot be read.
+        TrainingError: A line cannot be read. The message names the line.
 
     """
     columns = kind.columns + ((_LABEL,) if kind.labelled else ()) + ((_SCORES,) if kind.scored else ())
@@ -128,7 +128,7 @@ def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MAX_NEGATIVES) 
 
 
 def holds(file: Path, kind: Kind) -> bool:
-    """Returns True if the first line of `file` is a row of exactly this kind: a triple is not a pair."""
+    """Returns True if the first line of `file` is a row of exactly this kind. A triple is not a pair."""
     names = (*kind.columns, *((_LABEL,) if kind.labelled else ()))
     first = next((record.fields for record in read_records(file) if record.fields), {})
     others = [other for other in (ANCHOR, POSITIVE, _NEGATIVE, _LABEL) if other not in names]
@@ -148,7 +148,7 @@ def _row(record: Record, kind: Kind, negatives: int) -> Row:
 
 
 def _many(record: Record, most: int) -> Sequence[str]:
-    """Returns the negatives of a row: a text, a list of texts, or `negative_1`, `negative_2` …
+    """Returns the negatives of a row. They are in the field `negative`, or in `negative_1`, `negative_2` …
 
     Blank negatives after the first are ignored.
 
@@ -166,7 +166,7 @@ def _many(record: Record, most: int) -> Sequence[str]:
 
 
 def _scores(record: Record, count: int) -> tuple[float, ...]:
-    """Returns the scores: a JSON number or list, or numbers separated by spaces in a table."""
+    """Returns the `count` scores of a row, from a JSON number or list, or from numbers in a table cell."""
     name = next((name for name in _SCORES if name in record.fields), _SCORES[0])
     found: Any = record.fields.get(name)
     try:
@@ -194,7 +194,7 @@ def _label(record: Record) -> int:
 
 
 def from_service(url: str, kind: Kind = TEXTS, requested: Sequence[str] = ONLY_DEFAULT) -> Corpus:
-    """Reads the documents of the service at `url`.
+    """Reads the documents of a service as a corpus of single texts.
 
     Args:
         url: Address of the service.
@@ -202,7 +202,7 @@ def from_service(url: str, kind: Kind = TEXTS, requested: Sequence[str] = ONLY_D
         requested: Names of the collections to read, or service.ALL.
 
     Raises:
-        TrainingError: The recipe reads rows of several texts.
+        TrainingError: `kind` has several texts per row.
 
     """
     if kind is not TEXTS:

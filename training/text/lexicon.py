@@ -1,4 +1,4 @@
-"""Lexicon: facts about the ids of a base model's tokenizer, for views and objectives."""
+"""Facts about the token ids of a tokenizer, which views and objectives need."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Lexicon:
         """Returns the id of [MASK].
 
         Raises:
-            TrainingError: The tokenizer has none.
+            TrainingError: The tokenizer has no [MASK] token.
 
         """
         if self.mask is None:
@@ -66,7 +66,12 @@ class Lexicon:
         return self.mask
 
     def around(self, template: str) -> Around:
-        """Returns the ids before and after a text in `template`, and the distance of [MASK] from the end."""
+        """Tokenizes a template.
+
+        Returns:
+            The token ids before and after the text, and the distance of [MASK] from the end.
+
+        """
         if template not in self._around:
             written, distance = with_template(self.tokenizer, template)
             before, after = affixes(open_tokenizer(written))
@@ -82,14 +87,15 @@ class Lexicon:
 
     @cached_property
     def ordinary(self) -> Tensor:
-        """Returns the ids that are not special, int64."""
+        """Token ids that are not special, int64."""
         return (~self.is_special).nonzero()[:, 0]
 
     @cached_property
     def begins_word(self) -> Tensor:
-        """Returns bool (size,): False for tokens that continue a word (## in WordPiece, or without Ġ or ▁).
+        """Which tokens begin a word, bool, shape (size,).
 
-        In a vocabulary without such marks, every token is a word.
+        A token that begins with ## in WordPiece, or without Ġ or ▁ in other vocabularies, continues a word.
+        In a vocabulary without such marks, every token begins a word.
         """
         vocabulary = open_tokenizer(self.tokenizer).get_vocab()
         goes_on = _goes_on(self.tokenizer.get("model") or {}, vocabulary)
@@ -107,7 +113,7 @@ def _goes_on(model: Mapping[str, Any], vocabulary: Iterable[str]) -> Callable[[s
 
 
 def surround(tokens: Tokens, lexicon: Lexicon, before: tuple[int, ...], after: tuple[int, ...]) -> Tokens:
-    """Replaces the tokenizer's ids before and after each text with other ids."""
+    """Replaces the ids that the tokenizer adds before and after each text by `before` and `after`."""
     places, end = tokens.places(), (tokens.lengths - len(lexicon.after))[tokens.rows()]
     inner = tokens.keep((places >= len(lexicon.before)) & (places < end))
     texts = torch.split(inner.ids, inner.lengths.tolist())

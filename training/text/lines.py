@@ -1,10 +1,10 @@
-"""Read the lines of a text file as records, each with its place in the file for error messages.
+"""Read the lines of a text file as records. A record has its position in the file for error messages.
 
     .jsonl      an object on each line
     .tsv        a header row, then rows with the same number of fields
     others      one text on each line, as {"text": …}
 
-Each may also be a .gz file. corpus.py and evaluation/data.py choose the fields.
+All files may be compressed as .gz. corpus.py and evaluation/data.py choose the fields.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def read_records(
     Args:
         file: File to read.
         header: Alternative names of each field that a table must have.
-        kind: Layout, if the file's name does not tell it.
+        kind: Layout, `.jsonl` or `.tsv`. None means the layout that the file name has.
 
     Raises:
-        TrainingError: Names the line that cannot be read.
+        TrainingError: A line cannot be read. The message names the line.
 
     """
     if kind is None and file.name.lower().removesuffix(".gz").endswith(".csv"):
@@ -60,16 +60,16 @@ def read_records(
 
 
 def layout(file: Path) -> str:
-    """Returns `.jsonl` or `.tsv`, or an empty string for lines of text."""
+    """Returns the layout of a file by its name: `.jsonl`, `.tsv`, or an empty string for lines of text."""
     name = file.name.lower().removesuffix(".gz")
     return next((suffix for suffix in (".jsonl", ".tsv") if name.endswith(suffix)), "")
 
 
 def build_text(record: Record, names: Sequence[str]) -> str:
-    """Returns the field with the first of these names that the record has.
+    """Returns the text of a field. `names` are alternative names of the field, in order of preference.
 
     Raises:
-        TrainingError: The field is missing, or not a text.
+        TrainingError: The record has none of the names, or the value is not a text.
 
     """
     text = next((record.fields[name] for name in names if name in record.fields), None)
@@ -79,11 +79,10 @@ def build_text(record: Record, names: Sequence[str]) -> str:
 
 
 def valid(text: str, at: str) -> str:
-    """Returns the text.
+    """Returns the text unchanged if tokenizers accept it.
 
     Raises:
-        TrainingError: The text has half of a surrogate pair. JSON may contain one, but no tokenizer accepts
-        it.
+        TrainingError: The text contains a lone surrogate, which JSON allows but tokenizers reject.
 
     """
     try:
@@ -94,14 +93,14 @@ def valid(text: str, at: str) -> str:
 
 
 def read_lines(file: Path, otherwise: str | None = None) -> Iterator[Line]:
-    """Yields lines of UTF-8. Only a newline ends a line, because sentences may contain other separators.
+    """Yields the lines of a UTF-8 file. Only a newline ends a line, as texts may contain other separators.
 
     Args:
         file: File to read.
-        otherwise: Encoding of lines that are not UTF-8.
+        otherwise: Encoding of lines that are not UTF-8. None means that such lines are an error.
 
     Raises:
-        TrainingError: Names the line that cannot be read.
+        TrainingError: A line cannot be read. The message names the line.
 
     """
     if not file.is_file():

@@ -1,7 +1,8 @@
-"""Read documents, feedback and events of a running service, over HTTP in pages.
+"""Read documents, feedback and events from a running service, over HTTP in pages.
 
-The default collection is read unless others are named. ("*",) means all collections. `qualified` names a
-document together with its collection, so equal ids in two collections are two documents.
+Functions read the default collection unless the caller names others. ("*",) means all collections. All
+functions that send requests raise TrainingError if the service does not answer as expected. Documents in two
+collections may have the same id; `qualified` returns a name that is unique over all collections.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _TIMEOUT = 60.0  # seconds
 
 
 def fetch_collections(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
-    """Returns the names of the collections that `wanted` means.
+    """Returns the names of the requested collections. Asks the service for all names if `requested` is ALL.
 
-    Like all functions here that send requests, raises TrainingError if the service does not answer as
-    expected.
+    Raises:
+        TrainingError: The service did not answer as expected.
+
     """
     if tuple(requested) != ALL:
         return requested
@@ -43,17 +45,17 @@ def fetch_collections(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Sequ
 
 
 def fetch_documents(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """Yields the documents in the order of their ids. Each has a string `text`."""
+    """Yields the documents of a collection in the order of ids. Each document has a string `text`."""
     return _rows(url, collection, "documents", {"text": str})
 
 
 def fetch_feedback(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """Yields feedback, the oldest first: query, id, relevant, and the name of the key."""
+    """Yields feedback rows, the oldest first. A row has query, id, relevant, and the name of the key."""
     return _rows(url, collection, "feedback", {"query": str, "id": str, "relevant": bool})
 
 
 def fetch_events(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
-    """Yields events, the oldest first. `position` may be None."""
+    """Yields events of users, the oldest first. The `position` of an event may be None."""
     fields: dict[str, type] = dict.fromkeys(("search_id", "query", "id", "type"), str)
     return _rows(url, collection, "events", {**fields, "shown": list})
 
@@ -76,7 +78,7 @@ def fetch_searches(url: str) -> Searches:
 
 
 def fetch_info(url: str) -> dict[str, Any]:
-    """Returns the answer of `GET /info` of the service at `url`."""
+    """Returns the response of `GET /info` from the service at `url`."""
     return _answer(url, "/info")
 
 
@@ -121,7 +123,9 @@ def _rows(url: str, collection: str, name: str, fields: Mapping[str, type]) -> I
 
 
 def key_header() -> dict[str, str]:
-    """Returns the header with the key from SIMILE_SERVICE_KEY or SIMILE_SERVICE_KEY_FILE, if one is set.
+    """Returns the request header with the API key of the service, or no header if no key is set.
+
+    The key is in SIMILE_SERVICE_KEY, or in the file that SIMILE_SERVICE_KEY_FILE names.
 
     Raises:
         TrainingError: The file cannot be read, or the key is malformed. The message never contains the key.
@@ -140,7 +144,7 @@ def key_header() -> dict[str, str]:
 
 
 def shown(url: str) -> str:
-    """Returns the address as it was typed, without user name and password, for messages."""
+    """Removes user name and password from a URL, for messages."""
     before, at, after = url.rpartition("@")
     scheme, slashes, _ = before.partition("//")
     return f"{scheme}{slashes}{after}" if at and slashes else after
@@ -173,7 +177,7 @@ def _get(client: httpx2.Client, url: str, path: str, parameters: dict[str, str] 
 
 
 def _refusal(response: httpx2.Response) -> str:
-    """Returns the error message of a service's answer, or the beginning of the answer."""
+    """Returns the error message in a response, or else the beginning of the response."""
     try:
         return str(parse_json(response.content)["error"])
     except (ValueError, TypeError, KeyError):
@@ -189,21 +193,21 @@ _MARK = "collection:"
 
 
 def is_name(name: str) -> bool:
-    """Returns True if a collection can have this name."""
+    """Returns True if `name` is a valid name of a collection."""
     return _NAME.fullmatch(name) is not None
 
 
 def qualified(collection: str, id: str) -> str:
-    """Returns a name for a document that no document of any other collection has.
+    """Returns a name for a document that is unique over all collections.
 
-    Ids of the default collection stay unchanged, so that the same documents remain held out.
+    For documents of the default collection, the name is usually the id.
     """
     plain = collection == DEFAULT and not id.startswith(_MARK)
     return id if plain else f"{_MARK}{collection}/{id}"
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Adds `--collection` and `--all-collections`, which need `--from-service`."""
+    """Adds the options `--collection` and `--all-collections`, which need `--from-service`."""
     which = command.add_mutually_exclusive_group()
     which.add_argument(
         "--collection",
@@ -215,10 +219,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def chosen(options: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the collections that the options name.
+    """Returns the collections that the options of `add_options` name.
 
     Raises:
-        TrainingError: A name is invalid, or the options name no service.
+        TrainingError: A name is invalid, or a collection is named without `--from-service`.
 
     """
     names: list[str] | None = options.collection
@@ -237,9 +241,12 @@ def get_content(document: Mapping[str, Any], text: str) -> Content:
 
 
 def find_title(document: Mapping[str, Any]) -> tuple[str, bool]:
-    """Returns a document's title, or an empty string, and True if searches include it.
+    """Finds the title of a document.
 
-    Older documents have the title in `metadata.title`, which searches do not include.
+    Returns:
+        The title, or an empty string, and True if searches include the title. Older documents have the title
+        in `metadata.title`, which searches do not include.
+
     """
     own, metadata = document.get("title"), document.get("metadata")
     if isinstance(own, str) and own.strip():

@@ -1,8 +1,8 @@
-"""Token ids of texts, without padding: in memory (`Tokens`), and of a whole run in a file (`Shelf`).
+"""Token ids of texts, without padding: `Tokens` for a batch, and `Shelf` for all texts of a run.
 
-    [11, 12, 13 | 21, 22]        ids, and starts = [0, 3, 5]
+    [11, 12, 13 | 21, 22]        ids of two texts, with starts = [0, 3, 5]
 
-Views change `Tokens`, and encoders read them. `tokenize` writes two files, which are memory-mapped:
+`Tokens` are in memory. A `Shelf` may be memory-mapped from two files, which `tokenize` writes:
 
     tokens.ids      uint16 or int32, the ids of all texts one after another
     tokens.starts   int64, the beginning of each text and the end; written last, once both are complete
@@ -34,7 +34,10 @@ NOT_A_TARGET = -100  # as cross_entropy's ignore_index
 
 @dataclass(frozen=True)
 class Tokens:
-    """R texts: text r is ids[starts[r]:starts[r + 1]], including special ids. Always on the CPU."""
+    """Token ids of R texts, including special tokens. Text r has the ids[starts[r]:starts[r + 1]].
+
+    All tensors are on the CPU.
+    """
 
     ids: Tensor  # int64 (all tokens,)
     starts: Tensor  # int64 (R + 1,)
@@ -52,15 +55,15 @@ class Tokens:
         return self.starts.diff()
 
     def rows(self) -> Tensor:
-        """Returns the text of each token, int64 (all tokens,)."""
+        """Returns the index of each token's text, int64, shape (all tokens,)."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
 
     def places(self) -> Tensor:
-        """Returns the place of each token in its text, from 0, int64 (all tokens,)."""
+        """Returns the position of each token in its text, from 0, int64, shape (all tokens,)."""
         return torch.arange(len(self.ids)) - self.starts[self.rows()]
 
     def select(self, rows: Tensor) -> Tokens:
-        """Returns some of the texts, in the order of `rows`, int64."""
+        """Returns the texts with the indices `rows`, int64, in this order."""
         at, starts = find_spans(self.starts, rows)
         targets, positions = (None if x is None else x[at] for x in (self.targets, self.positions))
         return Tokens(
@@ -68,12 +71,17 @@ class Tokens:
         )
 
     def keep(self, kept: Tensor) -> Tokens:
-        """Returns the same texts with only the tokens for which `kept`, bool (all tokens,), is true."""
+        """Removes all tokens for which `kept` is False. `kept` is bool, shape (all tokens,)."""
         starts = F.pad(kept.long().cumsum(0), (1, 0))[self.starts]
         return Tokens(self.ids[kept], starts, None if self.targets is None else self.targets[kept])
 
     def padded(self, pad_id: int) -> tuple[Tensor, Tensor]:
-        """Returns ids and mask, int64 (R, T). T is the maximum length, and the mask is 1 on tokens."""
+        """Pads the texts to the longest length T.
+
+        Returns:
+            The ids and the attention mask, which is 1 on tokens and 0 on padding; int64, shape (R, T) each.
+
+        """
         places_T = torch.arange(int(self.lengths.max()))
         mask_RT = places_T < self.lengths[:, None]
         ids_RT = self.ids[(self.starts[:-1, None] + places_T).clamp(max=len(self.ids) - 1)]
@@ -81,7 +89,16 @@ class Tokens:
 
 
 def find_spans(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the places of some texts' tokens among all tokens, and the beginning of each text; int64."""
+    """Finds the tokens of some texts.
+
+    Args:
+        starts: Where each text begins among all tokens, and the end.
+        rows: Indices of the texts.
+
+    Returns:
+        The indices of these texts' tokens among all tokens, and where each text begins in the result; int64.
+
+    """
     lengths = starts[rows + 1] - starts[rows]
     begins = F.pad(lengths.cumsum(0), (1, 0))
     shift = torch.repeat_interleave(starts[rows] - begins[:-1], lengths)
@@ -89,13 +106,13 @@ def find_spans(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def build_tokens(rows: Sequence[Sequence[int]]) -> Tokens:
-    """Joins rows of token ids."""
+    """Creates `Tokens` from a list of token ids for each text."""
     starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
     return Tokens(torch.tensor([id for row in rows for id in row], dtype=torch.int64), starts)
 
 
 def join(parts: Sequence[Tokens]) -> Tokens:
-    """Joins texts one after another."""
+    """Concatenates the texts of several `Tokens`."""
     if len(parts) == 1:
         return parts[0]
     lengths = torch.cat([part.lengths for part in parts])
@@ -125,12 +142,12 @@ class Shelf(NamedTuple):
     starts: Tensor  # int64 (texts + 1,)
 
     def take(self, texts: Tensor) -> Tokens:
-        """Returns some texts by their numbers, int64."""
+        """Returns the texts with the indices `texts`, int64."""
         at, starts = find_spans(self.starts, texts)
         return Tokens(torch.from_numpy(self.ids[at.numpy()].astype(np.int64)), starts)
 
     def document(self, text: int) -> NDArray[Any]:
-        """Returns the ids of one text."""
+        """Returns the token ids of one text."""
         return self.ids[self.starts[text] : self.starts[text + 1]]
 
 
@@ -140,10 +157,10 @@ def tokenize(
     """Tokenizes texts, including special ids.
 
     Args:
-        texts: Texts; read only if the folder has no files yet.
-        tokenizer: Tokenizer, which cuts the texts.
+        texts: Texts to tokenize. They are read only if the folder has no complete files yet.
+        tokenizer: Tokenizer, which also cuts the texts.
         threads: Number of threads.
-        folder: Folder of the files. None keeps the ids in memory.
+        folder: Folder of the two files. None keeps the ids in memory.
 
     """
     kind = np.dtype(np.uint16 if tokenizer.vocabulary <= _SMALL else np.int32)
@@ -157,7 +174,7 @@ def tokenize(
 
 
 def clear(folder: Path) -> None:
-    """Removes the files of `tokenize` from `folder`."""
+    """Removes the files that `tokenize` has written from `folder`."""
     for name in (STARTS, IDS):
         (folder / name).unlink(missing_ok=True)
 
@@ -180,7 +197,10 @@ def _starts(sizes: list[list[int]]) -> Tensor:
 def _chunks(
     texts: Iterable[str], tokenizer: Tokenizer, kind: np.dtype[Any], threads: int
 ) -> Iterator[tuple[NDArray[Any], list[int]]]:
-    """Yields ids and lengths in order. Only a few chunks are in memory at a time."""
+    """Tokenizes texts in chunks. Yields the ids of a chunk, and the length of each text in it.
+
+    Only a few chunks are in memory at a time.
+    """
 
     def tokenize_chunk(chunk: list[str]) -> tuple[NDArray[Any], list[int]]:
         rows = [tokens.ids for tokens in tokenizer.tokenize(chunk)]

@@ -1,1 +1,1 @@
-"""Scores as tables, Markdown and pictures."""
+"""Write evaluation scores as tables, Markdown reports and pictures."""

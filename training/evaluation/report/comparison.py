@@ -1,6 +1,6 @@
-"""`python -m training compare`: models as rows of tables, seeds as mean ± standard deviation.
+"""`python -m training compare`: tables with one row per model, from files of `evaluate --json`.
 
-Reads files of `evaluate --json`. Files of several seeds form one row.
+Files of several seeds of a model form one row, with mean ± standard deviation.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _tables(models: Models) -> Iterator[str]:
 
 
 def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
-    """Returns a table with a row for each model. `shows` has a formatter for each figure, or one for all."""
+    """Returns a table with a row for each model. `shows` are formatters: one per figure, or one for all."""
     each = shows if len(shows) > 1 else shows * len(figures)
     rows = [
         (
@@ -151,7 +151,7 @@ def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
 
 
 def _cell(files: Sequence[Evaluated], figure: Figure, show: Show) -> str:
-    """Returns mean ± sd over the seeds that have the figure, and their number if some do not."""
+    """Returns mean ± standard deviation over seeds as text, with a count if some seeds lack the figure."""
     found = [figure(scores) for _, scores in files]
     values = [value for value in found if value is not None and value is not _MISSING]
     if not values:
@@ -177,7 +177,7 @@ def _figure(*path: str) -> Figure:
 
 
 def _compute_mean(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
-    """Returns the column of the mean over sets that all files have, if any."""
+    """Returns the heading and the function of the column with the mean over the sets `keys`, if any."""
 
     def look(scores: Scores) -> Any:
         values = [_figure(suite, key, column)(scores) for key in keys]
@@ -189,13 +189,13 @@ def _compute_mean(suite: str, keys: Sequence[str], column: str) -> dict[str, Fig
 
 
 def _common(models: Models, mean: str) -> list[str]:
-    """Returns the sets that are in the mean of every file with a mean."""
+    """Returns the keys of the sets that every file includes in its mean. Ignores files without a mean."""
     each = [scores[mean]["sets"] for _, scores in _all(models) if mean in scores]
     return [key for key in each[0] if all(key in sets for sets in each)] if each else []
 
 
 def _present(models: Models, suite: str, order: Mapping[str, object] | None = None) -> list[str]:
-    """Returns the sets of a suite that any file has, in the order of `order`."""
+    """Returns the keys of a suite's sets that are in at least one file, sorted as in `order`."""
     found = dict.fromkeys(key for _, scores in _all(models) for key in scores.get(suite, {}))
     return [key for key in order if key in found] if order else list(found)
 
@@ -224,7 +224,7 @@ def _remarks(models: Models) -> Iterator[str]:
 
 
 def _unequal(models: Models) -> Iterator[str]:
-    """Yields remarks on files with different data."""
+    """Yields remarks on files whose scores are from different data."""
     for mean in ("mean", "transfer_mean"):
         common = _common(models, mean)
         sets = chain.from_iterable(scores.get(mean, {}).get("sets", ()) for _, scores in _all(models))
@@ -257,12 +257,14 @@ Models = Mapping[str, Sequence[Evaluated]]  # the files of each model
 
 
 def read_models(files: Sequence[str]) -> dict[str, list[Evaluated]]:
-    """Reads files by model name: NAME of NAME=FILE, else the file's name without .json.
+    """Reads files of scores, and groups them by the name of the model.
 
-    Files whose names differ only in a final -N belong to one model.
+    Args:
+        files: FILE, or NAME=FILE. The name of the model is NAME, or else the file name without .json. File
+            names that differ only in a final -N belong to one model.
 
     Raises:
-        TrainingError: `evaluate --json` of this release has not written the file.
+        TrainingError: A file is not from `evaluate --json` of this release.
     """
     named = [_named(given) for given in files]
     bases = [name if said else re.sub(r"-\d+$", "", name) for name, _, said in named]
@@ -274,7 +276,7 @@ def read_models(files: Sequence[str]) -> dict[str, list[Evaluated]]:
 
 
 def _named(given: str) -> tuple[str, Path, bool]:
-    """Returns the name, the file, and True if the name was given."""
+    """Splits NAME=FILE. Returns the name of the model, the file, and True if `given` contains a name."""
     name, equals, file = given.partition("=")
     if equals and name and not expanded(given).exists():
         return name, expanded(file), True
@@ -295,7 +297,7 @@ def _read(file: Path) -> Scores:
 
 
 def _fault(found: Any) -> str | None:
-    """Returns the first missing field, or field of another type."""
+    """Describes the first field of a file that is missing or has the wrong type. None if all are valid."""
     try:
         _EVALUATION.model_validate(found)
     except ValidationError as error:
@@ -323,7 +325,7 @@ def _table(figures: Iterable[str] = (), counts: Iterable[str] = (), **more: Any)
 
 
 def _by_name(names: Iterable[str], value: Any) -> Any:
-    """Returns the type of a dictionary with only these keys."""
+    """Returns the type of a dictionary with optional keys `names` and values of type `value`."""
     return GenericAlias(dict, (Literal.__getitem__(tuple(names)), value))
 
 

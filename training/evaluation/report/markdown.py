@@ -1,4 +1,4 @@
-"""Markdown for reports: tables, pictures and their folder."""
+"""Write Markdown reports: tables, escaped names, and a folder with pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_NAME = "report.md"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[int] = (0,)) -> str:
-    """Returns a table. Columns in `words` are left-aligned, others right-aligned."""
+    """Returns a Markdown table. Columns whose index is in `words` are left-aligned, others right-aligned."""
     left = set(words)
     marks = [":--" if at in left else "--:" for at in range(len(header))]
     lines = [header, marks, *(map(escape, row) for row in rows)]
@@ -26,7 +26,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[
 
 
 def escape(text: str) -> str:
-    """Escapes a name so that it stays in one line without markup. Unprintable characters become U+FFFD."""
+    """Escapes Markdown in a name. Unprintable characters, such as line ends, become U+FFFD."""
     one_line = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
     return re.sub(r"([\\`*_{}\[\]<>|&~#])", r"\\\1", one_line)
 
@@ -40,10 +40,10 @@ def picture(file: str, drawn: Picture) -> str:
 
 
 def report_folder(name: str) -> Path:
-    """Creates the folder before the measurement, so that its report can be written.
+    """Creates the folder of a report. Called before the evaluation, so that a wrong path fails at once.
 
     Raises:
-        TrainingError: The folder cannot hold a report.
+        TrainingError: The folder cannot be created, or cannot contain a report.
     """
     folder = expanded(name)
     try:
@@ -57,7 +57,7 @@ def report_folder(name: str) -> Path:
 
 
 def write(folder: Path, sections: Iterable[str], pictures: Mapping[str, Picture]) -> Path:
-    """Writes the pictures first, so that the report names only existing files."""
+    """Writes the pictures and then report.md into `folder`. Returns the path of report.md."""
     for file, drawn in pictures.items():
         replace_text(folder / file, drawn.svg())
     text = "\n\n".join(section for section in sections if section)

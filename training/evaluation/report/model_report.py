@@ -1,4 +1,4 @@
-"""`evaluate --report`: all figures of a model in Markdown, with pictures.
+"""Write the report of `evaluate --report`: all figures of a model in Markdown, with pictures.
 
 FOLDER/report.md
 FOLDER/plane.svg spectrum.svg cosines.svg     of the geometry
@@ -28,7 +28,7 @@ READING = (
 
 
 def write_report(folder: Path, scores: Scores, courses: Sequence[Course]) -> Path:
-    """Writes the report and returns its path."""
+    """Writes report.md and the pictures into `folder`. Returns the path of report.md."""
     name = str(scores["model"])
     drawn = pictures({name: [scores]}, courses)
     sections = [f"# {escape(name)}", _about(scores), READING, *_tables(scores), *shown(drawn)]
@@ -36,7 +36,7 @@ def write_report(folder: Path, scores: Scores, courses: Sequence[Course]) -> Pat
 
 
 def pictures(models: Mapping[str, Sequence[Scores]], courses: Sequence[Course]) -> dict[str, Picture]:
-    """Returns pictures by file name. Models without a figure are left out, and so are empty pictures."""
+    """Draws all pictures for which there are figures. Returns them by file name."""
     from training.evaluation.report.plots import (  # noqa: PLC0415  matplotlib
         Curve,
         Mark,
@@ -77,7 +77,7 @@ def pictures(models: Mapping[str, Sequence[Scores]], courses: Sequence[Course]) 
 
 
 def shown(drawn: Mapping[str, Picture]) -> Iterator[str]:
-    """Yields the pictures of the geometry with their captions."""
+    """Yields Markdown for the pictures of the geometry, with captions."""
     said = {
         "plane.svg": "Lower is better on both axes. The dot of several seeds is their mean.",
         "spectrum.svg": "Singular values of the sentences' vectors by the largest; zeros are not drawn.",
@@ -89,7 +89,7 @@ def shown(drawn: Mapping[str, Picture]) -> Iterator[str]:
 
 
 def training(courses: Sequence[Course], drawn: Mapping[str, Picture]) -> Iterator[str]:
-    """Yields the table of runs, with Spearman on STS-B dev times 100, and its picture."""
+    """Yields Markdown for training runs: a table with Spearman on STS-B dev times 100, and the picture."""
     if not courses:
         return
     yield "## Training"
@@ -144,7 +144,7 @@ def _tables(scores: Scores) -> Iterator[str]:
 
 
 def _together(histograms: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
-    """Adds the histograms of all seeds."""
+    """Returns the sum of the histograms of all seeds."""
     return {grade: np.sum([each[grade] for each in histograms], axis=0).tolist() for grade in histograms[0]}
 
 

@@ -1,8 +1,8 @@
-"""Pictures of reports, by matplotlib: alignment and uniformity, spectra, cosines, dev scores, intervals.
+"""Draw the pictures of reports with matplotlib: alignment, uniformity, spectra, cosines, scores, intervals.
 
-Each picture has a description for readers who do not see it. The number of a model, from 0, sets its color
-and dashes; several seeds of a model share them. matplotlib takes a second to import, so this module is
-imported only where a picture is drawn.
+Each picture has a text description for readers who do not see it. The number of a model, from 0, sets the
+color and the dashes of its line. All seeds of a model look the same. Importing matplotlib takes a second, so
+other modules import this module only where they draw a picture.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Picture(NamedTuple):
         return self.figure.get_suptitle()
 
     def svg(self) -> str:
-        """Returns the file's text, with its own background and colors for light and dark pages."""
+        """Returns the picture as SVG text, with a background and with colors for light and dark pages."""
         drawn = io.StringIO()
         with warnings.catch_warnings():  # about letters without a glyph; the reader's font has them
             warnings.simplefilter("ignore", UserWarning)
@@ -91,7 +91,7 @@ class Picture(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A model on the plane of uniformity and alignment."""
+    """A model as points (uniformity, alignment), one for each seed."""
 
     name: str
     seeds: Sequence[Place]  # (uniformity, alignment) of each
@@ -126,7 +126,7 @@ def shortened(name: str) -> str:
 
 
 def plane(marks: Sequence[Mark]) -> Picture:
-    """Draws uniformity (x) and alignment (y). A large mark is the mean of its seeds, the small marks."""
+    """Draws models by uniformity (x) and alignment (y), with small marks for seeds and a large mean."""
     figure = titled("Alignment and uniformity on STS-B")
     axes = figure.add_subplot(xlabel="uniformity, lower is more evenly spread")
     axes.set_ylabel("alignment, lower is nearer")
@@ -146,7 +146,7 @@ def plane(marks: Sequence[Mark]) -> Picture:
 
 
 def spectra(curves: Sequence[Curve]) -> Picture:
-    """Draws spectra. Points are (number from 1, value by the largest), without zeros."""
+    """Draws spectra. A point is (number of the direction from 1, its value / largest value above 0)."""
     figure = titled("Spectrum of the sentences of STS-B")
     axes = figure.add_subplot(xlabel="direction, from the largest", yscale="log")
     axes.set_ylabel("singular value, by the largest (log)")
@@ -160,7 +160,7 @@ def spectra(curves: Sequence[Curve]) -> Picture:
 
 
 def dev_scores(curves: Sequence[Curve]) -> Picture:
-    """Draws dev scores. Points are (step, Spearman times 100). The best step has a ring."""
+    """Draws dev scores over steps. A point is (step, Spearman times 100). A ring marks the best step."""
     figure = titled("STS-B dev over the training")
     axes = figure.add_subplot(xlabel="step", ylabel="STS-B dev, Spearman times 100")
     _lines(figure, axes, curves)
@@ -173,7 +173,7 @@ def dev_scores(curves: Sequence[Curve]) -> Picture:
 
 
 def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
-    """Draws the cosines of pairs for each bin of the gold score, as shares of the bin."""
+    """Draws the distribution of cosines within each bin of the gold score."""
     bins = list(dict.fromkeys(chain.from_iterable(models.values())))
     shares = {
         name: {grade: _shares(histogram.get(grade, ())) for grade in bins}
@@ -199,7 +199,7 @@ def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
 
 
 def intervals(gains: Sequence[Mapping[str, Any]]) -> Picture:
-    """Draws the interval of each gain as a line, and zero."""
+    """Draws each gain with its interval as a horizontal line, and a line at zero."""
     figure = titled("Gains with their intervals", 1 + 0.5 * len(gains))
     axes = figure.add_subplot(xlabel="candidate less active")
     axes.axvline(0, color=_NOTE, linewidth=0.8, linestyle=":")
@@ -235,7 +235,7 @@ def _name(figure: Figure, shown: Mapping[str, Artist]) -> None:
 
 
 def _look(number: int) -> dict[str, Any]:
-    """Returns the line style of a model. When the colors repeat, the pattern changes."""
+    """Returns the line style of a model. Models with the same color have different dashes."""
     pattern = _DASHES[(number + number // len(LIGHT)) % len(_DASHES)]
     return {"color": LIGHT[number % len(LIGHT)], "linestyle": pattern}
 
@@ -245,7 +245,7 @@ def _sentence(said: Iterable[str]) -> str:
 
 
 def _falls(points: Sequence[Place]) -> str:
-    """Describes where a spectrum falls below half of its largest value, and its last value."""
+    """Describes a spectrum: where it falls below half of its largest value, and its last value."""
     half = next((place for place, value in points if value < 0.5), None)
     last = f"the last of {points[-1][0]:g} is {points[-1][1]:.3g}"
     return last if half is None else f"below a half from direction {half:g} on, {last}"
@@ -257,7 +257,7 @@ def _shares(counts: Sequence[int]) -> list[float]:
 
 
 def _middles(bins: Mapping[str, Sequence[float]]) -> str:
-    """Describes the mean cosine of each bin. Each step counts at its middle."""
+    """Describes the mean cosine of each bin, computed from the middles of the histogram's steps."""
     said = []
     for grade, shares in bins.items():
         middle = sum(share * (-1 + (2 * at + 1) / len(shares)) for at, share in enumerate(shares))
@@ -266,7 +266,7 @@ def _middles(bins: Mapping[str, Sequence[float]]) -> str:
 
 
 def _dark_rules() -> str:
-    """Returns rules that replace every color of the picture by its dark shade."""
+    """Returns CSS rules that replace every color by its shade for dark pages."""
     return "\n".join(
         f'[style*="{part}: {light}"] {{ {part}: {dark} !important; }}'
         for light, dark in ON_DARK.items()

@@ -1,4 +1,4 @@
-"""The record of a training run, read for a report. Start at `read_runs`."""
+"""Read the records of training runs for a report. Start at `read_runs`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Course(NamedTuple):
 
     @property
     def best(self) -> int | None:
-        """The step whose weights are in best/: the first with the highest score. None without scores."""
+        """The step whose weights are in best/: the first with the highest dev score. None without scores."""
         scored = {step: score for step, score in self.dev.items() if score is not None}
         if not scored:
             return None
@@ -52,7 +52,7 @@ class Course(NamedTuple):
 
 
 def read_runs(folders: Sequence[str]) -> list[Course]:
-    """Reads the records of runs. A run has the name of its folder, or the given path if names repeat.
+    """Reads the records of runs. A run is named like its folder, or by the given path if names repeat.
 
     Raises:
         TrainingError: A folder has no readable record.
@@ -98,10 +98,10 @@ def _course(name: str, folder: Path) -> Course:
 
 
 def _events(file: Path) -> Iterator[dict[str, Any]]:
-    """Yields the events of a record. Ignores a last line without a line end, which may still be written.
+    """Yields the events of a record. Ignores an incomplete last line, which a running training may write.
 
     Raises:
-        TrainingError: A line is not an event. Names the line.
+        TrainingError: A line is not an event. The message names the line.
     """
     try:
         lines = file.read_bytes().split(b"\n")
@@ -122,7 +122,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _worked(events: Sequence[dict[str, Any]]) -> float:
-    """Returns seconds of work: from each start or resumption to the last event before the next."""
+    """Returns the seconds that a run worked, without the pauses before it was resumed."""
     times = [datetime.fromisoformat(event["time"]) for event in events]
     spans = zip(times, times[1:], events[1:], strict=False)
     return sum((then - now).total_seconds() for now, then, event in spans if event["event"] != "resume")

@@ -1,4 +1,7 @@
-"""Scores as tables for the terminal and for reports. Correlations and search are times 100, as in papers."""
+"""Format scores as tables for the terminal and for reports.
+
+Correlations, accuracies and search scores are multiplied by 100, as in papers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ _SAYS = {
 
 
 class Section(NamedTuple):
-    """Figures of a suite. The first column has the names of the rows."""
+    """The table of one suite of scores. The first column has the names of the rows."""
 
     title: str
     header: tuple[str, ...]
@@ -47,7 +50,7 @@ class Section(NamedTuple):
 
     @property
     def words(self) -> list[int]:
-        """Left-aligned columns. Figures are right-aligned."""
+        """Indices of the columns with text, which are left-aligned. Other columns are right-aligned."""
         return [at for at, head in enumerate(self.header) if head in ("", "remarks")]
 
     def __str__(self) -> str:
@@ -63,7 +66,7 @@ class Section(NamedTuple):
 
 
 def table(scores: Scores) -> str:
-    """Returns the scores of `suites.score` as text without a final newline."""
+    """Formats the result of `suites.score` as text without a final newline."""
     parts = [str(section) for section in sections(scores)]
     if scores["absent"]:
         names = ", ".join(map(title, scores["absent"]))
@@ -134,7 +137,13 @@ def _found(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def similarity_remarks(figures: Mapping[str, Any], published: int) -> list[str]:
-    """Returns reasons why a figure cannot be compared with others."""
+    """Returns the reasons why scores on a similarity set cannot be compared with published scores.
+
+    Args:
+        figures: Scores and counts of the set, from `sts.similarity`.
+        published: Number of pairs in the published set.
+
+    """
     other_set = [f"the published set has {published}"] if figures["pairs"] != published else []
     left_out = "without a gold score left out"
     return other_set + _counted(figures, unscored=left_out, undefined="cosines undefined, counted as 0")
@@ -150,12 +159,12 @@ def transfer_remarks(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _counted(figures: Mapping[str, Any], **remarks: str) -> list[str]:
-    """Returns the remark on each of these counts that is not 0."""
+    """Returns a remark for each count in `figures` that is not 0. Remarks are given by key."""
     return [f"{figures[key]} {remark}" for key, remark in remarks.items() if figures[key]]
 
 
 def title(key: str) -> str:
-    """Returns the title of a set of similarity or transfer. Other keys are their own titles."""
+    """Returns the title of a similarity or transfer set. An unknown key is returned unchanged."""
     known = BY_KEY.get(key)
     return known.title if known else TITLES.get(key, key)
 

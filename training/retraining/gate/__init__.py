@@ -1,1 +1,1 @@
-"""The promotion gate: may a candidate replace the active version?"""
+"""The promotion gate, which decides if a candidate may replace the active version."""

@@ -1,6 +1,6 @@
-"""The cost of serving a version: its paces and its size, of two versions side by side.
+"""Measure the cost of serving two versions: speed of documents, speed of single queries, and size.
 
-Documents come many at a time, queries one by one; of a pair those are encoded by its student.
+In a pair of encoders, a student encodes the queries and its teacher the documents.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ _ROUNDS = 5
 def costs(
     active: tuple[ModelStore, str], candidate: tuple[ModelStore, str], texts: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Texts and lone queries per second of one thread's processor time, and megabytes of graphs, of each.
+    """Measures texts and single queries per second of one thread's CPU time, and megabytes of model files.
 
-    Not by the clock: beside a busy neighbour one of two equal models was three times as slow. What is left of
-    such a neighbour, in caches, is in both, since they take turns; the median of five rounds.
+    CPU time is used because wall time depends on other processes: next to a busy process, one of two equal
+    models seemed three times as slow. The two versions are measured alternately, in five rounds. The result
+    is the median of the rounds.
+
+    Returns:
+        The figures of the active version, and those of the candidate.
+
     """
     sample = list(texts[:: max(1, len(texts) // _TEXTS)][:_TEXTS])
     queries = [" ".join(text.split()[:_WORDS]) for text in sample]

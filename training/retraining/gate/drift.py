@@ -1,6 +1,7 @@
-"""Drift: how far a model is from its anchor, the model that its line began with.
+"""Drift: the distance of a model from its anchor, the version with which the series of retrainings began.
 
-A chain of small losses would show in no comparison of neighbours in it, but it shows here.
+Many small losses, one in each retraining, add up to a drift that no comparison with the previous version
+shows.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ _TEXTS = 500  # that are compared with each other
 
 
 def drift(anchor: Vectors, candidate: Vectors) -> float:
-    """The share of each text's ten nearest that are others with the candidate: 0 to 1.
+    """Returns the drift: the mean share of a text's ten nearest neighbors that change, 0 to 1.
 
-    (n, …) vectors of length 1 of the same n texts. What turns the whole space, or gives it other dimensions,
-    is no drift. Fewer than 12 texts have all others among their ten nearest.
+    A rotation of the space, or another number of dimensions, is no drift. With fewer than 12 texts the drift
+    is 0, because all other texts are among the nearest ten.
+
+    Args:
+        anchor: Unit vectors of n texts by the anchor, shape (n, d).
+        candidate: Unit vectors of the same texts by the candidate, shape (n, any dimension).
+
     """
     count = min(NEAREST, len(anchor) - 1)
     before, after = _nearest(anchor, count), _nearest(candidate, count)
@@ -38,10 +44,10 @@ def drift(anchor: Vectors, candidate: Vectors) -> float:
 def compute_drift(
     anchor: tuple[ModelStore, str], candidate: tuple[ModelStore, str], texts: Iterable[str]
 ) -> dict[str, float]:
-    """Over a fixed sample of `texts`, as the scores of a version have it.
+    """Computes the drift over a fixed sample of `texts`. Returns an entry for the scores of a version.
 
-    The anchor's vectors of what it cannot read mean nothing, so there is nothing to drift from: of such text
-    those are compared that it reads, and without enough of them the answer is empty.
+    Only texts that the tokenizer of the anchor can read are compared, because its vectors of other texts mean
+    nothing. Without enough such texts, the result is empty.
     """
     began = anchor[0].folder(anchor[1])
     _, sample = read(draw_sample(texts), began / TOKENIZER)
@@ -55,7 +61,7 @@ def compute_drift(
 
 
 def draw_sample(texts: Iterable[str]) -> list[str]:
-    """The same texts of the same corpus, and most of them when it has grown a little."""
+    """Draws a sample of texts. A corpus that has grown a little gives mostly the same sample."""
     distinct = dict.fromkeys(texts)
     return sorted(distinct, key=lambda text: hashlib.sha256(text.encode()).digest())[:_TEXTS]
 

@@ -1,10 +1,9 @@
-"""Gains of a candidate beyond luck, and the searches that decide.
+"""Compute the gains of a candidate, and choose the searches on which a gain is required.
 
-Labelled queries decide where there are enough: what people asked and called relevant. Else titles,
-neighbours and known items stand in for them, each with its part of the level (Bonferroni); where there is no
-search at all, the mean of the similarity sets. A few labelled queries can hardly show a gain, so they only
-guard. A query's figure is the mean of dense and hybrid search, so one gain is looked for in what people use,
-and not one in each mode.
+If there are enough judged queries, they decide. Otherwise searches made from text decide: titles, neighbors
+and known items, each with a part of the significance level (Bonferroni). Without any search, the mean of the
+similarity sets decides. A few judged queries can hardly show a gain, so the gate only checks that they do not
+get worse. The score of a query is the mean of dense and hybrid search, so there is one test for both modes.
 """
 
 from __future__ import annotations
@@ -32,21 +31,28 @@ from training.retraining.gate.verdict import (
 
 
 def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
-    """Gains of the searches that decide, or that of the mean of the similarity sets; empty without either.
+    """Computes the gains of a candidate on the searches that decide, or else on the similarity sets.
 
-    looks: the number of this look at the same queries (paired.compute_level).
+    Args:
+        candidate: Scores of the candidate.
+        active: Scores of the active version.
+        looks: Number of this test on the same queries (paired.compute_level).
+
+    Returns:
+        The gains. Empty if both versions have scores on neither searches nor similarity sets.
+
     """
     level = compute_level(looks)
     return tuple(_own(candidate, active, level)) or tuple(_similarity(candidate, active, level))
 
 
 def deciding(own: Scores) -> list[str]:
-    """The names of the searches that a gain is looked for in."""
+    """Returns the names of the searches on which a gain is required."""
     return [JUDGED] if JUDGED in own else [name for name in own if name != TOO_FEW_JUDGED]
 
 
 def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
-    """The keys without whose queries the judged ones, or those that were clicked, gain nothing."""
+    """Yields each API key without whose queries the judged or clicked queries would show no gain."""
     both = [side.get("own") or {} for side in (active, candidate)]
     before, after = (own.get(JUDGED) or own.get(CLICKED) for own in both)
     if before is None or after is None or len(before[EACH]) != len(after[EACH]):
@@ -85,7 +91,7 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
 
 
 def list_each(figures: Scores) -> Sequence[float]:
-    """nDCG@10 of every query as it is served, else the mean of dense and hybrid search."""
+    """Returns one score per query: nDCG@10 as served if known, or else the mean of dense and hybrid."""
     if SERVED in figures:
         return list(figures[SERVED][EACH])
     modes: list[Any] = [figures[EACH], *([figures[HYBRID][EACH]] if HYBRID in figures else [])]
@@ -94,7 +100,7 @@ def list_each(figures: Scores) -> Sequence[float]:
 
 
 def _similarity(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
-    """The gain over the sets whose pairs both models have answered."""
+    """Yields the gain on the similarity sets for which both models have scores of each pair."""
     before, after = active.get(SAMPLES) or {}, candidate.get(SAMPLES) or {}
     common = [name for name in before if name in after and len(before[name][1]) == len(after[name][1])]
     if common:

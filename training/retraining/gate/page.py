@@ -1,7 +1,7 @@
-"""The gate's report for people, made of what report.json says: VERSION/report/.
+"""Write the report of the gate for people to the folder VERSION/report/, from the content of report.json.
 
-report.md      and its pictures, as files beside it
-report.html    the same in one file, to send to somebody: the pictures are in it
+report.md      Markdown, with pictures as separate files
+report.html    the same report as a single file that contains the pictures
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ _STYLE = (
 
 
 def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
-    """content: as words.report gives it. The place of report.md; raise OSError."""
+    """Writes report.md, report.html and the pictures. Returns the path of report.md.
+
+    Args:
+        folder: Folder to write to.
+        content: The report, from words.report.
+
+    Raises:
+        OSError: A file cannot be written.
+
+    """
     folder.mkdir(exist_ok=True)
     sides = {name: [content[name]] for name in ("active", "candidate")}
     drawn = pictures(sides, ())
@@ -44,7 +53,7 @@ def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
 
 
 def _in_one_file(text: str, drawn: Mapping[str, Picture]) -> str:
-    """HTML of the Markdown `text`, with the pictures where it names them. HTML in the text stays text."""
+    """Converts Markdown to HTML that contains the pictures. HTML tags in `text` are escaped."""
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     for file, shape in drawn.items():
         inside = shape.svg()
@@ -100,7 +109,7 @@ def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Itera
 
 
 def _changed(content: Mapping[str, Any]) -> Iterator[str]:
-    """The queries that gained and lost most, with the first hits of both models."""
+    """Yields Markdown for the queries that gained and lost most, with the first hits of both models."""
     for word in ("gained", "lost"):
         if rows := content.get(word):
             yield f"## Queries that {word} most"

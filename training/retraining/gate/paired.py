@@ -1,20 +1,22 @@
-"""Paired differences over queries: their interval, the gain that could have been seen, and repeated looks.
+"""Statistics of paired differences over queries: intervals, detectable gains, and repeated tests.
 
-    differences, one for each query ─▶ Spread ─▶ interval, least gain, queries that would settle it
+    differences, one for each query ─▶ Spread ─▶ interval, smallest detectable gain, queries needed
 
-Queries that share an answer are one piece of evidence: the standard error is that of clusters (Liang and
-Zeger 1986), and the interval is Student's with as many degrees of freedom as there are clusters, less one.
-Smucker, Allan and Carterette (2007) found that Student's test, randomization and the bootstrap agree.
+Queries that share an answer are not independent, so they form a cluster. The standard error is that of
+clustered data (Liang and Zeger 1986). The interval is Student's, with one degree of freedom less than there
+are clusters. Smucker, Allan and Carterette (2007) found that Student's test, randomization and the bootstrap
+agree.
 
-Every night asks the same queries again, and sooner or later one of many candidates looks better by luck. So
-the k-th look has the level LEVEL / √k. In a hundred nights so many candidates that are no better pass, by
-the sum of the levels, and with 200 queries in a simulation (2,000 times a hundred nights):
+Each retraining tests its candidate on the same queries again. Among many candidates, one may look better by
+chance. Therefore test number k on the same queries, called look k in this package, has the significance level
+LEVEL / √k. The table has the number of candidates that pass in a hundred nights although they are no better:
+the sum of the levels, and a simulation with 200 queries (2,000 times a hundred nights).
 
-                          one candidate a night    three, as many as `auto` has
-    the same queries      0.19, simulated 0.17     0.33, simulated 0.27
-    new ones each night   1.0, simulated 1.0       2.3, simulated 2.1
+                              one candidate a night    three, as many as `auto` has
+    the same queries          0.19, simulated 0.17     0.33, simulated 0.27
+    new queries each night    1.0, simulated 1.0       2.3, simulated 2.1
 
-With four, as where a part of the text cannot be read, the sums are 0.39 and 2.8.
+With four candidates a night, as if a part of the text cannot be read, the sums are 0.39 and 2.8.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Spread(NamedTuple):
     pieces: int  # of evidence: groups of queries
 
     def half(self, level: float) -> float:
-        """Half the width of the interval; the true mean is beyond each end with `level`. Infinite for one."""
+        """Returns half the width of the interval at a one-sided `level`. Infinite for a single cluster."""
         if self.pieces < 2:
             return math.inf
         from scipy.stats import t  # noqa: PLC0415  a second
@@ -45,11 +47,11 @@ class Spread(NamedTuple):
         return float(t.isf(level, self.pieces - 1)) * self.error
 
     def least_gain(self, level: float) -> float:
-        """The least true gain that shows at that level with POWER."""
+        """Returns the smallest true gain that would be significant at `level` with probability POWER."""
         return self.half(level) + NormalDist().inv_cdf(POWER) * self.error
 
     def enough(self, level: float) -> int | None:
-        """Queries with which a gain of this size would show; None where there is no gain."""
+        """Returns how many queries would make this gain significant, or None if there is no gain."""
         half = self.half(level)
         if self.mean <= 0 or not math.isfinite(half):
             return None
@@ -57,7 +59,14 @@ class Spread(NamedTuple):
 
 
 def spread(before: Sequence[float], after: Sequence[float], groups: Sequence[int] | None = None) -> Spread:
-    """The mean of `after` less `before`, over the same queries. groups: of each query; None: each its own."""
+    """Computes the mean difference `after` - `before` over queries, with its standard error.
+
+    Args:
+        before: Scores of the queries by one model.
+        after: Scores of the same queries by the other model.
+        groups: Cluster of each query. None means that all queries are independent.
+
+    """
     differences = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     count = len(differences)
     labels = np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1]
@@ -69,5 +78,5 @@ def spread(before: Sequence[float], after: Sequence[float], groups: Sequence[int
 
 
 def compute_level(looks: float) -> float:
-    """One-sided level of a look; looks: the number of this one at the same queries, from 1."""
+    """Returns the one-sided significance level of test number `looks` on the same queries, from 1."""
     return LEVEL / math.sqrt(max(1.0, looks))

@@ -1,18 +1,23 @@
-"""The promotion gate: may a candidate replace the active model, going by the scores of both?
+"""The rules of the gate: compare the scores of a candidate and the active version, and accept or reject.
 
-    scores of both, on the same data ─▶ compare ─▶ Verdict ─▶ its words (words.py)
+    scores of both versions on the same data ─▶ compare ─▶ Verdict ─▶ text (words.py)
 
-`not worse`: equal scores are accepted. `better`: besides, the searches that decide must have become better by
-more than luck explains (gains.py), and by more than the word of one key. `faster`, for a student: texts or
-lone queries are encoded faster by `Thresholds.faster`, and a fall within the limit is accepted even where it
-is certain. Functions of numbers only: no model is opened and nothing is promoted here. A candidate is
-compared with the active model, and its drift with the anchor of its line.
+The setting `require` has three values:
 
-A fall of a search over the team's own text counts when its interval lies below zero, or when it exceeds both
-the limit and half of what the interval reaches to either side (`_allowed_fall`). The interval is one of 95 %
+    not worse    no figure may fall by more than a limit
+    better       in addition, the searches that decide must show a significant gain (gains.py), which must
+                 not depend on the queries of a single API key
+    faster       for a student: texts or single queries must be encoded faster by `Thresholds.faster`; a fall
+                 within the limit is accepted even if it is significant
+
+This module only computes with scores. It opens no model and activates nothing. Drift is measured from the
+anchor, the version with which the series of retrainings began.
+
+A search over the user's own text counts as worse if the interval of the difference is below zero, or if the
+fall exceeds both the limit and a quarter of the interval's width (`_allowed_fall`). The intervals are 95 %
 over all searches and modes together. tests/training/retraining/gate/test_nights.py counts how many candidates
-that change nothing but luck are refused: with three searches one in four where each has up to 300 queries,
-one in 14 with 1,000 and one in 40 with 2,000.
+without any true difference are rejected: with three searches, one in four if each has up to 300 queries, one
+in 14 with 1,000 queries, and one in 40 with 2,000.
 """
 
 from __future__ import annotations
@@ -38,10 +43,10 @@ _FALL_LEVEL = 0.025  # at the lower end of all falls' intervals together
 
 
 class Thresholds(BaseModel):
-    """Limits to a fall of a candidate; the limit itself is allowed. All are fractions, from 0 to 1.
+    """How much worse a candidate may be, as fractions from 0 to 1. A fall equal to the limit is allowed.
 
-    Measured on the default model with STS12, STS14, STS16, STS-B and SICK-R: tests/training/evaluation/
-    test_default_scores.py measures it again.
+    The limits were measured on the default model with STS12, STS14, STS16, STS-B and SICK-R.
+    tests/training/evaluation/test_default_scores.py repeats the measurement.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -75,15 +80,25 @@ def compare(
     require: Require = "not worse",
     looks: float = 1.0,
 ) -> Verdict:
-    """Accepted when no figure is worse than allowed, and every figure of the active model was compared.
+    """Compares all scores. Accepts the candidate if no figure is worse than allowed.
 
-    Of the similarity sets only those are compared that a side's mean is over, the English ones. Refused
-    besides: a figure that is no number on either side; one that only the active model has; a set with
-    another number of pairs or queries, so not the same data; more cosines without a value than before; and
-    with `better` a candidate that shows no gain, or one that rests on a single key; with `faster` one that
-    gains no pace.
+    A candidate is also rejected in these cases:
 
-    looks: the number of this look at the same queries.
+    - a figure is not a finite number in either version, or only the active version has it
+    - a set has another number of pairs or queries, so the data differ
+    - more cosines are undefined than before
+    - `require` is `better`, and there is no significant gain, or a single API key causes it
+    - `require` is `faster`, and the candidate is not faster
+
+    Only the English similarity sets are compared.
+
+    Args:
+        candidate: Scores of the candidate.
+        active: Scores of the active version.
+        thresholds: Limits. None means the defaults.
+        require: What the candidate must achieve.
+        looks: Number of this test on the same queries.
+
     """
     limits = thresholds or Thresholds()
     before, after = _in_mean(active), _in_mean(candidate)
@@ -125,7 +140,7 @@ def compare(
 
 
 def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
-    """Changes that the scores cannot see, because the sets are short and are scored without prompts."""
+    """Returns changes between two versions that do not affect the scores, such as of prompts or lengths."""
     reasons = []
     if candidate.max_length < active.max_length:
         reasons.append(
@@ -146,7 +161,10 @@ def _similarity_rows(before: Scores, after: Scores, common: list[str], limits: T
 
 
 def _own_rows(before: Scores, after: Scores, limits: Thresholds, *, traded: bool) -> Iterator[Row]:
-    """Search over the team's own text. traded: a fall within the limit is the price of something else."""
+    """Yields the comparisons of searches over the user's own text.
+
+    If `traded` is True, a fall within the limit is accepted even if it is significant.
+    """
     for key in before:
         was, now = (_number(side.get(key, {}).get("ndcg10")) for side in (before, after))
         each = before[key].get(EACH, ()), after.get(key, {}).get(EACH, ())
@@ -159,16 +177,21 @@ def _own_rows(before: Scores, after: Scores, limits: Thresholds, *, traded: bool
 
 
 def _allowed_fall(half: float, limit: float) -> float:
-    """half: half the width of the interval. A fall beyond it lies below zero with its whole interval.
+    """Returns the largest fall that is allowed.
 
-    Less is a fall, too, when it exceeds the limit and half of that: then it is more likely than not, and too
-    large to bear.
+    A fall of more than `half` has an interval entirely below zero, so it is significant. A smaller fall is
+    not allowed either if it exceeds both `limit` and half of `half`.
+
+    Args:
+        half: Half the width of the interval.
+        limit: The limit in `Thresholds`.
+
     """
     return min(half, max(limit, half / 2))
 
 
 def _cost_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
-    """Rows on the cost of serving; none where it was not measured."""
+    """Yields the comparisons of speed and size. Empty if they were not measured."""
     for key, share, lower in (
         *((pace, -limits.slower, False) for pace in _PACES),
         ("megabytes", limits.larger, True),
@@ -180,7 +203,7 @@ def _cost_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Ro
 
 
 def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, ...]:
-    """The reason why a candidate is not faster; none where it is."""
+    """Returns the reason why the candidate is not faster as required, or an empty tuple if it is."""
     gained = {}
     for pace in _PACES:
         was, now = _number(before.get(pace)), _number(after.get(pace))
@@ -193,14 +216,14 @@ def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, 
 
 
 def _drift_rows(after: Scores, limits: Thresholds) -> Iterator[Row]:
-    """The anchor itself has not drifted, so whatever the active model has done, the limit is the same."""
+    """Yields the comparison of the candidate's drift with the limit. The active version does not matter."""
     if "neighbours" in after:
         now = _number(after["neighbours"])
         yield _row("drift from the anchor", 0.0, now, limits.drift, lower_is_better=True)
 
 
 def _geometry_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
-    """Alignment has no limit: a collapse improves it (0.25 becomes 0.12 with that common direction)."""
+    """Yields the comparisons of geometry. Alignment has no limit, because collapsed vectors improve it."""
     if not before:
         return
     uniformity = _number(before.get("uniformity"))

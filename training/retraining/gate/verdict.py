@@ -1,4 +1,4 @@
-"""The verdict of the promotion gate, and the scores that it is made of. Its words are in words.py."""
+"""Types for the verdict of the gate and for the comparisons in it. words.py formats a verdict as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ SERVED = "served"  # as a query that names no mode is answered; where the sides 
 
 
 def measures(own: Scores) -> dict[str, Scores]:
-    """Figures of the searches that depend on the model, by name: `titles` is dense, `titles hybrid` both."""
+    """Returns the figures of each search that depends on the model, by name and mode.
+
+    `titles` is dense search and `titles hybrid` is hybrid search.
+    """
     found: dict[str, Scores] = {}
     for name, figures in own.items():
         found[name] = figures
@@ -26,7 +29,7 @@ def measures(own: Scores) -> dict[str, Scores]:
 
 
 class Row(NamedTuple):
-    """A comparison of one figure."""
+    """The comparison of one figure between the active version and the candidate."""
 
     name: str
     active: float | None  # None: not measured, or no number
@@ -37,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """A figure that the candidate may be better at, and how far that may be luck."""
+    """A possible gain of the candidate, with the interval of the difference."""
 
     name: str
     difference: float  # candidate minus active
@@ -63,7 +66,7 @@ class Verdict(NamedTuple):
     traded: bool = False  # speed was asked for, and falls within the limits were its price
 
     def besides(self, reasons: tuple[str, ...]) -> Verdict:
-        """Refused for these as well, when there are any."""
+        """Returns the verdict with further reasons to reject the candidate, if `reasons` is not empty."""
         return self._replace(accepted=self.accepted and not reasons, reasons=(*self.reasons, *reasons))
 
 
@@ -73,7 +76,7 @@ def without_samples(scores: Scores) -> dict[str, Any]:
 
 
 def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what there is for each query, at any depth."""
+    """Removes the values of single queries from nested scores."""
     return {
         key: _means(value) if isinstance(value, Mapping) else value
         for key, value in figures.items()

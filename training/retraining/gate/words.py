@@ -1,4 +1,4 @@
-"""The verdict in words: first what became of search, then why, then every figure. Terminal, JSON and page."""
+"""Format the verdict of the gate for the terminal, for JSON and for the report page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NDCG, SPEARMAN = "nDCG@10", "Spearman"
 
 
 def title(name: str) -> str:
-    """The name of a measured search, set or cost, for people. A gain is over both modes, a row over one."""
+    """Returns the displayed name of a measured search, set or cost."""
     return _TITLES.get(name, name)
 
 
@@ -44,14 +44,14 @@ def title_of_row(name: str) -> str:
 
 
 def measure(name: str) -> str:
-    """The unit of its figures; empty where the name says it."""
+    """Returns the unit of a figure by the figure's name, or an empty string if the name says the unit."""
     if name.startswith("own "):
         return NDCG
     return _UNITS.get(name, SPEARMAN)
 
 
 def sentence(gain: Gain) -> str:
-    """The gain as a product person reads it: from, to, how certain, and what would make it certain."""
+    """Describes a gain in one sentence: before, after, the interval, and the queries needed for certainty."""
     said = (
         f"{title(gain.name)}: {gain.active:.3f} → {gain.candidate:.3f} {measure(gain.name)}, "
         f"candidate minus active between {_points(gain.low)} and {_points(gain.high)} points: "
@@ -81,7 +81,7 @@ def headline(verdict: Verdict) -> str:
 
 
 def as_text(verdict: Verdict) -> str:
-    """For the terminal. Ends without a newline."""
+    """Formats a verdict for the terminal, without a final newline."""
     lines = [*map(sentence, verdict.gains), headline(verdict), *(f"- {each}" for each in verdict.reasons)]
     if verdict.rows:
         width = max(len(title_of_row(row.name)) for row in verdict.rows) + 2
@@ -96,7 +96,15 @@ def as_text(verdict: Verdict) -> str:
 
 
 def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict with all that it rests on, ready for JSON. `meta` says which models, when, trained how."""
+    """Returns the verdict and all scores as JSON values.
+
+    Args:
+        verdict: The verdict of the gate.
+        candidate: Scores of the candidate.
+        active: Scores of the active version.
+        meta: Further fields: the models, the time and the training.
+
+    """
     content = {
         "accepted": verdict.accepted,
         "headline": headline(verdict),
@@ -127,7 +135,7 @@ def _line(row: Row, width: int) -> str:
 
 
 def _points(value: float) -> str:
-    """A figure from 0 to 1 in points, which are hundredths."""
+    """Formats a figure from 0 to 1 in points, which are hundredths."""
     return f"{100 * value:+.1f}"
 
 
