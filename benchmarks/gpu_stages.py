@@ -55,7 +55,7 @@ WORKERS = (0, 2, 4)  # 0 is the default
 SERVED_TOKENS = 65
 WARM_TEXTS = 4000  # answered before a window
 PEAK_SIZE, SMALL_PEAK_SIZE = 8192, 512
-BATCHES, FEW_BATCHES = 4000, 20  # random batches
+BATCHES, SMALL_RUN_BATCHES = 4000, 20  # random batches
 POOL = 512  # texts of the random batches
 SEED = 20261127
 PEAKS = "peaks.json"  # teraflops of matrix products by precision, in the folder of the run
@@ -242,7 +242,7 @@ def _randomize(source: Path, layers: int, width: int) -> None:
     (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def texts_of(tokenizer: Tokenizer, tokens: int, count: int) -> list[str]:
+def build_texts(tokenizer: Tokenizer, tokens: int, count: int) -> list[str]:
     """Return different texts of exactly `tokens` tokens, special tokens included."""
     special = len(tokenizer.tokenize([""])[0].ids)
     candidates = [tokenizer.decode([token]) for token in range(2000, 12_000)]
@@ -272,7 +272,7 @@ def engine(job: Job) -> Iterator[Row]:
     for precision, model in product(precisions, SHAPES):
         opened = CudaEngine(job.graph(model), precision, job.provider, 512)
         for length in job.lengths:
-            run = _batches_of(partial(opened.run, output=OUTPUT), opened.inputs, length)
+            run = _build_batches(partial(opened.run, output=OUTPUT), opened.inputs, length)
             yield _timed(job, run, model, precision, length, peaks)
         opened.close()
 
@@ -282,7 +282,7 @@ def _read_peaks(job: Job) -> dict[str, float]:
     return json.loads(file.read_bytes()) if file.exists() else {}
 
 
-def _batches_of(
+def _build_batches(
     run: Callable[[Feed], object], inputs: Sequence[str], length: int
 ) -> Callable[[int], Callable[[], object]]:
     """Return a function that makes the work of one batch of about `budget` tokens."""
@@ -375,7 +375,7 @@ def optimizer(job: Job) -> Iterator[Row]:
             return _bound(job, session, feed, "last_hidden_state")
 
         for length in job.lengths:
-            yield _timed(job, _batches_of(run, inputs, length), model, "fp16", length, peaks)
+            yield _timed(job, _build_batches(run, inputs, length), model, "fp16", length, peaks)
 
 
 def _by_position(torch: Any, backbone: Any) -> Any:
@@ -431,11 +431,11 @@ def library(job: Job) -> Iterator[Row]:
 
         inputs = ["input_ids", "attention_mask", "token_type_ids"]
         for length in job.lengths:
-            yield _timed(job, _batches_of(run, inputs, length), model, "fp16", length, peaks)
+            yield _timed(job, _build_batches(run, inputs, length), model, "fp16", length, peaks)
         if model != "default":
             continue
         for length in job.lengths:
-            texts = texts_of(tokenizer, length, 256 if job.quick else 4096)
+            texts = build_texts(tokenizer, length, 256 if job.quick else 4096)
             rates = {}
             for size in (32, 256, 1024):
                 began = time.perf_counter()
@@ -471,7 +471,7 @@ SECONDS_OF = {"tokenizing": "simile_tokenize_seconds_sum", "engine": "simile_inf
 def service(job: Job) -> Iterator[Row]:
     """Yield the speed of the service over HTTP, and where its processor time goes."""
     tokenizer = job.tokenizer()
-    texts = texts_of(tokenizer, SERVED_TOKENS, 512 if job.quick else 8192)
+    texts = build_texts(tokenizer, SERVED_TOKENS, 512 if job.quick else 8192)
     precision = "fp16" if job.on_gpu else "fp32"
     for workers in WORKERS:
         settings = {
@@ -494,7 +494,7 @@ def service(job: Job) -> Iterator[Row]:
                     measured = _load(server, texts, clients, count, ANSWERS[answer], job.seconds)
                     yield {"figure": f"{name}, {clients} x {count}, {answer}", **measured}
             for length in job.lengths if not workers else ():
-                some = texts_of(tokenizer, length, len(texts) // 2)
+                some = build_texts(tokenizer, length, len(texts) // 2)
                 clients, count = (SMALL_LOADS if job.quick else LOADS)[-1]
                 measured = _load(server, some, clients, count, ANSWERS[RAW], job.seconds)
                 yield {"figure": f"{name}, {length} tokens, {clients} x {count}, {RAW}", **measured}
@@ -571,7 +571,7 @@ def exactness(job: Job) -> Iterator[Row]:
     alone = np.concatenate([encoder.forward([row]) for row in rows])
     cosines = np.sum(alone[:64] * exact, axis=1)
     yield {"figure": "alone, cosine to fp32", "least": float(cosines.min())}
-    batches = FEW_BATCHES if job.quick or not job.on_gpu else BATCHES
+    batches = SMALL_RUN_BATCHES if job.quick or not job.on_gpu else BATCHES
     least, most, early = 1.0, 0.0, 0
     began = time.perf_counter()
     for done in range(1, batches + 1):
@@ -667,7 +667,7 @@ def training(job: Job) -> Iterator[Row]:
     from training.methods.recipe import load_recipe  # noqa: PLC0415  as above
     from training.text.corpus import Corpus  # noqa: PLC0415  as above
 
-    corpus = Corpus.of(texts_of(job.tokenizer(), 24, 2048 if job.quick else 65_536), "made by a seed")
+    corpus = Corpus.of(build_texts(job.tokenizer(), 24, 2048 if job.quick else 65_536), "made by a seed")
     options = argparse.Namespace(
         peer_python=Path(sys.executable),
         repeats=1 if job.quick else 3,
