@@ -25,7 +25,7 @@ from tests.tiny import tiny_source
 from tests.waiting import LIMIT, until
 
 HOST = "testserver"  # host name of TestClient
-ENOUGH = 3  # failures of a part of the service, after which it is not expected to recover
+MAX_FAILURES = 3  # failures of a part of the service, after which it is not expected to recover
 
 
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
@@ -130,7 +130,7 @@ def wait_until_ready(client: TestClient) -> None:
     with _counted_failures() as failures:
 
         def is_ready() -> bool:
-            failed = [text for count, text in failures.values() if count >= ENOUGH]
+            failed = [text for count, text in failures.values() if count >= MAX_FAILURES]
             assert not failed, f"{client.get('/ready').text}\n{failed[0]}"
             return client.get("/ready").status_code == 200
 
