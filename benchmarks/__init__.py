@@ -1,7 +1,7 @@
 """Benchmarks of the service and of the trainer. Start reading at `__main__.py`, which is `make bench`.
 
 The other benchmarks run with `python -m benchmarks.NAME`; CONTRIBUTING.md lists them. `command.py` has the
-options and the report that all commands share.
+options and the report that most commands share.
 """
 
 import os

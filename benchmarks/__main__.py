@@ -239,7 +239,7 @@ def _measure_documents(data_dir: Path, texts: list[str]) -> dict[str, Any]:
 
 
 def _notes(figures: dict[str, Any]) -> str:
-    """Return the paragraph under the table: facts about the run and the contestants without measurements."""
+    """Return the paragraph under the table: facts, and which contestants are missing and why."""
     quick = "A first impression with --quick, not a figure. " if figures["quick"] else ""
     stored = figures["documents"]
     lines = [

@@ -77,7 +77,7 @@ class Load:
         port: The server's port.
         requests: The requests, in ASCII.
         clients: Number of connections opened before the first request. In a closed loop, each is a client.
-        seconds: Maximum length of a closed loop's window, or length of the arrivals of an open loop.
+        seconds: In a closed loop, maximum length of the window. In an open loop, period of the arrivals.
         rate: Mean number of arrivals per second. 0 means a closed loop.
         max_connections: Maximum number of connections of an open loop.
         seed: Seed of the random arrival times.

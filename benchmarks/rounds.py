@@ -250,7 +250,7 @@ class Results:
         return list(dict.fromkeys(name for (name, _), rounds in self._cells.items() if any(rounds)))
 
     def spread(self, cell: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Return the spread of a figure over rounds, without contended rounds unless all are contended."""
+        """Return the spread of a figure over the clean rounds. If all are contended, over all rounds."""
         measured = (one for one in self._cells.get(cell, ()) if one is not None)
         return _spread([(value, one.contended) for one in measured if (value := figure(one)) is not None])
 
@@ -297,7 +297,7 @@ class Results:
 
 
 def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
-    """Return the spread of (value, contended) pairs, without contended values unless all are contended."""
+    """Return the spread of the values that are not contended. If all are contended, of all values."""
     if not pairs:
         return None
     clean = [value for value, contended in pairs if not contended]

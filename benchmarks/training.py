@@ -1,6 +1,6 @@
 """Compare training speed with sentence-transformers: `python -m benchmarks.training --corpus FILE …`.
 
-    Simile's steps, the peer's steps ─▶ the peer's, Simile's ─▶ …     two consecutive measurements are a round
+    round 1: Simile, the peer ─▶ round 2: the peer, Simile ─▶ …     the order alternates
 
 Both trainers run unsupervised SimCSE from the default model on the same sentences. Simile uses the recipe
 `simcse-unsup`. The peer, sentence-transformers, uses MultipleNegativesRankingLoss on pairs (s, s). Both use

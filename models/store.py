@@ -12,11 +12,11 @@ A version appears atomically, when its folder is renamed.
     ├── .tmp-9f8e7d6c/                               a version being built; locked by its builder
     ├── wanted                                       the requested version; commands and service write it
     ├── asked.json                                   the kind and id of that request
-    ├── state.json                                   active and previous version; only the service writes it
+    ├── state.json                                   the service's copy of its state, for other programs
     ├── id                                           a random id of this folder, new at every service start
     └── .lock                                        locked during changes
 
-The service's database decides which version is active.
+The service's database decides which version is active, and state.json repeats it.
 """
 
 from __future__ import annotations
@@ -191,7 +191,10 @@ class ModelStore:
         return RequestedVersion(version, "want", "")
 
     def is_locked(self) -> bool:
-        """Returns True while another process holds the lock: it writes a request, publishes or deletes."""
+        """Returns True if another process holds the lock.
+
+        A process holds it while it writes a request, publishes a version or deletes one.
+        """
         try:
             with (self.root / ".lock").open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

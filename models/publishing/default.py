@@ -73,9 +73,11 @@ def publish_named(
     """Publishes `default`, a folder or a hub id, unless this model is already published.
 
     Args:
-        origin: Model name in the version's name; by default, the last part of the folder or hub id.
+        origin: Model name in the version's name. By default, the origin of a published version, or else the
+            last part of the folder or hub id. Ignored for `default`.
 
     Raises:
+        Damaged: The default model in the container image was changed.
         ModelUnavailable: The source cannot be found or fetched.
         Unsupported: The source cannot be published.
         ProofFailed: The graph computes wrong vectors.

@@ -172,7 +172,8 @@ class Batcher:
             encoder: A borrowed model.
             inputs: Texts, or rows of token ids.
             lane: Priority of the call. Only interactive calls use the cache, because documents would displace
-                queries. All lanes share equal texts in flight.
+                queries. If a call in any lane already computes an equal text, this call waits for its
+                vector. Texts that are too long for the cache are not shared.
             truncate: Shorten long texts instead of rejecting them.
             left: Shorten at the start of the text.
             normalize: Scale vectors to length 1.

@@ -34,10 +34,10 @@ class Layout(NamedTuple):
 
 
 def layout_for(settings: Settings) -> Layout:
-    """Returns one worker per processor, unless the settings define the layout.
+    """Returns the number of workers and of the threads of each worker, unless the settings define them.
 
-    In every measurement, independent workers were faster than one pass on several threads
-    (docs/decisions/batching.md).
+    On a CPU, each processor has one worker with one thread. Fewer workers with more threads were never
+    clearly faster (docs/decisions/batching.md). On a GPU, 2 to 8 workers tokenize and launch batches.
     """
     if settings.workers or settings.threads:
         threads = settings.threads or 1

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 class DocumentEncoder:
     """Embeds documents with the document prompt, and splits long texts if `passages` is set.
 
-    Each lane has separate threads for splitting, so that a tokenizer that hangs does not block other
-    versions.
+    Each lane has its own threads for splitting. Versions that are not active use the candidate lane. So if
+    the tokenizer of such a version hangs, the active version can still split texts.
     """
 
     def __init__(self, batcher: Batcher, *, passages: bool) -> None:

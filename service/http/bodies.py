@@ -131,9 +131,9 @@ def validated(model: type[M], value: object, name: str = "") -> M:
 
 
 def refuses_unknown(model: type[BaseModel]) -> bool:
-    """Returns whether a body with unknown fields is rejected.
+    """Returns whether a body of this type is rejected if it has unknown fields.
 
-    Only models of TEI, OpenAI and Cohere routes allow them.
+    Only the bodies of the TEI, OpenAI and Cohere routes may have unknown fields.
     """
     return model.model_config.get("extra") == "forbid" or issubclass(model, RootModel)
 

@@ -54,8 +54,8 @@ WATCHED = {"/health", "/ready", "/metrics"}
 class LoadShedder:
     """Rejects requests before their route runs.
 
-    A request is rejected if its host is not allowed, if it arrives on a spare connection, or if it needs the
-    encoder while the queue is full.
+    A request is rejected if its host is not allowed, or if it needs the encoder while the queue is full. On a
+    spare connection, only monitoring requests are served.
 
     Args:
         overloaded: Returns the error for a new text, or None if the queue has room.

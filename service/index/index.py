@@ -9,7 +9,7 @@ for searches. So data that searches read never changes. A write appends rows, an
 bitmap of living rows. Both create a new `View` (view.py). A background thread merges many rows into a base
 for approximate search (ivf.py, maintenance.py).
 
-A row is one passage of a document. A row has a name, an int64 that contains the document's revision
+A row is one passage of a document. Each row is named by an int64 that contains the document's revision
 (store/values.py). Revisions are never reused: the caller must not add a revision that was removed.
 """
 

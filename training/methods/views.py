@@ -76,7 +76,7 @@ class Repeat:
     name: Literal["repeat"] = "repeat"
 
     def room(self, most: int) -> int:
-        """Returns the maximum length of a text before this view, if it may have `most` tokens afterwards."""
+        """Returns the maximum length of an input text whose repeated text has at most `most` tokens."""
         return next(
             length for length in range(most, 0, -1) if length + max(2, int(length * self.rate)) <= most
         )

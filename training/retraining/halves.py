@@ -56,11 +56,11 @@ def all_training(split: Split, found: Judged) -> tuple[Split, Judged]:
 
 
 def all_judging(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Moves queries of both halves, with their answers, to the judging part.
+    """Moves queries of the training half, with their answers, to the judging part.
 
     Used for recipes that learn from text alone. At most a tenth of each collection's training documents is
     moved. Queries are chosen in the order of a hash, each with all answers or not at all. Nothing changes if
-    too few queries would judge, or if enough queries judge already.
+    the queries that judge would form too few groups, or if enough queries judge already.
     """
     within = {document.id: document.collection for document in split.train}
     room = {name: int(_MAX_ANSWERS_SHARE * count) for name, count in Counter(within.values()).items()}

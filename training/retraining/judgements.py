@@ -117,7 +117,8 @@ def judged(
         found: The judgments.
         known: Maps each document id to itself, or for a near copy to the id of the original.
         share: Share of the queries to hold out, 0 to 1.
-        trusted: Names of the keys whose queries may judge. Empty means all keys, within the bounds above.
+        trusted: Names of the keys whose queries may judge. Empty means all keys, but a single
+            key may have at most half of the queries that judge.
         learned: Digests from sides.learned, of all models so far. These queries are used for training only.
 
     """

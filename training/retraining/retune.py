@@ -151,8 +151,8 @@ def _tell_whose(
 def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], dict[str, Collection]]:
     """Returns the searches that choose settings, and the searches that judge the chosen settings.
 
-    The share of queries that depend on a single API key is limited as for queries that judge. Training
-    queries also choose, except those on which a model was trained, because they favor dense search.
+    Dev queries that depend on a single API key do not choose. Training queries that may judge also choose,
+    unless a model was trained on them, because such queries favor dense search.
     """
     split, found, candidates = gathered.split, gathered.found, config.corpus.candidates
     choosing = {query: ids for query, ids in found.dev.items() if query not in found.keys}

@@ -220,7 +220,11 @@ class _Run:
                 write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
 
     def _finish(self) -> None:
-        """Finishes the run. Post-processors are fitted to the last step, which then counts as the best."""
+        """Finishes the run.
+
+        If the recipe has post-processors, fits them to the encoder of the last step, and saves the result as
+        the best step.
+        """
         recipe = self._job.recipe
         if recipe.post:
             self._options.say("fitting " + " and ".join(type(each).__name__ for each in recipe.post))

@@ -33,7 +33,9 @@ def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | Non
 def keep_share(
     encoder: TrainedEncoder, base: TrainedEncoder, choose: Choose, say: Say
 ) -> tuple[float, dict[str, float]]:
-    """Interpolates the weights of `encoder` with the base, by the share with the best mean score.
+    """Replaces the weights of `encoder` by a mix of them and the weights of the base.
+
+    Tries each of SHARES, and keeps the share of trained weights with the best mean score.
 
     Returns:
         The chosen share of the trained weights, and the mean score of each share.

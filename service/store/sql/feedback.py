@@ -234,9 +234,9 @@ class _Room:
         return limit - count_events(self._connection, selection)
 
     def refusal(self, event: Event) -> Conflict | None:
-        """Returns why an event cannot be stored, or None.
+        """Checks an event against the limits, and counts it if it fits.
 
-        With None, the event counts against the limits from now on.
+        Returns the reason if it does not fit, or None.
         """
         if self._in_all <= 0:
             return _full(self._limits.in_all, "in all", "SIMILE_MAX_EVENTS")

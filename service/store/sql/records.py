@@ -159,7 +159,7 @@ def has_collection(connection: Connection, name: str) -> bool:
 
 
 def refuse_another(connection: Connection, name: str, most: int) -> None:
-    """Raises Conflict if the store would have more than `most` collections with another one."""
+    """Raises Conflict if one more collection would exceed the limit of `most` collections."""
     if len(collections(connection)) >= most:
         raise Conflict(
             f"There are {most} collections, and {name!r} would be one more than SIMILE_MAX_COLLECTIONS "

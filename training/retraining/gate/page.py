@@ -1,4 +1,4 @@
-"""Write the report of the gate for people to the folder VERSION/report/, from the content of report.json.
+"""Write a version of the gate's report.json that people can read, to the folder VERSION/report/.
 
 report.md      Markdown, with pictures as separate files
 report.html    the same report as a single file that contains the pictures
