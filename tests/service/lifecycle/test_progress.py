@@ -125,8 +125,8 @@ def test_while_a_build_waits_it_is_not_known_how_long_it_will_take(
         full = True
         release.set()
         place.until(lambda: place.state(place.b)["reason"] == "injected")
-        assert place.state(place.b)["eta_seconds"] is None
-        assert math.isnan(samples(client)["simile_build_eta_seconds"])
+        place.until(lambda: place.state(place.b)["eta_seconds"] is None)
+        place.until(lambda: math.isnan(samples(client)["simile_build_eta_seconds"]))
         time.sleep(1)
         release = place.hold(monkeypatch, place.b, 10)
         full = False
