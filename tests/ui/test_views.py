@@ -198,7 +198,7 @@ def test_an_admin_rolls_back_and_activates_again(page: Watched, service: Service
     active = service.get("/models")["active"]
     page.open("versions")
     page.button("Roll back …").click()
-    expect(page.the("dialog")).to_contain_text("the version before")
+    expect(page.the("dialog")).to_contain_text("The version before")
     page.the("dialog").get_by_role("button", name="Roll back").click()
     expect(page.the(f".version-card:has(.pill.active) .version:not(:text('{active}'))")).to_be_visible()
     again = page.the(".version-card", has=page.page.locator(f"h2 .version:text('{active}')"))
