@@ -31,7 +31,7 @@ export async function show(main, { params, signal, go, keep }) {
   const fields = [["", "by group"], ...Object.keys(map.fields).map((name) => [name, `by ${name}`])];
   main.append(
     h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); asked.q = box.value; keep(asked); lightUp(); } },
-      box, select("Colour", fields, asked.colour, (name) => { asked.colour = name; keep(asked); paint(); }),
+      box, select("Color", fields, asked.colour, (name) => { asked.colour = name; keep(asked); paint(); }),
       lasso, h("button", { type: "button", onclick: () => plane.zoom(1.5), "aria-label": "Zoom in" }, "+"), h("button", { type: "button", onclick: () => plane.zoom(1 / 1.5), "aria-label": "Zoom out" }, "−"), h("button", { type: "button", onclick: () => plane.reset() }, "Whole map")),
     h("div", { class: "map" }, h("div", { class: "stage" }, canvas, tip), panel),
     h("p", { class: "note" }, `${count(map.ids.length, "document")} as ${map.version} saw them ${moment(map.made)}. Near points are similar, but distances on a map are inexact.`));
