@@ -282,7 +282,7 @@ def test_health_is_drawn_from_the_metrics(page: Watched, service: Service) -> No
     expect(page.the(".verdicts")).to_contain_text("Ready")
     for _ in range(30):
         service.get("/search", q=QUERY)
-    requests = page.the(".tile", has_text="Answered in a second")
+    requests = page.the(".tile", has_text="Answered per second")
     expect(requests.locator(".figure")).to_have_text(re.compile(r"^[0-9.]+ /s"))
     expect(requests.locator("path")).to_have_attribute("d", re.compile("L"))
     memory = page.the(".tile", has_text="Of this process")
