@@ -84,13 +84,13 @@ def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
     progress(f"{stage}, {limit:.0f} s at most")
     command = [sys.executable, "-m", "benchmarks.gpu", f"--stages={stage}", f"--folder={job.folder}"]
     command += [f"--device={job.device}", f"--seconds={job.seconds}", f"--output={output}"]
-    mark = f"{MARK}={job.folder.name}-{stage}"
+    mark = f"{job.folder.name}-{stage}"
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
             command + ["--quick"] * job.quick,
             cwd=PROJECT,
-            env=os.environ | dict([mark.split("=")]),
+            env=os.environ | {MARK: mark},
             stdout=log,
             stderr=log,
         )
@@ -99,7 +99,7 @@ def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
             reason = f"ended with status {status}" if status else ""
         except subprocess.TimeoutExpired:
             reason = TIMED_OUT
-        _kill_marked(mark)
+        _kill_marked(f"{MARK}={mark}")
         process.wait()
         log.seek(0)
         tail = log.read()[-LOG_TAIL:]

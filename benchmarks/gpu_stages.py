@@ -13,8 +13,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from importlib.metadata import version as package_version
 from importlib.util import find_spec
@@ -26,9 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from benchmarks import machine
+from benchmarks import machine, raw
 from benchmarks.load import Generator, Load, post_request
+from benchmarks.peer_engines import Library, peer_environment
 from benchmarks.processes import Server, call
+from benchmarks.raw import RawEngine
+from benchmarks.rounds import Scenario
+from benchmarks.workloads import Workload, exact_lengths
 from models.encoder import ONNX, Encoder
 from models.engines.cuda import CudaEngine
 from models.engines.form import Form, Place, Precision
@@ -41,19 +45,18 @@ from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 Row = dict[str, Any]
-Feed = dict[str, NDArray[np.int64]]
 Vectors = NDArray[np.float32]
 
 LENGTHS, SHORT_LENGTHS = (17, 65, 128, 512), (17, 65)  # tokens of a text, special tokens included
-BUDGETS, SMALL_BUDGETS = (8_192, 16_384, 32_768, 65_536), (512, 1024)  # tokens of a batch
+BUDGETS, SMALL_BUDGETS = (8_192, 16_384, 32_768, 65_536), (256, 512)  # tokens of a batch
 CALLERS = 2  # calls at once: the copy of a batch overlaps the computation of another
-TRIAL_SECONDS = 0.5
-OUTPUT = "sentence_embedding"
+TRIAL_SECONDS = 1.0  # allowance for the trials before a measurement
+SIZES = (32, 256, 1024)  # texts of a batch of sentence-transformers
 SHAPES = {"default": (6, 384), "base": (12, 768)}  # layers and width of the two models
 LOADS, SMALL_LOADS = ((64, 1), (16, 32), (8, 256)), ((4, 1), (2, 8))  # clients and texts of a request
 WORKERS = (0, 2, 4)  # 0 is the default
 SERVED_TOKENS = 65
-WARM_TEXTS = 4000  # answered before a window
+WARM_TEXTS, SMALL_WARM_TEXTS = 4000, 32  # answered before a window
 PEAK_SIZE, SMALL_PEAK_SIZE = 8192, 512
 BATCHES, SMALL_RUN_BATCHES = 4000, 20  # random batches
 POOL = 512  # texts of the random batches
@@ -106,8 +109,8 @@ class Job(NamedTuple):
 
     def version(self) -> Path:
         """Return the folder of the published default model. Raises Unavailable."""
-        [manifest, *_] = ModelStore(self._existing(self.folder / "models")).versions()
-        return ModelStore(self.folder / "models").folder(manifest.version)
+        store = ModelStore(self._existing(self.folder / "models"))
+        return store.folder(store.versions()[0].version)
 
     def tokenizer(self) -> Tokenizer:
         return Tokenizer(self.version() / FILE_NAME, 512)
@@ -126,7 +129,7 @@ class Stage(NamedTuple):
     measurements: int
 
     def limit(self, job: Job) -> float:
-        return self.fixed + self.measurements * (job.seconds + 2 * TRIAL_SECONDS)
+        return self.fixed + self.measurements * (job.seconds + TRIAL_SECONDS)
 
 
 # The machine
@@ -242,38 +245,17 @@ def _randomize(source: Path, layers: int, width: int) -> None:
     (source / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def build_texts(tokenizer: Tokenizer, tokens: int, count: int) -> list[str]:
-    """Return different texts of exactly `tokens` tokens, special tokens included."""
-    special = len(tokenizer.tokenize([""])[0].ids)
-    candidates = [tokenizer.decode([token]) for token in range(2000, 12_000)]
-    alone = [word for word in candidates if word.isascii() and word.isalpha() and len(word) > 2]
-    whole = [
-        word
-        for word, row in zip(alone, tokenizer.tokenize(alone), strict=True)
-        if len(row.ids) == special + 1
-    ]
-    chance = random.Random(SEED + tokens)
-    return [" ".join(chance.choices(whole, k=tokens - special)) for _ in range(count)]
-
-
-def _feed(inputs: Sequence[str], rows: int, length: int) -> Feed:
-    ids = np.random.default_rng(SEED).integers(2000, 12_000, (rows, length))
-    every = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    return {name: array for name, array in every.items() if name in inputs}
-
-
 # The engine
 
 
 def engine(job: Job) -> Iterator[Row]:
     """Yield the speed of the engine alone, on ids, and its share of the card's own fp16 or fp32."""
-    peaks = _read_peaks(job)
     precisions: tuple[Precision, ...] = ("fp16", "fp32")
     for precision, model in product(precisions, SHAPES):
         opened = CudaEngine(job.graph(model), precision, job.provider, 512)
+        run = partial(opened.run, output=raw.OUTPUT)
         for length in job.lengths:
-            run = _build_batches(partial(opened.run, output=OUTPUT), opened.inputs, length)
-            yield _timed(job, run, model, precision, length, peaks)
+            yield _timed(job, run, opened.inputs, model, precision, length)
         opened.close()
 
 
@@ -282,47 +264,24 @@ def _read_peaks(job: Job) -> dict[str, float]:
     return json.loads(file.read_bytes()) if file.exists() else {}
 
 
-def _build_batches(
-    run: Callable[[Feed], object], inputs: Sequence[str], length: int
-) -> Callable[[int], Callable[[], object]]:
-    """Return a function that makes the work of one batch of about `budget` tokens."""
-
-    def make(rows: int) -> Callable[[], object]:
-        feed = _feed(inputs, rows, length)
-        return lambda: run(feed)
-
-    return make
-
-
-def _timed(
-    job: Job,
-    make: Callable[[int], Callable[[], object]],
-    model: str,
-    precision: str,
-    length: int,
-    peaks: Mapping[str, float],
-) -> Row:
+def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precision: str, length: int) -> Row:
     """Return texts a second in the fastest of several batch sizes, with `CALLERS` calls at once."""
     budgets = BUDGETS if job.on_gpu and not job.quick else SMALL_BUDGETS
-    rates: dict[int, float] = {}
-    for budget in budgets:
-        rows = max(1, budget // length)
-        if rows not in rates:
-            rates[rows] = _rate(make(rows), rows, min(TRIAL_SECONDS, job.seconds))
-    rows = max(rates, key=rates.__getitem__)
-    rate = _rate(make(rows), rows, job.seconds)
+    texts = raw.TRIAL_STRIDE * CALLERS * max(1, max(budgets) // length)
+    ids = np.random.default_rng(SEED).integers(2000, 12_000, (texts, length)).tolist()
+    measured = RawEngine(model, [call] * CALLERS, inputs, job.tokenizer(), budgets)
+    all_texts = Scenario("", Workload("", [], ids))
+    measured.choose_budget(all_texts.workload)
+    passes, began = 0, time.perf_counter()
+    while not passes or time.perf_counter() < began + job.seconds:
+        measured.measure(all_texts, passes)
+        passes += 1
+    rate = passes * texts / (time.perf_counter() - began)
     teraflops = rate * length * _flops_a_token(model, length) / 1e12
-    row: Row = {"figure": f"{model} {precision} {length}", "texts_per_second": rate, "rows": rows}
-    row |= {"tflops": teraflops}
-    if precision in peaks:
+    row: Row = {"figure": f"{model} {precision} {length}", "texts_per_second": rate, "tflops": teraflops}
+    if precision in (peaks := _read_peaks(job)):
         row["share_of_peak"] = teraflops / peaks[precision]
-    return row | {"by_rows": " ".join(f"{rows}:{rate:.0f}" for rows, rate in rates.items())}
-
-
-def _rate(work: Callable[[], object], count: int, seconds: float) -> float:
-    with ThreadPoolExecutor(CALLERS) as pool:
-        found = list(pool.map(lambda _: _repeat(work, count, seconds), range(CALLERS)))
-    return sum(done / taken for done, taken in found)
+    return row | {"tokens_of_a_batch": measured.about()["tokens_of_a_batch"][""]}
 
 
 def _flops_a_token(model: str, length: int) -> float:
@@ -340,7 +299,6 @@ def optimizer(job: Job) -> Iterator[Row]:
     from onnxruntime.transformers.fusion_options import FusionOptions  # noqa: PLC0415
     from transformers import AutoModel  # noqa: PLC0415
 
-    peaks = _read_peaks(job)
     for model, (_, width) in SHAPES.items():
         backbone = AutoModel.from_pretrained(job.source(model), attn_implementation="eager").eval()
         file = job.folder / f"{model}-exported.onnx"
@@ -371,11 +329,9 @@ def optimizer(job: Job) -> Iterator[Row]:
         yield {"figure": f"{model} fused operators", "operators": json.dumps(operators)}
         inputs = [given.name for given in session.get_inputs()]
 
-        def run(feed: Feed, session: Any = session) -> object:
-            return _bound(job, session, feed, "last_hidden_state")
-
+        run = partial(_bound, job, session, "last_hidden_state")
         for length in job.lengths:
-            yield _timed(job, _build_batches(run, inputs, length), model, "fp16", length, peaks)
+            yield _timed(job, run, inputs, model, "fp16", length)
 
 
 def _by_position(torch: Any, backbone: Any) -> Any:
@@ -392,7 +348,7 @@ def _by_position(torch: Any, backbone: Any) -> Any:
     return ByPosition()
 
 
-def _bound(job: Job, session: Any, feed: Feed, output: str) -> object:
+def _bound(job: Job, session: Any, output: str, feed: raw.Feed) -> Any:
     """Compute a batch whose output stays on the device, so that only the model is measured."""
     import onnxruntime  # noqa: PLC0415
 
@@ -417,33 +373,27 @@ def library(job: Job) -> Iterator[Row]:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415
 
     yield {"figure": "sentence-transformers", "version": package_version("sentence-transformers")}
-    peaks, tokenizer = _read_peaks(job), job.tokenizer()
     kind = torch.float16 if job.on_gpu else torch.float32
     for model in SHAPES:
         options = {"attn_implementation": "sdpa", "dtype": kind}
         opened = SentenceTransformer(str(job.source(model)), device=job.device, model_kwargs=options)
-        opened.max_seq_length = 512
 
-        def run(feed: Feed, opened: Any = opened) -> object:
+        def run(feed: raw.Feed, opened: Any = opened) -> Any:
             features = {name: torch.from_numpy(array).to(job.device) for name, array in feed.items()}
             with torch.inference_mode():
-                return opened(features)[OUTPUT].float().cpu()
+                return opened(features)[raw.OUTPUT].float().cpu()
 
         inputs = ["input_ids", "attention_mask", "token_type_ids"]
         for length in job.lengths:
-            yield _timed(job, _build_batches(run, inputs, length), model, "fp16", length, peaks)
-        if model != "default":
-            continue
+            yield _timed(job, run, inputs, model, "fp16", length)
+    engine = "cuda-fp16" if job.on_gpu else "torch"
+    peer = Library("encode", engine, Path(sys.executable), job.source("default"), peer_environment(), SIZES)
+    with closing(peer):
+        peer.wait_until_loaded()
         for length in job.lengths:
-            texts = build_texts(tokenizer, length, 256 if job.quick else 4096)
-            rates = {}
-            for size in (32, 256, 1024):
-                began = time.perf_counter()
-                opened.encode(texts, batch_size=size, normalize_embeddings=True, show_progress_bar=False)
-                rates[size] = len(texts) / (time.perf_counter() - began)
-            best = max(rates.values())
-            by_size = " ".join(f"{size}:{rate:.0f}" for size, rate in rates.items())
-            yield {"figure": f"encode {length}", "texts_per_second": best, "by_rows": by_size}
+            workload = exact_lengths(job.tokenizer(), length, 256 if job.quick else 4096)
+            rate = peer.measure(Scenario(workload.name, workload, seconds=job.seconds), 0).rate
+            yield {"figure": f"encode {length}", "texts_per_second": rate}
 
 
 # The service
@@ -471,7 +421,7 @@ SECONDS_OF = {"tokenizing": "simile_tokenize_seconds_sum", "engine": "simile_inf
 def service(job: Job) -> Iterator[Row]:
     """Yield the speed of the service over HTTP, and where its processor time goes."""
     tokenizer = job.tokenizer()
-    texts = build_texts(tokenizer, SERVED_TOKENS, 512 if job.quick else 8192)
+    texts = exact_lengths(tokenizer, SERVED_TOKENS, 512 if job.quick else 8192).texts
     precision = "fp16" if job.on_gpu else "fp32"
     for workers in WORKERS:
         settings = {
@@ -491,35 +441,33 @@ def service(job: Job) -> Iterator[Row]:
             }
             for clients, count in SMALL_LOADS if job.quick else LOADS:
                 for answer in ANSWERS if not workers else (RAW,):
-                    measured = _load(server, texts, clients, count, ANSWERS[answer], job.seconds)
+                    measured = _load(server, texts, clients, count, ANSWERS[answer], job)
                     yield {"figure": f"{name}, {clients} x {count}, {answer}", **measured}
             for length in job.lengths if not workers else ():
-                some = build_texts(tokenizer, length, len(texts) // 2)
+                some = exact_lengths(tokenizer, length, len(texts) // 2).texts
                 clients, count = (SMALL_LOADS if job.quick else LOADS)[-1]
-                measured = _load(server, some, clients, count, ANSWERS[RAW], job.seconds)
+                measured = _load(server, some, clients, count, ANSWERS[RAW], job)
                 yield {"figure": f"{name}, {length} tokens, {clients} x {count}, {RAW}", **measured}
 
 
-def _load(
-    server: Server, texts: list[str], clients: int, count: int, answering: Answering, seconds: float
-) -> Row:
+def _load(server: Server, texts: list[str], clients: int, count: int, answering: Answering, job: Job) -> Row:
     requests = [
         post_request(answering.path, answering.body(texts[at : at + count]), answering.accept)
         for at in range(0, len(texts) - count + 1, count)
     ]
-    before, loop_before = _series(server), _thread_seconds(server.pid)
+    before, loop_before = _series(server), machine.main_thread_seconds(server.pid)
     load = Load(
         server.port,
         requests,
         clients,
-        seconds,
-        warm=max(2 * clients, WARM_TEXTS // count),
+        job.seconds,
+        warm=max(2 * clients, (SMALL_WARM_TEXTS if job.quick else WARM_TEXTS) // count),
         pids={"server": server.pid},
     )
     began = time.monotonic()
     answers = Generator(load).finish()
     wall = time.monotonic() - began  # with warm-up, as the differences below
-    after, loop_after = _series(server), _thread_seconds(server.pid)
+    after, loop_after = _series(server), machine.main_thread_seconds(server.pid)
     embedded = max(1.0, after["texts"] - before["texts"])
     window, embedded_rate = answers.window, answers.rate * count
     shares = {
@@ -546,12 +494,6 @@ def _series(server: Server) -> dict[str, float]:
             if line.startswith(metric + "{"):
                 found[name] += float(line.rsplit(" ", 1)[1])
     return found
-
-
-def _thread_seconds(pid: int) -> float:
-    """Return the CPU seconds of a process's first thread, which runs the event loop."""
-    fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / machine.TICKS_PER_SECOND
 
 
 # Exactness and memory
@@ -667,7 +609,8 @@ def training(job: Job) -> Iterator[Row]:
     from training.methods.recipe import load_recipe  # noqa: PLC0415  as above
     from training.text.corpus import Corpus  # noqa: PLC0415  as above
 
-    corpus = Corpus.of(build_texts(job.tokenizer(), 24, 2048 if job.quick else 65_536), "made by a seed")
+    texts = exact_lengths(job.tokenizer(), 24, 2048 if job.quick else 65_536).texts
+    corpus = Corpus.of(texts, "made by a seed")
     options = argparse.Namespace(
         peer_python=Path(sys.executable),
         repeats=1 if job.quick else 3,

@@ -92,8 +92,17 @@ class Watch:
 
 def process_seconds(pid: int) -> float:
     """Return the CPU seconds of a process with all its threads."""
+    return _cpu_seconds(Path(f"/proc/{pid}/stat"))
+
+
+def main_thread_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process's first thread, which runs the event loop of a service."""
+    return _cpu_seconds(Path(f"/proc/{pid}/task/{pid}/stat"))
+
+
+def _cpu_seconds(stat: Path) -> float:
     # The second field is the program's name in brackets. It may contain spaces.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = stat.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 

@@ -28,6 +28,7 @@ ABSTRACTS = ("scifact/corpus.jsonl.gz", "cranfield/corpus.jsonl.gz")
 WIKIPEDIA_SENTENCES = 12_000
 WORDS_BETWEEN_BEGINNINGS = 7  # offset of each further pass over the corpus, so that its texts differ
 MAX_TOKENS = 256
+VOCABULARY = range(2000, 12_000)  # ids of BERT's vocabulary that are mostly whole words
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,18 @@ def sentences(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
 def mixture(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
     """Return mostly short and a few long texts: 8 to 256 tokens, median 16, mean 29."""
     return _workload("mixture", tokenizer, source, count, _mixture_length)
+
+
+def exact_lengths(tokenizer: Tokenizer, tokens: int, count: int) -> Workload:
+    """Return texts of exactly `tokens` tokens: random words that the tokenizer does not split."""
+    candidates = [tokenizer.decode([token]) for token in VOCABULARY]
+    alone = [word for word in candidates if word.isascii() and word.isalpha() and len(word) > 2]
+    special = _special_tokens(tokenizer)
+    rows = zip(alone, tokenizer.tokenize(alone), strict=True)
+    words = [word for word, row in rows if len(row.ids) == special + 1]
+    chance = random.Random(f"{tokens} tokens of the bench")
+    texts = [" ".join(chance.choices(words, k=tokens - special)) for _ in range(count)]
+    return Workload(f"{tokens} tokens", texts, [list(row.ids) for row in tokenizer.tokenize(texts)])
 
 
 def _sentence_length(chance: random.Random) -> int:
