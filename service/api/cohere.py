@@ -179,11 +179,15 @@ def _int8(vectors: Vectors, manifest: Manifest) -> Any:
     return to_int8(vectors, calibrated, manifest.dimension)
 
 
+def _bits(vectors: Vectors) -> Any:
+    return np.packbits(vectors > 0, axis=1)
+
+
 _SHOWN: dict[Kind, Callable[[Vectors, Manifest], Any]] = {
     "float": lambda vectors, _: vectors,
     "int8": _int8,
     "uint8": lambda vectors, manifest: (_int8(vectors, manifest).astype(np.int16) + 128).astype(np.uint8),
-    "binary": lambda vectors, _: (np.packbits(vectors > 0, axis=1).astype(np.int16) - 128).astype(np.int8),
-    "ubinary": lambda vectors, _: np.packbits(vectors > 0, axis=1),
+    "binary": lambda vectors, _: (_bits(vectors).astype(np.int16) - 128).astype(np.int8),
+    "ubinary": lambda vectors, _: _bits(vectors),
     "base64": lambda vectors, _: in_base64(vectors),
 }

@@ -232,8 +232,14 @@ _RAISES = "x-raises"  # of an operation, until the document is complete
 
 # Any route: a repeated header, a wrong host, a bad deadline, a bug, a service that stops, a deadline that
 # passed.
-_FAILS = (errors.Internal, errors.Unhealthy, errors.Timeout)
-_ANY = (errors.Malformed, errors.Misdirected, errors.Validation, *_FAILS)
+_ANY = (
+    errors.Malformed,
+    errors.Misdirected,
+    errors.Validation,
+    errors.Internal,
+    errors.Unhealthy,
+    errors.Timeout,
+)
 _WITH_A_BODY = (errors.Empty, errors.TooLarge, errors.MediaType, errors.Overloaded)
 # Of a service with keys. Forbidden is also the answer to a page of another site.
 _WITH_A_ROLE = (errors.Unauthorized, errors.Forbidden, errors.RateLimited)

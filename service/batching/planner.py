@@ -47,12 +47,12 @@ class Sizes(NamedTuple):
     """Sizes of batches that fit a processor's cache or keep a GPU busy."""
 
     window: int  # Pending texts per plan. More texts sort better but take longer to plan.
-    ahead: int  # Texts that are tokenized while all batches are taken.
     batch_tokens: int
     small_batch_tokens: int  # for the other lanes while interactive work is recent
     overhead_tokens: int  # fixed cost of a batch
     laddered: bool = False  # The engine rounds shapes up (shapes.py).
     batches_at_once: float = inf  # More would only be smaller.
+    ahead: int = 0  # Texts that are tokenized while all these batches are taken.
     light_bytes: float = inf  # Larger models get smaller batches.
 
     def budget(self, tokens: int, encoder: Encoder) -> int:
@@ -72,10 +72,10 @@ class Sizes(NamedTuple):
 
 
 # A core is fastest with 256 to 512 tokens. Larger batches exceed its cache.
-PROCESSOR = Sizes(128, 128, 512, 256, GROUP_OVERHEAD_TOKENS, light_bytes=400_000_000)
+PROCESSOR = Sizes(128, 512, 256, GROUP_OVERHEAD_TOKENS, light_bytes=400_000_000)
 # While one batch is computed, the next is uploaded. The 500 tokens are an estimate of the time that launching
 # a batch's hundred kernels takes.
-GPU = Sizes(256, 1024, 16_384, 4_096, 500, laddered=True, batches_at_once=2)
+GPU = Sizes(256, 16_384, 4_096, 500, laddered=True, batches_at_once=2, ahead=1024)
 
 
 def sizes_on(place: Place) -> Sizes:

@@ -281,8 +281,10 @@ class Seen:
 
         It is empty if no id was repeated.
         """
-        said = {2: "twice"}
-        parts = [f"{label} came {said.get(n, f'{n} times')}" for label, n in self._repeated.items()]
+        parts = [
+            f"{label} came twice" if times == 2 else f"{label} came {times} times"
+            for label, times in self._repeated.items()
+        ]
         return ", ".join([*parts, "and others more than once"] if self._others else parts)
 
 

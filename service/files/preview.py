@@ -29,8 +29,17 @@ SHOWN_CHARACTERS = 300  # per cell
 MAX_BYTES = 1 << 20  # uncompressed bytes that are read
 MAX_COLUMNS = 1000
 MAX_PROBLEMS = 20
-_GERMAN = ("beschreibung", "inhalt")
-_TEXT_NAMES = ("text", "body", "content", "description", "question", "message", "abstract", *_GERMAN)
+_TEXT_NAMES = (
+    "text",
+    "body",
+    "content",
+    "description",
+    "question",
+    "message",
+    "abstract",
+    "beschreibung",
+    "inhalt",
+)
 _TITLES = ("title", "headline", "subject", "name", "titel", "betreff")
 _TOO_LONG = "the line is longer than 1 MiB"
 _JSON_OWN = {*IDS, "title", "text", "metadata"}

@@ -393,8 +393,9 @@ class Controller:
         found[active] = as_state("active")
         if swap is not None:
             state = "active" if swap.version == active else swap.state  # It may be built in another form.
-            figures = {"done": swap.done, "total": swap.total, "eta_seconds": swap.eta_seconds}
-            found[swap.version] = as_state(state, reason=swap.reason, **figures)
+            found[swap.version] = as_state(
+                state, done=swap.done, total=swap.total, eta_seconds=swap.eta_seconds, reason=swap.reason
+            )
         for version, shown in found.items():
             shown["canary"] = facts.canaries.get(version)
         return found
@@ -535,13 +536,20 @@ def was_refused(store: ModelStore, version: str) -> bool:
     return gate is not None and gate.verdict == "refused"
 
 
-def as_state(state: str, **known: Any) -> dict[str, Any]:
-    """Returns the state of a version in the format of `GET /models` and state.json.
-
-    Args:
-        state: Name of the state.
-        known: Values of other fields. The remaining fields are None.
-
-    """
-    names = ("state", "done", "total", "eta_seconds", "reason", "canary")
-    return dict.fromkeys(names) | {"state": state} | known
+def as_state(
+    state: str,
+    *,
+    done: int | None = None,
+    total: int | None = None,
+    eta_seconds: float | None = None,
+    reason: str | None = None,
+) -> dict[str, Any]:
+    """Returns the state of a version in the format of `GET /models` and state.json."""
+    return {
+        "state": state,
+        "done": done,
+        "total": total,
+        "eta_seconds": eta_seconds,
+        "reason": reason,
+        "canary": None,
+    }

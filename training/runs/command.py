@@ -32,9 +32,6 @@ from training.text.service import chosen as chosen_collections
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
-# Arguments that `Options` has under the same name.
-_SAME = ("steps", "seed", "batch", "precision", "device", "threads", "chunk", "eval_steps")
-
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
     """Trains `recipe` on `corpus`, starting with the model in the folder `base`. Writes the folder `out`.
@@ -198,8 +195,19 @@ def _run_stages(stages: Stages, options: argparse.Namespace, base: Base) -> int:
 
 
 def _options(options: argparse.Namespace) -> Options:
-    same = {name: getattr(options, name) for name in _SAME}
-    return Options(**same, data=optional_data_folder(options.data), progress=True, say=_say)
+    return Options(
+        steps=options.steps,
+        seed=options.seed,
+        batch=options.batch,
+        precision=options.precision,
+        device=options.device,
+        threads=options.threads,
+        chunk=options.chunk,
+        eval_steps=options.eval_steps,
+        data=optional_data_folder(options.data),
+        progress=True,
+        say=_say,
+    )
 
 
 def _done(result: Result) -> str:
