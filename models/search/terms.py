@@ -19,7 +19,10 @@ of Thai letters is one word.
 """
 
 import re
+import sqlite3
+import threading
 import unicodedata
+from collections.abc import Callable
 from itertools import pairwise
 
 from models.tokens.normalize import BREAK, pieces, stream_safe
@@ -49,6 +52,8 @@ _RUN = re.compile(
 )
 _LAST_KEPT = 0xFFFF  # Characters above are not cached, so that the table stays small.
 _ZERO_WIDTH_SPACE = 0x200B
+_MAX_STEMS = 100_000  # Words whose stems are kept in memory, about 15 MB.
+_local = threading.local()
 
 
 class _Characters(dict[int, int | None]):
@@ -93,12 +98,64 @@ def cut(text: str) -> str:
 
 def expression(query: str) -> str:
     """Converts a query to FTS5 syntax. Returns an empty text for a query without words."""
-    plain = query.lower() if query.isascii() else "".join(map(_plain, pieces(query)))
     terms: dict[str, None] = {}
-    for token in _TOKEN.findall(_RUN.sub(_pairs, plain)):
+    for token in split_query(query):
         terms[f'"{token}" *' if len(token) == 1 and _RUN.match(token) else f'"{token}"'] = None
     telling = [term for term in terms if term.strip('"') not in FUNCTION_WORDS]
     return " OR ".join((telling or list(terms))[:MAX_TERMS])
+
+
+def split_query(query: str) -> list[str]:
+    """Returns the words of a query in their order, before stemming."""
+    plain = query.lower() if query.isascii() else "".join(map(_plain, pieces(query)))
+    found: list[str] = _TOKEN.findall(_RUN.sub(_pairs, plain))
+    return found
+
+
+def split_words(text: str) -> list[str]:
+    """Returns the words of a text in their order, before stemming."""
+    found: list[str] = _TOKEN.findall(cut(text).lower())
+    return found
+
+
+class _OfOneThread(sqlite3.Connection):
+    """A connection that can be closed on any thread. It is closed when its thread has ended."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def get_stemmer() -> sqlite3.Connection:
+    """Returns this thread's FTS5 in memory: texts go to `words`, their stemmed terms appear in `terms`."""
+    if not hasattr(_local, "fts"):
+        _local.fts = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=_OfOneThread
+        )
+        _local.fts.execute(f"CREATE VIRTUAL TABLE words USING {TABLE}")
+        _local.fts.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (words, instance)")
+    fts: sqlite3.Connection = _local.fts
+    return fts
+
+
+class _Stems(dict[str, str]):
+    """Stems by word. FTS5 computes those that are missing."""
+
+    def __missing__(self, word: str) -> str:
+        fts = get_stemmer()
+        fts.execute("BEGIN")
+        try:
+            fts.execute("INSERT INTO words (rowid, text) VALUES (0, ?)", (word,))
+            row = fts.execute("SELECT term FROM terms").fetchone()
+        finally:
+            fts.execute("ROLLBACK")
+        found: str = row[0] if row else word
+        if len(self) >= _MAX_STEMS:
+            self.clear()
+        self[word] = found
+        return found
+
+
+stem: Callable[[str], str] = _Stems().__getitem__
 
 
 def _plain(piece: str) -> str:

@@ -18,8 +18,6 @@ terms, so both stores have the same terms.
 """
 
 import re
-import sqlite3
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -31,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.content import Content
-from models.search.terms import TABLE, cut, expression
+from models.search.terms import cut, expression, get_stemmer
 from service.store.postgres.connection import Connection
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
@@ -39,7 +37,6 @@ from service.store.values import Revisions
 
 MAX_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
 _QUOTED = re.compile(r'"([^"]*)"( \*)?')
-_local = threading.local()
 
 
 class Terms(NamedTuple):
@@ -62,22 +59,9 @@ def query_terms(query: str) -> tuple[list[str], list[str]]:
     return stems, [term for term, begins in found if begins]
 
 
-class _OfOneThread(sqlite3.Connection):
-    """A connection that can be closed on any thread. It is closed when its thread has ended."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
 def _stemmed(texts: Sequence[str]) -> list[Counter[str]]:
     """Returns the stemmed terms of each text, by FTS5. The texts were cut by models/search/terms.py."""
-    if not hasattr(_local, "fts"):
-        _local.fts = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, factory=_OfOneThread
-        )
-        _local.fts.execute(f"CREATE VIRTUAL TABLE words USING {TABLE}")
-        _local.fts.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (words, instance)")
-    fts: sqlite3.Connection = _local.fts
+    fts = get_stemmer()
     found = [Counter[str]() for _ in texts]
     fts.execute("BEGIN")
     try:

@@ -1,0 +1,149 @@
+"""The learned ranking of a collection: the second stage of hybrid search. Start at `Ranking`.
+
+    features (n, f) ─▶ standardized over the candidates ─┬─▶ linear model ─┐
+                                                         └─▶ trees         ┴─▶ scores (n,)
+
+A ranking is a small JSON file in the folder of a version, `ranking/COLLECTION.json`. It has no code: numpy
+evaluates it. Fitting is in training/ranking/.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from models.manifest import Sha256
+from models.search.features import FEATURES, MEMORY, VERSION, Features
+
+FOLDER = "ranking"  # In the folder of a version.
+CANDIDATES = 50  # Best hits in hybrid order that a ranking orders again.
+_FLAT = 1e-9  # A feature with a smaller deviation does not tell the candidates apart.
+_HYBRID = FEATURES.index("hybrid")
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Trees(BaseModel):
+    """Boosted regression trees in plain arrays, one entry for each node.
+
+    Node i goes to `left[i]` if `feature[i] <= threshold[i]`, and otherwise to `right[i]`. A leaf is its own
+    child, and has the `value`. The first half of the features are raw, the second half standardized.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    roots: list[int]
+    feature: list[int]
+    threshold: list[_Number]
+    left: list[int]
+    right: list[int]
+    value: list[_Number]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        count = len(self.feature)
+        if {len(self.threshold), len(self.left), len(self.right), len(self.value)} - {count}:
+            raise ValueError("the arrays of the trees have different lengths")
+        if not all(0 <= node < count for node in (*self.roots, *self.left, *self.right)):
+            raise ValueError("a tree names a node that does not exist")
+        if not all(0 <= column < 2 * len(FEATURES) for column in self.feature):
+            raise ValueError("a tree names a feature that does not exist")
+        # Children come after their parent, so every walk ends.
+        if any(to < at for at, both in enumerate(zip(self.left, self.right, strict=True)) for to in both):
+            raise ValueError("a node of a tree comes before its parent")
+        return self
+
+    def score(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the sum of all trees for each row of `inputs` (n, 2 f), shape (n,)."""
+        feature, threshold = np.array(self.feature), np.array(self.threshold)
+        left, right, value = np.array(self.left), np.array(self.right), np.array(self.value)
+        nodes = np.repeat(np.array(self.roots)[:, None], len(inputs), axis=1)  # (trees, n)
+        rows = np.arange(len(inputs))
+        while True:
+            smaller = inputs[rows, feature[nodes]] <= threshold[nodes]
+            after = np.where(smaller, left[nodes], right[nodes])
+            if np.array_equal(after, nodes):
+                total: NDArray[np.float64] = value[nodes].sum(axis=0)
+                return total
+            nodes = after
+
+
+class Ranking(BaseModel):
+    """A learned ranking.
+
+    Attributes:
+        features: Version of the features.
+        fingerprint: The encoder whose vectors it learned from. None: any encoder.
+        weights: Of the features, by name. A missing feature has weight 0.
+        trees: Added to the linear model. None: the linear model alone.
+        hybrid_share: Share of the hybrid score in the result, if few queries were judged.
+        mean_query: Mean of the query vectors, length 1, for the feature `hub`. Empty: `hub` is 0.
+        memory_cosine: Judged queries with a larger cosine are remembered.
+        queries: Number of judged queries that it learned from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    features: int = VERSION
+    fingerprint: Sha256 | None = None
+    weights: dict[str, _Number]
+    trees: Trees | None = None
+    hybrid_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    mean_query: list[_Number] = Field(default_factory=list)
+    memory_cosine: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    queries: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if unknown := self.weights.keys() - set(FEATURES):
+            raise ValueError(f"the ranking has a weight for an unknown feature: {min(unknown)}")
+        return self
+
+    def score(self, features: Features) -> NDArray[np.float64]:
+        """Returns the score of each candidate of one query, shape (n,). Larger is better."""
+        total: NDArray[np.float64] = sum(self.contribute(features).values(), np.zeros(len(features)))
+        return total
+
+    def contribute(self, features: Features) -> dict[str, NDArray[np.float64]]:
+        """Returns the part of each feature in the scores, shape (n,) each. `trees` is a part of its own.
+
+        The linear score and the trees are standardized before they are added, so both decide alike.
+        """
+        scaled = standardize(features)
+        parts = {name: weight * scaled[:, FEATURES.index(name)] for name, weight in self.weights.items()}
+        if self.trees is not None:
+            parts = _divided(parts)
+            boosted = self.trees.score(np.concatenate([features, scaled], axis=1))
+            parts["trees"] = (boosted - boosted.mean()) / _deviation(boosted)
+        if self.hybrid_share:
+            learned = {name: (1 - self.hybrid_share) * part for name, part in _divided(parts).items()}
+            rest = self.hybrid_share * scaled[:, _HYBRID]
+            parts = learned | {"hybrid": learned.get("hybrid", np.zeros(len(features))) + rest}
+        return parts
+
+
+def standardize(features: Features) -> Features:
+    """Returns features with mean 0 and deviation 1 over the candidates of a query. Flat features become 0.
+
+    Features of MEMORY stay as they are, because most candidates of most queries have none.
+    """
+    if not len(features):
+        return features
+    centered = features - features.mean(axis=0)
+    deviation = centered.std(axis=0)
+    scaled: Features = np.where(deviation > _FLAT, centered / np.where(deviation > _FLAT, deviation, 1), 0)
+    scaled[:, -len(MEMORY) :] = features[:, -len(MEMORY) :]
+    return scaled
+
+
+def _divided(parts: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Divides all parts by the deviation of their sum."""
+    spread = _deviation(sum(parts.values(), np.zeros(1)))
+    return {name: part / spread for name, part in parts.items()}
+
+
+def _deviation(scores: NDArray[np.float64]) -> float:
+    return max(float(np.std(scores)), _FLAT)
