@@ -74,7 +74,7 @@ def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vecto
     """
     features = np.zeros((len(candidates.texts), len(FEATURES)))
     heads = np.zeros((len(features), len(vector)))
-    asked = [stem(word) for word in split_query(query)]
+    asked = stem(split_query(query))
     telling = _telling(asked)
     pairs = set(pairwise(asked))
     for row, (passages, title, text) in enumerate(
@@ -84,8 +84,8 @@ def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vecto
         if len(passages):
             heads[row] = passages[0]
             features[row, :2] = cosines[0], cosines[min(1, len(cosines) - 1)]
-        titled = [stem(word) for word in split_words(title)]
-        words = [*titled, *(stem(word) for word in split_words(text))]
+        titled = stem(split_words(title))
+        words = titled + stem(split_words(text))
         features[row, 5] = _share(telling, words)
         features[row, 6] = _share(pairs, pairwise(words))
         features[row, 7] = _share(_telling(titled), asked)
@@ -103,7 +103,7 @@ def _telling(stems: Sequence[str]) -> set[str]:
     return {word for word in stems if word not in _FUNCTION_STEMS} or set(stems)
 
 
-_FUNCTION_STEMS = frozenset(stem(word) for word in FUNCTION_WORDS)
+_FUNCTION_STEMS = frozenset(stem([*FUNCTION_WORDS]))
 
 
 def _share(wanted: set[T], found: Iterable[T]) -> float:

@@ -22,7 +22,7 @@ import re
 import sqlite3
 import threading
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import pairwise
 
 from models.tokens.normalize import BREAK, pieces, stream_safe
@@ -54,6 +54,7 @@ _LAST_KEPT = 0xFFFF  # Characters above are not cached, so that the table stays 
 _ZERO_WIDTH_SPACE = 0x200B
 _MAX_STEMS = 100_000  # Words whose stems are kept in memory, about 15 MB.
 _local = threading.local()
+_stems: dict[str, str] = {}
 
 
 class _Characters(dict[int, int | None]):
@@ -137,25 +138,22 @@ def get_stemmer() -> sqlite3.Connection:
     return fts
 
 
-class _Stems(dict[str, str]):
-    """Stems by word. FTS5 computes those that are missing."""
-
-    def __missing__(self, word: str) -> str:
+def stem(words: Sequence[str]) -> list[str]:
+    """Returns the stems of words, as FTS5 has them. Words are results of `split_query` or `split_words`."""
+    global _stems
+    if len(_stems) > _MAX_STEMS:
+        _stems = {}
+    stems = _stems  # Another thread may replace the dictionary.
+    if missing := [*{*words}.difference(stems)]:
         fts = get_stemmer()
         fts.execute("BEGIN")
         try:
-            fts.execute("INSERT INTO words (rowid, text) VALUES (0, ?)", (word,))
-            row = fts.execute("SELECT term FROM terms").fetchone()
+            fts.execute("INSERT INTO words (rowid, text) VALUES (0, ?)", (" ".join(missing),))
+            found = fts.execute("SELECT term FROM terms ORDER BY offset").fetchall()
         finally:
             fts.execute("ROLLBACK")
-        found: str = row[0] if row else word
-        if len(self) >= _MAX_STEMS:
-            self.clear()
-        self[word] = found
-        return found
-
-
-stem: Callable[[str], str] = _Stems().__getitem__
+        stems.update((word, term) for word, (term,) in zip(missing, found, strict=True))
+    return [stems[word] for word in words]
 
 
 def _plain(piece: str) -> str:
