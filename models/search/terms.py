@@ -140,11 +140,8 @@ def get_stemmer() -> sqlite3.Connection:
 
 def stem(words: Sequence[str]) -> list[str]:
     """Returns the stems of words, as FTS5 has them. Words are results of `split_query` or `split_words`."""
-    global _stems
-    if len(_stems) > _MAX_STEMS:
-        _stems = {}
-    stems = _stems  # Another thread may replace the dictionary.
-    if missing := [*{*words}.difference(stems)]:
+    stems = {word: _stems.get(word, "") for word in words}
+    if missing := [word for word, stemmed in stems.items() if not stemmed]:
         fts = get_stemmer()
         fts.execute("BEGIN")
         try:
@@ -152,7 +149,11 @@ def stem(words: Sequence[str]) -> list[str]:
             found = fts.execute("SELECT term FROM terms ORDER BY offset").fetchall()
         finally:
             fts.execute("ROLLBACK")
-        stems.update((word, term) for word, (term,) in zip(missing, found, strict=True))
+        new = {word: term for word, (term,) in zip(missing, found, strict=True)}
+        stems |= new
+        if len(_stems) > _MAX_STEMS:
+            _stems.clear()
+        _stems.update(new)
     return [stems[word] for word in words]
 
 
