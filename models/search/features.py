@@ -10,9 +10,9 @@ need clicks or links. Memory.recall fills the last three columns, from judged qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,6 @@ FEEDBACK_HITS = 3  # Hits that move the query vector (pseudo relevance feedback;
 
 Features = NDArray[np.float64]  # (n, len(FEATURES))
 Vectors = NDArray[np.float32]
-
-T = TypeVar("T")
 
 
 class Candidates(NamedTuple):
@@ -74,9 +72,10 @@ def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vecto
     """
     features = np.zeros((len(candidates.texts), len(FEATURES)))
     heads = np.zeros((len(features), len(vector)))
-    asked = stem(split_query(query))
-    telling = _telling(asked)
-    pairs = set(pairwise(asked))
+    asked = split_query(query)
+    stems = stem({*asked})
+    asked = [stems[word] for word in asked]
+    wanted, telling, pairs = {*asked}, _telling(asked), {*pairwise(asked)}
     for row, (passages, title, text) in enumerate(
         zip(candidates.passages, candidates.titles, candidates.texts, strict=True)
     ):
@@ -84,11 +83,13 @@ def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vecto
         if len(passages):
             heads[row] = passages[0]
             features[row, :2] = cosines[0], cosines[min(1, len(cosines) - 1)]
-        titled = stem(split_words(title))
-        words = titled + stem(split_words(text))
-        features[row, 5] = _share(telling, words)
-        features[row, 6] = _share(pairs, pairwise(words))
-        features[row, 7] = _share(_telling(titled), asked)
+        titled = split_words(title)
+        words = titled + split_words(text)
+        stems = stem({*words})
+        matching = {word: stemmed for word, stemmed in stems.items() if stemmed in wanted}
+        features[row, 5] = _share(telling, matching.values())
+        features[row, 6] = _share(pairs, pairwise(map(matching.get, words)))
+        features[row, 7] = _share(_telling([stems[word] for word in titled]), asked)
         features[row, 8] = np.log1p(len(words))
     features[:, 2], features[:, 3] = candidates.bm25, candidates.hybrid
     moved = vector + heads[:FEEDBACK_HITS].mean(axis=0) if len(heads) else vector
@@ -103,11 +104,11 @@ def _telling(stems: Sequence[str]) -> set[str]:
     return {word for word in stems if word not in _FUNCTION_STEMS} or set(stems)
 
 
-_FUNCTION_STEMS = frozenset(stem([*FUNCTION_WORDS]))
+_FUNCTION_STEMS = frozenset(stem(FUNCTION_WORDS).values())
 
 
-def _share(wanted: set[T], found: Iterable[T]) -> float:
-    return len(wanted.intersection(found)) / len(wanted) if wanted else 0.0
+def _share(wanted: Set[object], found: Iterable[object]) -> float:
+    return len(wanted & {*found}) / len(wanted) if wanted else 0.0
 
 
 class Memory:

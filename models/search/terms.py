@@ -22,7 +22,7 @@ import re
 import sqlite3
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
 from models.tokens.normalize import BREAK, pieces, stream_safe
@@ -115,7 +115,9 @@ def split_query(query: str) -> list[str]:
 
 def split_words(text: str) -> list[str]:
     """Returns the words of a text in their order, before stemming."""
-    found: list[str] = _TOKEN.findall(cut(text).lower())
+    if not text.isascii():  # Most parts of most texts are ASCII.
+        text = " ".join(part if part.isascii() else cut(part) for part in text.split())
+    found: list[str] = _TOKEN.findall(text.lower())
     return found
 
 
@@ -138,8 +140,12 @@ def get_stemmer() -> sqlite3.Connection:
     return fts
 
 
-def stem(words: Sequence[str]) -> list[str]:
-    """Returns the stems of words, as FTS5 has them. Words are results of `split_query` or `split_words`."""
+def stem(words: Iterable[str]) -> dict[str, str]:
+    """Returns the stems of words, as FTS5 has them, by word.
+
+    Args:
+        words: Distinct results of `split_query` or `split_words`.
+    """
     stems = {word: _stems.get(word, "") for word in words}
     if missing := [word for word, stemmed in stems.items() if not stemmed]:
         fts = get_stemmer()
@@ -154,7 +160,7 @@ def stem(words: Sequence[str]) -> list[str]:
         if len(_stems) > _MAX_STEMS:
             _stems.clear()
         _stems.update(new)
-    return [stems[word] for word in words]
+    return stems
 
 
 def _plain(piece: str) -> str:
