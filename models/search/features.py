@@ -10,7 +10,8 @@ need clicks or links. Memory.recall fills the last three columns, from judged qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -107,7 +108,7 @@ def _telling(stems: Sequence[str]) -> set[str]:
 _FUNCTION_STEMS = frozenset(stem(FUNCTION_WORDS).values())
 
 
-def _share(wanted: Set[object], found: Iterable[object]) -> float:
+def _share(wanted: AbstractSet[object], found: Iterable[object]) -> float:
     return len(wanted & {*found}) / len(wanted) if wanted else 0.0
 
 
