@@ -100,6 +100,7 @@ class Encoder:
             FormUnavailable: This machine cannot compute the form.
             DeviceUnavailable: The GPU is missing or too small.
         """
+        self.folder = folder
         self.manifest = manifest
         self.threads = threads
         self.dimension = manifest.dimension

@@ -23,6 +23,7 @@ from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
 from service.index.index_set import Indexes, Size, StoredIndexes
 from service.index.ivf_snapshots import IvfSnapshots, Origin
+from service.ranking import read_rankings
 from service.store.values import Changes
 
 AnyIndexes: TypeAlias = Indexes | StoredIndexes
@@ -71,6 +72,7 @@ class Generation:
         self.version = encoder.manifest.version
         self._made = made
         self.indexes = made(number, encoder)
+        self.rankings = read_rankings(encoder.folder, encoder.manifest)
         self.is_loaded = False  # The indexes contain exactly the stored vectors of this generation.
         self.is_complete = False  # The indexes contain every stored document.
         self.missing = 0  # Stored documents without a vector, at the last count.

@@ -127,6 +127,8 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no limit
     passages: bool = True
+    ranking: bool = True  # Hybrid search has a second stage.
+    rank_seconds: float = Field(0.5, gt=0)  # of the second stage, for each query
     search_mode: Mode | None = None  # default of searches; None: the version's own mode, or dense
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)

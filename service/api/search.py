@@ -39,7 +39,7 @@ from service.api.search_plan import (
     parse_query,
     parse_where,
 )
-from service.corpus.search import Hits, Query, Search
+from service.corpus.search import Page, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.bodies import JsonChunks, in_chunks, json_array
 from service.http.routing import RoleRoute
@@ -55,6 +55,7 @@ _Fields = Annotated[list[_Field], Field(max_length=MAX_FIELDS)]
 _Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(min_length=1)]
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
 _STUDENT = "The version that encoded the queries; absent when `model` did, or no text was encoded"
+_EXPLAINS = "With mode hybrid: each of the best 50 hits shows its features and their parts in its score"
 _SHOWS = "Parts of a hit besides id and score"
 
 
@@ -72,6 +73,7 @@ class SearchParameters(Options):
     )
     filter: FilterText = None
     passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
+    explain: Literal["true", "false"] = Field("false", description=_EXPLAINS)
 
 
 class SimilarTo(BaseModel):
@@ -94,6 +96,7 @@ class SearchRequest(Options):
     )
     filter: Annotated[dict[str, Any], ShownAs(Filter)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
+    explain: bool = Field(False, description=_EXPLAINS)
     model: str | None = Field(None, description="Needed for vector queries: the version that made them")
 
 
@@ -109,6 +112,10 @@ class Found(BaseModel):
     text: str = Field("", description="Absent when `fields` leaves it out")
     metadata: dict[str, Any] = Field({}, description="Absent when `fields` leaves it out")
     passage: PassageFound | SkipJsonSchema[None] = Field(None, description="The best one of a split text")
+    features: dict[str, float] | SkipJsonSchema[None] = Field(None, description="With `explain`")
+    contributions: dict[str, float] | SkipJsonSchema[None] = Field(
+        None, description="With `explain`: the parts of the features in the hit's ranking score"
+    )
 
 
 class SearchAnswer(BaseModel):
@@ -141,7 +148,15 @@ async def search_for_one_query(
     """Search with one query: a text (`q`) or the id of a stored document (`id`)."""
     query = parse_query(params.q, params.id)
     fields = None if params.fields is None else [field for field in params.fields.split(",") if field]
-    plan = await _plan(request, runtime, params, [query], fields, passages=params.passages == "true")
+    plan = await _plan(
+        request,
+        runtime,
+        params,
+        [query],
+        fields,
+        passages=params.passages == "true",
+        explain=params.explain == "true",
+    )
     return await _search(request, runtime, plan, {"query": params.q} if query.text else {"id": params.id})
 
 
@@ -151,8 +166,8 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
     queries = parse_queries(body.queries, runtime.settings.max_inputs)
     # For vectors, `model` names the version that made them. Only the header chooses the version to search.
     model = None if queries[0].vector is not None else body.model
-    more = {"passages": body.passages, "several": True, "vectors_version": body.model}
-    plan = await _plan(request, runtime, body, queries, body.fields, model, **more)
+    more = {"passages": body.passages, "explain": body.explain, "vectors_version": body.model}
+    plan = await _plan(request, runtime, body, queries, body.fields, model, several=True, **more)
     return await _search(request, runtime, plan, {})
 
 
@@ -188,12 +203,13 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         answer: Fields that the answer begins with. The function adds more fields.
 
     """
-    corpus, shown_ids = runtime.corpus, list[list[str]]()
+    corpus, shown_ids, faults = runtime.corpus, list[list[str]](), dict[str, None]()
 
-    def write(found: Hits) -> list[bytes]:
+    def write(found: list[Page]) -> list[bytes]:
         """Runs on the reading thread."""
-        shown_ids[:] = [[hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found]
-        lists = [json_array(map(plan.shown.of, hits)) for hits in found]
+        shown_ids[:] = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in found]
+        faults.update((page.fault, None) for page in found if page.fault)
+        lists = [json_array(map(plan.shown.of, page.hits)) for page in found]
         return in_chunks(json_array(lists) if plan.several else lists[0])
 
     with runtime.active.borrow(plan.version) as generation:
@@ -221,6 +237,8 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)
+    if faults:
+        notes["warnings"] = [*notes.get("warnings", []), *faults]
     answer["model"] = generation.version
     if plan.several:
         answer |= notes | ({"search_ids": search_ids} if search_ids else {})
@@ -246,10 +264,10 @@ def _check_work(settings: Settings, queries: int, search: Search) -> None:
             f"The queries ask for {hits} hits together, offsets included; at most {limit} "
             "(SIMILE_MAX_HITS) go in one answer."
         )
-    ranked, most = queries * search.candidates, settings.max_candidates
-    if ranked > most:
+    work, most = queries * search.work, settings.max_candidates
+    if work > most:
         raise Validation(
-            f"The queries rank {ranked} candidates together, {search.candidates} each in mode {search.mode}; "
+            f"The queries rank {work} candidates together, {search.work} each in mode {search.mode}; "
             f"at most {most} (SIMILE_MAX_CANDIDATES) go in one request. Send "
-            f"{most // search.candidates} queries at a time."
+            f"{most // search.work} queries at a time."
         )

@@ -63,6 +63,8 @@ class Shown:
         if hit.passage is not None:
             start, end = hit.passage
             parts.append(b',"passage":{"start":%d,"end":%d}' % (start, end))
+        if hit.explanation is not None:
+            parts.append(b"," + orjson.dumps(hit.explanation._asdict())[1:-1])
         parts.append(b"}")
         return parts
 
@@ -197,6 +199,7 @@ class Plan:
         shown: The fields of a hit to return.
         collection: The collection to search.
         version: The version that must answer. None means the active version.
+        explain: Whether hits have features and contributions.
         several: Whether the answer has one list of hits per query, or only the hits of a single query.
         vectors_version: The version that computed the vectors in `queries`.
 
@@ -210,6 +213,7 @@ class Plan:
     shown: Shown
     collection: str
     version: str | None
+    explain: bool = False
     several: bool = False
     vectors_version: str | None = None
 
@@ -237,6 +241,10 @@ class Plan:
             )
         if options.prompt_name is not None and mode == "lexical":
             raise Validation("A prompt is for the model, and mode lexical asks none. Leave prompt_name out.")
+        if self.explain and mode != "hybrid":
+            raise Validation(
+                f"Only hits of mode hybrid have features; this is mode {mode}. Leave explain out."
+            )
         return Search(
             collection=self.collection,
             k=options.k,
@@ -249,6 +257,8 @@ class Plan:
             max_bytes=settings.max_answer_bytes,
             columns=self.shown.columns,
             kept=self.version is not None,
+            rank_seconds=settings.rank_seconds if settings.ranking else 0.0,
+            explain=self.explain,
         )
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:

@@ -21,7 +21,7 @@ from service.active import ActiveGeneration, Generation
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
-from service.corpus.search import Hits, Query, Search, find
+from service.corpus.search import Page, Query, Search, find
 from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
 from service.observability.logs import safe_message
 from service.settings import Settings
@@ -257,7 +257,11 @@ class Corpus:
             )
 
     def search(
-        self, generation: Generation, queries: Sequence[Query], search: Search, then: Callable[[Hits], T]
+        self,
+        generation: Generation,
+        queries: Sequence[Query],
+        search: Search,
+        then: Callable[[list[Page]], T],
     ) -> Coroutine[Any, Any, T]:
         """Searches on a reading thread, passes the hits to `then`, and returns the result of `then`.
 

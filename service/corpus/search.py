@@ -3,6 +3,7 @@
     dense      nearest vectors                 a generation's index
     lexical    BM25                            fulltext.py; needs no vector
     hybrid     both rankings, fused            fusion.py
+               the best hits ordered again     ranking.py
 
 A search runs on a reading thread of the store, in one read transaction. Each ranking is cut to the requested
 number of hits before the next ranking is computed. Other reads may run between two rankings.
@@ -13,20 +14,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Mode
+from models.search.features import Memory
 from models.search.fusion import DENSE_WEIGHT, fuse
+from models.search.ranking import CANDIDATES as MOST_RANKED
 from service.active import Generation
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
+from service.ranking import WORK, Explanation, Ordered, Stage, order
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import SLICE_SECONDS, pause
-from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, get_revisions
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Ranked, Record, get_revisions
 
 clock = time.perf_counter
 
@@ -66,6 +70,9 @@ class Search:
         max_bytes: Maximum size of all hits.
         columns: Columns of the documents to read.
         kept: Whether the generation may be one that is not active.
+        rank_seconds: Maximum time of the second stage for a query. 0: no second stage.
+        explain: Whether hits of hybrid search have an explanation.
+        memory: Judged queries of the collection, for the second stage.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -79,6 +86,14 @@ class Search:
     max_bytes: float = inf
     columns: Sequence[Column] = COLUMNS
     kept: bool = False
+    rank_seconds: float = 0.0
+    explain: bool = False
+    memory: Memory | None = None
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the search has a second stage."""
+        return self.mode == "hybrid" and self.passages and (self.rank_seconds > 0 or self.explain)
 
     @property
     def reach(self) -> int:
@@ -87,14 +102,22 @@ class Search:
     @property
     def candidates(self) -> int:
         """Number of documents to rank for each query, in both rankings together."""
-        if self.mode != "hybrid":
-            return self.reach
-        return 2 * (CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES)
+        return 2 * self.depth if self.mode == "hybrid" else self.reach
+
+    @property
+    def depth(self) -> int:
+        """Length of each ranking in hybrid search."""
+        return CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES
+
+    @property
+    def work(self) -> int:
+        """Cost of each query, in candidates."""
+        return self.candidates + (WORK if self.is_ranked else 0)
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
         scans = self.where is not None and not self.where.indexed
-        return scans or queries * self.candidates > HEAVY_CANDIDATES
+        return scans or queries * self.work > HEAVY_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,25 +129,20 @@ class Hit:
         score: A cosine, a BM25 score or a fused score. Larger is better.
         passage: Start and end of the nearest passage in characters. None in lexical search, or if the text
             has only one passage.
+        explanation: Features and their parts in the score, if they were requested.
     """
 
     document: Record
     score: np.float32
     passage: tuple[int, int] | None = None
+    explanation: Explanation | None = None
 
 
-Hits: TypeAlias = list[list[Hit]]
+class Page(NamedTuple):
+    """The hits of a query. `fault` says why they are in hybrid order in spite of a ranking, or is empty."""
 
-
-class Ranked(NamedTuple):
-    """A document in a ranking, before the document is read.
-
-    `row` is the document's nearest row in the index, or 0 without one.
-    """
-
-    revision: int
-    score: np.float32
-    row: int = 0
+    hits: list[Hit]
+    fault: str = ""
 
 
 def find(
@@ -132,7 +150,7 @@ def find(
     generation: Generation,
     queries: Sequence[Query],
     search: Search,
-    then: Callable[[Hits], T],
+    then: Callable[[list[Page]], T],
 ) -> T:
     """Searches, passes the hits of each query to `then`, and returns the result of `then`.
 
@@ -150,7 +168,11 @@ def find(
     queries, own = _resolved(snapshot, generation, queries, search.collection)
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
     rankings = _rankings(snapshot, moment, queries, search, allowed)
-    pages = [_page(snapshot, ranking, search, id) for ranking, id in zip(rankings, own, strict=True)]
+    found = [
+        _ordered(snapshot, generation, query, ranking, search)
+        for query, ranking in zip(queries, rankings, strict=True)
+    ]
+    pages = [_page(snapshot, ordered.hits, search, id) for ordered, id in zip(found, own, strict=True)]
     uses = Counter(ranked.revision for page in pages for ranked in page)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
@@ -158,29 +180,59 @@ def find(
     places = snapshot.passages(generation.number, rows) if split else {}
     return then(
         [
-            [
-                Hit(documents[revision], score, places.get(row))
-                for revision, score, row in page
-                if revision in documents  # A damaged document is missing.
-            ]
-            for page in pages
+            Page(
+                [
+                    Hit(
+                        documents[ranked.revision],
+                        ranked.score,
+                        places.get(ranked.row),
+                        ordered.explanations.get(ranked.revision),
+                    )
+                    for ranked in page
+                    if ranked.revision in documents  # A damaged document is missing.
+                ],
+                ordered.fault,
+            )
+            for page, ordered in zip(pages, found, strict=True)
         ]
     )
 
 
+def _ordered(
+    snapshot: Snapshot, generation: Generation, query: Query, ranking: Sequence[Ranked], search: Search
+) -> Ordered:
+    """Orders the best hits of a hybrid search by the ranking of the collection."""
+    if not search.is_ranked or query.vector is None:
+        return Ordered(ranking, {})
+    best = _existing(snapshot, ranking, MOST_RANKED)[:MOST_RANKED]
+    stage = Stage(
+        generation=generation.number,
+        rankings=generation.rankings,
+        collection=search.collection,
+        seconds=search.rank_seconds,
+        explain=search.explain,
+        first=search.offset == 0,
+        memory=search.memory,
+    )
+    return order(snapshot, query.text, query.vector, ranking, best, stage)
+
+
 def _page(snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, own: int | None) -> list[Ranked]:
     """Returns the requested hits of a ranking. Leaves out the document with the revision `own`."""
-    ranking = [ranked for ranked in ranking if ranked.revision != own]
-    best = _best(ranking, search.reach)
+    others = [ranked for ranked in ranking if ranked.revision != own]
+    return [ranked for ranked, _ in _existing(snapshot, others, search.reach)[search.offset : search.reach]]
+
+
+def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:
+    """Returns at least the `count` best documents that the snapshot has, best first, with their ids."""
+    best = _best(ranking, count)
     ids = snapshot.get_ids([ranked.revision for ranked in best])
     # The index is newer than the snapshot. Other documents replace those that the snapshot does not have.
     if len(ids) < len(best) < len(ranking):
         best = ranking
         ids = snapshot.get_ids([ranked.revision for ranked in best])
-    return sorted(
-        (ranked for ranked in best if ranked.revision in ids),
-        key=lambda ranked: (-ranked.score, ids[ranked.revision]),
-    )[search.offset : search.reach]
+    found = [(ranked, ids[ranked.revision]) for ranked in best if ranked.revision in ids]
+    return sorted(found, key=lambda each: (-each[0].score, each[1]))
 
 
 def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
@@ -236,7 +288,7 @@ def _rankings(
         return
     hybrid = search.mode == "hybrid"
     # One more, because the most similar document to a document is itself.
-    depth = search.candidates // 2 if hybrid else search.reach + 1
+    depth = search.depth if hybrid else search.reach + 1
     near = _dense(moment, queries, depth, allowed, heads_only=not search.passages)
     least = search.min_score
     for query, ranking in zip(queries, near, strict=True):
@@ -281,4 +333,7 @@ def _fused(near: list[Ranked], worded: list[Ranked], weight: float) -> list[Rank
     dense, lexical = ({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded))
     scores = fuse(dense, lexical, weight)
     rows = {ranked.revision: ranked.row for ranked in near}
-    return [Ranked(revision, score, rows.get(revision, 0)) for revision, score in scores.items()]
+    return [
+        Ranked(revision, score, rows.get(revision, 0), lexical.get(revision, 0.0))
+        for revision, score in scores.items()
+    ]

@@ -23,7 +23,7 @@ from typing import Any
 
 from service.active import Generation
 from service.corpus.corpus import Corpus
-from service.corpus.search import Hit, Query, Search
+from service.corpus.search import Page, Query, Search
 from service.errors import Overloaded, Unusable
 from service.observability.logs import safe_message
 from service.settings import Settings
@@ -129,10 +129,10 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[
     return {**canary, "collections": each[:LISTED]}
 
 
-def _ids(found: list[list[Hit]]) -> set[str]:
+def _ids(found: list[Page]) -> set[str]:
     """Returns the ids of one query's hits."""
-    [hits] = found
-    return {hit.document.id for hit in hits}
+    [page] = found
+    return {hit.document.id for hit in page.hits}
 
 
 def _figures(shares: Sequence[float]) -> dict[str, Any]:

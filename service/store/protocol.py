@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
+from models.search.content import Content
 from models.store import RequestedVersion
 from service.store.filters.explain import FieldSample
 from service.store.filters.grammar import Predicate
@@ -128,6 +129,15 @@ class Snapshot(Protocol):
         The vector is None if this generation has no undamaged vector of the document. Returns None if the
         document does not exist.
         """
+
+    def get_vectors(self, generation: int, revisions: Sequence[int]) -> dict[int, Vector]:
+        """Returns the undamaged vectors of documents, shape (passages, dimension) each, the head first.
+
+        Documents without vectors are not in the result.
+        """
+
+    def beginnings(self, revisions: Sequence[int], characters: int) -> dict[int, Content]:
+        """Returns the first characters of titles and of texts, for those of `revisions` that still exist."""
 
     def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Returns the start and end of passages in their texts, in characters, by row name.

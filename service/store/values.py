@@ -384,6 +384,18 @@ class Selection:
     visitor: str | None = None
 
 
+class Ranked(NamedTuple):
+    """A document in a ranking, before the document is read.
+
+    `row` is the document's nearest row in the index, or 0 without one. `bm25` is 0 without keyword search.
+    """
+
+    revision: int
+    score: np.float32
+    row: int = 0
+    bm25: float = 0.0
+
+
 def build_row_name(revision: int, passage: int = 0) -> int:
     return revision << PASSAGE_BITS | passage
 

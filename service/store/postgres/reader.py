@@ -47,8 +47,10 @@ class Snapshot(Connection):
     sequence = documents.sequence
     get_ids = records.get_ids
     answered = records.answered
+    beginnings = records.beginnings
     matching = vectors.matching
     get_vector = vectors.get_vector
+    get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest = vectors.nearest
     nearest_words = fulltext.nearest

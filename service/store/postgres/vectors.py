@@ -201,6 +201,15 @@ def get_vector(
     return None if row is None else (row[0], None if row[1] is None else _received(row[1]))
 
 
+def get_vectors(connection: Connection, generation: int, revisions: Sequence[int]) -> dict[int, Vector]:
+    """Returns the vectors of documents, as `protocol.Snapshot.get_vectors` says."""
+    found = stored(connection, generation, revisions)
+    return {
+        revision: np.array([passage.vector for passage in embedding.passages])
+        for revision, embedding in found.items()
+    }
+
+
 def passages(connection: Connection, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Returns the start and end of passages, as `protocol.Snapshot.passages` says."""
     rows = connection.execute(

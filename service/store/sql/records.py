@@ -288,13 +288,18 @@ def sample(
         after = rows[-1][0] if rows else None
         pause()
     revisions = [revision for _, revision in chosen]
-    heads = connection.execute(
+    found = beginnings(connection, revisions, characters)
+    return [found[revision].whole[:characters] for revision in revisions]
+
+
+def beginnings(connection: Listing, revisions: Sequence[int], characters: int) -> dict[int, Content]:
+    """Returns the beginnings of titles and texts, as `protocol.Snapshot.beginnings` says."""
+    rows = connection.execute(
         "SELECT revision, substr(text, 1, ?), substr(title, 1, ?) FROM documents "
         f"WHERE revision {connection.AMONG}",
         (characters, characters, connection.listed(revisions)),
     )
-    found = {revision: Content(text, title).whole[:characters] for revision, text, title in heads}
-    return [found[revision] for revision in revisions]
+    return {revision: Content(text, title) for revision, text, title in rows}
 
 
 def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unembedded]:

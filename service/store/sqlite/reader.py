@@ -55,7 +55,9 @@ class Snapshot(sqlite3.Connection):
     page = records.page
     get_ids = records.get_ids
     answered = records.answered
+    beginnings = records.beginnings
     get_vector = vectors.get_vector
+    get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest_words = fulltext.nearest
 

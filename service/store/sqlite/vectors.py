@@ -114,6 +114,22 @@ def get_vector(
     return revision, np.frombuffer(blob, dtype="<f4") if sound else None
 
 
+def get_vectors(
+    connection: sqlite3.Connection, generation: int, revisions: Sequence[int]
+) -> dict[int, Vector]:
+    """Returns the vectors of documents, as `protocol.Snapshot.get_vectors` says."""
+    rows = connection.execute(
+        "SELECT v.revision, vector, checksum FROM json_each(?1) CROSS JOIN vectors v "
+        "ON generation = ?2 AND v.revision = value ORDER BY v.revision, passage",
+        (orjson.dumps(revisions).decode(), generation),
+    )
+    blobs: dict[int, list[bytes]] = {}
+    for revision, blob, checksum in rows:
+        if is_sound(blob, checksum, len(blob) // 4):
+            blobs.setdefault(revision, []).append(blob)
+    return {at: np.frombuffer(b"".join(some), "<f4").reshape(len(some), -1) for at, some in blobs.items()}
+
+
 def passages(
     connection: sqlite3.Connection, generation: int, names: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
