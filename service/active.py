@@ -72,6 +72,7 @@ class Generation:
         self.version = encoder.manifest.version
         self._made = made
         self.indexes = made(number, encoder)
+        self.judged: dict[str, object] = {}  # Judged queries by collection (corpus/judged.py).
         self.rankings = read_rankings(encoder.folder, encoder.manifest)
         self.is_loaded = False  # The indexes contain exactly the stored vectors of this generation.
         self.is_complete = False  # The indexes contain every stored document.

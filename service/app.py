@@ -91,6 +91,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.runtime = runtime
     keys = settings.api_keys_file
     app.state.access = None if keys is None else Access(keys, settings, runtime.metrics)
+    if app.state.access is not None:
+        runtime.trusts = app.state.access.trusts
     names, origins = allowed_hosts(settings.allowed_hosts), allowed_origins(settings.cors_origins)
     app.state.hosts = Hosts(names, settings.host, origins, keys=keys is not None)
     app.state.connections = Connections(settings.max_connections)

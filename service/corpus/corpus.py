@@ -8,10 +8,10 @@ start to end, so the vectors of queries and documents come from one model.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ from service.active import ActiveGeneration, Generation
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
-from service.corpus.search import Page, Query, Search, find
+from service.corpus.judged import JudgedQueries, Remembered
+from service.corpus.search import Judged, Page, Query, Search, find
 from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
 from service.observability.logs import safe_message
 from service.settings import Settings
@@ -32,6 +33,7 @@ from service.store.values import (
     DELETE_DOCUMENTS,
     Document,
     Embedding,
+    JudgmentState,
     NeedsVectors,
     Unembedded,
 )
@@ -80,6 +82,7 @@ class Corpus:
         self._batcher = batcher
         self._settings = settings
         self._encoder = DocumentEncoder(batcher, passages=settings.passages)
+        self.judged = JudgedQueries(active, store, self.embed_queries)
         self.on_gap: Callable[[], None] = lambda: None  # Called if a follower has no vector after a write.
 
     @property
@@ -256,13 +259,13 @@ class Corpus:
                 f"{self.active.generation.version} is active."
             )
 
-    def search(
+    async def search(
         self,
         generation: Generation,
         queries: Sequence[Query],
         search: Search,
         then: Callable[[list[Page]], T],
-    ) -> Coroutine[Any, Any, T]:
+    ) -> T:
         """Searches on a reading thread, passes the hits to `then`, and returns the result of `then`.
 
         The vectors in `queries` must come from `generation`.
@@ -271,5 +274,21 @@ class Corpus:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.
             Moved: Another replica has activated another version.
         """
-        work = partial(find, generation=generation, queries=queries, search=search, then=then)
-        return self.store.search(work, heavy=search.is_heavy(len(queries)))
+        state = None
+        if search.is_ranked:
+            known = self.judged.latest(generation, search.collection)
+            search = _with_memory(search, known or Remembered(JudgmentState(0, 0)))
+        while True:
+            work = partial(find, generation=generation, queries=queries, search=search, then=then)
+            try:
+                return await self.store.search(work, heavy=search.is_heavy(len(queries)))
+            except Judged as changed:
+                remembered = await self.judged.get(generation, search.collection, changed.state)
+                # Writes may come faster than searches. The second state is good enough.
+                search = _with_memory(search, remembered, exact=state is None)
+                state = changed.state
+
+
+def _with_memory(search: Search, remembered: Remembered, *, exact: bool = True) -> Search:
+    judgments = remembered.state if exact else None
+    return replace(search, memory=remembered.memory, judgments=judgments)

@@ -30,7 +30,15 @@ from service.ranking import WORK, Explanation, Ordered, Stage, order
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import SLICE_SECONDS, pause
-from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Ranked, Record, get_revisions
+from service.store.values import (
+    COLUMNS,
+    DEFAULT_COLLECTION,
+    Column,
+    JudgmentState,
+    Ranked,
+    Record,
+    get_revisions,
+)
 
 clock = time.perf_counter
 
@@ -73,6 +81,7 @@ class Search:
         rank_seconds: Maximum time of the second stage for a query. 0: no second stage.
         explain: Whether hits of hybrid search have an explanation.
         memory: Judged queries of the collection, for the second stage.
+        judgments: State of the judgments in `memory`. None: any state.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -89,6 +98,7 @@ class Search:
     rank_seconds: float = 0.0
     explain: bool = False
     memory: Memory | None = None
+    judgments: JudgmentState | None = None
 
     @property
     def is_ranked(self) -> bool:
@@ -145,6 +155,14 @@ class Page(NamedTuple):
     fault: str = ""
 
 
+class Judged(Exception):
+    """Raised if judgments were added or deleted since the memory was read. `state` is their present state."""
+
+    def __init__(self, state: JudgmentState) -> None:
+        super().__init__(state)
+        self.state = state
+
+
 def find(
     snapshot: Snapshot,
     generation: Generation,
@@ -161,9 +179,14 @@ def find(
         TooMuch: The hits have more than `max_bytes` bytes in total.
         NotFound: The document that a query names does not exist.
         Conflict: The document that a query names has no vector, because the model fails on its text.
+        Judged: The judgments have another state than `search.judgments`.
     """
     if search.mode != "lexical":
         snapshot.require(generation.number, kept=search.kept)
+    if search.judgments is not None:
+        state = snapshot.judgment_state(search.collection)
+        if state != search.judgments:
+            raise Judged(state)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
     queries, own = _resolved(snapshot, generation, queries, search.collection)
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)

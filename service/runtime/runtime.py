@@ -84,6 +84,7 @@ class Runtime:
                 settings.single_text_threads, self.layout, cpus.available()
             ),
         )
+        self.trusts: Callable[[str], bool] = lambda _: True  # Whether a key is trusted, by its name.
         self._documents: DocumentStore  # `open` and `start` create the other parts.
         self._data_lock: DataDirLock | None = None  # None if the documents are in a database.
         self._is_open = False
@@ -172,6 +173,7 @@ class Runtime:
         generation = self.active.generation
         self.batcher.start()
         self.corpus = Corpus(self.active, self.batcher, self._documents, self.settings)
+        self.corpus.judged.trusts = self.trusts
         self._index = IndexKeeper(self.corpus, self.metrics, self.ready, self._follow)
         self._documents.start(self._index.on_commit, self.metrics.write_seconds.observe)
         self._catch_up = CatchUp(self.corpus)
@@ -213,6 +215,7 @@ class Runtime:
         expire = partial(keep_expiring, self._documents, self.settings.events_seconds)
         self._keep("Deleting old events", expire)
         self._keep("Computing checksums", partial(keep_filling, self._documents))
+        self._keep("Reading judged queries", self.corpus.judged.keep)
         self._keep("Completing the index", self._index.keep_whole)
         if self.settings.map_documents and alone and MapMaker.installed():
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)

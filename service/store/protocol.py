@@ -31,6 +31,7 @@ from service.store.values import (
     Event,
     EventLimits,
     Judgment,
+    JudgmentState,
     JudgmentSummary,
     Known,
     Lacking,
@@ -144,6 +145,9 @@ class Snapshot(Protocol):
 
         Passages of texts that were not split are not in the result.
         """
+
+    def judgment_state(self, collection: str) -> JudgmentState:
+        """Returns the state of the collection's judgments."""
 
     def nearest_words(
         self, query: str, depth: int, allowed: FilterMatches | None, collection: str
@@ -351,6 +355,18 @@ class Feedback(Protocol):
 
     async def sum_up_judgments(self, selection: Selection, /) -> JudgmentSummary:
         """Returns counts of the judgments that `judgements` would list."""
+
+    async def judgment_state(self, collection: str, /) -> JudgmentState:
+        """Returns the state of the collection's judgments."""
+
+    async def judged_collections(self) -> list[str]:
+        """Returns the names of the collections that have judgments."""
+
+    async def remembered(self, collection: str, limit: int, /) -> tuple[JudgmentState, list[Judgment]]:
+        """Returns the latest judgments of a collection, latest first, and the state that they are from.
+
+        Judgments of documents that do not exist are included.
+        """
 
     async def forget_judgments(
         self,

@@ -313,6 +313,13 @@ class JudgmentSummary(NamedTuple):
     answered: int  # Queries with a relevant document, which can measure a search.
 
 
+class JudgmentState(NamedTuple):
+    """The state of a collection's judgments: every change of them changes it."""
+
+    last: int  # Number of the last judgment, or 0.
+    total: int
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on the judgments of one key: in total, for one query, and for one document. 0 means no limit."""

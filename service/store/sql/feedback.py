@@ -26,6 +26,7 @@ from service.store.values import (
     Event,
     EventLimits,
     Judgment,
+    JudgmentState,
     JudgmentSummary,
     Limits,
     Recorded,
@@ -138,6 +139,31 @@ def list_judgments(
     """Returns judgments of documents that exist, as `protocol.Feedback.judgements` says."""
     rows, more = _page(connection, "feedback f", _JUDGMENT_COLUMNS, (after, limit, max_bytes), selection)
     return [(number, Judgment(**row | {"relevant": bool(row["relevant"])})) for number, row in rows], more
+
+
+def judgment_state(connection: Connection, collection: str) -> JudgmentState:
+    """Returns the state of a collection's judgments, as `protocol.Snapshot.judgment_state` says."""
+    sql = "SELECT coalesce(max(sequence), 0), count(*) FROM feedback WHERE collection = ?"
+    return JudgmentState(*connection.execute(sql, (collection,)).fetchone())
+
+
+def judged_collections(connection: Connection) -> list[str]:
+    rows = connection.execute("SELECT DISTINCT collection FROM feedback ORDER BY collection")
+    return [name for (name,) in rows]
+
+
+def remembered(connection: Connection, collection: str, limit: int) -> tuple[JudgmentState, list[Judgment]]:
+    """Returns the latest judgments, as `protocol.Feedback.remembered` says."""
+    state = judgment_state(connection, collection)
+    rows = connection.execute(
+        "SELECT query, id, relevant, key, trusted FROM feedback WHERE collection = ? "
+        "ORDER BY sequence DESC LIMIT ?",
+        (collection, limit),
+    )
+    return state, [
+        Judgment(query, id, bool(relevant), key, collection, trusted=bool(trusted))
+        for query, id, relevant, key, trusted in rows
+    ]
 
 
 def count_judgments(connection: Connection, selection: Selection) -> int:
