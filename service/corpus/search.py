@@ -11,7 +11,7 @@ number of hits before the next ranking is computed. Other reads may run between 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeVar
@@ -191,11 +191,14 @@ def find(
     queries, own = _resolved(snapshot, generation, queries, search.collection)
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
     rankings = _rankings(snapshot, moment, queries, search, allowed)
-    found = [
-        _ordered(snapshot, generation, query, ranking, search)
-        for query, ranking in zip(queries, rankings, strict=True)
-    ]
-    pages = [_page(snapshot, ordered.hits, search, id) for ordered, id in zip(found, own, strict=True)]
+    pages: list[list[Ranked]] = []
+    explanations: list[Mapping[int, Explanation]] = []
+    faults: list[str] = []
+    for query, ranking, id in zip(queries, rankings, own, strict=True):
+        ordered = _ordered(snapshot, generation, query, ranking, search)
+        pages.append(_page(snapshot, ordered.hits, search, id))
+        explanations.append(ordered.explanations)
+        faults.append(ordered.fault)
     uses = Counter(ranked.revision for page in pages for ranked in page)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
@@ -209,14 +212,14 @@ def find(
                         documents[ranked.revision],
                         ranked.score,
                         places.get(ranked.row),
-                        ordered.explanations.get(ranked.revision),
+                        explained.get(ranked.revision),
                     )
                     for ranked in page
                     if ranked.revision in documents  # A damaged document is missing.
                 ],
-                ordered.fault,
+                fault,
             )
-            for page, ordered in zip(pages, found, strict=True)
+            for page, explained, fault in zip(pages, explanations, faults, strict=True)
         ]
     )
 

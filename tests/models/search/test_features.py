@@ -1,0 +1,121 @@
+"""Features of candidates against values by hand, and stems against those of FTS5."""
+
+import numpy as np
+import pytest
+
+from models.search import terms
+from models.search.features import FEATURES, Candidates, Memory, build
+
+QUERY = np.array([1, 0, 0], np.float32)
+
+
+def unit(*components: float) -> np.ndarray:
+    vector = np.array(components, np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+@pytest.fixture
+def candidates() -> Candidates:
+    return Candidates(
+        hybrid=np.array([0.9, 0.5, 0.1]),
+        bm25=np.array([2.0, 0.0, 1.0]),
+        passages=[
+            np.stack([unit(1, 1, 0), unit(1, 0, 0), unit(0, 1, 0)]),
+            unit(0, 0, 1)[None],
+            np.empty((0, 3), np.float32),
+        ],
+        titles=["Running dogs", "", "The dog"],
+        texts=["A dog runs fast in the park.", "Nothing.", "running a dog"],
+    )
+
+
+def column(features: np.ndarray, name: str) -> list[float]:
+    found: list[float] = features[:, FEATURES.index(name)].tolist()
+    return found
+
+
+def test_the_features_are_those_by_hand(candidates: Candidates) -> None:
+    found = build("the dogs run", QUERY, candidates, unit(0, 0, 1))
+    root = 1 / np.sqrt(2)
+    expected = {
+        "dense": [1, 0, 0],
+        "second": [root, 0, 0],
+        "bm25": [2, 0, 1],
+        "hybrid": [0.9, 0.5, 0.1],
+        "cover": [1, 0, 1],  # `the` does not count
+        "bigram": [1 / 2, 0, 1],  # The last one across title and text.
+        "title_cover": [1, 0, 1],
+        "length": np.log1p([9, 1, 5]).tolist(),
+        "hub": [0, 1, 0],
+        "memory_best": [0, 0, 0],
+        "memory_sum": [0, 0, 0],
+        "memory_not": [0, 0, 0],
+    }
+    for name, values in expected.items():
+        assert column(found, name) == pytest.approx(values, abs=1e-6), name
+    heads = np.stack([unit(1, 1, 0), unit(0, 0, 1), np.zeros(3)])
+    moved = QUERY + heads.mean(axis=0)
+    assert column(found, "feedback") == pytest.approx((heads @ (moved / np.linalg.norm(moved))).tolist())
+    assert set(expected) | {"feedback"} == set(FEATURES)
+
+
+def test_a_query_of_function_words_is_covered_by_them(candidates: Candidates) -> None:
+    assert column(build("in the", QUERY, candidates, None), "cover") == [1, 0, 1 / 2]
+
+
+def test_no_candidates_have_no_features() -> None:
+    none = Candidates(np.empty(0), np.empty(0), [], [], [])
+    assert build("dog", QUERY, none, None).shape == (0, len(FEATURES))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The runner's dogs were running, RUNNING; Café naïve x\u2013y.",
+        "東京都に住む Café a\u0301b 한국어 문장",
+        "\ufdfa plain",
+        "a\u00adb\u200dc d\u2028e",
+        "",
+    ],
+)
+def test_the_words_of_a_text_and_their_stems_are_those_of_keyword_search(text: str) -> None:
+    words = terms.split_words(text)
+    stems = terms.stem({*words})
+    fts = terms.get_stemmer()
+    fts.execute("BEGIN")
+    fts.execute("INSERT INTO words (rowid, text) VALUES (0, ?)", (terms.cut(text),))
+    indexed = [term for (term,) in fts.execute("SELECT term FROM terms ORDER BY offset")]
+    fts.execute("ROLLBACK")
+    assert [stems[word] for word in words] == indexed
+
+
+def test_stems_that_do_not_fit_in_memory_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms, "_MAX_STEMS", 2)
+    words = [f"wal{letter}" for letter in "kmnpqz"]
+    for _ in range(3):
+        assert terms.stem(words) == {word: word for word in words}
+        assert terms.stem(["walking", "walked"]) == {"walking": "walk", "walked": "walk"}
+
+
+@pytest.fixture
+def memory() -> Memory:
+    vectors = np.stack([unit(1, 0, 0), unit(1, 1, 0), unit(1, 0, 1), unit(0, 1, 0)])
+    return Memory(vectors, [{"a": True, "b": False}, {"a": True}, {"c": True}, {"c": True}])
+
+
+def test_memory_recalls_the_answers_of_similar_queries(memory: Memory) -> None:
+    root = 1 / np.sqrt(2)
+    similarity = (root - 0.5) / 0.5
+    found = memory.recall(QUERY, ["a", "b", "c", "d"], 0.5)
+    expected = [[1, 1 + similarity, 0], [0, 0, 1], [similarity, similarity, 0], [0, 0, 0]]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert memory.recall(QUERY, ["c"], 0.8).tolist() == [[0, 0, 0]]
+
+
+def test_a_query_can_be_left_out_of_its_memory(memory: Memory) -> None:
+    found = memory.recall(QUERY, ["a", "b"], 0.8, without=frozenset({0}))
+    assert found.tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_an_empty_memory_recalls_nothing() -> None:
+    assert Memory(np.empty((0, 3), np.float32), []).recall(QUERY, ["a"], 0.5).tolist() == [[0, 0, 0]]

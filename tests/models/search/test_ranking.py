@@ -1,0 +1,88 @@
+"""The file of a learned ranking: its scores, its parts, and what it refuses."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from models.search.features import FEATURES
+from models.search.ranking import Ranking, Trees, standardize
+
+RNG = np.random.default_rng(0)
+RAW = RNG.normal(size=(6, len(FEATURES)))
+HYBRID, MEMORY = FEATURES.index("hybrid"), FEATURES.index("memory_best")
+STUMP = {
+    "roots": [0],
+    "feature": [HYBRID, 0, 0],
+    "threshold": [0.0, 0.0, 0.0],
+    "left": [1, 1, 2],
+    "right": [2, 1, 2],
+    "value": [0.0, -1.0, 1.0],
+}
+
+
+def test_features_are_standardized_within_the_query_but_for_the_memory() -> None:
+    found = standardize(RAW)
+    np.testing.assert_allclose(found[:, :MEMORY].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(found[:, :MEMORY].std(axis=0), 1)
+    np.testing.assert_array_equal(found[:, MEMORY:], RAW[:, MEMORY:])
+
+
+def test_a_feature_that_is_equal_for_all_candidates_decides_nothing() -> None:
+    flat = RAW.copy()
+    flat[:, HYBRID] = 0.1
+    assert not standardize(flat)[:, HYBRID].any()
+    assert standardize(RAW[:0]).shape == (0, len(FEATURES))
+
+
+def test_a_linear_score_is_the_weighted_sum() -> None:
+    ranking = Ranking(weights={"hybrid": 1.5, "memory_best": 2.0})
+    expected = 1.5 * standardize(RAW)[:, HYBRID] + 2 * RAW[:, MEMORY]
+    np.testing.assert_allclose(ranking.score(RAW), expected)
+
+
+def test_trees_read_raw_and_standardized_features() -> None:
+    inputs = np.concatenate([RAW, standardize(RAW)], axis=1)
+    np.testing.assert_array_equal(Trees(**STUMP).score(inputs), np.where(RAW[:, HYBRID] <= 0, -1, 1))
+    scaled = STUMP | {"feature": [len(FEATURES) + HYBRID, 0, 0]}
+    expected = np.where(standardize(RAW)[:, HYBRID] <= 0, -1, 1)
+    np.testing.assert_array_equal(Trees(**scaled).score(inputs), expected)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_parts_of_a_score_add_up_to_it(share: float) -> None:
+    ranking = Ranking(weights={"dense": 1, "bm25": -2}, trees=Trees(**STUMP), hybrid_share=share)
+    parts = ranking.contribute(RAW)
+    assert set(parts) == {"dense", "bm25", "trees"} | ({"hybrid"} if share else set())
+    np.testing.assert_allclose(sum(parts.values()), ranking.score(RAW))
+    if share == 1:
+        np.testing.assert_allclose(ranking.score(RAW), standardize(RAW)[:, HYBRID])
+
+
+def test_linear_score_and_trees_decide_alike() -> None:
+    ranking = Ranking(weights={"dense": 100}, trees=Trees(**STUMP))
+    parts = ranking.contribute(RAW)
+    assert np.std(parts["dense"]) == pytest.approx(1)
+    assert np.std(parts["trees"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"weights": {"unknown": 1}},
+        {"weights": {"dense": float("nan")}},
+        {"format": 2},
+        {"fingerprint": "short"},
+        {"memory_cosine": 1.0},
+        {"hybrid_share": 2},
+        {"code": "import os"},
+        {"trees": STUMP | {"left": [1, 1]}},
+        {"trees": STUMP | {"left": [1, 0, 2]}},
+        {"trees": STUMP | {"right": [3, 1, 2]}},
+        {"trees": STUMP | {"feature": [2 * len(FEATURES), 0, 0]}},
+    ],
+)
+def test_a_file_that_cannot_be_evaluated_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Ranking.model_validate({"weights": {"hybrid": 1}} | changed)

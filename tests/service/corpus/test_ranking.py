@@ -1,0 +1,291 @@
+"""The second stage of hybrid search: order, pages, explanations, faults, and the memory of judged queries."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from models.encoder import Encoder
+from models.manifest import Manifest
+from models.search.features import FEATURES, VERSION
+from models.search.ranking import CANDIDATES, Ranking
+from service import ranking as stage
+from service.auth.keys import UNTRUSTED, Role
+from service.cli.keys import add
+from service.corpus import judged
+from service.ranking import read_rankings
+from service.runtime.runtime import Runtime
+from service.store.values import Judgment
+from tests.service.conftest import new_settings, serving
+from tests.waiting import until
+
+WORDS = "red green blue river stone market letter engine garden bridge".split()
+TEXTS = {f"d{at:03}": f"{WORDS[at % 10]} {WORDS[at // 10]} {'long ' * (at % 4)}" for at in range(100)}
+QUERY = "green river"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _filled(running: TestClient) -> None:
+    fill(running)
+
+
+def fill(client: TestClient) -> None:
+    documents = [{"id": id, "text": text} for id, text in TEXTS.items()]
+    assert client.post("/documents", json={"documents": documents}).status_code == 200
+
+
+def answer(client: TestClient, query: str = QUERY, **options: Any) -> dict[str, Any]:
+    body = {"queries": [query], "mode": "hybrid", "fields": [], "k": 100, **options}
+    response = client.post("/search", json=body)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def hits(client: TestClient, query: str = QUERY, **options: Any) -> list[dict[str, Any]]:
+    [found] = answer(client, query, **options)["results"]
+    return found  # type: ignore[no-any-return]
+
+
+def ids(client: TestClient, query: str = QUERY, **options: Any) -> list[str]:
+    return [hit["id"] for hit in hits(client, query, **options)]
+
+
+@pytest.fixture
+def by_length(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Ranking:
+    """A ranking that puts long texts first."""
+    ranking = Ranking(weights={"length": 5.0, "hybrid": 0.1})
+    learned = runtime.active.generation.rankings
+    monkeypatch.setattr(learned, "_learned", {"default": ranking})
+    return ranking
+
+
+@pytest.fixture
+def hybrid(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids in hybrid order."""
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "order", None)
+        patched.setattr("service.corpus.search.Search.is_ranked", False)
+        return ids(client)
+
+
+def test_a_ranking_orders_the_candidates_and_leaves_the_others(
+    client: TestClient, hybrid: list[str], by_length: Ranking
+) -> None:
+    found = hits(client)
+    assert {hit["id"] for hit in found[:CANDIDATES]} == {*hybrid[:CANDIDATES]}
+    assert [hit["id"] for hit in found[CANDIDATES:]] == hybrid[CANDIDATES:]
+    assert "long long long" in TEXTS[found[0]["id"]]
+    scores = [hit["score"] for hit in found]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] == 2
+    assert scores[CANDIDATES - 1] == 1
+    assert scores[CANDIDATES] < 1
+
+
+def test_pages_neither_repeat_nor_skip_a_hit(client: TestClient, by_length: Ranking) -> None:
+    whole = ids(client)
+    assert [id for offset in range(0, 100, 7) for id in ids(client, k=7, offset=offset)] == whole[:100]
+
+
+@pytest.mark.parametrize("late_page", [0, 1])
+def test_pages_stay_consistent_if_one_of_them_is_late(
+    client: TestClient,
+    hybrid: list[str],
+    by_length: Ranking,
+    runtime: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    late_page: int,
+) -> None:
+    runtime.active.generation.rankings._recent.clear()
+    found: list[str] = []
+    for page in range(3):
+        with monkeypatch.context() as patched:
+            if page == late_page:
+                times = iter(range(100))
+                patched.setattr(stage, "clock", lambda times=times: float(next(times)))
+            given = answer(client, k=20, offset=20 * page)
+        found += [hit["id"] for hit in given["results"][0]]
+        if page == late_page == 0:
+            [warning] = given["warnings"]
+            assert "SIMILE_RANK_SECONDS" in warning
+            assert "hybrid order" in warning
+        else:
+            assert "warnings" not in given
+    assert len({*found}) == 60
+    assert (found == hybrid[:60]) == (late_page == 0)
+
+
+def test_a_stage_that_fails_leaves_the_hybrid_order(
+    client: TestClient,
+    hybrid: list[str],
+    by_length: Ranking,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(*_: object) -> None:
+        raise ArithmeticError("broken")
+
+    monkeypatch.setattr(stage, "build", fails)
+    given = answer(client)
+    assert [hit["id"] for hit in given["results"][0]] == hybrid
+    assert given["warnings"] == [
+        "The learned ranking failed; the log says why. The hits are in hybrid order."
+    ]
+    assert "ArithmeticError" in caplog.text or "broken" in caplog.text
+    single = client.get("/search", params={"q": QUERY, "mode": "hybrid"}).json()
+    assert single["warnings"] == given["warnings"]
+
+
+def test_an_explanation_has_the_features_and_their_parts_in_the_score(
+    client: TestClient, by_length: Ranking
+) -> None:
+    found = hits(client, explain=True)
+    assert all("features" in hit for hit in found[:CANDIDATES])
+    assert not any("features" in hit or "contributions" in hit for hit in found[CANDIDATES:])
+    features = np.array([[hit["features"][name] for name in FEATURES] for hit in found[:CANDIDATES]])
+    scores = by_length.score(features)
+    assert (np.diff(scores) <= 1e-9).all()
+    for hit, score in zip(found, scores, strict=False):
+        assert sum(hit["contributions"].values()) == pytest.approx(score, abs=1e-6)
+    assert [hit["id"] for hit in found] == ids(client)
+
+
+def test_vectors_and_keywords_of_an_explanation_are_those_of_the_other_modes(client: TestClient) -> None:
+    dense = {hit["id"]: hit["score"] for hit in hits(client, mode="dense")}
+    lexical = {hit["id"]: hit["score"] for hit in hits(client, mode="lexical")}
+    for hit in hits(client, explain=True)[:CANDIDATES]:
+        assert hit["features"]["dense"] == pytest.approx(dense[hit["id"]], abs=1e-5)
+        assert hit["features"]["bm25"] == pytest.approx(lexical.get(hit["id"], 0), abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical"])
+def test_only_hybrid_search_can_be_explained(client: TestClient, mode: str) -> None:
+    refused = client.get("/search", params={"q": QUERY, "mode": mode, "explain": "true"})
+    assert refused.status_code == 422
+    assert "explain" in refused.json()["error"]
+
+
+def test_a_text_without_candidates_has_no_hits(client: TestClient, by_length: Ranking) -> None:
+    none = client.get("/search", params={"q": QUERY, "mode": "hybrid", "filter": '{"x": 1}'})
+    assert none.json()["hits"] == []
+
+
+def test_the_stage_can_be_turned_off(tmp_path: Path, tiny_models_dir: Path, hybrid: list[str]) -> None:
+    with serving(new_settings(tmp_path, tiny_models_dir, ranking=False)) as client:
+        fill(client)
+        assert ids(client) == hybrid
+        found = hits(client, explain=True)
+        assert [hit["id"] for hit in found] == hybrid
+        assert found[0]["score"] <= 1
+        assert found[0]["features"]["length"] > 0
+
+
+def judge(client: TestClient, query: str, id: str, relevant: bool, **headers: str) -> None:
+    body = {"query": query, "id": id, "relevant": relevant}
+    assert client.post("/feedback", json=body, headers=headers).status_code == 200
+
+
+def forget(client: TestClient) -> None:
+    assert client.delete("/feedback", params={"query": QUERY}).status_code == 200
+
+
+@pytest.fixture
+def _forgotten(client: TestClient) -> Iterator[None]:
+    yield
+    forget(client)
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_judgment_counts_in_the_next_search_and_is_forgotten_exactly(client: TestClient) -> None:
+    before = hits(client)
+    last, first = before[CANDIDATES - 1]["id"], before[0]["id"]
+    judge(client, QUERY, last, True)
+    assert hits(client)[0]["id"] == last
+    judge(client, QUERY, first, False)
+    assert ids(client).index(first) > 0
+    judge(client, QUERY, last, False)
+    assert ids(client)[0] != last
+    forget(client)
+    assert hits(client) == before
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_two_keys_that_disagree_say_nothing(client: TestClient, runtime: Runtime) -> None:
+    before = hits(client)
+    tenth = before[9]["id"]
+    judge(client, QUERY, tenth, True)
+    assert hits(client) != before
+    assert client.portal is not None
+    client.portal.call(runtime.corpus.store.judge, [Judgment(QUERY, tenth, False)], "default", "other")
+    assert hits(client) == before
+
+
+def test_many_new_queries_are_embedded_in_the_background(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judged, "WAITED", 0)
+    monkeypatch.setattr(judged, "EVERY_SECONDS", 0.01)
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
+        fill(client)
+        tenth = ids(client)[9]
+        judge(client, QUERY, tenth, True)
+        until(lambda: ids(client)[0] == tenth)
+
+
+def test_judgments_are_remembered_after_a_restart(tmp_path: Path, tiny_models_dir: Path) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    with serving(settings) as client:
+        fill(client)
+        tenth = ids(client)[9]
+        judge(client, QUERY, tenth, True)
+    with serving(settings) as client:
+        assert ids(client)[0] == tenth
+
+
+def test_judgments_of_an_untrusted_key_do_not_count(tmp_path: Path, tiny_models_dir: Path) -> None:
+    file = tmp_path / "keys"
+    trusted, untrusted = add(file, "a", Role.ADMIN), add(file, "b", Role.WRITE, trust=UNTRUSTED)
+    with serving(new_settings(tmp_path, tiny_models_dir, api_keys_file=file)) as client:
+        client.headers["authorization"] = f"Bearer {trusted}"
+        fill(client)
+        before = hits(client)
+        judge(client, QUERY, before[9]["id"], True, authorization=f"Bearer {untrusted}")
+        assert hits(client) == before
+        judge(client, QUERY, before[8]["id"], True)
+        assert hits(client)[0]["id"] == before[8]["id"]
+
+
+GOOD = {"weights": {"hybrid": 2}}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (GOOD, ""),
+        (GOOD | {"fingerprint": "own"}, ""),
+        (GOOD | {"fingerprint": "0" * 64}, "the encoder 00000000"),
+        (GOOD | {"features": VERSION + 1}, f"features of version {VERSION + 1}"),
+        (GOOD | {"format": 2}, "malformed"),
+        ("{", "malformed"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_ranking_of_another_format_or_encoder_is_ignored(
+    encoder: Encoder, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: Any, reason: str
+) -> None:
+    manifest: Manifest = encoder.manifest
+    path = tmp_path / "ranking" / "letters.json"
+    if content is not None:
+        path.parent.mkdir()
+        text = content if isinstance(content, str) else json.dumps(content)
+        path.write_text(text.replace('"own"', f'"{manifest.fingerprint}"'))
+    named = manifest.model_copy(update={"files": manifest.files | {"ranking/letters.json": "0" * 64}})
+    rankings = read_rankings(tmp_path, named)
+    assert rankings.is_learned("letters") == (not reason)
+    assert rankings["letters"].weights == (GOOD["weights"] if not reason else rankings["others"].weights)
+    assert reason in caplog.text
