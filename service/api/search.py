@@ -238,6 +238,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         if plan.where is not None and not any(shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)
     if faults:
+        runtime.metrics.unranked.inc()
         notes["warnings"] = [*notes.get("warnings", []), *faults]
     answer["model"] = generation.version
     if plan.several:

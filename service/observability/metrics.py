@@ -200,6 +200,10 @@ class Metrics:
         self.damaged_documents = self._gauge(
             "damaged_documents", "Documents that this process did not return because their checksum is wrong"
         )
+        self.unranked = self._counter(
+            "unranked_searches",
+            "Searches whose learned order was late or failed, so hits are in hybrid order",
+        )
         self.feedback = self._counter("feedback", "Stored judgments of searches", ["relevant"])
         self.events = self._counter("events", "Stored events of searches", ["type"])
         self.events_refused = self._counter("events_refused", "Events of searches that could not be stored")

@@ -124,14 +124,20 @@ def test_a_stage_that_fails_leaves_the_hybrid_order(
     client: TestClient,
     hybrid: list[str],
     by_length: Ranking,
+    runtime: Runtime,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fails(*_: object) -> None:
         raise ArithmeticError("broken")
 
+    def unranked() -> float:
+        return runtime.metrics.unranked._value.get()  # type: ignore[no-any-return]
+
     monkeypatch.setattr(stage, "build", fails)
+    before = unranked()
     given = answer(client)
+    assert unranked() == before + 1
     assert [hit["id"] for hit in given["results"][0]] == hybrid
     assert given["warnings"] == [
         "The learned ranking failed; the log says why. The hits are in hybrid order."
