@@ -73,10 +73,10 @@ def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vecto
     """
     features = np.zeros((len(candidates.texts), len(FEATURES)))
     heads = np.zeros((len(features), len(vector)))
-    asked = split_query(query)
-    stems = stem({*asked})
-    asked = [stems[word] for word in asked]
-    wanted, telling, pairs = {*asked}, _telling(asked), {*pairwise(asked)}
+    query_stems = split_query(query)
+    stems = stem({*query_stems})
+    query_stems = [stems[word] for word in query_stems]
+    wanted, telling, pairs = {*query_stems}, _telling(query_stems), {*pairwise(query_stems)}
     for row, (passages, title, text) in enumerate(
         zip(candidates.passages, candidates.titles, candidates.texts, strict=True)
     ):
@@ -90,7 +90,7 @@ def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vecto
         matching = {word: stemmed for word, stemmed in stems.items() if stemmed in wanted}
         features[row, 5] = _share(telling, matching.values())
         features[row, 6] = _share(pairs, pairwise(map(matching.get, words)))
-        features[row, 7] = _share(_telling([stems[word] for word in titled]), asked)
+        features[row, 7] = _share(_telling([stems[word] for word in titled]), query_stems)
         features[row, 8] = np.log1p(len(words))
     features[:, 2], features[:, 3] = candidates.bm25, candidates.hybrid
     moved = vector + heads[:FEEDBACK_HITS].mean(axis=0) if len(heads) else vector

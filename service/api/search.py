@@ -55,7 +55,7 @@ _Fields = Annotated[list[_Field], Field(max_length=MAX_FIELDS)]
 _Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(min_length=1)]
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
 _STUDENT = "The version that encoded the queries; absent when `model` did, or no text was encoded"
-_EXPLAINS = "With mode hybrid: each of the best 50 hits shows its features and their parts in its score"
+_EXPLAINS = "In mode hybrid, each of the best 50 hits shows its features and their parts in its score"
 _SHOWS = "Parts of a hit besides id and score"
 
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 EmbedQueries: TypeAlias = Callable[[Generation, Sequence[str]], Awaitable[NDArray[np.float32]]]
 Trusts: TypeAlias = Callable[[str], bool]
 
-MOST_ROWS = 100_000  # Judgments of a collection that are remembered, the latest ones.
+MAX_ROWS = 100_000  # Judgments of a collection that are remembered, the latest ones.
 WAITED = 64  # New queries that a search waits for. More are embedded in the background.
 TOGETHER = 256  # Queries in one call of the batcher.
 EVERY_SECONDS = 10.0  # Between two looks for judgments in the background.
@@ -127,7 +127,7 @@ class JudgedQueries:
             state = await self._store.judgment_state(collection)
             if known.state == state and all(self.trusts(key) == trust for key, trust in known.trust.items()):
                 return known
-            state, rows = await self._store.remembered(collection, MOST_ROWS)
+            state, rows = await self._store.remembered(collection, MAX_ROWS)
             trust = {key: self.trusts(key) for key in {row.key for row in rows}}
             votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
             for row in rows:

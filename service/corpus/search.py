@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from models.manifest import Mode
 from models.search.features import Memory
 from models.search.fusion import DENSE_WEIGHT, fuse
-from models.search.ranking import CANDIDATES as MOST_RANKED
+from models.search.ranking import CANDIDATES as MAX_RANKED
 from service.active import Generation
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
@@ -230,7 +230,7 @@ def _ordered(
     """Orders the best hits of a hybrid search by the ranking of the collection."""
     if not search.is_ranked or query.vector is None:
         return Ordered(ranking, {})
-    best = _existing(snapshot, ranking, MOST_RANKED)[:MOST_RANKED]
+    best = _existing(snapshot, ranking, MAX_RANKED)[:MAX_RANKED]
     stage = Stage(
         generation=generation.number,
         rankings=generation.rankings,

@@ -36,6 +36,22 @@ export function hitCard({ hit, rank, query, words, own, heading = "h3", score = 
     query && session.may("write") ? thumbs(query, hit.id, own, onjudged) : "");
 }
 
+// What a feature of the learned order (models/search/features.py) says about a hit.
+const REASONS = {
+  dense: "close in meaning", second: "several passages are close in meaning", bm25: "has rare words of the query",
+  hybrid: "good by meaning and words", feedback: "similar to the best hits", cover: "has many words of the query",
+  bigram: "has the query's words in their order", title_cover: "its title is in the query", length: "its length", hub: "close to usual queries",
+  memory_best: "judged relevant for a similar query", memory_sum: "judged relevant for several queries", trees: "its features together",
+};
+
+/** Returns the reasons for a hit's place, the strongest first, or "" without an explanation. */
+export function reasons({ features, contributions }) {
+  if (!contributions) return "";
+  const against = features.memory_not > 0 ? ["judged not relevant for a similar query"] : [];
+  const strongest = Object.entries(contributions).filter(([name, part]) => part > 0 && REASONS[name]).sort(([, a], [, b]) => b - a);
+  return [...against, ...strongest.slice(0, 2).map(([name]) => REASONS[name])].join(", ");
+}
+
 /** Returns the passage that matched. A short one gets some text around it. */
 function textOf(hit, rest, words) {
   if (!hit.passage?.end) return foreign("p", { class: "text" }, inWords(excerpt(rest, SHOWN), words));

@@ -3,7 +3,7 @@
 import { addressOf, get, key, within } from "../api.js";
 import { foreign, h, icon, say, select } from "../dom.js";
 import { filterBar } from "../filter.js";
-import { hitCard } from "../hit.js";
+import { hitCard, reasons } from "../hit.js";
 import { judged } from "../judgements.js";
 import { session } from "../session.js";
 import { count } from "../text.js";
@@ -37,7 +37,7 @@ export async function show(main, { params, signal, go, keep }) {
     }
     results.setAttribute("aria-busy", "true");
     try {
-      const query = asked.id ? { ...asked, q: "", mode: "" } : { ...asked, id: "" };
+      const query = asked.id ? { ...asked, q: "", mode: "" } : { ...asked, id: "", explain: ["", "hybrid"].includes(asked.mode) ? "true" : "" };
       const [found, own] = await Promise.all([get(within(session.collection, "search"), query, { signal: current }), judged()]);
       if (current.aborted) return;
       if (asked.q) recent.add(asked.q);
@@ -60,7 +60,7 @@ export async function show(main, { params, signal, go, keep }) {
       ...warnings.map((warning) => h("p", { class: "note", dir: "auto" }, warning)),
       h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
         hit, rank: at + 1, query: asked.q, words, own, heading: "h2", score: hit.score / best, onfilter: filter.add,
-        notes: [h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, icon("like"), "more like this")],
+        notes: [h("span", { class: "reasons" }, reasons(hit)), h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, icon("like"), "more like this")],
       }))),
       asSnippets(asked, mode));
   }
