@@ -102,8 +102,9 @@ class Search:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether the search has a second stage."""
-        return self.mode == "hybrid" and self.passages and (self.rank_seconds > 0 or self.explain)
+        """Whether the search has a second stage. Hits after the first MAX_RANKED keep their hybrid order."""
+        shown = self.mode == "hybrid" and self.passages and self.offset < MAX_RANKED
+        return shown and (self.rank_seconds > 0 or self.explain)
 
     @property
     def reach(self) -> int:
