@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models import cpus
 from models.errors import Damaged, ProofFailed
+from models.files.bounded import read_json
 from models.manifest import ANCHOR, Manifest, SearchDefaults
 from models.progress import Say, silent
 from models.sources.folder import read_source
 from models.store import ModelStore
-from training.errors import Interrupted, TrainingError
+from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.recipe import fitted
 from training.methods.recipe_files import TRIED
@@ -220,6 +221,16 @@ def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
     return begin(known)
 
 
+def _require_share(run: Path) -> None:
+    """Raises NothingToLearn if the searches that choose a share of the training chose the base alone."""
+    finished = read_json(run / RUN)["finished"]
+    if finished.get("share") == 0:
+        means = ", ".join(f"{mean:.3f} with {float(share):.0%}" for share, mean in finished["shares"].items())
+        raise NothingToLearn(
+            f"No share of this training finds more than the model without it: nDCG@10 is {means}."
+        )
+
+
 def _identity(job: Job) -> Identity:
     """Returns the part of the lineage that identifies a job: corpus, recipe and seed."""
     if job.staged:
@@ -314,11 +325,14 @@ def _artifact(
 
     Raises:
         Interrupted: The user stopped the training.
+        NothingToLearn: The best share of the training is none.
         ProofFailed: The exported graph does not compute the same vectors as the weights.
 
     """
     result = _train(job, corpus, base, place / _RUN, say)
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
+    if corpus is job.corpus:  # The model of a fold may be the base.
+        _require_share(place / _RUN)
     artifacts = ModelStore(place / "artifact")
     return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, say=say).version

@@ -1,6 +1,6 @@
 """Interpolate between the weights of the base and the trained weights, and choose the best share.
 
-    base ── 0.25 ── 0.5 ── 0.75 ── trained        each scored on searches that neither train nor judge
+    base (0) ── 0.25 ── 0.5 ── 0.75 ── trained (1)        each scored on searches that neither train nor judge
 
 Fine-tuning on one task reduces the quality on other tasks. Interpolated weights keep most of the gain and
 lose less quality on other tasks (Wortsman et al. 2022, WiSE-FT; Xiao et al. 2023, LM-Cocktail, arXiv
@@ -17,7 +17,7 @@ from training.evaluation.encoding import Choose
 from training.methods.recipe import Recipe
 from training.model.encoder import TrainedEncoder
 
-SHARES = (0.25, 0.5, 0.75, 1.0)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | None:
@@ -38,7 +38,7 @@ def keep_share(
     Tries each of SHARES, and keeps the share of trained weights with the best mean score.
 
     Returns:
-        The chosen share of the trained weights, and the mean score of each share.
+        The chosen share of the trained weights (0: the base alone), and the mean score of each share.
     """
     start = base.state_dict()
     trained = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}

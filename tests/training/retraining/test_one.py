@@ -10,7 +10,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from models.errors import Damaged, InUse
 from models.manifest import FILE_NAME, REPORT, Gate, SearchDefaults, read_manifest
@@ -33,6 +35,7 @@ from training.retraining.looks import count_looks
 from training.retraining.one import Job, judge, retrain
 from training.retraining.publication import request
 from training.retraining.workplace import workplace
+from training.runs.mix import SHARES
 from training.text.corpus import Corpus
 
 
@@ -112,6 +115,25 @@ def test_a_better_candidate_replaces_a_noised_active_model(
     assert mean.difference is not None
     assert mean.difference > 0.05
     assert job.store.requested() == outcome.version
+
+
+def test_a_training_of_which_no_share_helps_is_neither_exported_nor_repeated(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+
+    def less_each_time(*_: object) -> NDArray[np.float64]:
+        shares.append(len(shares))
+        return np.full(3, -len(shares))
+
+    choosing = replace(job, choose=less_each_time)
+    versions = job.store.names()
+    for _ in range(2):
+        with pytest.raises(NothingToLearn, match="No share of this training"):
+            retrain(choosing)
+    assert len(shares) == len(SHARES)
+    assert job.store.names() == versions
+    assert not [*job.work.rglob("artifact")]
 
 
 @pytest.mark.long

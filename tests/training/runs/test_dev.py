@@ -216,7 +216,13 @@ def test_weights_are_a_share_of_the_way() -> None:
 
 @pytest.mark.parametrize(
     ("means", "kept"),
-    [((3, 3, 3, 3), 1.0), ((3, 4, 5, 6), 1.0), ((3, 5, 4, 1), 0.5), ((3, 5, 4, 5), 1.0)],
+    [
+        ((3, 3, 3, 3, 3), 1.0),
+        ((2, 3, 4, 5, 6), 1.0),
+        ((2, 3, 5, 4, 1), 0.5),
+        ((2, 3, 5, 4, 5), 1.0),
+        ((6, 3, 5, 4, 5), 0.0),
+    ],
 )
 def test_the_best_share_is_kept_and_of_equal_ones_the_largest(means: tuple[int, ...], kept: float) -> None:
     assert best(dict(zip(SHARES, means, strict=True))) == kept
@@ -249,7 +255,7 @@ def test_a_run_ends_with_the_share_that_searches_choose(
     assert len({vectors.tobytes() for vectors in choose.vectors}) == len(SHARES)
     said = json.loads((result.out / "run.json").read_text())
     assert said["finished"]["share"] == 0.5
-    assert said["finished"]["shares"] == {"0.25": 0.75, "0.5": 1.0, "0.75": 0.75, "1.0": 0.5}
+    assert said["finished"]["shares"] == {"0.0": 0.5, "0.25": 0.75, "0.5": 1.0, "0.75": 0.75, "1.0": 0.5}
     assert events(result.out, "share")[0]["share"] == 0.5
     plain = load_file(run("plain", steps=6, precision=precision).last / "model.safetensors")
     assert all(np.array_equal(plain[name], last[name]) for name in plain)  # choosing changes no training
