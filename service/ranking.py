@@ -1,10 +1,10 @@
-"""Orders the best hits of hybrid search again, by the learned ranking of the collection. Start at `order`.
+"""The second stage of hybrid search: orders the best hits again by a learned ranking. Start at `order`.
 
-    hybrid order ─▶ the best CANDIDATES ─▶ vectors and beginnings of texts ─▶ features ─▶ scores from 1 to 2
+    hybrid order ─▶ the best MAX_RANKED ─▶ vectors and beginnings of texts ─▶ features ─▶ scores from 1 to 2
                  └▶ all other hits keep their place and their score, which is at most 1
 
-A query always has the same candidates, so pages neither repeat nor skip a hit. Later pages of a query use the
-scores of its first page, even if the first page was late or failed.
+A query always has the same candidates, so pages neither repeat nor skip a hit. While this process remembers a
+query, its later pages have the order of its first page, even if the first page was late or failed.
 """
 
 import logging
@@ -35,16 +35,17 @@ log = logging.getLogger(__name__)
 
 clock = time.perf_counter
 
-CHARACTERS = 20_000  # Of a text that is read for its features, and of a title.
-REMEMBERED = 1000  # Queries whose scores later pages use.
+CHARACTERS = 2000  # Of a text and of a title that are read for features.
+EXPLAIN_SECONDS = 5.0  # An explanation may take this time for each query.
+REMEMBERED = 1000  # Queries whose order later pages have.
 WORK = 2000  # The second stage costs about as much as fusing this many candidates.
 
 
 class Explanation(NamedTuple):
-    """The features of a hit, and their parts in its ranking score."""
+    """The features of a hit, and their parts in its ranking score, or None if hits are not ranked."""
 
     features: Mapping[str, float]
-    contributions: Mapping[str, float]
+    contributions: Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Ordered:
     Attributes:
         hits: All hits of hybrid search. The candidates have new scores.
         explanations: Of the candidates by revision, if they were requested.
-        fault: The reason why the hits are in hybrid order although there is a ranking, or empty.
+        fault: The reason why the second stage was late or failed, or empty.
     """
 
     hits: Sequence[Ranked]
@@ -71,7 +72,7 @@ class Stage:
         rankings: Rankings of the generation.
         collection: Name of the collection.
         seconds: Maximum time for each query. 0: explain only, and leave the hybrid order.
-        explain: Whether to return explanations. They are computed for every page, without a limit of time.
+        explain: Whether to return explanations.
         first: Whether this is the first page.
         memory: Judged queries of the collection.
     """
@@ -82,7 +83,7 @@ class Stage:
     seconds: float
     explain: bool
     first: bool
-    memory: Memory | None
+    memory: Memory
 
 
 class _Late(Exception):
@@ -90,14 +91,14 @@ class _Late(Exception):
 
 
 class Rankings:
-    """The rankings of a generation by collection, and the scores of recent queries.
+    """The rankings of a generation by collection, and the order of recent queries.
 
     Collections without a ranking of their own have the default ranking.
     """
 
     def __init__(self, learned: Mapping[str, Ranking]) -> None:
         self._learned = learned
-        self._recent: OrderedDict[int, NDArray[np.float64] | None] = OrderedDict()
+        self._recent: OrderedDict[int, NDArray[np.intp]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __getitem__(self, collection: str) -> Ranking:
@@ -106,14 +107,14 @@ class Rankings:
     def is_learned(self, collection: str) -> bool:
         return collection in self._learned
 
-    def recall(self, name: int) -> tuple[bool, NDArray[np.float64] | None]:
-        """Returns whether the candidates were scored before, and their scores, or None for hybrid order."""
+    def recall(self, name: int) -> NDArray[np.intp] | None:
+        """Returns the order of a query's candidates, as positions in hybrid order, if it is remembered."""
         with self._lock:
-            return name in self._recent, self._recent.get(name)
+            return self._recent.get(name)
 
-    def remember(self, name: int, scores: NDArray[np.float64] | None) -> None:
+    def remember(self, name: int, order: NDArray[np.intp]) -> None:
         with self._lock:
-            self._recent[name] = scores
+            self._recent[name] = order
             self._recent.move_to_end(name)
             if len(self._recent) > REMEMBERED:
                 self._recent.popitem(last=False)
@@ -140,6 +141,8 @@ def read_rankings(folder: Path, manifest: Manifest) -> Rankings:
                 reason = f"it has features of version {ranking.features}, and this release has {VERSION}"
             elif ranking.fingerprint not in {None, manifest.fingerprint}:
                 reason = f"it was learned with the encoder {str(ranking.fingerprint)[:8]}"
+            elif len(ranking.mean_query) not in {0, manifest.dimension}:
+                reason = f"its mean query has {len(ranking.mean_query)} components"
         except ValidationError as error:
             reason = f"it is malformed: {error.errors()[0]['msg']}"
         except (OSError, ValueError) as error:
@@ -159,99 +162,101 @@ def order(
     best: Sequence[tuple[Ranked, str]],
     stage: Stage,
 ) -> Ordered:
-    """Orders the candidates of a query. Does not raise if this fails or takes too long.
+    """Orders the candidates of a query. If this fails or takes too long, they keep their order.
 
     Args:
         snapshot: The state that is searched.
         query: The text of the query.
         vector: Vector of the query, shape (d,).
         hits: All hits, in any order.
-        best: The best CANDIDATES hits in hybrid order, with their document ids.
+        best: The best MAX_RANKED hits in hybrid order, with their document ids.
         stage: The ranking and the limits.
     """
     if not best:
         return Ordered(hits, {})
     ranking = stage.rankings[stage.collection]
-    name = hash((stage.collection, query, id(ranking), tuple(ranked.revision for ranked, _ in best)))
-    if not stage.first and not stage.explain:
-        known, scores = stage.rankings.recall(name)
-        if known:
-            return Ordered(_rescored(hits, best, scores), {})
-    fault, scores = "", None
-    features = np.zeros((len(best), len(FEATURES)))
-    try:
-        features = _features(snapshot, query, vector, best, ranking, stage)
-        scores = ranking.score(features)
-    except _Late:
-        fault = f"The learned ranking took longer than SIMILE_RANK_SECONDS={stage.seconds:g}."
-        log.info("%s The hits are in hybrid order.", fault)
-    except Exception as error:  # noqa: BLE001  a fault of the second stage must not fail a search
-        fault = "The learned ranking failed; the log says why."
-        log.warning("The ranking of the collection %r failed: %s", stage.collection, safe_message(error))
-    told = _explained(features, best, ranking) if stage.explain and not fault else {}
-    if not stage.seconds:
-        return Ordered(hits, told, fault)
-    stage.rankings.remember(name, scores)
-    return Ordered(_rescored(hits, best, scores), told, fault and f"{fault} The hits are in hybrid order.")
-
-
-def _rescored(
-    hits: Sequence[Ranked], best: Sequence[tuple[Ranked, str]], scores: NDArray[np.float64] | None
-) -> Sequence[Ranked]:
-    """Gives the candidates scores from 1 to 2, above the scores of all others."""
-    if scores is None:
-        return hits
-    low, high = float(scores.min()), float(scores.max())
-    scaled = 1 + (scores - low) / (high - low if high > low else 1)
-    new = {ranked.revision: np.float32(score) for (ranked, _), score in zip(best, scaled, strict=True)}
-    return [ranked._replace(score=new.get(ranked.revision, ranked.score)) for ranked in hits]
-
-
-def _features(
-    snapshot: Snapshot,
-    query: str,
-    vector: NDArray[np.float32],
-    best: Sequence[tuple[Ranked, str]],
-    ranking: Ranking,
-    stage: Stage,
-) -> Features:
-    late = clock() + stage.seconds
+    revisions = [ranked.revision for ranked, _ in best]
+    name = hash((stage.collection, query, id(ranking), *revisions))
+    known = stage.rankings.recall(name)
+    if known is not None and not stage.first and not stage.explain:
+        return Ordered(_reordered(hits, best, known), {})
+    began = clock()
+    candidates = _read(snapshot, best, len(vector), stage)  # Errors of these reads are those of the search.
+    pause()
+    seconds = max(stage.seconds, EXPLAIN_SECONDS) if stage.explain else stage.seconds
 
     def check() -> None:
-        pause()
-        if clock() > late and not stage.explain:
+        if clock() - began > seconds:
             raise _Late
 
+    fault, told = "", dict[int, Explanation]()
+    found = np.arange(len(best))
+    try:
+        features = build(query, vector, candidates, ranking.mean_vector, check)
+        features[:, -len(MEMORY) :] = stage.memory.recall(
+            vector, [id for _, id in best], ranking.memory_cosine
+        )
+        parts = ranking.contribute(features)
+        found = _sort(parts, len(best))
+        if stage.explain:
+            told = _explained(revisions, features, parts if stage.seconds else None)
+    except _Late:
+        fault = f"The second stage of the search took longer than {seconds:g} s (SIMILE_RANK_SECONDS)."
+    except Exception as error:  # noqa: BLE001  a fault of the second stage must not fail a search
+        fault = "The second stage of the search failed; the log says why."
+        log.warning("The ranking of the collection %r failed: %s", stage.collection, safe_message(error))
+    if not stage.seconds:
+        return Ordered(hits, told, fault)
+    if known is None or (stage.first and not fault):
+        stage.rankings.remember(name, found)
+        kept = "in hybrid order"
+    else:
+        found, kept = known, "in the order of the last such search"
+    return Ordered(_reordered(hits, best, found), told, fault and f"{fault} The hits are {kept}.")
+
+
+def _read(snapshot: Snapshot, best: Sequence[tuple[Ranked, str]], dimension: int, stage: Stage) -> Candidates:
     revisions = [ranked.revision for ranked, _ in best]
     vectors = snapshot.get_vectors(stage.generation, revisions)
-    check()
     contents = snapshot.beginnings(revisions, CHARACTERS)
-    check()
-    none = np.empty((0, len(vector)), np.float32)
-    candidates = Candidates(
+    none = np.empty((0, dimension), np.float32)
+    return Candidates(
         hybrid=np.array([ranked.score for ranked, _ in best], np.float64),
         bm25=np.array([ranked.bm25 for ranked, _ in best], np.float64),
         passages=[vectors.get(revision, none) for revision in revisions],
         titles=[contents[revision].title for revision in revisions],
         texts=[contents[revision].text for revision in revisions],
     )
-    mean_query = np.array(ranking.mean_query, np.float32) if ranking.mean_query else None
-    features = build(query, vector, candidates, mean_query)
-    if stage.memory is not None:
-        ids = [id for _, id in best]
-        features[:, -len(MEMORY) :] = stage.memory.recall(vector, ids, ranking.memory_cosine)
-    check()
-    return features
+
+
+def _sort(parts: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.intp]:
+    """Returns the order of the candidates. Equal scores keep their hybrid order."""
+    scores = sum(parts.values(), np.zeros(count))
+    if not np.isfinite(scores).all():
+        raise ArithmeticError("a score is not finite")
+    return np.argsort(-scores, kind="stable")
+
+
+def _reordered(
+    hits: Sequence[Ranked], best: Sequence[tuple[Ranked, str]], order: NDArray[np.intp]
+) -> Sequence[Ranked]:
+    """Gives the candidates evenly spaced scores, 2 for the first, above the scores of all others."""
+    places = {best[at][0].revision: place for place, at in enumerate(order.tolist())}
+    return [
+        ranked
+        if (place := places.get(ranked.revision)) is None
+        else ranked._replace(score=np.float32(2 - place / len(best)))
+        for ranked in hits
+    ]
 
 
 def _explained(
-    features: Features, best: Sequence[tuple[Ranked, str]], ranking: Ranking
+    revisions: Sequence[int], features: Features, parts: Mapping[str, NDArray[np.float64]] | None
 ) -> dict[int, Explanation]:
-    parts = ranking.contribute(features)
     return {
-        ranked.revision: Explanation(
+        revision: Explanation(
             dict(zip(FEATURES, features[row].tolist(), strict=True)),
-            {name: float(part[row]) for name, part in parts.items()},
+            None if parts is None else {name: float(part[row]) for name, part in parts.items()},
         )
-        for row, (ranked, _) in enumerate(best)
+        for row, revision in enumerate(revisions)
     }

@@ -10,7 +10,7 @@ need clicks or links. Memory.recall fills the last three columns, from judged qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import NamedTuple
@@ -24,7 +24,7 @@ VERSION = 1  # Raise it if the meaning of a feature changes. Rankings of other v
 FEATURES = (
     "dense",  # Cosine of the best passage.
     "second",  # Cosine of the second-best passage, or of the only one.
-    "bm25",  # Of title and text. 0 if no term matches.
+    "bm25",  # Of title and text. 0 if keyword search did not find the document.
     "hybrid",  # The fused score.
     "feedback",  # Cosine of the head with the query vector moved towards the best hits.
     "cover",  # Share of the query's terms in the document.
@@ -62,7 +62,13 @@ class Candidates(NamedTuple):
     texts: Sequence[str]
 
 
-def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vectors | None) -> Features:
+def build(
+    query: str,
+    vector: Vectors,
+    candidates: Candidates,
+    mean_query: Vectors | None,
+    check: Callable[[], None] = lambda: None,
+) -> Features:
     """Returns the features of the candidates, shape (n, len(FEATURES)). Memory is 0.
 
     Args:
@@ -70,6 +76,7 @@ def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vecto
         vector: Vector of the query, length 1, shape (d,).
         candidates: The candidates.
         mean_query: For `hub`, length 1, shape (d,). None: `hub` is 0.
+        check: Called before each candidate. May raise to end the work.
     """
     features = np.zeros((len(candidates.texts), len(FEATURES)))
     heads = np.zeros((len(features), len(vector)))
@@ -80,6 +87,7 @@ def build(query: str, vector: Vectors, candidates: Candidates, mean_query: Vecto
     for row, (passages, title, text) in enumerate(
         zip(candidates.passages, candidates.titles, candidates.texts, strict=True)
     ):
+        check()
         cosines = np.sort(passages @ vector)[::-1]
         if len(passages):
             heads[row] = passages[0]
@@ -153,3 +161,6 @@ class Memory:
                 else:
                     found[row, 2] = max(found[row, 2], similarity)
         return found
+
+
+NO_MEMORY = Memory(np.empty((0, 0), np.float32), [])

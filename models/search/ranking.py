@@ -19,7 +19,7 @@ from models.manifest import Sha256
 from models.search.features import FEATURES, MEMORY, VERSION, Features
 
 FOLDER = "ranking"  # In the folder of a version.
-CANDIDATES = 50  # Best hits in hybrid order that a ranking orders again.
+MAX_RANKED = 50  # Best hits in hybrid order that a ranking orders again.
 _FLAT = 1e-9  # A feature with a smaller deviation does not tell the candidates apart.
 _HYBRID = FEATURES.index("hybrid")
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -34,7 +34,7 @@ class Trees(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    roots: list[int]
+    roots: Annotated[list[int], Field(min_length=1)]
     feature: list[int]
     threshold: list[_Number]
     left: list[int]
@@ -101,6 +101,10 @@ class Ranking(BaseModel):
         if unknown := self.weights.keys() - set(FEATURES):
             raise ValueError(f"the ranking has a weight for an unknown feature: {min(unknown)}")
         return self
+
+    @property
+    def mean_vector(self) -> NDArray[np.float32] | None:
+        return np.array(self.mean_query, np.float32) if self.mean_query else None
 
     def score(self, features: Features) -> NDArray[np.float64]:
         """Returns the score of each candidate of one query, shape (n,). Larger is better."""

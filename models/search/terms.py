@@ -52,7 +52,8 @@ _RUN = re.compile(
 )
 _LAST_KEPT = 0xFFFF  # Characters above are not cached, so that the table stays small.
 _ZERO_WIDTH_SPACE = 0x200B
-_MAX_STEMS = 100_000  # Words whose stems are kept in memory, about 15 MB.
+_MAX_STEMS = 100_000  # Words whose stems are kept in memory, about 15 MB,
+_MAX_KEPT = 32  # with at most this many characters.
 _local = threading.local()
 _stems: dict[str, str] = {}
 
@@ -115,9 +116,11 @@ def split_query(query: str) -> list[str]:
 
 def split_words(text: str) -> list[str]:
     """Returns the words of a text in their order, before stemming."""
-    if not text.isascii():  # Most parts of most texts are ASCII.
-        text = " ".join(part if part.isascii() else cut(part) for part in text.split())
-    found: list[str] = _TOKEN.findall(text.lower())
+    if text.isascii():
+        text = text.lower()
+    else:  # Most parts of most texts are ASCII.
+        text = " ".join(part.lower() if part.isascii() else cut(part) for part in text.split())
+    found: list[str] = _TOKEN.findall(text)
     return found
 
 
@@ -159,7 +162,7 @@ def stem(words: Iterable[str]) -> dict[str, str]:
         stems |= new
         if len(_stems) > _MAX_STEMS:
             _stems.clear()
-        _stems.update(new)
+        _stems.update((word, stemmed) for word, stemmed in new.items() if len(word) <= _MAX_KEPT)
     return stems
 
 

@@ -64,7 +64,8 @@ class Shown:
             start, end = hit.passage
             parts.append(b',"passage":{"start":%d,"end":%d}' % (start, end))
         if hit.explanation is not None:
-            parts.append(b"," + orjson.dumps(hit.explanation._asdict())[1:-1])
+            told = {name: part for name, part in hit.explanation._asdict().items() if part is not None}
+            parts.append(b"," + orjson.dumps(told)[1:-1])
         parts.append(b"}")
         return parts
 

@@ -33,7 +33,6 @@ from service.store.values import (
     DELETE_DOCUMENTS,
     Document,
     Embedding,
-    JudgmentState,
     NeedsVectors,
     Unembedded,
 )
@@ -218,14 +217,18 @@ class Corpus:
     def _lane(self, generation: Generation) -> Lane:
         return Lane.BACKGROUND if generation is self.active.generation else Lane.CANDIDATE
 
-    async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Embeds queries with the search prompt, in a lane of low priority.
+    async def embed_queries(
+        self, generation: Generation, queries: Sequence[str], lane: Lane | None = None
+    ) -> NDArray[np.float32]:
+        """Embeds queries with the search prompt, by default in a lane of low priority.
 
         Returns vectors (n, dimension).
         """
         prompt = generation.manifest.search_prompt
         encoded = await self._batcher.embed(
-            generation.encoder.for_queries, [prompt + query for query in queries], lane=self._lane(generation)
+            generation.encoder.for_queries,
+            [prompt + query for query in queries],
+            lane=lane or self._lane(generation),
         )
         return encoded.vectors
 
@@ -276,8 +279,7 @@ class Corpus:
         """
         state = None
         if search.is_ranked:
-            known = self.judged.latest(generation, search.collection)
-            search = _with_memory(search, known or Remembered(JudgmentState(0, 0)))
+            search = _with_memory(search, self.judged.latest(generation, search.collection))
         while True:
             work = partial(find, generation=generation, queries=queries, search=search, then=then)
             try:

@@ -2,15 +2,15 @@
 
     judgments in the store ─▶ answers by query ─▶ query vectors of a generation ─▶ Memory for the second stage
 
-A search compares the state of the judgments in its snapshot with the state of its memory. If they differ, the
-memory is read again first, so a judgment counts in the next search of every replica. Only new queries are
-embedded. Judgments of untrusted keys do not count (docs/ACCESS.md).
+Every change of judgments changes their state in the store. A search compares the state in its snapshot with
+that of its memory. If they differ, the memory is read again first, so a judgment counts in the next search of
+every replica. Only new queries are embedded. Judgments of untrusted keys do not count (docs/ACCESS.md).
 """
 
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -18,19 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.features import Memory
-from service.active import ActiveGeneration, Generation
+from service.active import ActiveGeneration, Generation, Retired
+from service.batching.request import Lane
 from service.errors import ServiceError
 from service.observability.logs import safe_message
 from service.store.protocol import DocumentStore
-from service.store.values import JudgmentState
+from service.store.values import Judgment
 
 log = logging.getLogger(__name__)
 
-EmbedQueries: TypeAlias = Callable[[Generation, Sequence[str]], Awaitable[NDArray[np.float32]]]
-Trusts: TypeAlias = Callable[[str], bool]
+EmbedQueries: TypeAlias = Callable[[Generation, Sequence[str], Lane | None], Awaitable[NDArray[np.float32]]]
 
-MAX_ROWS = 100_000  # Judgments of a collection that are remembered, the latest ones.
+UNREAD = "unread"  # State of a memory before the first read; no store has it.
+MAX_ROWS = 20_000  # Judgments of a collection that are remembered, the latest ones.
 WAITED = 64  # New queries that a search waits for. More are embedded in the background.
+WAIT_SECONDS = 1.0  # A search waits at most this long for its memory. Then it uses the one before.
 TOGETHER = 256  # Queries in one call of the batcher.
 EVERY_SECONDS = 10.0  # Between two looks for judgments in the background.
 
@@ -43,13 +45,21 @@ class Remembered:
         state: State of the judgments.
         trust: Whether each key was trusted.
         memory: The judged queries. None if there are none.
-        vectors: Vectors of the judged queries by their text.
+        rows: Rows of the queries in the vectors of `memory`.
+        missing: Queries that are not embedded yet.
     """
 
-    state: JudgmentState
-    trust: dict[str, bool] = field(default_factory=dict)
+    state: str = UNREAD
+    trust: Mapping[str, bool] = field(default_factory=dict)
     memory: Memory | None = None
-    vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+
+    def vector(self, query: str) -> NDArray[np.float32] | None:
+        if self.memory is None or query not in self.rows:
+            return None
+        found: NDArray[np.float32] = self.memory.vectors[self.rows[query]]
+        return found
 
 
 class JudgedQueries:
@@ -58,100 +68,122 @@ class JudgedQueries:
     Args:
         active: The active generation and its followers.
         store: The document store.
-        embed: Returns the vectors of queries, shape (q, d).
+        embed: Returns the vectors of queries, shape (q, d). The last argument is the lane of the batcher.
     """
 
     def __init__(self, active: ActiveGeneration, store: DocumentStore, embed: EmbedQueries) -> None:
         self._active = active
         self._store = store
         self._embed = embed
-        self._filling: set[str] = (
-            set()
-        )  # Memories with so many new queries that searches do not wait for them.
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self.trusts: Trusts = lambda _: True
+        self._locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.trusts: Callable[[str], bool] = lambda _: True
 
-    async def get(self, generation: Generation, collection: str, state: JudgmentState) -> Remembered:
+    def latest(self, generation: Generation, collection: str) -> Remembered:
+        """Returns the memory that was read last. Its state is UNREAD if it must be read again."""
+        known = generation.judged.get(collection)
+        if not isinstance(known, Remembered):
+            return Remembered()
+        same = all(self.trusts(key) == trusted for key, trusted in known.trust.items())
+        return known if same else replace(known, state=UNREAD)
+
+    async def get(self, generation: Generation, collection: str, state: str) -> Remembered:
         """Returns the memory of a collection.
 
         Args:
-            generation: The generation that is searched.
+            generation: The generation that is searched. The caller has borrowed it.
             collection: Name of the collection.
-            state: State of the judgments that the memory must have. It may be a later one. The memory is
-                older if it would take long to read, or if this fails.
+            state: State of the judgments that the memory must have. If reading fails or takes too long, the
+                result is the memory before.
         """
-        known = self._known(generation, collection)
-        if known is not None and known.state == state:
+        known = self.latest(generation, collection)
+        if known.state == state:
             return known
-        if _name(generation, collection) not in self._filling:
-            try:
-                return await self._read(generation, collection, wait=False)
-            except ServiceError as error:  # A search works without it.
-                log.warning("The judged queries of %r could not be read: %s", collection, safe_message(error))
-        return replace(known or Remembered(state), state=state)
-
-    def latest(self, generation: Generation, collection: str) -> Remembered | None:
-        """Returns the memory that was read last, or None if it must be read again."""
-        known = self._known(generation, collection)
-        stale = known is None or any(self.trusts(key) != trusted for key, trusted in known.trust.items())
-        return None if stale else known
+        reading = asyncio.ensure_future(self._read(generation, collection))
+        try:
+            return await asyncio.wait_for(asyncio.shield(reading), WAIT_SECONDS)
+        except Exception as error:  # noqa: BLE001  a search works without its memory
+            reading.add_done_callback(_ignore)
+            log.warning("The judged queries of %r could not be read: %s", collection, safe_message(error))
+            return known
 
     async def keep(self) -> None:
         """Reads the judgments of all collections again and again, so that few searches wait for them."""
         while True:
-            for generation in self._active.generations:
-                for collection in await self._store.judged_collections():
-                    try:
-                        await self._read(generation, collection, wait=True)
-                    except ServiceError as error:  # The next look tries again.
-                        log.debug("The judged queries of %r: %s", collection, safe_message(error))
+            try:
+                names = await self._store.judged_collections()
+                for generation in self._active.generations:
+                    await self._keep(generation, names)
+            except ServiceError as error:  # The next look tries again.
+                log.debug("Judged queries: %s", safe_message(error))
             await asyncio.sleep(EVERY_SECONDS)
 
-    @staticmethod
-    def _known(generation: Generation, collection: str) -> Remembered | None:
-        known = generation.judged.get(collection)
-        return known if isinstance(known, Remembered) else None
+    async def _keep(self, generation: Generation, names: Sequence[str]) -> None:
+        for gone in generation.judged.keys() - {*names}:
+            del generation.judged[gone]
+        if generation.fault is not None:
+            return
+        for collection in names:
+            try:
+                with generation.held():
+                    found = await self._read(generation, collection)
+                    while found.missing:
+                        found = await self._read(generation, collection, TOGETHER)
+            except Retired:
+                return
 
-    async def _read(self, generation: Generation, collection: str, *, wait: bool) -> Remembered:
+    async def _read(self, generation: Generation, collection: str, more: int = 0) -> Remembered:
         """Reads the judgments, and embeds new queries.
 
         Args:
             generation: The generation whose model embeds them.
             collection: Name of the collection.
-            wait: Whether to embed any number of new queries. Otherwise the memory stays as it is if there are
-                many, until `keep` has embedded them.
+            more: Number of queries to embed in the background. 0: embed new queries if they are few.
         """
-        name = _name(generation, collection)
-        async with self._locks[name]:
-            known = self._known(generation, collection) or Remembered(JudgmentState(0, 0))
-            state = await self._store.judgment_state(collection)
-            if known.state == state and all(self.trusts(key) == trust for key, trust in known.trust.items()):
+        async with self._locks[generation.number, collection]:
+            known = self.latest(generation, collection)
+            if not more and known.state == await self._store.judgment_state():
                 return known
             state, rows = await self._store.remembered(collection, MAX_ROWS)
             trust = {key: self.trusts(key) for key in {row.key for row in rows}}
-            votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
-            for row in rows:
-                if row.trusted and trust[row.key]:
-                    votes[row.query][row.id] += 1 if row.relevant else -1
-            vectors = {query: known.vectors[query] for query in votes if query in known.vectors}
-            new = [query for query in votes if query not in vectors]
-            if len(new) > WAITED:
-                self._filling.add(name)
-                if not wait:
-                    return replace(known, state=state)
-            with self._active.borrow(generation.version):
-                for first in range(0, len(new), TOGETHER):
-                    some = new[first : first + TOGETHER]
-                    vectors |= dict(zip(some, await self._embed(generation, some), strict=True))
-            memory = None
-            if vectors:
-                # Keys that disagree evenly say nothing.
-                answers = [{id: sum_ > 0 for id, sum_ in votes[query].items() if sum_} for query in vectors]
-                memory = Memory(np.array([*vectors.values()]), answers)
-            generation.judged[collection] = found = Remembered(state, trust, memory, vectors)
-            self._filling.discard(name)
+            answers = await asyncio.to_thread(_vote, [row for row in rows if trust[row.key]])
+            missing = [query for query in answers if query not in known.rows]
+            some = missing[:more] if more else missing if len(missing) <= WAITED else []
+            vectors: dict[str, NDArray[np.float32]] = {}
+            if some:
+                lane = None if more else Lane.INTERACTIVE
+                vectors = dict(zip(some, await self._embed(generation, some, lane), strict=True))
+            found = await asyncio.to_thread(_assemble, state, trust, answers, known, vectors)
+            generation.judged[collection] = found
             return found
 
 
-def _name(generation: Generation, collection: str) -> str:
-    return f"{generation.number}/{collection}"
+def _ignore(reading: asyncio.Future[Remembered]) -> None:
+    if not reading.cancelled():
+        reading.exception()
+
+
+def _vote(rows: Sequence[Judgment]) -> dict[str, dict[str, bool]]:
+    """Returns for each query which documents are relevant. Keys that disagree evenly say nothing."""
+    votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        votes[row.query][row.id] += 1 if row.relevant else -1
+    return {
+        query: {id: total > 0 for id, total in counts.items() if total} for query, counts in votes.items()
+    }
+
+
+def _assemble(
+    state: str,
+    trust: Mapping[str, bool],
+    answers: Mapping[str, Mapping[str, bool]],
+    known: Remembered,
+    new: Mapping[str, NDArray[np.float32]],
+) -> Remembered:
+    """Builds the memory of the queries whose vectors are known or new."""
+    found = {query: new[query] if query in new else known.vector(query) for query in answers}
+    vectors = {query: vector for query, vector in found.items() if vector is not None}
+    missing = [query for query in answers if query not in vectors]
+    if not vectors:
+        return Remembered(state, trust, missing=missing)
+    memory = Memory(np.array([*vectors.values()]), [answers[query] for query in vectors])
+    return Remembered(state, trust, memory, {query: row for row, query in enumerate(vectors)}, missing)

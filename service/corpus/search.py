@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Mode
-from models.search.features import Memory
+from models.search.features import NO_MEMORY, Memory
 from models.search.fusion import DENSE_WEIGHT, fuse
-from models.search.ranking import CANDIDATES as MAX_RANKED
+from models.search.ranking import MAX_RANKED
 from service.active import Generation
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
@@ -34,7 +34,6 @@ from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
     Column,
-    JudgmentState,
     Ranked,
     Record,
     get_revisions,
@@ -98,7 +97,7 @@ class Search:
     rank_seconds: float = 0.0
     explain: bool = False
     memory: Memory | None = None
-    judgments: JudgmentState | None = None
+    judgments: str | None = None
 
     @property
     def is_ranked(self) -> bool:
@@ -159,7 +158,7 @@ class Page(NamedTuple):
 class Judged(Exception):
     """Raised if judgments were added or deleted since the memory was read. `state` is their present state."""
 
-    def __init__(self, state: JudgmentState) -> None:
+    def __init__(self, state: str) -> None:
         super().__init__(state)
         self.state = state
 
@@ -185,7 +184,7 @@ def find(
     if search.mode != "lexical":
         snapshot.require(generation.number, kept=search.kept)
     if search.judgments is not None:
-        state = snapshot.judgment_state(search.collection)
+        state = snapshot.judgment_state()
         if state != search.judgments:
             raise Judged(state)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
@@ -239,7 +238,7 @@ def _ordered(
         seconds=search.rank_seconds,
         explain=search.explain,
         first=search.offset == 0,
-        memory=search.memory,
+        memory=search.memory or NO_MEMORY,
     )
     return order(snapshot, query.text, query.vector, ranking, best, stage)
 

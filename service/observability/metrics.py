@@ -201,8 +201,7 @@ class Metrics:
             "damaged_documents", "Documents that this process did not return because their checksum is wrong"
         )
         self.unranked = self._counter(
-            "unranked_searches",
-            "Searches whose learned order was late or failed, so hits are in hybrid order",
+            "unranked_searches", "Searches in hybrid order because the second stage was late or failed"
         )
         self.feedback = self._counter("feedback", "Stored judgments of searches", ["relevant"])
         self.events = self._counter("events", "Stored events of searches", ["type"])

@@ -215,7 +215,8 @@ class Runtime:
         expire = partial(keep_expiring, self._documents, self.settings.events_seconds)
         self._keep("Deleting old events", expire)
         self._keep("Computing checksums", partial(keep_filling, self._documents))
-        self._keep("Reading judged queries", self.corpus.judged.keep)
+        if self.settings.ranking:
+            self._keep("Reading judged queries", self.corpus.judged.keep)
         self._keep("Completing the index", self._index.keep_whole)
         if self.settings.map_documents and alone and MapMaker.installed():
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)

@@ -31,7 +31,6 @@ from service.store.values import (
     Event,
     EventLimits,
     Judgment,
-    JudgmentState,
     JudgmentSummary,
     Known,
     Lacking,
@@ -134,11 +133,14 @@ class Snapshot(Protocol):
     def get_vectors(self, generation: int, revisions: Sequence[int]) -> dict[int, Vector]:
         """Returns the undamaged vectors of documents, shape (passages, dimension) each, the head first.
 
-        Documents without vectors are not in the result.
+        At most MEASURED_PASSAGES of each document are read. Documents without vectors are not in the result.
         """
 
     def beginnings(self, revisions: Sequence[int], characters: int) -> dict[int, Content]:
-        """Returns the first characters of titles and of texts, for those of `revisions` that still exist."""
+        """Returns the first characters of titles and of texts, for those of `revisions` that still exist.
+
+        Damaged characters are replaced, because checksums are of whole texts.
+        """
 
     def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Returns the start and end of passages in their texts, in characters, by row name.
@@ -146,8 +148,8 @@ class Snapshot(Protocol):
         Passages of texts that were not split are not in the result.
         """
 
-    def judgment_state(self, collection: str) -> JudgmentState:
-        """Returns the state of the collection's judgments."""
+    def judgment_state(self) -> str:
+        """Returns the state of all judgments. It changes whenever a judgment is stored or deleted."""
 
     def nearest_words(
         self, query: str, depth: int, allowed: FilterMatches | None, collection: str
@@ -356,16 +358,16 @@ class Feedback(Protocol):
     async def sum_up_judgments(self, selection: Selection, /) -> JudgmentSummary:
         """Returns counts of the judgments that `judgements` would list."""
 
-    async def judgment_state(self, collection: str, /) -> JudgmentState:
-        """Returns the state of the collection's judgments."""
+    async def judgment_state(self) -> str:
+        """Returns the state of all judgments, as `Snapshot.judgment_state` does."""
 
     async def judged_collections(self) -> list[str]:
         """Returns the names of the collections that have judgments."""
 
-    async def remembered(self, collection: str, limit: int, /) -> tuple[JudgmentState, list[Judgment]]:
+    async def remembered(self, collection: str, limit: int, /) -> tuple[str, list[Judgment]]:
         """Returns the latest judgments of a collection, latest first, and the state that they are from.
 
-        Judgments of documents that do not exist are included.
+        Only judgments of keys that were trusted then are included, and those of documents that do not exist.
         """
 
     async def forget_judgments(

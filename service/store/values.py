@@ -18,6 +18,7 @@ Revisions: TypeAlias = NDArray[np.int64]
 RowNames: TypeAlias = NDArray[np.int64]
 PASSAGE_BITS = 16
 MAX_PASSAGES = 1 << PASSAGE_BITS  # Passages of a text.
+MEASURED_PASSAGES = 64  # Passages of a hit whose vectors the second stage reads, the first ones.
 
 Column: TypeAlias = Literal["title", "text", "metadata"]  # Parts that an answer may leave out.
 COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
@@ -313,13 +314,6 @@ class JudgmentSummary(NamedTuple):
     answered: int  # Queries with a relevant document, which can measure a search.
 
 
-class JudgmentState(NamedTuple):
-    """The state of a collection's judgments: every change of them changes it."""
-
-    last: int  # Number of the last judgment, or 0.
-    total: int
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on the judgments of one key: in total, for one query, and for one document. 0 means no limit."""
@@ -394,7 +388,8 @@ class Selection:
 class Ranked(NamedTuple):
     """A document in a ranking, before the document is read.
 
-    `row` is the document's nearest row in the index, or 0 without one. `bm25` is 0 without keyword search.
+    `row` is the document's nearest row in the index, or 0 without one. `bm25` is of hybrid search, and 0 if
+    keyword search did not find the document.
     """
 
     revision: int

@@ -36,7 +36,7 @@ export function hitCard({ hit, rank, query, words, own, heading = "h3", score = 
     query && session.may("write") ? thumbs(query, hit.id, own, onjudged) : "");
 }
 
-// What a feature of the learned order (models/search/features.py) says about a hit.
+// What a feature of the second stage (models/search/features.py) says about a hit.
 const REASONS = {
   dense: "close in meaning", second: "several passages are close in meaning", bm25: "has rare words of the query",
   hybrid: "good by meaning and words", feedback: "similar to the best hits", cover: "has many words of the query",

@@ -18,6 +18,7 @@ from service.store.filters.grammar import Predicate
 from service.store.postgres.connection import Connection, Raw
 from service.store.values import (
     MAX_PASSAGES,
+    MEASURED_PASSAGES,
     PASSAGE_BITS,
     Embedding,
     Passage,
@@ -203,11 +204,15 @@ def get_vector(
 
 def get_vectors(connection: Connection, generation: int, revisions: Sequence[int]) -> dict[int, Vector]:
     """Returns the vectors of documents, as `protocol.Snapshot.get_vectors` says."""
-    found = stored(connection, generation, revisions)
-    return {
-        revision: np.array([passage.vector for passage in embedding.passages])
-        for revision, embedding in found.items()
-    }
+    rows = connection.execute(
+        f"SELECT revision, vector_send(vector) FROM {table(generation)} "
+        "WHERE revision = ANY(?) AND passage < ? ORDER BY revision, passage",
+        ([*revisions], MEASURED_PASSAGES),
+    )
+    found: dict[int, list[Vector]] = {}
+    for revision, sent in rows:
+        found.setdefault(revision, []).append(_received(sent))
+    return {revision: np.array(vectors) for revision, vectors in found.items()}
 
 
 def passages(connection: Connection, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:

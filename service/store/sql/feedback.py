@@ -15,18 +15,18 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from itertools import chain
 from math import inf
+from secrets import token_hex
 from typing import Any, Literal
 
 import orjson
 
 from service.errors import Conflict, Forbidden, NotFound, ServiceError
-from service.store.sql.connection import Connection
+from service.store.sql.connection import Connection, fact, note
 from service.store.values import (
     NO_KEY,
     Event,
     EventLimits,
     Judgment,
-    JudgmentState,
     JudgmentSummary,
     Limits,
     Recorded,
@@ -39,6 +39,7 @@ TOGETHER = 256  # Tuples of texts in one statement.
 MAX_PARAMETERS = 900  # Parameters of one statement; older builds of SQLite accept 999.
 NAMED = 10  # Unknown ids in a message.
 SHOWN_CHARACTERS = 80  # Characters of a query or an id in a message.
+_STATE = "judgments"  # Name of the fact that changes with the judgments.
 _JUDGMENT_COLUMNS = ("query", "id", "relevant", "key", "collection", "visitor", "trusted")
 _EVENT_COLUMNS = (
     *("key", "collection", "event_id", "search_id", "query", "id", "type", "position", "shown", "at"),
@@ -86,6 +87,7 @@ def store_judgments(
         for each in last.values()
     ]
     _insert(connection, "feedback", _JUDGMENT_COLUMNS, rows)
+    _change_state(connection)
     replaced = {(query, id) for _, query, id in before}
     new = [each for name, each in last.items() if name not in replaced]
     if limits is not None and new:  # A refusal rolls back what the job has written.
@@ -141,10 +143,14 @@ def list_judgments(
     return [(number, Judgment(**row | {"relevant": bool(row["relevant"])})) for number, row in rows], more
 
 
-def judgment_state(connection: Connection, collection: str) -> JudgmentState:
-    """Returns the state of a collection's judgments, as `protocol.Snapshot.judgment_state` says."""
-    sql = "SELECT coalesce(max(sequence), 0), count(*) FROM feedback WHERE collection = ?"
-    return JudgmentState(*connection.execute(sql, (collection,)).fetchone())
+def judgment_state(connection: Connection) -> str:
+    """Returns the state of all judgments, as `protocol.Snapshot.judgment_state` says."""
+    return fact(connection, _STATE) or ""
+
+
+def _change_state(connection: Connection) -> None:
+    # Random, because counters of concurrent transactions would be equal.
+    note(connection, _STATE, token_hex(8))
 
 
 def judged_collections(connection: Connection) -> list[str]:
@@ -152,18 +158,15 @@ def judged_collections(connection: Connection) -> list[str]:
     return [name for (name,) in rows]
 
 
-def remembered(connection: Connection, collection: str, limit: int) -> tuple[JudgmentState, list[Judgment]]:
+def remembered(connection: Connection, collection: str, limit: int) -> tuple[str, list[Judgment]]:
     """Returns the latest judgments, as `protocol.Feedback.remembered` says."""
-    state = judgment_state(connection, collection)
+    state = judgment_state(connection)
     rows = connection.execute(
-        "SELECT query, id, relevant, key, trusted FROM feedback WHERE collection = ? "
+        "SELECT query, id, relevant, key FROM feedback WHERE collection = ? AND trusted = 1 "
         "ORDER BY sequence DESC LIMIT ?",
         (collection, limit),
     )
-    return state, [
-        Judgment(query, id, bool(relevant), key, collection, trusted=bool(trusted))
-        for query, id, relevant, key, trusted in rows
-    ]
+    return state, [Judgment(query, id, bool(relevant), key, collection) for query, id, relevant, key in rows]
 
 
 def count_judgments(connection: Connection, selection: Selection) -> int:
@@ -412,6 +415,8 @@ def delete_some(table: Table, condition: str, connection: Connection, parameter:
     """Deletes at most DELETED_ROWS rows. Returns whether there may be more."""
     sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
     deleted = connection.execute(sql, (parameter, DELETED_ROWS)).rowcount
+    if table == "feedback":
+        _change_state(connection)
     return deleted == DELETED_ROWS
 
 
@@ -449,4 +454,6 @@ def forget(
         f"(SELECT sequence FROM {table} WHERE {condition} AND sequence <= ? LIMIT ?) RETURNING key",
         [*parameters, last, DELETED_ROWS],
     ).fetchall()
+    if table == "feedback" and rows:
+        _change_state(connection)
     return Counter(key for (key,) in rows), last

@@ -123,9 +123,9 @@ class CommonMethods:
     field_sample = reading(records.field_sample)
 
     judgements = reading(feedback.list_judgments)
-    judgment_state = reading(feedback.judgment_state)
+    judgment_state = reading_itself(feedback.judgment_state)
     judged_collections = reading_itself(feedback.judged_collections)
-    remembered = reading(feedback.remembered)
+    remembered = reading_itself(feedback.remembered)
     count_judgments = reading(feedback.count_judgments)
     sum_up_judgments = reading(feedback.sum_up_judgments)
     forget_judgments = forgetting("feedback")

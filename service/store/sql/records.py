@@ -292,14 +292,17 @@ def sample(
     return [found[revision].whole[:characters] for revision in revisions]
 
 
-def beginnings(connection: Listing, revisions: Sequence[int], characters: int) -> dict[int, Content]:
+def beginnings(connection: Reading, revisions: Sequence[int], characters: int) -> dict[int, Content]:
     """Returns the beginnings of titles and texts, as `protocol.Snapshot.beginnings` says."""
+    text, title = (connection.RAW.format(f"substr({column}, 1, ?)") for column in ("text", "title"))
     rows = connection.execute(
-        "SELECT revision, substr(text, 1, ?), substr(title, 1, ?) FROM documents "
-        f"WHERE revision {connection.AMONG}",
+        f"SELECT revision, {text}, {title} FROM documents WHERE revision {connection.AMONG}",
         (characters, characters, connection.listed(revisions)),
     )
-    return {revision: Content(text, title) for revision, text, title in rows}
+    return {
+        revision: Content(bytes(text).decode(errors="replace"), bytes(title).decode(errors="replace"))
+        for revision, text, title in rows
+    }
 
 
 def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unembedded]:

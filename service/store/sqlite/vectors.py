@@ -18,6 +18,7 @@ from service.store.sqlite.documents import sequence
 from service.store.sqlite.writer import Transaction
 from service.store.values import (
     MAX_PASSAGES,
+    MEASURED_PASSAGES,
     PASSAGE_BITS,
     Activation,
     Column,
@@ -120,8 +121,8 @@ def get_vectors(
     """Returns the vectors of documents, as `protocol.Snapshot.get_vectors` says."""
     rows = connection.execute(
         "SELECT v.revision, vector, checksum FROM json_each(?1) CROSS JOIN vectors v "
-        "ON generation = ?2 AND v.revision = value ORDER BY v.revision, passage",
-        (orjson.dumps(revisions).decode(), generation),
+        "ON generation = ?2 AND v.revision = value AND passage < ?3 ORDER BY v.revision, passage",
+        (orjson.dumps(revisions).decode(), generation, MEASURED_PASSAGES),
     )
     blobs: dict[int, list[bytes]] = {}
     for revision, blob, checksum in rows:

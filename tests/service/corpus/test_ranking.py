@@ -10,15 +10,17 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
+from models.files.fsync import replace_text
 from models.manifest import Manifest
 from models.search.features import FEATURES, VERSION
-from models.search.ranking import CANDIDATES, Ranking
+from models.search.ranking import MAX_RANKED, Ranking
 from service import ranking as stage
 from service.auth.keys import UNTRUSTED, Role
 from service.cli.keys import add
 from service.corpus import judged
 from service.ranking import read_rankings
 from service.runtime.runtime import Runtime
+from service.store.scheduling import Abandoned
 from service.store.values import Judgment
 from tests.service.conftest import new_settings, serving
 from tests.waiting import until
@@ -68,7 +70,6 @@ def by_length(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Ranking:
 def hybrid(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The ids in hybrid order."""
     with monkeypatch.context() as patched:
-        patched.setattr(stage, "order", None)
         patched.setattr("service.corpus.search.Search.is_ranked", False)
         return ids(client)
 
@@ -77,14 +78,13 @@ def test_a_ranking_orders_the_candidates_and_leaves_the_others(
     client: TestClient, hybrid: list[str], by_length: Ranking
 ) -> None:
     found = hits(client)
-    assert {hit["id"] for hit in found[:CANDIDATES]} == {*hybrid[:CANDIDATES]}
-    assert [hit["id"] for hit in found[CANDIDATES:]] == hybrid[CANDIDATES:]
+    assert {hit["id"] for hit in found[:MAX_RANKED]} == {*hybrid[:MAX_RANKED]}
+    assert [hit["id"] for hit in found[MAX_RANKED:]] == hybrid[MAX_RANKED:]
     assert "long long long" in TEXTS[found[0]["id"]]
     scores = [hit["score"] for hit in found]
     assert scores == sorted(scores, reverse=True)
-    assert scores[0] == 2
-    assert scores[CANDIDATES - 1] == 1
-    assert scores[CANDIDATES] < 1
+    np.testing.assert_allclose(scores[:MAX_RANKED], 2 - np.arange(MAX_RANKED) / MAX_RANKED)
+    assert scores[MAX_RANKED] < 1
 
 
 def test_pages_neither_repeat_nor_skip_a_hit(client: TestClient, by_length: Ranking) -> None:
@@ -135,25 +135,71 @@ def test_a_stage_that_fails_leaves_the_hybrid_order(
         return runtime.metrics.unranked._value.get()  # type: ignore[no-any-return]
 
     monkeypatch.setattr(stage, "build", fails)
+    runtime.active.generation.rankings._recent.clear()
     before = unranked()
     given = answer(client)
     assert unranked() == before + 1
     assert [hit["id"] for hit in given["results"][0]] == hybrid
     assert given["warnings"] == [
-        "The learned ranking failed; the log says why. The hits are in hybrid order."
+        "The second stage of the search failed; the log says why. The hits are in hybrid order."
     ]
     assert "ArithmeticError" in caplog.text or "broken" in caplog.text
     single = client.get("/search", params={"q": QUERY, "mode": "hybrid"}).json()
-    assert single["warnings"] == given["warnings"]
+    assert "The second stage of the search failed" in single["warnings"][0]
+
+
+def test_a_failure_does_not_spoil_the_order_of_earlier_pages(
+    client: TestClient, by_length: Ranking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ids(client)
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "build", None)
+        given = answer(client, k=10)
+    assert [hit["id"] for hit in given["results"][0]] == whole[:10]
+    assert given["warnings"][0].endswith("The hits are in the order of the last such search.")
+    assert ids(client, k=10, offset=10) == whole[10:20]
+
+
+def test_a_client_that_left_spoils_no_page(
+    client: TestClient, by_length: Ranking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ids(client)
+    with monkeypatch.context() as patched:
+
+        def left() -> None:
+            raise Abandoned
+
+        patched.setattr(stage, "pause", left)
+        assert client.post("/search", json={"queries": [QUERY], "mode": "hybrid"}).status_code == 500
+    assert ids(client, k=10, offset=10) == whole[10:20]
+
+
+def test_a_score_that_is_not_finite_is_a_failure(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huge = Ranking(weights={"hybrid": 1e308, "length": 1e308, "dense": 1e308})
+    monkeypatch.setattr(runtime.active.generation.rankings, "_learned", {"default": huge})
+    given = answer(client)
+    assert "failed" in given["warnings"][0]
+
+
+def test_long_texts_end_within_the_time_of_the_stage(
+    client: TestClient, by_length: Ranking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock advances at each look, which comes before every candidate."""
+    times = iter(np.arange(0, 1000, 0.1))
+    monkeypatch.setattr(stage, "clock", lambda: float(next(times)))
+    answer(client, "never searched before")
+    assert next(times) == pytest.approx(0.7), "six looks, then it was late"
 
 
 def test_an_explanation_has_the_features_and_their_parts_in_the_score(
     client: TestClient, by_length: Ranking
 ) -> None:
     found = hits(client, explain=True)
-    assert all("features" in hit for hit in found[:CANDIDATES])
-    assert not any("features" in hit or "contributions" in hit for hit in found[CANDIDATES:])
-    features = np.array([[hit["features"][name] for name in FEATURES] for hit in found[:CANDIDATES]])
+    assert all("features" in hit for hit in found[:MAX_RANKED])
+    assert not any("features" in hit or "contributions" in hit for hit in found[MAX_RANKED:])
+    features = np.array([[hit["features"][name] for name in FEATURES] for hit in found[:MAX_RANKED]])
     scores = by_length.score(features)
     assert (np.diff(scores) <= 1e-9).all()
     for hit, score in zip(found, scores, strict=False):
@@ -164,7 +210,7 @@ def test_an_explanation_has_the_features_and_their_parts_in_the_score(
 def test_vectors_and_keywords_of_an_explanation_are_those_of_the_other_modes(client: TestClient) -> None:
     dense = {hit["id"]: hit["score"] for hit in hits(client, mode="dense")}
     lexical = {hit["id"]: hit["score"] for hit in hits(client, mode="lexical")}
-    for hit in hits(client, explain=True)[:CANDIDATES]:
+    for hit in hits(client, explain=True)[:MAX_RANKED]:
         assert hit["features"]["dense"] == pytest.approx(dense[hit["id"]], abs=1e-5)
         assert hit["features"]["bm25"] == pytest.approx(lexical.get(hit["id"], 0), abs=1e-5)
 
@@ -209,7 +255,7 @@ def _forgotten(client: TestClient) -> Iterator[None]:
 @pytest.mark.usefixtures("_forgotten")
 def test_a_judgment_counts_in_the_next_search_and_is_forgotten_exactly(client: TestClient) -> None:
     before = hits(client)
-    last, first = before[CANDIDATES - 1]["id"], before[0]["id"]
+    last, first = before[MAX_RANKED - 1]["id"], before[0]["id"]
     judge(client, QUERY, last, True)
     assert hits(client)[0]["id"] == last
     judge(client, QUERY, first, False)
@@ -264,6 +310,40 @@ def test_judgments_of_an_untrusted_key_do_not_count(tmp_path: Path, tiny_models_
         assert hits(client) == before
         judge(client, QUERY, before[8]["id"], True)
         assert hits(client)[0]["id"] == before[8]["id"]
+
+
+def test_a_key_that_becomes_untrusted_does_not_count_any_more(tmp_path: Path, tiny_models_dir: Path) -> None:
+    file = tmp_path / "keys"
+    admin, page = add(file, "admin", Role.ADMIN), add(file, "page", Role.WRITE)
+    with serving(new_settings(tmp_path, tiny_models_dir, api_keys_file=file)) as client:
+        client.headers["authorization"] = f"Bearer {admin}"
+        fill(client)
+        before = hits(client)
+        judge(client, QUERY, before[9]["id"], True, authorization=f"Bearer {page}")
+        assert hits(client) != before
+        lines = file.read_text().splitlines()
+        marked = [f"{line}:::{UNTRUSTED}" if line.startswith("page:") else line for line in lines]
+        replace_text(file, "\n".join(marked) + "\n")
+        until(lambda: hits(client) == before)
+
+
+def test_memories_of_collections_are_apart(client: TestClient) -> None:
+    for name in ("left", "right"):
+        documents = [{"id": id, "text": text} for id, text in TEXTS.items()]
+        assert client.post(f"/collections/{name}/documents", json={"documents": documents}).status_code == 200
+
+    def found(name: str) -> list[str]:
+        body = {"queries": [QUERY], "mode": "hybrid", "k": 20, "fields": []}
+        return [
+            hit["id"] for hit in client.post(f"/collections/{name}/search", json=body).json()["results"][0]
+        ]
+
+    before = found("right")
+    assert found("left") == before
+    judged_left = {"query": QUERY, "id": before[9], "relevant": True}
+    assert client.post("/collections/left/feedback", json=judged_left).status_code == 200
+    assert found("left")[0] == before[9]
+    assert found("right") == before
 
 
 GOOD = {"weights": {"hybrid": 2}}
