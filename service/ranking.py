@@ -189,7 +189,7 @@ def order(
         if clock() - began > seconds:
             raise _Late
 
-    fault, told = "", dict[int, Explanation]()
+    fault, told, ids = "", dict[int, Explanation](), [id for _, id in best]
     found = np.arange(len(best))
     try:
         features = build(query, vector, candidates, ranking.mean_vector, check)
