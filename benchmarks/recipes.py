@@ -40,6 +40,7 @@ from benchmarks.workloads import evaluation_folder
 from models.engines.form import FP32, read_form
 from models.engines.opening import BF16, require
 from models.publishing.default import default_source, publish_named
+from models.search.fusion import get_mode
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection, judge_all, load, search
@@ -275,7 +276,7 @@ class Trial:
             encoders = model.encode_queries, model.encode_documents
             both = self.unseen._replace(queries=self.unseen.queries | self.known.queries)
             lists, _ = search(both, *encoders, model.split, learned)
-            served = learned[DEFAULT].mode if DEFAULT in learned else "dense"
+            served = get_mode(learned.get(DEFAULT))
             first, found = len(self.unseen.queries), dict[str, list[float]]()
             for prefix, half, rows in (
                 ("", self.unseen, slice(first)),

@@ -7,7 +7,7 @@ Start reading at `lists`. With these scores, dense search can learn from keyword
 2021; LED, Zhang et al. 2023). If a query was cut out of a document, the document is scored without the query.
 A score is the cosine with which dense search would rank the document as hybrid search does:
 
-    fused = w · (1 + cosine) / (1 + best) + (1 - w) · bm25      solved for the cosine
+    fused = w · (cosine - least) / (best - least)      solved for the cosine (models/search/fusion.py)
 
 If query and document have no common term, the score is the cosine of the active model. The score of a long
 document is that of its best passage, as in the service. The list then contains the title and this passage.
@@ -136,6 +136,7 @@ def _in_cosines(
     """
     order = np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist()
     near = {place: float(cosines[place]) for place in (*order, *kept)}
-    scale = (1 + max(near.values())) / DENSE_WEIGHT
-    scores = {place: float(fused) * scale - 1 for place, fused in fuse(near, worded).items()}
+    least = min(near.values())
+    scale = (max(near.values()) - least) / DENSE_WEIGHT
+    scores = {place: least + float(fused) * scale for place, fused in fuse(near, worded).items()}
     return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))
