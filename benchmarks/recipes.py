@@ -275,7 +275,7 @@ class Trial:
             learned = encoder.manifest.search
             encoders = model.encode_queries, model.encode_documents
             both = self.unseen._replace(queries=self.unseen.queries | self.known.queries)
-            lists, _ = search(both, *encoders, model.split, learned)
+            lists, _ = search(both, *encoders, model.split, learned, model.unrelated)
             served = get_mode(learned.get(DEFAULT))
             first, found = len(self.unseen.queries), dict[str, list[float]]()
             for prefix, half, rows in (

@@ -27,6 +27,7 @@ from models.graph.file import FINGERPRINT, SPACE, read_metadata
 FILE_NAME = "manifest.json"
 REPORT_PAGE = "report"  # Folder with the gate's report as report.md, and its pictures.
 ANSWERS = "answers.jsonl"  # In that folder: the answers of both versions to each judged query.
+GOLDEN = "golden.json"  # Vectors of fixed texts (publishing/proof.py).
 REPORT = "report.json"  # The gate's measurements, for GET /models/{version}/report.
 QUERIES = "queries"  # Folder of a pair with the version that encodes its queries.
 TEACHER = "teacher"  # Key in the lineage of a student: the fingerprint whose vectors it learned.

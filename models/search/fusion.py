@@ -1,11 +1,12 @@
 """Fuses the rankings of dense search and keyword search for hybrid search. Start at `fuse`.
 
-    fused = w · (cosine - least) / (best cosine - least) + (1 - w) · bm25 / best bm25        default: w = 0.5
+    fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · bm25 / best bm25        default: w = 0.5
 
-`least` is the smallest cosine among the candidates. This is the convex combination of Bruch, Gai and Ingber
-(An Analysis of Fusion Functions for Hybrid Retrieval, 2023), with min-max scaling of the cosines. Cosines of
-E5 models lie between 0.7 and 0.9, those of others between 0 and 0.8. With fixed bounds, keywords would decide
-alone for E5 models.
+This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
+2023). The floor is the mean cosine of unrelated texts (`Encoder.unrelated`), or the smallest cosine among
+the candidates if that is lower. E5 models give unrelated texts 0.8, all-MiniLM 0.07. Text that a model cannot
+read has cosines far above the floor that hardly differ, so keywords decide there. With the smallest cosine
+alone, such vectors would decide as much as good ones.
 """
 
 from collections.abc import Mapping
@@ -18,20 +19,34 @@ DENSE_WEIGHT = 0.5
 
 
 def fuse(
-    dense: Mapping[int, float], lexical: Mapping[int, float], weight: float = DENSE_WEIGHT
+    dense: Mapping[int, float],
+    lexical: Mapping[int, float],
+    weight: float = DENSE_WEIGHT,
+    unrelated: float = 1.0,
 ) -> dict[int, np.float32]:
-    """Fuses two rankings. A document that is missing from a ranking gets 0 from it.
+    """Fuses two rankings.
+
+    A document that is missing from the dense ranking gets the smallest cosine in it, because all cosines may
+    be far above the floor.
 
     Args:
         dense: Cosines, by the revision of the document.
         lexical: BM25 scores, all above 0, by the revision of the document.
         weight: Weight of the dense ranking, 0 to 1.
+        unrelated: Mean cosine of unrelated texts. 1 if unknown.
     """
-    near, worded = _scale(dense, min(dense.values(), default=0.0)), _scale(lexical, 0.0)
+    near = _scale(dense, get_floor(dense, unrelated))
+    worded = _scale(lexical, 0.0)
+    missing = min(near.values(), default=0.0)
     return {
-        revision: np.float32(weight * near.get(revision, 0.0) + (1 - weight) * worded.get(revision, 0.0))
+        revision: np.float32(weight * near.get(revision, missing) + (1 - weight) * worded.get(revision, 0.0))
         for revision in near | worded
     }
+
+
+def get_floor(dense: Mapping[int, float], unrelated: float) -> float:
+    """Returns the cosine that counts as 0."""
+    return min(unrelated, min(dense.values(), default=unrelated))
 
 
 def get_mode(learned: SearchDefaults | None) -> Mode:
@@ -48,7 +63,7 @@ def get_weight(learned: SearchDefaults | None) -> float:
     return learned.weight if learned and fits else DENSE_WEIGHT
 
 
-def _scale(scores: Mapping[int, float], least: float) -> dict[int, float]:
-    """Scales scores so that `least` becomes 0 and the best score 1. If the best is `least`, all become 1."""
-    span = max(scores.values(), default=least) - least
-    return {revision: (score - least) / span if span > 0 else 1.0 for revision, score in scores.items()}
+def _scale(scores: Mapping[int, float], floor: float) -> dict[int, float]:
+    """Scales scores so that `floor` becomes 0 and the best score 1. If the best is `floor`, all become 1."""
+    span = max(scores.values(), default=floor) - floor
+    return {revision: (score - floor) / span if span > 0 else 1.0 for revision, score in scores.items()}

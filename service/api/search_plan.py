@@ -243,6 +243,7 @@ class Plan:
             offset=options.offset,
             mode=mode,
             weight=get_weight(learned),
+            unrelated=generation.encoder.unrelated,
             where=self.where,
             min_score=options.min_score,
             passages=self.passages,

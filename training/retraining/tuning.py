@@ -194,7 +194,7 @@ def by_collection(
                 relevant, figures = part.relevant[query], []
                 for weight, tokens in queried:
                     nearest = near[lengths.index(tokens)] if weight else {}
-                    ranked = fused(nearest, worded, weight, _DEPTH)
+                    ranked = fused(nearest, worded, weight, model.unrelated, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant)["ndcg10"])
                 yield query, collection, figures
 
