@@ -306,7 +306,7 @@ def tables(rows: Sequence[Row]) -> str:
     The gain of a candidate is the mean over its seeds. It is bold if the interval does not include zero.
     """
     gated = [row for row in rows if not row["ungated"]]
-    served = ["served"] if gated else []  # without a gate, the search is not learned, and dense is served
+    served = ["served"] if gated else []  # without a gate, the search is not learned, and hybrid is served
     modes = ["dense", "hybrid", *served, f"{SEEN}dense", f"{SEEN}hybrid"]
     columns = ["set", "recipe", "steps", "share", *modes, "seeds, dense", "kept", "STS", "minutes", "verdict"]
     cells = []

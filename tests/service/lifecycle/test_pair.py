@@ -108,12 +108,14 @@ def test_a_search_says_what_encoded_its_queries(place: Place) -> None:
             assert searched(place, mode=mode)["query_encoder"] == place.b
         assert "query_encoder" not in searched(place, mode="lexical")
         assert "query_encoder" not in client.get("/search", params={"id": "d3"}).json()
-        many = client.post("/search", json={"queries": QUERIES}).json()
+        many = client.post("/search", json={"queries": QUERIES, "mode": "dense"}).json()
         assert (many["model"], many["query_encoder"]) == (place.c, place.b)
         assert many["results"][0] == searched(place)["hits"]
         vectors = {"queries": [embedded(place)], "model": place.c}
         assert "query_encoder" not in client.post("/search", json=vectors).json()
-        kept = client.get("/search", params={"q": TEXT}, headers={"x-model-version": place.c}).json()
+        kept = client.get(
+            "/search", params={"q": TEXT, "mode": "dense"}, headers={"x-model-version": place.c}
+        ).json()
         assert kept["query_encoder"] == place.b
         named = searched(place, prompt_name="query")
         assert named["query_encoder"] == place.b, "its own prompt, by name"
@@ -126,7 +128,9 @@ def test_a_query_behind_another_prompt_is_the_teachers(place: Place) -> None:
         found = searched(place, prompt_name="title", k=3)
         assert "query_encoder" not in found
         [vector] = client.post("/embed", json={"inputs": TEXT, "prompt_name": "title"}).json()
-        by_vector = client.post("/search", json={"queries": [vector], "model": place.c, "k": 3}).json()
+        by_vector = client.post(
+            "/search", json={"queries": [vector], "model": place.c, "k": 3, "mode": "dense"}
+        ).json()
         # Scores have six digits, so what differs by a rounding may be written with another last one.
         for one, other in zip(by_vector["results"][0], found["hits"], strict=True):
             assert (one["id"], one["score"]) == (other["id"], pytest.approx(other["score"], abs=1.5e-6))
