@@ -1,6 +1,6 @@
 """Fuses the rankings of dense search and keyword search for hybrid search. Start at `fuse`.
 
-    fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · bm25 / best bm25        default: w = 0.5
+    fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · bm25 / best bm25        default: w = 0.6
 
 This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
 2023). The floor is the mean cosine of unrelated texts (`Encoder.unrelated`), or the smallest cosine among
@@ -15,7 +15,7 @@ import numpy as np
 
 from models.manifest import FUSION, Mode, SearchDefaults
 
-DENSE_WEIGHT = 0.5
+DENSE_WEIGHT = 0.6
 
 
 def fuse(

@@ -173,7 +173,7 @@ def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient, r
     floor = min(runtime.active.generation.encoder.unrelated, *near.values())
     best = max(near.values())
     expected = {
-        id: 0.5 * (score - floor) / (best - floor) + 0.5 * worded.get(id, 0) / max(worded.values())
+        id: 0.6 * (score - floor) / (best - floor) + 0.4 * worded.get(id, 0) / max(worded.values())
         for id, score in near.items()
     }
     found = hits(client, q=query, mode="hybrid", k=1000)
@@ -197,19 +197,18 @@ def test_fusing_by_hand() -> None:
 
 
 def test_a_ranking_of_equal_scores_does_not_vanish() -> None:
-    assert fuse({1: -1.0}, {}) == fuse({}, {1: 3.0}) == {1: np.float32(0.5)}
-    assert fuse({1: 0.9}, {2: 7.0}, 0.7) == {1: np.float32(0.7), 2: np.float32(0.3)}
-    assert fuse({1: 0.4, 2: 0.4}, {2: 0.1}) == {1: np.float32(0.5), 2: np.float32(1.0)}
+    assert fuse({1: -1.0}, {}) == {1: np.float32(0.6)}
+    assert fuse({}, {1: 3.0}) == {1: np.float32(0.4)}
+    assert fuse({1: 0.9}, {2: 7.0}, 0.7) == {1: np.float32(0.7), 2: np.float32(1.0)}
+    assert fuse({1: 0.4, 2: 0.4}, {2: 0.1}) == {1: np.float32(0.6), 2: np.float32(1.0)}
 
 
 def test_cosines_far_above_those_of_unrelated_texts_decide_little() -> None:
     """As the cosines of text that the model cannot read, which hardly differ."""
     near, worded = {1: 0.9, 2: 0.8, 3: 0.7}, {3: 5.0}
-    assert fuse(near, worded, unrelated=0.1) == pytest.approx({1: 0.5, 2: 0.4375, 3: 0.875})
-    assert fuse(near, {4: 5.0}, unrelated=0.1)[4] == np.float32(0.875), "as near as the last one"
-    assert (
-        fuse(near, worded, unrelated=0.75) == fuse(near, worded) == pytest.approx({1: 0.5, 2: 0.25, 3: 0.5})
-    )
+    assert fuse(near, worded, 0.5, 0.1) == pytest.approx({1: 0.5, 2: 0.4375, 3: 0.875})
+    assert fuse(near, {4: 5.0}, 0.5, 0.1)[4] == np.float32(0.875), "as near as the last one"
+    assert fuse(near, worded, 0.5, 0.75) == pytest.approx({1: 0.5, 2: 0.25, 3: 0.5})
 
 
 def test_the_scale_and_the_range_of_cosines_change_no_hybrid_score() -> None:

@@ -54,7 +54,9 @@ def embedded(place: Place) -> list[float]:
 
 
 def searched(place: Place, **parameters: str | int) -> dict[str, Any]:
-    found: dict[str, Any] = place.client.get("/search", params={"q": TEXT, **parameters}).json()
+    found: dict[str, Any] = place.client.get(
+        "/search", params={"q": TEXT, "mode": "dense", **parameters}
+    ).json()
     return found
 
 
@@ -128,9 +130,7 @@ def test_a_query_behind_another_prompt_is_the_teachers(place: Place) -> None:
         found = searched(place, prompt_name="title", k=3)
         assert "query_encoder" not in found
         [vector] = client.post("/embed", json={"inputs": TEXT, "prompt_name": "title"}).json()
-        by_vector = client.post(
-            "/search", json={"queries": [vector], "model": place.c, "k": 3, "mode": "dense"}
-        ).json()
+        by_vector = client.post("/search", json={"queries": [vector], "model": place.c, "k": 3}).json()
         # Scores have six digits, so what differs by a rounding may be written with another last one.
         for one, other in zip(by_vector["results"][0], found["hits"], strict=True):
             assert (one["id"], one["score"]) == (other["id"], pytest.approx(other["score"], abs=1.5e-6))
