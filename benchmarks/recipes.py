@@ -40,6 +40,7 @@ from benchmarks.workloads import evaluation_folder
 from models.engines.form import FP32, read_form
 from models.engines.opening import BF16, require
 from models.publishing.default import default_source, publish_named
+from models.search.fusion import get_mode
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection, judge_all, load, search
@@ -274,8 +275,8 @@ class Trial:
             learned = encoder.manifest.search
             encoders = model.encode_queries, model.encode_documents
             both = self.unseen._replace(queries=self.unseen.queries | self.known.queries)
-            lists, _ = search(both, *encoders, model.split, learned)
-            served = learned[DEFAULT].mode if DEFAULT in learned else "dense"
+            lists, _ = search(both, *encoders, model.split, learned, model.unrelated)
+            served = get_mode(learned.get(DEFAULT))
             first, found = len(self.unseen.queries), dict[str, list[float]]()
             for prefix, half, rows in (
                 ("", self.unseen, slice(first)),
@@ -305,7 +306,7 @@ def tables(rows: Sequence[Row]) -> str:
     The gain of a candidate is the mean over its seeds. It is bold if the interval does not include zero.
     """
     gated = [row for row in rows if not row["ungated"]]
-    served = ["served"] if gated else []  # without a gate, the search is not learned, and dense is served
+    served = ["served"] if gated else []  # without a gate, the search is not learned, and hybrid is served
     modes = ["dense", "hybrid", *served, f"{SEEN}dense", f"{SEEN}hybrid"]
     columns = ["set", "recipe", "steps", "share", *modes, "seeds, dense", "kept", "STS", "minutes", "verdict"]
     cells = []

@@ -24,7 +24,7 @@ from models.engines.shapes import FILLED_ROWS, STEPS, Shapes, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from models.files.bounded import parse_json
 from models.graph.file import FINGERPRINT, read_metadata
-from models.manifest import QUERIES, Manifest
+from models.manifest import GOLDEN, QUERIES, Manifest
 from models.tokens.texts import PROOF_TEXTS
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Piece, Tokenizer, Tokens
@@ -65,6 +65,17 @@ def graph_bytes(folder: Path) -> tuple[int, int]:
     sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
     inside = sizes.pop(onnx.name, 0)
     return inside, sum(sizes.values())
+
+
+def _read_unrelated(golden: Path) -> float:
+    """Returns the mean cosine of unrelated texts, or 1 for a version that is not published yet.
+
+    The texts of golden.json are about different things, in different languages and scripts.
+    """
+    if not golden.exists():
+        return 1.0
+    vectors = np.array(parse_json(golden.read_bytes())["vectors"])
+    return float(np.mean((vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]))
 
 
 class Encoder:
@@ -115,6 +126,7 @@ class Encoder:
         if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
+        self.unrelated = _read_unrelated(folder / GOLDEN)
         self.turned: Turned | None = None  # Set by `check_golden` in precisions below fp32.
         self.file_bytes = sum(graph_bytes(folder))
         self.queries: Encoder | None = None  # The student of a pair.

@@ -27,6 +27,7 @@ from models.graph.file import FINGERPRINT, SPACE, read_metadata
 FILE_NAME = "manifest.json"
 REPORT_PAGE = "report"  # Folder with the gate's report as report.md, and its pictures.
 ANSWERS = "answers.jsonl"  # In that folder: the answers of both versions to each judged query.
+GOLDEN = "golden.json"  # Vectors of fixed texts (publishing/proof.py).
 REPORT = "report.json"  # The gate's measurements, for GET /models/{version}/report.
 QUERIES = "queries"  # Folder of a pair with the version that encodes its queries.
 TEACHER = "teacher"  # Key in the lineage of a student: the fingerprint whose vectors it learned.
@@ -34,6 +35,9 @@ ANCHOR = "anchor"  # Key in the lineage: the imported version before the first r
 _VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")
 
 Mode = Literal["dense", "lexical", "hybrid"]
+# Formula of hybrid search (search/fusion.py). A learned weight fits only the formula it was learned for.
+Fusion = Literal["min-max"]
+FUSION: Fusion = "min-max"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -88,6 +92,7 @@ class SearchDefaults(_Strict):
 
     mode: Mode
     weight: Annotated[float, Field(ge=0, le=1)]  # Weight of the vectors in hybrid search (search/fusion.py).
+    fusion: Fusion | None = None  # None: the formula of older releases, so `weight` is ignored.
     # Tokens of a passage; None for the default (search/passages.py).
     passage_tokens: Annotated[int, Field(ge=16)] | None = None
 
@@ -139,8 +144,11 @@ class Manifest(_Strict):
         absent: dict[str, Any] = {
             name: True for name in ("search", "default_prompt", "query_encoder") if not getattr(self, name)
         }
-        if usual := {name: {"passage_tokens"} for name, use in self.search.items() if not use.passage_tokens}:
-            absent["search"] = usual
+        if self.search:
+            absent["search"] = {
+                name: {field for field in ("fusion", "passage_tokens") if not getattr(use, field)}
+                for name, use in self.search.items()
+            }
         return self.model_dump_json(indent=2, exclude=absent) + "\n"
 
 

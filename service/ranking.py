@@ -193,9 +193,7 @@ def order(
     found = np.arange(len(best))
     try:
         features = build(query, vector, candidates, ranking.mean_vector, check)
-        features[:, -len(MEMORY) :] = stage.memory.recall(
-            vector, [id for _, id in best], ranking.memory_cosine
-        )
+        features[:, -len(MEMORY) :] = stage.memory.recall(vector, ids, ranking.memory_cosine)
         parts = ranking.contribute(features)
         found = _sort(parts, len(best))
         if stage.explain:

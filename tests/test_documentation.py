@@ -116,7 +116,8 @@ def test_the_example_queries_find_their_documents(service: Service) -> None:
     """29 of 30 at the first place when they were written; a change of the corpus must not lose them."""
     service.client.post("/documents", json={"documents": examples()})
     queries = json.loads((ROOT / "tests/examples_queries.json").read_bytes())
-    body = {"queries": [entry["query"] for entry in queries], "k": 3, "filter": {"example": True}}
+    texts = [entry["query"] for entry in queries]
+    body = {"queries": texts, "mode": "dense", "k": 3, "filter": {"example": True}}
     results = service.client.post("/search", json=body).json()["results"]
     ranks = [
         [hit["id"] for hit in hits].index(entry["expected_id"])

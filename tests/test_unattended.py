@@ -143,7 +143,9 @@ def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(pla
         assert load.versions_seen == {first, third}
         expected = STATIC | load.written
         assert service.stored() == expected
-        everything = service.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
+        everything = service.client.get(
+            "/search", params={"q": QUERIES[0], "mode": "dense", "k": 1000}
+        ).json()
         assert {hit["id"]: hit["text"] for hit in everything["hits"]} == expected
         answer = service.client.get("/models").json()
         states = {model["version"]: model["state"] for model in answer["models"]}

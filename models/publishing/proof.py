@@ -22,11 +22,10 @@ from models.encoder import Encoder, Turned
 from models.engines.form import Precision
 from models.errors import ProofFailed
 from models.files.bounded import parse_json
-from models.manifest import QUERIES
+from models.manifest import GOLDEN, QUERIES
 from models.progress import Progress, Say, silent
 from models.tokens.texts import PROOF_TEXTS
 
-GOLDEN = "golden.json"
 Vectors = NDArray[np.float32]
 Reference = Callable[[Sequence[Sequence[int]]], Vectors]  # Maps token ids of texts to unit vectors.
 

@@ -1,33 +1,42 @@
 """Fuses the rankings of dense search and keyword search for hybrid search. Start at `fuse`.
 
-    fused = w · (1 + cosine) / (1 + best cosine) + (1 - w) · bm25 / best bm25        default: w = 0.8
+    fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · bm25 / best bm25        default: w = 0.6
 
 This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
-2023), with their weight. A document that is missing from the dense ranking gets the smallest cosine in that
-ranking. With a cosine of 0, a document that only the keyword search found would never reach the first page.
+2023). The floor is the mean cosine of unrelated texts (`Encoder.unrelated`), or the smallest cosine among
+the candidates if that is lower. E5 models give unrelated texts 0.8, all-MiniLM 0.07. Text that a model cannot
+read has cosines far above the floor that hardly differ, so keywords decide there. With the smallest cosine
+alone, such vectors would decide as much as good ones.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from models.manifest import SearchDefaults
+from models.manifest import FUSION, Mode, SearchDefaults
 
-DENSE_WEIGHT = 0.8
-MIN_COSINE = -1.0
+DENSE_WEIGHT = 0.6
 
 
 def fuse(
-    dense: Mapping[int, float], lexical: Mapping[int, float], weight: float = DENSE_WEIGHT
+    dense: Mapping[int, float],
+    lexical: Mapping[int, float],
+    weight: float = DENSE_WEIGHT,
+    unrelated: float = 1.0,
 ) -> dict[int, np.float32]:
-    """Fuses two rankings. Documents are identified by revision.
+    """Fuses two rankings.
+
+    A document that is missing from the dense ranking gets the smallest cosine in it, because all cosines may
+    be far above the floor.
 
     Args:
-        dense: Cosines.
-        lexical: BM25 scores, all above 0.
+        dense: Cosines, by the revision of the document.
+        lexical: BM25 scores, all above 0, by the revision of the document.
         weight: Weight of the dense ranking, 0 to 1.
+        unrelated: Mean cosine of unrelated texts. 1 if unknown.
     """
-    near, worded = _in_range(dense, MIN_COSINE), _in_range(lexical, 0.0)
+    near = _scale(dense, get_floor(dense, unrelated))
+    worded = _scale(lexical, 0.0)
     missing = min(near.values(), default=0.0)
     return {
         revision: np.float32(weight * near.get(revision, missing) + (1 - weight) * worded.get(revision, 0.0))
@@ -35,15 +44,26 @@ def fuse(
     }
 
 
+def get_floor(dense: Mapping[int, float], unrelated: float) -> float:
+    """Returns the cosine that counts as 0."""
+    return min(unrelated, min(dense.values(), default=unrelated))
+
+
+def get_mode(learned: SearchDefaults | None) -> Mode:
+    """Returns the search mode that a collection learned, or the default."""
+    return learned.mode if learned else "hybrid"
+
+
 def get_weight(learned: SearchDefaults | None) -> float:
-    """Returns the weight of vectors in hybrid search that a collection learned, or the default."""
-    return learned.weight if learned and learned.mode == "hybrid" else DENSE_WEIGHT
+    """Returns the weight of vectors in hybrid search that a collection learned, or the default.
 
-
-def _in_range(scores: Mapping[int, float], least: float) -> dict[int, float]:
-    """Scales scores so that `least` becomes 0 and the best score 1.
-
-    Returns nothing if no score exceeds `least`.
+    Weights that older releases learned for another formula are ignored.
     """
-    span = max(scores.values(), default=least) - least
-    return {revision: (score - least) / span for revision, score in scores.items()} if span > 0 else {}
+    fits = learned is not None and learned.mode == "hybrid" and learned.fusion == FUSION
+    return learned.weight if learned and fits else DENSE_WEIGHT
+
+
+def _scale(scores: Mapping[int, float], floor: float) -> dict[int, float]:
+    """Scales scores so that `floor` becomes 0 and the best score 1. If the best is `floor`, all become 1."""
+    span = max(scores.values(), default=floor) - floor
+    return {revision: (score - floor) / span if span > 0 else 1.0 for revision, score in scores.items()}

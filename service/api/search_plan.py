@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
-from models.search.fusion import get_weight
+from models.search.fusion import get_mode, get_weight
 from service.active import Generation
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts, unit
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
@@ -178,7 +178,7 @@ class Options(BaseModel):
     k: int = Field(10, ge=1, le=MAX_K)
     offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Hits to leave out before the first")
     mode: Mode | None = Field(
-        None, description="Absent: SIMILE_SEARCH_MODE, else what the version learned, else dense"
+        None, description="Absent: SIMILE_SEARCH_MODE, else what the version learned, else hybrid"
     )
     min_score: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         None, description="With mode dense only"
@@ -252,6 +252,7 @@ class Plan:
             offset=options.offset,
             mode=mode,
             weight=get_weight(learned),
+            unrelated=generation.encoder.unrelated,
             where=self.where,
             min_score=options.min_score,
             passages=self.passages,
@@ -265,10 +266,10 @@ class Plan:
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:
         """Returns the mode of a search whose request does not name a mode.
 
-        This is the mode of the settings, otherwise the learned mode, otherwise dense. If that mode does not
+        This is the mode of the settings, otherwise the learned mode, otherwise hybrid. If that mode does not
         support the other options of the request, the mode is dense.
         """
-        mode = settings.search_mode or (learned.mode if learned else "dense")
+        mode = settings.search_mode or get_mode(learned)
         of_vectors = self.options.prompt_name is not None or not self.passages
         dense = not of_text or self.options.min_score is not None or (mode == "lexical" and of_vectors)
         return "dense" if dense else mode

@@ -71,6 +71,7 @@ class Search:
         offset: Number of better hits to skip.
         mode: Dense, lexical or hybrid.
         weight: Weight of the dense ranking in hybrid search.
+        unrelated: Mean cosine of unrelated texts, for hybrid search.
         where: Filter. None matches all documents.
         min_score: Lowest cosine in dense search.
         passages: Whether to compare all passages of a document, or only the first passage.
@@ -88,6 +89,7 @@ class Search:
     offset: int = 0
     mode: Mode = "dense"
     weight: float = DENSE_WEIGHT
+    unrelated: float = 1.0
     where: Predicate | None = None
     min_score: float | None = None
     passages: bool = True
@@ -321,7 +323,7 @@ def _rankings(
         pause()
         if hybrid:
             worded = _lexical(snapshot, query, depth, allowed, search.collection)
-            yield _fused(ranking[:depth], worded[:depth], search.weight)
+            yield _fused(ranking[:depth], worded[:depth], search)
         else:
             yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
 
@@ -355,9 +357,9 @@ def _lexical(
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
 
 
-def _fused(near: list[Ranked], worded: list[Ranked], weight: float) -> list[Ranked]:
+def _fused(near: list[Ranked], worded: list[Ranked], search: Search) -> list[Ranked]:
     dense, lexical = ({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded))
-    scores = fuse(dense, lexical, weight)
+    scores = fuse(dense, lexical, search.weight, search.unrelated)
     rows = {ranked.revision: ranked.row for ranked in near}
     return [
         Ranked(revision, score, rows.get(revision, 0), lexical.get(revision, 0.0))

@@ -39,7 +39,7 @@ from models.errors import (
 )
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
-from models.manifest import read_manifest
+from models.manifest import FUSION, read_manifest
 from models.publishing.proof import check_golden
 from models.store import ModelStore
 from models.tokens.texts import example_texts
@@ -198,6 +198,12 @@ class ModelLoader:
             deterministic=self._settings.deterministic,
             place=self._settings.place,
         )
+        if any(each.mode == "hybrid" and each.fusion != FUSION for each in encoder.manifest.search.values()):
+            log.warning(
+                "%s learned a weight of hybrid search for another formula. The default replaces it until a "
+                "retraining tunes the search again",
+                version,
+            )
         # The checksums are enough in fp32. The vectors of other engines depend on the machine.
         if verified or encoder.form != FP32:
             check_golden(encoder, self.store.folder(version))

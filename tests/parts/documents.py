@@ -38,8 +38,8 @@ def put_texts(client: TestClient, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def hits(client: TestClient, q: str, **options: Any) -> list[dict[str, Any]]:
-    """Returns the hits of a search."""
-    answer = client.get("/search", params={"q": q, **options})
+    """Returns the hits of a search, which is dense unless `options` name a mode."""
+    answer = client.get("/search", params={"q": q, "mode": "dense", **options})
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["hits"]
     return found

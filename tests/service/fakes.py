@@ -78,6 +78,7 @@ class CountingEncoder:
     step = 1
     opens_single_text = False
     file_bytes = 0
+    unrelated = 1.0
     queries: Encoder | None = None
 
     def __init__(self, name: int = 1, seconds: float = 0.0) -> None:

@@ -67,7 +67,7 @@ class Load:
         return "embed"
 
     def search(self, client: Client, rng: random.Random, number: int) -> str:
-        answer, version = client.send("GET", f"/search?k=10&q={quote(rng.choice(QUERIES))}")
+        answer, version = client.send("GET", f"/search?mode=dense&k=10&q={quote(rng.choice(QUERIES))}")
         assert answer["model"] == version
         assert len(answer["hits"]) == 10
         self.oracle.check_search(answer)
@@ -75,7 +75,7 @@ class Load:
 
     def look_at_everything(self, client: Client, rng: random.Random, number: int) -> str:
         time.sleep(0.1)
-        answer, _ = client.send("GET", f"/search?k=1000&q={quote(rng.choice(QUERIES))}")
+        answer, _ = client.send("GET", f"/search?mode=dense&k=1000&q={quote(rng.choice(QUERIES))}")
         self.oracle.check_search(answer)
         missing = set(STATIC) - {hit["id"] for hit in answer["hits"]}
         assert not missing, f"{len(missing)} documents that nobody touched are not found"

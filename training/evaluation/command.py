@@ -92,6 +92,7 @@ def run(options: argparse.Namespace) -> int:
             encode_queries=scorable.encode_queries,
             encode_documents=scorable.encode_documents,
             split=scorable.split,
+            unrelated=scorable.unrelated,
         )
         scores = about | figures
     text = json.dumps(scores, indent=2, allow_nan=False) + "\n"

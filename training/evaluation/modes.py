@@ -93,6 +93,7 @@ def find(
     words: WordIndex,
     depth: int,
     weight: float = DENSE_WEIGHT,
+    unrelated: float = 1.0,
 ) -> Iterator[dict[Mode, Scores]]:
     """Yields the best documents of each query in every search mode.
 
@@ -103,11 +104,12 @@ def find(
         words: Keyword index of the documents. Its ranking has only documents with a term of the query.
         depth: Maximum number of documents in a ranking.
         weight: Weight of dense search in hybrid search, 0 to 1.
+        unrelated: Mean cosine of unrelated texts, for hybrid search.
 
     """
     for (near,), worded in candidates(queries, vectors, [passages], words, max(depth, CANDIDATES)):
-        rankings = _first(near, depth), _first(worded, depth), fused(near, worded, weight, depth)
-        yield dict(zip(MODES, rankings, strict=True))
+        both = fused(near, worded, weight, unrelated, depth)
+        yield dict(zip(MODES, (_first(near, depth), _first(worded, depth), both), strict=True))
 
 
 def candidates(
@@ -140,17 +142,18 @@ def candidates(
                 progress.add()
 
 
-def fused(near: Scores, worded: Scores, weight: float, depth: int) -> Scores:
+def fused(near: Scores, worded: Scores, weight: float, unrelated: float, depth: int) -> Scores:
     """Fuses a dense and a keyword ranking as hybrid search does.
 
     Args:
         near: Cosines of documents, from dense search.
         worded: BM25 scores of documents, from keyword search.
         weight: Weight of the dense ranking, 0 to 1.
+        unrelated: Mean cosine of unrelated texts.
         depth: Maximum number of documents in the result.
 
     """
-    scores = {place: float(score) for place, score in fuse(near, worded, weight).items()}
+    scores = {place: float(score) for place, score in fuse(near, worded, weight, unrelated).items()}
     order = sorted(scores, key=lambda place: (-scores[place], place))[:depth]
     return {place: scores[place] for place in order}
 

@@ -95,13 +95,17 @@ def load(folder: Path, split: str = "test") -> Collection:
 
 
 def retrieval(
-    collection: Collection, encode_queries: Encode, encode_documents: Encode, split: Split
+    collection: Collection,
+    encode_queries: Encode,
+    encode_documents: Encode,
+    split: Split,
+    unrelated: float = 1.0,
 ) -> dict[str, Any]:
     """Returns the figures of `judge` as means over all queries, and the counts of `counts`.
 
     Top-level figures are for dense search. The keys `lexical` and `hybrid` have the figures of these modes.
     """
-    lists, undefined = search(collection, encode_queries, encode_documents, split)
+    lists, undefined = search(collection, encode_queries, encode_documents, split, unrelated=unrelated)
     means = {mode: mean(judge_all(collection, ranked)) for mode, ranked in lists.items()}
     return means.pop(DENSE) | counts(collection, undefined) | means
 
@@ -112,6 +116,7 @@ def search(
     encode_documents: Encode,
     split: Split,
     learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
+    unrelated: float = 1.0,
 ) -> tuple[dict[Mode, list[list[str]]], int]:
     """Ranks the documents for all queries in each search mode.
 
@@ -124,6 +129,7 @@ def search(
         encode_documents: Encodes passages of documents.
         split: Splits a document into passages.
         learned: Search settings (weight and passage length) by the name of a part of the collection.
+        unrelated: Mean cosine of unrelated texts, for hybrid search.
 
     Returns:
         The rankings of each mode, as document ids for each query, best first; and the number of vectors that
@@ -143,7 +149,7 @@ def search(
         undefined += int((~passages.vectors.any(axis=1)).sum())
         with closing(WordIndex([content.whole for content in some])) as words:
             # One more, because the query's own document is left out.
-            rankings = find(queries, vectors, passages, words, DEPTH + 1, get_weight(of_part))
+            rankings = find(queries, vectors, passages, words, DEPTH + 1, get_weight(of_part), unrelated)
             for query, found in zip(part.queries, rankings, strict=True):
                 for mode, ranked in found.items():
                     lists[mode][query] = [ids[row] for row in ranked if ids[row] != query]

@@ -53,6 +53,7 @@ class Scorable(NamedTuple):
     encode_documents: Encode
     split: Split  # splits a document like the service
     reads: int  # tokens that the model reads; 0 for a server, or without passages
+    unrelated: float = 1.0  # mean cosine of unrelated texts; 1 for a server
 
 
 @contextmanager
@@ -127,6 +128,7 @@ def build_scorable(encoder: Encoder, *, passages: bool = True) -> Scorable:
         behind(manifest.document_prompt),
         parts if passages else whole,
         manifest.max_length if passages else 0,
+        encoder.unrelated,
     )
 
 

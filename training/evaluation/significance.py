@@ -116,7 +116,8 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
         for name, folder in (collections(data) if "retrieval" in suites else {}).items():
             say(f"searching {name}")
             collection = load(folder)
-            lists, _ = search(collection, model.encode_queries, model.encode_documents, model.split)
+            encoders = model.encode_queries, model.encode_documents
+            lists, _ = search(collection, *encoders, model.split, unrelated=model.unrelated)
             for known_as, ranked in ((name, lists["dense"]), (f"{name} hybrid", lists["hybrid"])):
                 found.queries[known_as] = [each["ndcg10"] for each in judge_all(collection, ranked)]
     if not found.pairs and not found.queries:

@@ -61,6 +61,7 @@ def score(
     encode_documents: Encode | None = None,
     split: Split = whole,
     samples: bool = False,
+    unrelated: float = 1.0,
 ) -> dict[str, Any]:
     """Returns the scores of an encoder on the sets in `data`, as fractions in JSON values.
 
@@ -83,6 +84,7 @@ def score(
         encode_documents: Encodes documents. The default is `encode`.
         split: Splits a document into passages.
         samples: Adds {"samples": {"stsb": (gold, cosines)}}, arrays to compare two models pair by pair.
+        unrelated: Mean cosine of unrelated texts, for hybrid search.
 
     Raises:
         TrainingError: A suite is unknown, a file cannot be read, or all sets are absent.
@@ -107,7 +109,8 @@ def score(
         parts = chain.from_iterable(passages(content, None) for content in collection.documents.values())
         queries = encode_once(encode_queries or encode, collection.queries.values())
         documents = encode_once(encode_documents or encode, parts)
-        body.setdefault("retrieval", {})[name] = retrieval(collection, queries, documents, passages)
+        figures = retrieval(collection, queries, documents, passages, unrelated)
+        body.setdefault("retrieval", {})[name] = figures
     seconds = round(time.monotonic() - began, 2)
     return body | {"absent": loaded.absent, "sentences": len(sentences), "seconds": seconds}
 

@@ -7,7 +7,7 @@ Start reading at `lists`. With these scores, dense search can learn from keyword
 2021; LED, Zhang et al. 2023). If a query was cut out of a document, the document is scored without the query.
 A score is the cosine with which dense search would rank the document as hybrid search does:
 
-    fused = w · (1 + cosine) / (1 + best) + (1 - w) · bm25      solved for the cosine
+    fused = w · (cosine - floor) / (best - floor)      solved for the cosine (models/search/fusion.py)
 
 If query and document have no common term, the score is the cosine of the active model. The score of a long
 document is that of its best passage, as in the service. The list then contains the title and this passage.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from models.progress import counted
 from models.search.content import Content
-from models.search.fusion import DENSE_WEIGHT, fuse
+from models.search.fusion import DENSE_WEIGHT, fuse, get_floor
 from training.errors import NothingToLearn
 from training.evaluation.encoding import Vectors
 from training.evaluation.modes import CANDIDATES, WordIndex
@@ -105,7 +105,7 @@ def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorabl
                     worded.pop(query.source, None)
                     if bm25 := counted.get(len(documents) + rest):
                         worded[query.source] = bm25
-                scores = _in_cosines(cosines, worded, own)
+                scores = _in_cosines(cosines, worded, own, model.unrelated)
                 others = spread([place for place in scores if place not in own], LISTED - len(own))
                 texts = [own.get(place) or passages.nearest(place, vector)[1] for place in (*own, *others)]
                 values = [round(scores[place], _DECIMALS) for place in (*own, *others)]
@@ -124,7 +124,7 @@ def spread(ranked: Sequence[int], count: int) -> list[int]:
 
 
 def _in_cosines(
-    cosines: NDArray[np.float32], worded: Mapping[int, float], kept: Iterable[int]
+    cosines: NDArray[np.float32], worded: Mapping[int, float], kept: Iterable[int], unrelated: float
 ) -> dict[int, float]:
     """Returns the fused scores of documents as cosines, the best first.
 
@@ -132,10 +132,13 @@ def _in_cosines(
         cosines: Cosine of each document in dense search.
         worded: BM25 scores from keyword search, by index of the document.
         kept: Indices of documents to include at any rank.
+        unrelated: Mean cosine of unrelated texts.
 
     """
     order = np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist()
     near = {place: float(cosines[place]) for place in (*order, *kept)}
-    scale = (1 + max(near.values())) / DENSE_WEIGHT
-    scores = {place: float(fused) * scale - 1 for place, fused in fuse(near, worded).items()}
+    floor = get_floor(near, unrelated)
+    scale = (max(near.values()) - floor) / DENSE_WEIGHT
+    found = fuse(near, worded, DENSE_WEIGHT, unrelated)
+    scores = {place: floor + float(fused) * scale for place, fused in found.items()}
     return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))

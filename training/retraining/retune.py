@@ -9,9 +9,9 @@ Clicks favor documents that were shown. On MLQA, dense search scores 0.95 by cli
 by all answers. If all judgments come from clicks, they choose the settings and must not get worse, and only
 titles and known items can show a gain.
 
-The gate requires a gain for searches that name no mode. They use the settings of the version, or dense search
-if it has none. Searches that name dense or hybrid mode must not get worse. Activating the new version embeds
-no document again, unless the length of passages changes.
+The gate requires a gain for searches that name no mode. They use the settings of the version, or hybrid
+search if it has none. Searches that name dense or hybrid mode must not get worse. Activating the new version
+embeds no document again, unless the length of passages changes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> O
             unread = unread_collections(split.train, queried, store.folder(active) / TOKENIZER, say)
             halves, tuned = [], tune_by_text(dev, model, unread)
         learned = _with(served.search, tuned, passages=passages)
-        if learned == served.search:
+        if _settings(learned) == _settings(served.search):
             raise NothingToLearn(
                 "no other weight of words against vectors, and no other length of passages, is better"
             )
@@ -252,6 +252,10 @@ def _with(
     return {**was} | {
         name: each for name, each in chosen.items() if name in was or get_setting(each) != USUAL
     }
+
+
+def _settings(learned: Mapping[str, SearchDefaults]) -> dict[str, Setting]:
+    return {collection: get_setting(each) for collection, each in learned.items()}
 
 
 def _figures(

@@ -50,7 +50,7 @@ def compute_scores(
         if searches:
             say(f"searching the held-out text: {', '.join(searches)}")
             encoders = model.encode_queries, model.encode_documents
-            scores["own"] = own.score(searches, *encoders, model.split, learned)
+            scores["own"] = own.score(searches, *encoders, model.split, learned, model.unrelated)
             for name in searches.keys() & {*LABELLED}:
                 scores["own"][name] |= evidence
         return scores

@@ -134,6 +134,7 @@ def score(
     encode_documents: Encode,
     split: Passages,
     learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
+    unrelated: float = 1.0,
 ) -> dict[str, dict[str, Any]]:
     """Scores a model on searches. Returns nDCG@10 and other figures by search and mode.
 
@@ -146,6 +147,7 @@ def score(
         encode_documents: Encodes documents.
         split: Splits a document into passages.
         learned: Search settings of the version, by collection of the service.
+        unrelated: Mean cosine of unrelated texts, for hybrid search.
 
     """
     passages = cache(split)
@@ -162,7 +164,7 @@ def score(
     documents = encode_once(encode_documents, parts)
     scores = {}
     for name, collection in made.items():
-        lists, undefined = search(collection, queries, documents, passages, learned)
+        lists, undefined = search(collection, queries, documents, passages, learned, unrelated)
         modes = {mode: _figures(collection, ranked) for mode, ranked in lists.items()}
         scores[name] = modes.pop(DENSE) | counts(collection, undefined) | modes
     return scores

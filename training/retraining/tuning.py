@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.manifest import Mode, SearchDefaults
-from models.search.fusion import DENSE_WEIGHT, get_weight
+from models.manifest import FUSION, Mode, SearchDefaults
+from models.search.fusion import DENSE_WEIGHT, get_mode, get_weight
 from models.search.passages import learned_tokens, usual_tokens
 from training.evaluation.encoding import encode_once
 from training.evaluation.modes import WordIndex, candidates, fused, get_passages
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
         return f"weight {self.weight:g}{length}"
 
 
-USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
+USUAL = Setting(DENSE_WEIGHT)  # of a collection for which nothing was learned
 
 # Titles and known items are made of the text's own words, so they lean to words: on MLQA they chose a weight
 # with which people's questions found 2.6 points less. So they choose the usual one, or none. Vectors of text
@@ -142,7 +142,8 @@ def choose(
         for tokens, row in zip(lengths, means, strict=True)
         for each, mean in zip(weights, row, strict=True)
     }
-    chosen = SearchDefaults(mode=mode, weight=weight, passage_tokens=lengths[length] if weight else None)
+    tokens = lengths[length] if weight else None
+    chosen = SearchDefaults(mode=mode, weight=weight, fusion=FUSION, passage_tokens=tokens)
     return Tuned(chosen, found, len(ndcg10))
 
 
@@ -193,7 +194,7 @@ def by_collection(
                 relevant, figures = part.relevant[query], []
                 for weight, tokens in queried:
                     nearest = near[lengths.index(tokens)] if weight else {}
-                    ranked = fused(nearest, worded, weight, _DEPTH)
+                    ranked = fused(nearest, worded, weight, model.unrelated, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant)["ndcg10"])
                 yield query, collection, figures
 
@@ -206,6 +207,6 @@ def modes(learned: SearchDefaults | None, mode: Mode | None) -> tuple[Setting, .
 
 def get_setting(learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
     """Returns the settings of a search that names no mode. `mode` is the default mode of the service."""
-    mode = mode or (learned.mode if learned else "dense")
+    mode = mode or get_mode(learned)
     weights = {"dense": 1.0, "hybrid": get_weight(learned), "lexical": 0.0}
     return Setting(weights[mode], learned_tokens(learned))

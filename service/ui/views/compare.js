@@ -19,8 +19,8 @@ export async function show(main, { params, signal, keep }) {
   const other = versions.find(({ version }) => version !== active)?.version;
   const asked = {
     q: params.get("q") ?? "",
-    a: params.get("a") ?? active, amode: params.get("amode") ?? "dense",
-    b: versions.some(({ version }) => version === params.get("b")) ? params.get("b") : other ?? active, bmode: params.get("bmode") ?? (other ? "dense" : "hybrid"),
+    a: params.get("a") ?? active, amode: params.get("amode") ?? (other ? "" : "dense"),
+    b: versions.some(({ version }) => version === params.get("b")) ? params.get("b") : other ?? active, bmode: params.get("bmode") ?? (other ? "" : "hybrid"),
   };
   const blind = new Blind();
   const columns = h("div", { class: "columns" });
@@ -149,7 +149,7 @@ async function overlaps(asked) {
   const queries = await queriesToTry();
   if (!queries.length) return [];
   const [a, b] = await Promise.all(["a", "b"].map((name) =>
-    post(within(session.collection, "search"), { queries, k: K, mode: asked[`${name}mode`], fields: [] }, { version: asked[name] })));
+    post(within(session.collection, "search"), { queries, k: K, mode: asked[`${name}mode`] || undefined, fields: [] }, { version: asked[name] })));
   const shared = (at) => {
     const ids = new Set(a.results[at].map(({ id }) => id));
     return b.results[at].filter(({ id }) => ids.has(id)).length / Math.max(ids.size, b.results[at].length, 1);

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import Damaged
-from models.manifest import ANCHOR, Manifest, Quantized, SearchDefaults
+from models.manifest import ANCHOR, FUSION, Manifest, Quantized, SearchDefaults
 from models.publishing.layout import CARD, write_card
 from models.publishing.publish import publish
 from models.store import ModelStore
@@ -59,7 +59,7 @@ def test_every_figure_of_the_manifest_is_in_the_card(store: ModelStore, tmp_path
                 ANCHOR: "the-anchor",
             },
             "parent": "the-parent",
-            "search": {"tickets": SearchDefaults(mode="hybrid", weight=0.7)},
+            "search": {"tickets": SearchDefaults(mode="hybrid", weight=0.7, fusion=FUSION)},
             "prompts": {"query": "ask: "},
             "search_prompt": "ask: ",
             "quantised": Quantized(

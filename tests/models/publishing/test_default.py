@@ -8,6 +8,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,13 @@ def test_every_golden_text_alone_has_the_vector_of_sentence_transformers(encoder
     for text, vector in zip(PROOF_TEXTS, expected, strict=True):
         difference = np.abs(encoder.encode([text]).vectors[0] - vector).max()
         assert difference <= 1e-5, ascii(text[:60])
+
+
+def test_the_mean_cosine_of_unrelated_texts_is_that_of_the_golden_texts(encoder: Encoder) -> None:
+    vectors = encoder.encode(PROOF_TEXTS).vectors
+    pairs = [float(a @ b) for a, b in combinations(vectors, 2)]
+    assert encoder.unrelated == pytest.approx(np.mean(pairs), abs=1e-5)
+    assert encoder.unrelated == pytest.approx(0.065, abs=0.001)
 
 
 @pytest.mark.long

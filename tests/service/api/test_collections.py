@@ -300,7 +300,9 @@ def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
         check(client, TEXTS)
         encoder = client.app.state.runtime.active.generation.encoder  # type: ignore[attr-defined]
         expected = encoder.encode([QUERY, TEXTS["tickets"]["d"]]).vectors
-        [hit] = client.get("/collections/tickets/search", params={"q": QUERY, "k": 1}).json()["hits"][:1]
+        [hit] = client.get(
+            "/collections/tickets/search", params={"q": QUERY, "mode": "dense", "k": 1}
+        ).json()["hits"][:1]
         scores = encoder.encode([*TEXTS["tickets"].values()]).vectors @ expected[0]
         assert hit["score"] == pytest.approx(float(scores.max()), abs=2e-6)
         client.post("/models/rollback")

@@ -40,7 +40,7 @@ def test_search_gives_the_best_by_cosine_with_ties_by_id(client: TestClient, run
     vectors = encoder.encode([str(document["text"]) for document in CORPUS]).vectors
     scores = vectors @ encoder.encode(["blue river"]).vectors[0]
     expected = sorted(zip(-scores.round(5), (str(document["id"]) for document in CORPUS), strict=True))[:25]
-    response = client.get("/search", params={"q": "blue river", "k": 25}).json()
+    response = client.get("/search", params={"q": "blue river", "mode": "dense", "k": 25}).json()
     assert response["query"] == "blue river"
     assert response["model"] == runtime.active.generation.version
     assert response["mode"] == "dense"
@@ -151,7 +151,7 @@ def test_many_queries_and_vectors_give_the_hits_of_one_by_one(client: TestClient
     put(client, *CORPUS)
     queries = ["red river", "cat", "harbour bridge"]
     one_by_one = [[hit["id"] for hit in hits(client, query, k=5)] for query in queries]
-    texts = client.post("/search", json={"queries": queries, "k": 5}).json()
+    texts = client.post("/search", json={"queries": queries, "k": 5, "mode": "dense"}).json()
     assert [[hit["id"] for hit in hits] for hits in texts["results"]] == one_by_one
     vectors = (
         runtime.active.generation.encoder.encode(queries).vectors * 3

@@ -131,10 +131,12 @@ def test_search_uses_the_models_prompts_for_query_and_document(prompted: tuple[T
     client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]})
     document = encoder.encode([PROMPTS["document"] + "red river"]).vectors[0]
     expected = document @ encoder.encode([PROMPTS["query"] + "blue"]).vectors[0]
-    hit = client.get("/search", params={"q": "blue"}).json()["hits"][0]
+    hit = client.get("/search", params={"q": "blue", "mode": "dense"}).json()["hits"][0]
     assert hit["score"] == pytest.approx(expected, abs=2e-6)
     assert hit["text"] == "red river", "the prompt is not part of the document"
-    named = client.get("/search", params={"q": "blue", "prompt_name": "other"}).json()["hits"][0]
+    named = client.get("/search", params={"q": "blue", "mode": "dense", "prompt_name": "other"}).json()[
+        "hits"
+    ][0]
     expected = document @ encoder.encode([PROMPTS["other"] + "blue"]).vectors[0]
     assert named["score"] == pytest.approx(expected, abs=2e-6)
 

@@ -28,7 +28,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": TEXT, "encoding_format": "base64"},
     "/embeddings": {"input": TEXT},
     "/v2/embed": {"texts": [TEXT]},
-    "/search": {"queries": [QUERIES[0]], "k": 1000},
+    "/search": {"queries": [QUERIES[0]], "mode": "dense", "k": 1000},
 }
 
 
@@ -70,7 +70,9 @@ def test_the_version_before_answers_while_a_rollback_could_go_to_it(place: Place
                 response = client.post(path, json=body | named)
                 assert response.headers[HEADER] == place.b
                 check(place, path, response.json(), place.b)
-        one = client.get("/search", params={"q": QUERIES[1], "k": 1000}, headers={HEADER: place.a}).json()
+        one = client.get(
+            "/search", params={"q": QUERIES[1], "mode": "dense", "k": 1000}, headers={HEADER: place.a}
+        ).json()
         assert one["model"] == place.a
         place.oracle.check_search(one)
         assert {hit["id"] for hit in one["hits"]} == {*DOCUMENTS, "since"}, "its index follows every write"
@@ -92,7 +94,10 @@ def test_a_version_that_is_not_kept_is_409_on_every_route(place: Place) -> None:
             unknown = client.post(path, json={**body, "model": UNKNOWN})
             assert unknown.status_code == 404, "it looks like a version"
             assert f"There is no version '{UNKNOWN}'." in unknown.text
-        assert client.get("/search", params={"q": "a"}, headers={HEADER: place.c}).status_code == 409
+        assert (
+            client.get("/search", params={"q": "a", "mode": "dense"}, headers={HEADER: place.c}).status_code
+            == 409
+        )
         stored = client.post("/documents", json={"documents": [{"text": "a"}]}, headers={HEADER: place.c})
         assert stored.status_code == 200, "documents are not of a version"
 

@@ -166,12 +166,14 @@ def test_a_document_being_updated_is_never_missing(client: TestClient, mode: str
     delete(client, *ids)
 
 
-def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient) -> None:
+def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient, runtime: Runtime) -> None:
     query = "harbour cat in the river"
-    near = dict(hits(client, q=query, k=1000))
+    near = dict(hits(client, q=query, mode="dense", k=1000))
     worded = dict(hits(client, q=query, mode="lexical", k=1000))
+    floor = min(runtime.active.generation.encoder.unrelated, *near.values())
+    best = max(near.values())
     expected = {
-        id: 0.8 * (1 + score) / (1 + max(near.values())) + 0.2 * worded.get(id, 0) / max(worded.values())
+        id: 0.6 * (score - floor) / (best - floor) + 0.4 * worded.get(id, 0) / max(worded.values())
         for id, score in near.items()
     }
     found = hits(client, q=query, mode="hybrid", k=1000)
@@ -184,24 +186,42 @@ def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient) -
 
 
 def test_fusing_by_hand() -> None:
-    fused = fuse({1: 0.5, 2: 0.2, 3: -1.0}, {2: 6.0, 4: 3.0})
+    fused = fuse({1: 0.5, 2: 0.2, 3: -0.7}, {2: 6.0, 4: 3.0}, 0.8)
     assert {id: round(float(score), 6) for id, score in fused.items()} == {
         1: 0.8,
-        2: 0.84,  # 0.8 · 1.2 / 1.5 + 0.2
+        2: 0.8,  # 0.8 · 0.9 / 1.2 + 0.2
         3: 0.0,
         4: 0.1,
     }
-    assert fuse({}, {4: 3.0}) == {4: np.float32(0.2)}
-    # A purely lexical hit counts as near as the last dense hit, so it comes first here.
-    only_worded = fuse({1: 0.5, 2: 0.35}, {3: 7.0})
-    assert only_worded == {1: np.float32(0.8), 2: np.float32(0.72), 3: np.float32(0.92)}
-    assert fuse({1: -1.0}, {}) == {}
     assert fuse({}, {}) == {}
+
+
+def test_a_ranking_of_equal_scores_does_not_vanish() -> None:
+    assert fuse({1: -1.0}, {}) == {1: np.float32(0.6)}
+    assert fuse({}, {1: 3.0}) == {1: np.float32(0.4)}
+    assert fuse({1: 0.9}, {2: 7.0}, 0.7) == {1: np.float32(0.7), 2: np.float32(1.0)}
+    assert fuse({1: 0.4, 2: 0.4}, {2: 0.1}) == {1: np.float32(0.6), 2: np.float32(1.0)}
+
+
+def test_cosines_far_above_those_of_unrelated_texts_decide_little() -> None:
+    """As the cosines of text that the model cannot read, which hardly differ."""
+    near, worded = {1: 0.9, 2: 0.8, 3: 0.7}, {3: 5.0}
+    assert fuse(near, worded, 0.5, 0.1) == pytest.approx({1: 0.5, 2: 0.4375, 3: 0.875})
+    assert fuse(near, {4: 5.0}, 0.5, 0.1)[4] == np.float32(0.875), "as near as the last one"
+    assert fuse(near, worded, 0.5, 0.75) == pytest.approx({1: 0.5, 2: 0.25, 3: 0.5})
+
+
+def test_the_scale_and_the_range_of_cosines_change_no_hybrid_score() -> None:
+    """Cosines of one model lie between 0 and 0.8, those of another between 0.7 and 0.9."""
+    wide = {1: 0.8, 2: 0.5, 3: 0.3, 4: 0.0}
+    narrow = {id: 0.7 + cosine / 4 for id, cosine in wide.items()}
+    worded = {4: 9.0, 3: 2.0}
+    assert fuse(narrow, worded) == pytest.approx(fuse(wide, worded))
 
 
 def test_a_document_of_only_one_ranking_is_a_hit(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "CANDIDATES", 5)
-    near = {id for id, _ in hits(client, q="harbour", k=5)}
+    near = {id for id, _ in hits(client, q="harbour", mode="dense", k=5)}
     worded = {id for id, _ in hits(client, q="harbour", mode="lexical", k=5)}
     found = {id for id, _ in hits(client, q="harbour", mode="hybrid", k=5)}
     assert found <= near | worded
@@ -212,17 +232,19 @@ def test_a_document_of_only_one_ranking_is_a_hit(client: TestClient, monkeypatch
 def test_a_setting_says_the_mode_unless_the_search_does_or_only_dense_can_answer_it(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert answer(client, q="harbour")["mode"] == "dense"
-    requested = {mode: hits(client, q="harbour", mode=mode) for mode in ("dense", "lexical", "hybrid")}
-    settings = runtime.settings.model_copy(update={"search_mode": "hybrid"})
-    monkeypatch.setattr(runtime, "settings", settings)
     assert answer(client, q="harbour")["mode"] == "hybrid"
+    assert answer(client, q="harbour", passages="false")["mode"] == "hybrid"
+    assert answer(client, q="harbour", min_score=0.0)["mode"] == "dense"
+    assert answer(client, id="doc-017")["mode"] == "dense"
+    requested = {mode: hits(client, q="harbour", mode=mode) for mode in ("dense", "lexical", "hybrid")}
     assert hits(client, q="harbour") == requested["hybrid"]
+    settings = runtime.settings.model_copy(update={"search_mode": "dense"})
+    monkeypatch.setattr(runtime, "settings", settings)
+    assert answer(client, q="harbour")["mode"] == "dense"
+    assert hits(client, q="harbour") == requested["dense"]
     assert hits(client, q="harbour", mode="lexical") == requested["lexical"]
     found = client.post("/search", json={"queries": ["harbour"]}).json()["results"][0]
-    assert [(hit["id"], hit["score"]) for hit in found] == requested["hybrid"]
-    assert answer(client, id="doc-017")["mode"] == "dense"
-    assert answer(client, q="harbour", min_score=0.0)["mode"] == "dense"
+    assert [(hit["id"], hit["score"]) for hit in found] == requested["dense"]
     of_ids = client.post("/search", json={"queries": [{"id": "doc-017"}], "min_score": -1})
     assert of_ids.status_code == 200
     words = runtime.settings.model_copy(update={"search_mode": "lexical"})
@@ -236,7 +258,7 @@ def test_a_setting_says_the_mode_unless_the_search_does_or_only_dense_can_answer
 def test_what_is_like_a_document_is_found_by_its_vector_without_the_model(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_text = [hit for hit in hits(client, q=CORPUS["doc-017"], k=21) if hit[0] != "doc-017"]
+    by_text = [hit for hit in hits(client, q=CORPUS["doc-017"], mode="dense", k=21) if hit[0] != "doc-017"]
 
     def fails(*_: object, **__: object) -> None:
         raise AssertionError("the model was asked")

@@ -48,7 +48,7 @@ def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
         [found] = [hit for hit in hits(client, last, k=100) if hit["id"] == "long"]
         assert long[found["passage"]["start"] : found["passage"]["end"]].endswith(last)
         assert found["passage"]["start"] > 0
-        heads = client.get("/search", params={"q": last, "passages": "false"}).json()["hits"]
+        heads = client.get("/search", params={"q": last, "mode": "dense", "passages": "false"}).json()["hits"]
         [head] = [hit for hit in heads if hit["id"] == "long"]
         assert head["score"] < found["score"]
 
@@ -89,8 +89,10 @@ def test_a_search_without_passages_is_one_of_heads(client: TestClient) -> None:
     encoder = encoder_of(client)
     query = encoder.encode(["blue river"]).vectors[0]
     expected = dict(zip(TEXTS, (encoder.encode([*TEXTS.values()]).vectors @ query).tolist(), strict=True))
-    one = client.get("/search", params={"q": "blue river", "k": 100, "passages": "false"}).json()["hits"]
-    body = {"queries": ["blue river"], "k": 100, "passages": False}
+    one = client.get(
+        "/search", params={"q": "blue river", "mode": "dense", "k": 100, "passages": "false"}
+    ).json()["hits"]
+    body = {"queries": ["blue river"], "mode": "dense", "k": 100, "passages": False}
     [many] = client.post("/search", json=body).json()["results"]
     assert one == many
     assert {hit["id"]: hit["score"] for hit in one} == pytest.approx(expected, abs=2e-6)

@@ -200,7 +200,9 @@ def test_as_many_queries_are_compared_at_once_as_take_no_longer_than_a_slice(
     monkeypatch.setattr(index, "search", counted)
     monkeypatch.setattr(searching, "clock", lambda: seconds * next(now))
     monkeypatch.setattr(searching, "TOGETHER_CANDIDATES", candidates)
-    assert client.post("/search", json={"queries": ["river"] * 100, "k": 1}).status_code == 200
+    assert (
+        client.post("/search", json={"queries": ["river"] * 100, "mode": "dense", "k": 1}).status_code == 200
+    )
     assert sizes == expected
 
 

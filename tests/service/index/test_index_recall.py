@@ -130,6 +130,6 @@ def test_info_and_metrics_tell_the_recall_of_what_was_searched(
         place.until(lambda: told() == ("IVF,SQ8", None, None))
         assert shown().endswith("NaN")
         for text in TEXTS[:5]:
-            assert client.get("/search", params={"q": text}).status_code == 200
+            assert client.get("/search", params={"q": text, "mode": "dense"}).status_code == 200
         place.until(lambda: told() == ("IVF,SQ8", 1.0, 5))
         assert shown().endswith(" 1.0")

@@ -68,7 +68,9 @@ def stored(settings: Settings, query: str) -> list[tuple[str, ...]]:
 def assert_found_in(client: TestClient, encoder: Encoder) -> None:
     """Scores are those of vectors that `encoder` made, on both sides."""
     query = "a letter from the harbour"
-    found = client.post("/search", json={"queries": [query], "k": len(DOCUMENTS)}).json()["results"][0]
+    found = client.post("/search", json={"queries": [query], "k": len(DOCUMENTS), "mode": "dense"}).json()[
+        "results"
+    ][0]
     vectors = encoder.encode([query, *(hit["text"] for hit in found)]).vectors
     np.testing.assert_allclose([hit["score"] for hit in found], vectors[1:] @ vectors[0], atol=2e-6)
     assert len(found) == len(DOCUMENTS)
@@ -119,7 +121,9 @@ def test_nothing_mixes_while_documents_are_embedded_anew(tmp_path: Path, tiny_mo
             before, after = client.get("/info").json()["form"], ""
             while before != after:  # the answer between two looks that agree is of that form
                 before = after or before
-                query = client.post("/search", json={"queries": ["the cat sleeps"], "k": 5}).json()
+                query = client.post(
+                    "/search", json={"queries": ["the cat sleeps"], "k": 5, "mode": "dense"}
+                ).json()
                 after = client.get("/info").json()["form"]
             seen.add(after)
             hits = query["results"][0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.manifest import FILE_NAME, Manifest, SearchDefaults, version_name
+from models.manifest import FILE_NAME, FUSION, Manifest, SearchDefaults, version_name
 from models.publishing.publish import publish
 from models.store import ModelStore
 from tests.parts.places import Place, count_embedded
@@ -33,7 +33,7 @@ def with_search(store: ModelStore, version: str, search: dict[str, SearchDefault
 def place(tmp_path: Path) -> Place:
     store = ModelStore(tmp_path / "models")
     first = publish(store, tiny_source(tmp_path / "source"))
-    hybrid = {"default": SearchDefaults(mode="hybrid", weight=0.3)}
+    hybrid = {"default": SearchDefaults(mode="hybrid", weight=0.3, fusion=FUSION)}
     lexical = {"default": SearchDefaults(mode="lexical", weight=0.0)}
     others = [with_search(store, first.version, search) for search in (hybrid, lexical)]
     place = Place(tmp_path)
@@ -46,7 +46,9 @@ def test_a_version_without_search_is_written_as_before_there_was_any(place: Plac
     assert '"search"' not in texts[place.a]
     assert '"search"' in texts[place.b]
     assert "passage_tokens" not in texts[place.b], "where none is learned"
-    assert Manifest.model_validate_json(texts[place.b]).search["default"].weight == 0.3
+    learned = Manifest.model_validate_json(texts[place.b]).search["default"]
+    assert (learned.weight, learned.fusion) == (0.3, FUSION)
+    assert "fusion" not in texts[place.c], "where none is named"
 
 
 def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
@@ -57,7 +59,8 @@ def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
         place.fill()
         q = QUERIES[0]
         before = client.get("/search", params={"q": q}).json()
-        assert before["mode"] == "dense"
+        dense = client.get("/search", params={"q": q, "mode": "dense"}).json()
+        assert before["mode"] == "hybrid"
         embedded = count_embedded(monkeypatch)
         place.activate(place.b)
         assert len(embedded) <= 2, "the one forward pass that warms it, but no document"
@@ -65,11 +68,12 @@ def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
         assert learned["mode"] == "hybrid"
         assert learned["model"] == place.b
         requested = client.get("/search", params={"q": q, "mode": "dense"}).json()
-        assert requested["hits"] == before["hits"], "the same vectors"
+        assert requested["hits"] == dense["hits"], "the same vectors"
         default_weight = client.post(
             "/search", json={"queries": [q], "mode": "hybrid"}, headers={"X-Model-Version": place.a}
         )
         assert default_weight.status_code == 200, default_weight.text
+        assert default_weight.json()["results"][0] == before["hits"]
         assert default_weight.json()["results"][0] != learned["hits"], "another weight, the kept version's"
         many = client.post("/search", json={"queries": [q]}).json()
         assert many["results"][0] == learned["hits"]
@@ -91,6 +95,22 @@ def test_hybrid_that_is_asked_for_is_hybrid_where_words_alone_were_learned(place
         assert client.get("/search", params=requested).json()["hits"] == usual
 
 
+def test_a_weight_that_was_learned_for_another_formula_is_ignored_and_logged(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = {"default": SearchDefaults(mode="hybrid", weight=0.3)}
+    place.c = with_search(place.store, place.a, older)
+    place.store.request(place.a)
+    with place.serving() as client:
+        place.fill()
+        requested = {"q": QUERIES[0]}
+        usual = client.get("/search", params=requested).json()["hits"]
+        assert "another formula" not in caplog.text
+        place.activate(place.c)
+        assert client.get("/search", params=requested).json()["hits"] == usual
+    assert f"{place.c} learned a weight of hybrid search for another formula" in caplog.text
+
+
 def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
     place.store.request(place.c)
     with place.serving(search_mode="dense") as client:
@@ -103,7 +123,7 @@ def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: P
     """In their collection alone; what no passage can tell apart is the same vector as before."""
     store = ModelStore(tmp_path / "models")
     first = publish(store, tiny_source(tmp_path / "source"))
-    shorter = {"default": SearchDefaults(mode="dense", weight=0.8, passage_tokens=16)}
+    shorter = {"default": SearchDefaults(mode="dense", weight=1, passage_tokens=16)}
     second = with_search(store, first.version, shorter)
     store.request(first.version)
     place = Place(tmp_path, versions=[first.version, second])
@@ -119,7 +139,7 @@ def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: P
             assert client.post(path, json={"documents": texts}).status_code == 200
 
         def found(query: str, path: str = "/search") -> dict[str, dict[str, Any]]:
-            answer = client.get(path, params={"q": query, "passages": True}).json()
+            answer = client.get(path, params={"q": query, "mode": "dense"}).json()
             return {hit["id"]: hit for hit in answer["hits"]}
 
         before = {

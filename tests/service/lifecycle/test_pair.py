@@ -54,7 +54,9 @@ def embedded(place: Place) -> list[float]:
 
 
 def searched(place: Place, **parameters: str | int) -> dict[str, Any]:
-    found: dict[str, Any] = place.client.get("/search", params={"q": TEXT, **parameters}).json()
+    found: dict[str, Any] = place.client.get(
+        "/search", params={"q": TEXT, "mode": "dense", **parameters}
+    ).json()
     return found
 
 
@@ -108,12 +110,14 @@ def test_a_search_says_what_encoded_its_queries(place: Place) -> None:
             assert searched(place, mode=mode)["query_encoder"] == place.b
         assert "query_encoder" not in searched(place, mode="lexical")
         assert "query_encoder" not in client.get("/search", params={"id": "d3"}).json()
-        many = client.post("/search", json={"queries": QUERIES}).json()
+        many = client.post("/search", json={"queries": QUERIES, "mode": "dense"}).json()
         assert (many["model"], many["query_encoder"]) == (place.c, place.b)
         assert many["results"][0] == searched(place)["hits"]
         vectors = {"queries": [embedded(place)], "model": place.c}
         assert "query_encoder" not in client.post("/search", json=vectors).json()
-        kept = client.get("/search", params={"q": TEXT}, headers={"x-model-version": place.c}).json()
+        kept = client.get(
+            "/search", params={"q": TEXT, "mode": "dense"}, headers={"x-model-version": place.c}
+        ).json()
         assert kept["query_encoder"] == place.b
         named = searched(place, prompt_name="query")
         assert named["query_encoder"] == place.b, "its own prompt, by name"

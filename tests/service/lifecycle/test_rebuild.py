@@ -39,7 +39,7 @@ def damage(settings: Settings, sql: str) -> None:
 
 
 def ranking(client: TestClient) -> list[tuple[str, float]]:
-    hits = client.get("/search", params={"q": "river engine", "k": 1000}).json()["hits"]
+    hits = client.get("/search", params={"q": "river engine", "mode": "dense", "k": 1000}).json()["hits"]
     return [(hit["id"], round(hit["score"], 4)) for hit in hits]
 
 
@@ -88,7 +88,9 @@ def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_prog
         stored = dict(ranking(client))
         assert len(stored) == 199
         assert "d016" not in stored, "a delete during the rebuild was undone"
-        best = client.get("/search", params={"q": "completely new", "k": 1}).json()["hits"][0]
+        best = client.get("/search", params={"q": "completely new", "mode": "dense", "k": 1}).json()["hits"][
+            0
+        ]
         assert (best["id"], best["text"]) == ("d015", "completely new")
 
 
@@ -145,7 +147,9 @@ def test_an_index_that_cannot_follow_a_write_is_loaded_again_from_the_store(
     with serving(filled) as client:
         monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
         put_new(client)
-        hits = client.get("/search", params={"q": "a harbour in the forest", "k": 1}).json()["hits"]
+        hits = client.get("/search", params={"q": "a harbour in the forest", "mode": "dense", "k": 1}).json()[
+            "hits"
+        ]
         assert hits[0]["id"] == "new"
         np.testing.assert_allclose(hits[0]["score"], 1.0, atol=1e-5)
 
@@ -197,7 +201,9 @@ def put_new(client: TestClient) -> None:
 def best(client: TestClient) -> str:
     """The first hit for the text of the document `new`, once the service is ready."""
     wait_until_ready(client)
-    hits = client.get("/search", params={"q": "a harbour in the forest", "k": 1}).json()["hits"]
+    hits = client.get("/search", params={"q": "a harbour in the forest", "mode": "dense", "k": 1}).json()[
+        "hits"
+    ]
     return str(hits[0]["id"])
 
 

@@ -159,7 +159,7 @@ def test_a_document_that_the_new_model_fails_on_fails_no_write_and_is_reported(
         assert "simile_index_missing_documents 1.0" in client.get("/metrics").text
         assert client.get("/documents/poison").json()["text"] == poison
         place.activate(place.c)
-        again = client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()["hits"]
+        again = client.get("/search", params={"q": QUERIES[0], "mode": "dense", "k": 1000}).json()["hits"]
         assert {hit["id"] for hit in again} == {*many, "poison"}
 
 

@@ -104,7 +104,7 @@ def test_a_service_that_stopped_before_a_damaged_version_starts_with_the_old_one
         (tmp_path / "models/wanted").write_text(versions[1])
         change_a_byte(tmp_path / "models" / versions[1])
         service.start()
-        answer = service.client.get("/search", params={"q": QUERIES[0]}).json()
+        answer = service.client.get("/search", params={"q": QUERIES[0], "mode": "dense"}).json()
         assert answer["model"] == versions[0]
         assert len(answer["hits"]) == 2
         oracle.check_search(answer)

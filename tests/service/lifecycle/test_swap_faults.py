@@ -407,7 +407,9 @@ def test_no_write_waits_for_the_version_before_while_it_is_kept(
         [warm] = place.app.state.runtime.active.followers
         place.until(lambda: bool(warm.indexes.documents == len(expected)))
         pinned = client.get(
-            "/search", params={"q": "red river", "k": 100}, headers={"x-model-version": place.a}
+            "/search",
+            params={"q": "red river", "mode": "dense", "k": 100},
+            headers={"x-model-version": place.a},
         )
         assert pinned.status_code == 200
         assert len(pinned.json()["hits"]) == len(expected)
@@ -462,5 +464,5 @@ def test_no_write_fails_with_a_candidate_that_breaks_while_it_splits_a_text(
         monkeypatch.setattr("service.corpus.embedder.split", breaks)
         assert [write(place, f"long{at}", f"{at} {LONG}") for at in range(3)] == [200] * 3
         assert place.active() == place.a
-        found = client.get("/search", params={"q": "red river", "k": 100}).json()["hits"]
+        found = client.get("/search", params={"q": "red river", "mode": "dense", "k": 100}).json()["hits"]
         assert {hit["id"] for hit in found} == {*DOCUMENTS, "long0", "long1", "long2"}

@@ -61,7 +61,9 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
         assert load.versions_seen == set(versions)
         expected = STATIC | load.written
         assert service.stored() == expected
-        everything = service.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
+        everything = service.client.get(
+            "/search", params={"q": QUERIES[0], "mode": "dense", "k": 1000}
+        ).json()
         assert {hit["id"]: hit["text"] for hit in everything["hits"]} == expected
         check_metrics(service.client.get("/metrics").text)
     waits, elsewhere = load.waits(moments)
@@ -125,7 +127,7 @@ KILL_BUILD_RATE = 300  # half a second for all of them
 def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> str:
     """Every document is found, and each score is that of the version in the answer."""
     client = Client(service.port)
-    answer, version = client.send("GET", f"/search?k=1000&q={quote(QUERIES[0])}")
+    answer, version = client.send("GET", f"/search?mode=dense&k=1000&q={quote(QUERIES[0])}")
     client.close()
     assert answer["model"] == version
     assert {hit["id"]: hit["text"] for hit in answer["hits"]} == expected

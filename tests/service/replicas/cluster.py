@@ -100,7 +100,7 @@ class Cluster:
         """Every replica lists and finds exactly these documents."""
         for replica in self.replicas:
             assert replica.stored() == expected
-            found = replica.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
+            found = replica.client.get("/search", params={"q": QUERIES[0], "mode": "dense", "k": 1000}).json()
             assert {hit["id"]: hit["text"] for hit in found["hits"]} == expected
             self.oracle.check_search(found)
 

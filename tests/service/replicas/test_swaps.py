@@ -48,7 +48,7 @@ class OnAll(Load):
         kind = self.write(rng.choice(clients), rng, number)
         mine = {id: text for id, text in dict(self.written).items() if id.startswith(f"{number}-")}
         for client in clients:
-            body = {"queries": [QUERIES[0]], "k": 100, "filter": {"by": number}}
+            body = {"queries": [QUERIES[0]], "mode": "dense", "k": 100, "filter": {"by": number}}
             answer, _ = client.send("POST", "/search", body)
             [hits] = answer["results"]
             assert {hit["id"]: hit["text"] for hit in hits} == mine

@@ -93,7 +93,7 @@ class Traffic:
     def _find(self, rng: random.Random, number: int) -> None:
         """All that this writer has written is found, by any replica."""
         mine = {id: text for id, text in dict(self.written).items() if id.startswith(f"{number}-")}
-        body = {"queries": [QUERIES[0]], "k": 100, "filter": {"by": number}}
+        body = {"queries": [QUERIES[0]], "mode": "dense", "k": 100, "filter": {"by": number}}
         answer = self._send(rng, "POST", "/search", body)
         [hits] = answer["results"]
         assert {hit["id"]: hit["text"] for hit in hits} == mine
@@ -101,7 +101,7 @@ class Traffic:
             self._cluster.oracle.check_search({"model": answer["model"], "query": QUERIES[0], "hits": hits})
 
     def _search(self, rng: random.Random, _number: int) -> None:
-        answer = self._send(rng, "GET", f"/search?k=10&q={quote(rng.choice(QUERIES))}")
+        answer = self._send(rng, "GET", f"/search?mode=dense&k=10&q={quote(rng.choice(QUERIES))}")
         if answer["hits"]:
             self._cluster.oracle.check_search(answer)
         self.answered["search"] += 1

@@ -28,7 +28,7 @@ def store_texts(client: TestClient) -> None:
 
 
 def found(client: TestClient, text: str) -> str:
-    hits = client.get("/search", params={"q": text, "k": 1}).json()["hits"]
+    hits = client.get("/search", params={"q": text, "mode": "dense", "k": 1}).json()["hits"]
     answer: str = hits[0]["text"]
     return answer
 

@@ -68,7 +68,9 @@ class Ledger:
         stored = service.stored()
         for id in (self.expected.keys() | stored.keys()) - self.in_hand:
             assert stored.get(id) == self.expected.get(id), id
-        answer = service.client.post("/search", json={"queries": ["red river"], "k": 1000}).json()
+        answer = service.client.post(
+            "/search", json={"queries": ["red river"], "k": 1000, "mode": "dense"}
+        ).json()
         assert {hit["id"]: hit["text"] for hit in answer["results"][0]} == stored
         return stored
 

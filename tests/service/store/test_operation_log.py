@@ -54,5 +54,5 @@ def test_a_running_service_trims_by_itself_and_its_sequence_goes_on(
         assert 10 <= rows <= 15
         connection.close()
         assert client.delete("/documents/7").json()["sequence"] == 41
-        hits = client.get("/search", params={"q": "red 8", "k": 40}).json()["hits"]
+        hits = client.get("/search", params={"q": "red 8", "mode": "dense", "k": 40}).json()["hits"]
         assert len(hits) == 39

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.manifest import SearchDefaults
+from models.manifest import FUSION, SearchDefaults
 from models.search.content import Content
 from models.search.fusion import fuse
 from service.store.sqlite import fulltext, secondary_indexes
@@ -127,7 +127,7 @@ def test_words_and_both_are_measured_beside_the_vectors_and_documents_by_their_p
     assert by_passage["hybrid"] == {name: by_passage[name] for name in by_passage["hybrid"]}
     of_words = Collection(contents(documents), {"q": "zebra"}, {"q": {"c": 1.0}}, 0)
     found = retrieval(of_words, lambda texts: encode(["east"] * len(texts)), near, whole)
-    assert (found["mrr10"], found["lexical"]["mrr10"], found["hybrid"]["mrr10"]) == (1 / 2, 1, 1 / 2)
+    assert (found["mrr10"], found["lexical"]["mrr10"], found["hybrid"]["mrr10"]) == (1 / 2, 1, 1)
 
 
 def test_a_document_without_text_is_never_found_and_counted(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_each_part_is_searched_as_its_collection_has_learned(tmp_path: Path) -> 
     def east(texts: list[str]) -> Vectors:
         return encode(["east"] * len(texts))
 
-    learned = {"y": SearchDefaults(mode="hybrid", weight=1.0, passage_tokens=16)}
+    learned = {"y": SearchDefaults(mode="hybrid", weight=1.0, fusion=FUSION, passage_tokens=16)}
     lists, _ = search(requested, east, encode, split, learned)
     of_x, of_y = ([name[1:] for name in ranked] for ranked in lists["hybrid"])
     assert of_x == ["c", "b", "a"], "the word, and then the heads"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.encoder import Encoded, Encoder
-from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, SearchDefaults
+from models.manifest import FILE_NAME, FUSION, REPORT, REPORT_PAGE, Gate, SearchDefaults
 from models.progress import Say, silent
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT
@@ -36,7 +36,6 @@ from training.retraining.sides import learned
 from training.retraining.tuning import (
     MIN_QUERIES,
     OF_TEXT_ONLY,
-    USUAL,
     WEIGHTS,
     Setting,
     choose,
@@ -48,13 +47,19 @@ from training.text.service import DEFAULT, Searches
 
 Retune = Callable[..., Outcome]
 USUALLY = Searches()
+DENSE_LEARNED = {DEFAULT: SearchDefaults(mode="dense", weight=1)}
+OTHER = {"other": SearchDefaults(mode="hybrid", weight=0.4)}
 NOTHING = "Nothing became better by more than luck explains."
 
 
 @pytest.fixture
 def tuned(job: Job, tmp_path: Path) -> Retune:
-    """retune on documents whose titles are their first words, which the tiny model knows nothing of."""
+    """retune on documents whose titles are their first words, which the tiny model knows nothing of.
+
+    The active version has learned dense search.
+    """
     found = documents(WORDS, 420)
+    job.store.request(with_search(job.store, str(job.store.requested()), DENSE_LEARNED))
 
     def run(
         count: int = 420,
@@ -99,11 +104,11 @@ def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, 
     served, made = job.store.verify(active), job.store.verify(version)
     assert made.fingerprint == served.fingerprint
     assert (made.parent, made.lineage["anchor"]) == (active, active)
-    assert served.search == {}
+    assert served.search == DENSE_LEARNED
     chosen = made.search["default"]
     report = json.loads((job.store.folder(version) / REPORT).read_bytes())
     means = report["meta"]["tuned"]["default"]
-    assert means[str(get_setting(chosen))] > means[str(USUAL)] + 0.1, "vectors alone are worse by far"
+    assert means[str(get_setting(chosen))] > means[str(Setting(1.0))] + 0.1, "vectors alone are worse by far"
     assert chosen.mode == ("lexical" if chosen.weight == 0 else "hybrid")
     assert {row["name"] for row in report["rows"]} == {
         f"own {search}{mode}" for search in ("titles", "known") for mode in ("", " hybrid", " served")
@@ -130,7 +135,7 @@ def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, 
 def test_the_search_of_a_pair_is_tuned_as_it_is_served_and_stays_a_pair(
     job: Job, tuned: Retune, tiny_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    teacher = job.store.versions()[0]
+    teacher = job.store.verify(str(job.store.requested()))
     student, both = publish_pair(job.store, teacher, tiny_source)
     job.store.request(both.version)
     encode, by_student = Encoder.encode, set[str]()
@@ -336,7 +341,7 @@ def test_each_half_is_judged_by_what_the_other_chose() -> None:
 
 def test_the_search_of_a_version_that_the_service_still_builds_is_wanted(job: Job, tuned: Retune) -> None:
     active = str(job.store.requested())
-    built = with_search(job.store, active, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
+    built = with_search(job.store, active, DENSE_LEARNED | OTHER)
     job.store.write_state({"live": active})
     job.store.request(built)
     outcome = tuned(active=built)
@@ -347,7 +352,7 @@ def test_the_search_of_a_version_that_the_service_still_builds_is_wanted(job: Jo
 
 def test_a_rollback_meanwhile_is_newer_than_the_search(job: Job, tuned: Retune) -> None:
     active = str(job.store.requested())
-    left = with_search(job.store, active, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
+    left = with_search(job.store, active, DENSE_LEARNED | OTHER)
     job.store.write_state({"live": active})
     job.store.request(active, "rollback")
     outcome = tuned(active=left)
@@ -442,14 +447,17 @@ def test_lengths_are_those_that_the_model_reads_and_no_two_are_the_same(
     assert list_lengths(reads) == (None, *lengths)
 
 
+USUAL_CHOICE = SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT, fusion=FUSION)
+
+
 def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:
     means = dict.fromkeys(WEIGHTS, 0.30) | {0.3: 0.301}
     chosen = [choose(_scores(means, 0.2, 40), LENGTHS).chosen.weight for _ in range(100)]
     assert sum(abs(weight - DENSE_WEIGHT) < 0.21 for weight in chosen) > 60
     same = np.tile(rng.uniform(0, 1, (30, 1, 1)), (1, len(LENGTHS), len(WEIGHTS)))
-    assert choose(same, LENGTHS).chosen == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT)
+    assert choose(same, LENGTHS).chosen == USUAL_CHOICE
     one = choose(_scores(means, 0.2, 1), LENGTHS).chosen
-    assert one == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT), "one query has no spread"
+    assert one == USUAL_CHOICE, "one query has no spread"
 
 
 @pytest.mark.parametrize(("best", "mode"), [(0.0, "lexical"), (0.4, "hybrid"), (1.0, "dense")])
@@ -478,7 +486,7 @@ def test_a_length_counts_for_dense_and_hybrid_search_although_another_weight_is_
     scores[:, :, WEIGHTS.index(0.2)] = 0.9
     scores[:, LENGTHS.index(64), WEIGHTS.index(1.0)] += 0.1
     chosen = choose(scores, LENGTHS).chosen
-    assert chosen == SearchDefaults(mode="hybrid", weight=0.2, passage_tokens=64)
+    assert chosen == SearchDefaults(mode="hybrid", weight=0.2, fusion=FUSION, passage_tokens=64)
 
 
 # Documents n are on a circle; a query's vector points at `near`, its words are those of `worded`.
@@ -512,7 +520,9 @@ def test_the_ranking_that_answers_is_found(answer: str) -> None:
     good, bad = (1.0, 0.0) if answer == "dense" else (0.0, 1.0)
     assert found.ndcg10[str(Setting(good))] == found.ndcg10[str(Setting(found.chosen.weight))] == 1.0
     assert found.ndcg10[str(Setting(bad))] < 0.7
-    assert (found.chosen.weight == DENSE_WEIGHT) == (answer == "dense"), "the nearest of those that are right"
+    assert (found.chosen.weight == DENSE_WEIGHT) == (answer == "lexical"), (
+        "the nearest of those that are right"
+    )
     assert found.queries == MIN_QUERIES
 
 
