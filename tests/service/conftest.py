@@ -86,6 +86,12 @@ def service(
         yield service
 
 
+@pytest.fixture
+def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hybrid search without its second stage, so hits have fused scores."""
+    monkeypatch.setattr("service.corpus.search.Search.is_ranked", False)
+
+
 @contextmanager
 def serving(settings: Settings) -> Iterator[TestClient]:
     """Starts a service and waits until it is ready."""

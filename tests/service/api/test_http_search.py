@@ -166,6 +166,7 @@ def test_a_document_being_updated_is_never_missing(client: TestClient, mode: str
     delete(client, *ids)
 
 
+@pytest.mark.usefixtures("_fused")
 def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient, runtime: Runtime) -> None:
     query = "harbour cat in the river"
     near = dict(hits(client, q=query, mode="dense", k=1000))

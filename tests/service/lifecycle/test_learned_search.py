@@ -51,6 +51,7 @@ def test_a_version_without_search_is_written_as_before_there_was_any(place: Plac
     assert "fusion" not in texts[place.c], "where none is named"
 
 
+@pytest.mark.usefixtures("_fused")
 def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
