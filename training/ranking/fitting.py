@@ -57,16 +57,26 @@ class _Learnable(NamedTuple):
     gains: NDArray[np.float64]
 
 
-def fit(examples: Sequence[Example], prior: Weights, procedure: Procedure | None = None) -> Ranking:
+def fit(
+    examples: Sequence[Example],
+    prior: Weights,
+    procedure: Procedure | None = None,
+    mean_query: Sequence[float] | None = None,
+) -> Ranking:
     """Fits a ranking.
 
     Args:
         examples: The judged queries.
         prior: Weights of features, towards which the weights are pulled.
         procedure: How to fit. None: cross-validation within `examples` chooses.
+        mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
+            and the next ranking can use the mean of these queries.
     """
     chosen = procedure or choose(examples, prior)
-    return _fit(examples, _learnable(examples, chosen.cosine), prior, chosen)
+    ranking = _fit(examples, _learnable(examples, chosen.cosine), prior, chosen)
+    mean = np.mean([each.vector for each in examples], axis=0)
+    own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
+    return ranking.model_copy(update={"mean_query": [*(mean_query or own)]})
 
 
 def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
@@ -115,12 +125,10 @@ def _fit(
     names = FEATURES if procedure.cosine is not None else FEATURES[:_MEMORY]
     start = np.array([prior.get(name, 0.0) for name in names])
     weights = fit_linear([(row.scaled[:, : len(names)], row.gains) for row in answered], start)
-    mean = np.mean([each.vector for each in examples], axis=0) if examples else np.zeros(0)
     return Ranking(
         weights={name: round(float(weight), 6) for name, weight in zip(names, weights, strict=True)},
         trees=_fit_trees(answered) if procedure.trees and answered else None,
         hybrid_share=_SHARE if len(examples) <= AVERAGED_QUERIES else 0.0,
-        mean_query=[float(value) for value in mean / (np.linalg.norm(mean) or 1)],
         memory_cosine=procedure.cosine or Ranking.model_fields["memory_cosine"].default,
         queries=len(examples),
     )
@@ -146,14 +154,15 @@ def fit_linear(
         inputs[row, : len(gains)] = features
         targets[row, : len(gains)] = gains / gains.sum()
         missing[row, len(gains) :] = -np.inf
+    flat = inputs.reshape(-1, len(prior))
 
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        scores = inputs @ weights + missing
+        scores = (flat @ weights).reshape(missing.shape) + missing
         scores -= scores.max(axis=1, keepdims=True)
         exponentials = np.exp(scores)
         total = exponentials.sum(axis=1, keepdims=True)
         logarithms = np.where(targets > 0, scores - np.log(total), 0)
-        slopes = np.einsum("qn,qnf->f", exponentials / total - targets, inputs)
+        slopes = (exponentials / total - targets).ravel() @ flat
         pull = weights - prior
         strength = _STRENGTH / len(rows)
         value = -float((targets * logarithms).sum()) / len(rows) + strength * float(pull @ pull)
