@@ -8,6 +8,7 @@ A version appears atomically, when its folder is renamed.
     │   ├── onnx/model.onnx                          the graph that is served; contains the fingerprint
     │   ├── golden.json                              texts and their published vectors
     │   ├── queries/                                 the student of a pair (pair.py)
+    │   ├── ranking/                                 learned rankings of collections (search/ranking.py)
     │   └── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
     ├── .tmp-9f8e7d6c/                               a version being built; locked by its builder
     ├── wanted                                       the requested version; commands and service write it
@@ -38,6 +39,7 @@ from models.files.bounded import read_bytes, read_json
 from models.files.folders import lock
 from models.files.fsync import replace_text, sync
 from models.manifest import ANCHOR, TEACHER, Manifest, check, is_version, read_manifest, seal
+from models.search.ranking import FOLDER
 
 Build = Callable[[Path], Manifest]
 Kind = Literal["want", "activate", "rollback"]
@@ -101,7 +103,7 @@ class ModelStore:
             pass
 
     def find(self, like: Manifest) -> Manifest | None:
-        """Returns the newest intact version with the vectors, prompts and search of `like`, or None."""
+        """Returns the newest intact version with the vectors, prompts, search and rankings of `like`."""
         for known in reversed(self.versions()):
             if _identity(known) == _identity(like):
                 with contextlib.suppress(Damaged):
@@ -358,4 +360,5 @@ def _adds(new: Manifest, existing: Manifest) -> bool:
 def _identity(manifest: Manifest) -> tuple[object, ...]:
     prompts = manifest.prompts, manifest.default_prompt
     student = manifest.query_encoder and manifest.query_encoder.fingerprint
-    return manifest.fingerprint, manifest.precision, prompts, manifest.search, student
+    rankings = {path: digest for path, digest in manifest.files.items() if path.startswith(f"{FOLDER}/")}
+    return manifest.fingerprint, manifest.precision, prompts, manifest.search, student, rankings

@@ -24,7 +24,7 @@ try:
     from training.mining import corpus_report
     from training.model import new_bases
     from training.papers import word_vectors
-    from training.retraining import advise, schedule
+    from training.retraining import advise, rank, schedule
     from training.retraining import command as retrain
     from training.runs import command as train
     from training.runs import export
@@ -42,6 +42,7 @@ COMMANDS = (
     significance,
     export,
     retrain,
+    rank,
     schedule,
     advise,
     mine,

@@ -1,4 +1,4 @@
-"""An HTTP server that answers GET requests with JSON, for readers of a service."""
+"""An HTTP server that answers GET and POST requests with JSON, for readers of a service."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-Answer = Callable[[str, dict[str, str], Mapping[str, str]], tuple[Any, ...]]
+Answer = Callable[[str, dict[str, Any], Mapping[str, str]], tuple[Any, ...]]
 
 
 @contextmanager
 def json_server(answer: Answer) -> Iterator[str]:
-    """Yields the address. `answer` maps path, parameters and headers to status, body and maybe headers."""
+    """Yields the address. `answer` maps path, parameters and headers to status, body and maybe headers.
+
+    For a POST the parameters are those of the JSON body.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            split = urlsplit(self.path)
-            status, body, *headers = answer(split.path, dict(parse_qsl(split.query)), dict(self.headers))
+            self._answer(dict(parse_qsl(urlsplit(self.path).query)))
+
+        def do_POST(self) -> None:
+            self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+        def _answer(self, parameters: dict[str, Any]) -> None:
+            status, body, *headers = answer(urlsplit(self.path).path, parameters, dict(self.headers))
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             for name, value in {"content-length": str(len(content)), **dict(*headers)}.items():

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.progress import Say, step_to_stderr
 from training.arguments import add_data, target
@@ -180,7 +181,12 @@ class Graded(NamedTuple):
 
 
 def of_mean(
-    before: Sequence[float] | Floats, after: Sequence[float] | Floats, *, level: float, rounds: int = ROUNDS
+    before: Sequence[float] | Floats,
+    after: Sequence[float] | Floats,
+    *,
+    level: float,
+    groups: NDArray[np.int64] | None = None,
+    rounds: int = ROUNDS,
 ) -> Interval:
     """Returns the bootstrap interval of mean(after) - mean(before). Both ends are NaN without queries.
 
@@ -188,16 +194,19 @@ def of_mean(
         before: Scores of queries by the model before.
         after: Scores of the same queries by the model after.
         level: Probability that the interval contains the true difference, such as 0.95.
+        groups: Group of each query. Queries of a group are drawn together. None: each is drawn alone.
         rounds: Number of bootstrap draws.
     """
     difference = np.asarray(after, np.float64) - np.asarray(before, np.float64)
-    n = len(difference)
-    if not n:
+    if not len(difference):
         return Interval(float("nan"), float("nan"))
+    labels = np.arange(len(difference)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    sums, sizes = np.bincount(labels, difference), np.bincount(labels)
+    n = len(sizes)
     random = np.random.default_rng(_SEED)
-    # A row counts how often each query is drawn.
+    # A row counts how often each group is drawn.
     draws = random.multinomial(n, np.full(n, 1 / n), size=rounds)
-    return _interval(draws @ difference / n, level)
+    return _interval((draws @ sums) / (draws @ sizes), level)
 
 
 def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -> Interval:

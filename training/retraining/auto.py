@@ -1,4 +1,4 @@
-"""`recipe = "auto"`: choose recipes by the available data, and try them until the gate accepts one.
+"""`recipe = "auto"`: learn the ranking first. Else choose recipes, and try them until one is accepted.
 
     judged queries, titles, text, tokens ─▶ Material ─▶ choices ─▶ train and judge one after another
 
@@ -30,6 +30,7 @@ from training.retraining.halves import judged_to_train_on
 from training.retraining.one import Job, retrain
 from training.retraining.plan import build_job
 from training.retraining.publication import Outcome
+from training.retraining.rank import RANKING, rank
 from training.retraining.readability import measure_reading
 from training.retraining.retune import retune
 from training.retraining.scoring import KnownScores
@@ -133,7 +134,9 @@ def get_minutes(train: TrainTable) -> float | None:
 
 
 def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[str, Any], say: Say) -> Outcome:
-    """Tries each choice until one is accepted. Then learns the search settings (retune.py).
+    """Learns the rankings (rank.py). If none is published, tries each choice until one is accepted.
+
+    After an accepted choice, it learns the search settings (retune.py).
 
     Args:
         config: The configuration.
@@ -143,7 +146,8 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         say: Called with progress messages.
 
     Returns:
-        The outcome of the search settings if they were published, or else of the last choice.
+        The outcome of the rankings or of the search settings if they were published, or else of the last
+        choice.
 
     Raises:
         NothingToLearn: Nothing can help. Also raises the errors of `one.retrain`.
@@ -155,6 +159,11 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     bounded = config.model_copy(update={"train": train})
     refused: list[Outcome] = []
     reasons: list[str] = []
+    if config.corpus.service is not None and config.gate.mode == "on":
+        ranked, reasons = _rank(gathered, config, store, say)
+        if ranked and ranked.published:
+            return ranked
+        refused += [ranked] if ranked else []
     found = choices(material)
     scored = KnownScores()
     for choice in found:
@@ -188,6 +197,23 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         return refused[-1]
     missing = [] if found else [nothing(material)]
     raise NothingToLearn(" ".join([*missing, *reasons]))
+
+
+def _rank(
+    gathered: Gathered, config: Config, store: ModelStore, say: Say
+) -> tuple[Outcome | None, list[str]]:
+    """Learns the rankings. Returns the outcome, or reasons why there is none."""
+    try:
+        outcome = rank(gathered.found, config, store, say)
+    except NothingToLearn as error:
+        say(f"nothing to learn by {RANKING}: {error}")
+        return None, [f"{RANKING}: {error}"]
+    except (TrainingError, ModelError, OSError) as error:  # An encoder can still be trained.
+        say(f"! {RANKING} failed: {error}")
+        return None, []
+    if not outcome.published:
+        say(f"{RANKING} was refused: {outcome.reason}")
+    return outcome, []
 
 
 def _search(

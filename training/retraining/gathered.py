@@ -51,7 +51,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     require_enough(len(documents.kept), config.corpus.least)
     split = hold_out(documents.kept, config.corpus.held_out)
     table, known = config.judgements, _stand_ins(documents, split)
-    learned = _learned(store, active)
+    learned = get_learned(store, active)
     used = _use(config, say)
     found = judged(_judgments(config, used), known, table.held_out, table.trusted, learned)
     split = split.moved(found.parts)
@@ -71,7 +71,7 @@ def _documents(table: CorpusTable) -> Documents:
     return documents_in(table.file)
 
 
-def _learned(store: ModelStore, active: str) -> set[str]:
+def get_learned(store: ModelStore, active: str) -> set[str]:
     """Returns digests of the judged pairs on which the active version or an ancestor was trained."""
     try:
         content = read_json(store.folder(active) / REPORT)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from models.encoder import ONNX
@@ -37,6 +38,7 @@ def publish(
     verdict: Verdict | None,
     report: Mapping[str, Any],
     answers: Sequence[Mapping[str, Any]] = (),
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
     """Publishes a candidate, and requests it unless the gate rejected it.
 
@@ -48,6 +50,7 @@ def publish(
         verdict: Verdict of the gate, or None if the gate was off.
         report: The report of the gate.
         answers: Hits of both versions for the queries that judged, from changed.answers.
+        files: Texts of further files by their path in the folder. They replace files of `source`.
 
     Raises:
         NothingToLearn: The same model is already published. Its earlier verdict stays.
@@ -58,7 +61,8 @@ def publish(
         word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
         said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
     sealed = candidate.model_copy(update={"gate": said, "files": {}})
-    published = store.publish(partial(_copy, source=source, manifest=sealed, report=report, answers=answers))
+    copy = partial(_copy, source=source, manifest=sealed, report=report, answers=answers, files=files)
+    published = store.publish(copy)
     if published.version != candidate.version:
         same = "is the very same model" + (", and active" if published.version == active else "")
         raise known(published, same)
@@ -76,8 +80,12 @@ def _copy(
     manifest: Manifest,
     report: Mapping[str, Any],
     answers: Sequence[Mapping[str, Any]],
+    files: Mapping[str, str],
 ) -> Manifest:
     copy_tree(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
+    for path, text in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if "rows" in report:  # with the gate off there is nothing to show
         write_page(folder / REPORT_PAGE, report)

@@ -26,6 +26,7 @@ DEFAULT = "default"
 ONLY_DEFAULT = (DEFAULT,)
 ALL = ("*",)
 _PAGE = 1000  # rows, the maximum of the service
+_SEARCHES = 8  # queries in one request, which every SIMILE_MAX_CANDIDATES allows
 _TIMEOUT = 60.0  # seconds
 
 
@@ -80,6 +81,26 @@ def fetch_searches(url: str) -> Searches:
 def fetch_info(url: str) -> dict[str, Any]:
     """Returns the response of `GET /info` from the service at `url`."""
     return _answer(url, "/info")
+
+
+def fetch_explained(
+    url: str, collection: str, queries: Sequence[str], hits: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the best hits of each query by hybrid search, with their `id` and `features`."""
+    path = f"{_scope(collection)}/search"
+    body = {"mode": "hybrid", "k": hits, "explain": True, "fields": []}
+    with _client() as client, Progress("queries", len(queries), "searching") as progress:
+        for at in range(0, len(queries), _SEARCHES):
+            some = [*queries[at : at + _SEARCHES]]
+            answer = _get(client, url, path, body={**body, "queries": some})
+            results = answer.get("results") if isinstance(answer, dict) else None
+            if not isinstance(results, list) or len(results) != len(some):
+                raise _stranger(url)
+            for found in results:
+                if not all(_has(hit, {"id": str, "features": dict}) for hit in found):
+                    raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
+                yield found
+            progress.add(len(some))
 
 
 def fetch_count(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> int:
@@ -158,10 +179,18 @@ def _client() -> httpx2.Client:
     return httpx2.Client(timeout=_TIMEOUT, trust_env=False, headers=key_header())
 
 
-def _get(client: httpx2.Client, url: str, path: str, parameters: dict[str, str] | None = None) -> Any:
+def _get(
+    client: httpx2.Client,
+    url: str,
+    path: str,
+    parameters: dict[str, str] | None = None,
+    body: dict[str, Any] | None = None,
+) -> Any:
+    """Returns the JSON of a response. With a body, the request is a POST."""
     address = url.rstrip("/") + path
     try:
-        response = client.get(address, params=parameters)
+        method = "GET" if body is None else "POST"
+        response = client.request(method, address, params=parameters, json=body)
     except (httpx2.UnsupportedProtocol, httpx2.InvalidURL):
         raise TrainingError(f"{shown(url)} is no address. Name a service as http://127.0.0.1:8000.") from None
     except httpx2.HTTPError as error:
@@ -204,6 +233,14 @@ def qualified(collection: str, id: str) -> str:
     """
     plain = collection == DEFAULT and not id.startswith(_MARK)
     return id if plain else f"{_MARK}{collection}/{id}"
+
+
+def split_qualified(name: str) -> tuple[str, str]:
+    """Returns the collection and the id of a document from its name by `qualified`."""
+    if not name.startswith(_MARK):
+        return DEFAULT, name
+    collection, _, id = name.removeprefix(_MARK).partition("/")
+    return collection, id
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

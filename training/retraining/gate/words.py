@@ -31,7 +31,7 @@ NDCG, SPEARMAN = "nDCG@10", "Spearman"
 
 def title(name: str) -> str:
     """Returns the displayed name of a measured search, set or cost."""
-    return _TITLES.get(name, name)
+    return _TITLES.get(name, name.removeprefix("own "))
 
 
 def title_of_row(name: str) -> str:

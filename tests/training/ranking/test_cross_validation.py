@@ -1,0 +1,73 @@
+"""Folds, and the comparison of a ranking with the hybrid order."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightgbm", reason="needs the extra train")
+
+from tests.training.ranking.judged import judged_queries
+from training.evaluation.significance import of_mean
+from training.ranking.cross_validation import COMING, NEW, compare, draw_folds
+from training.ranking.fitting import Procedure, fit
+
+PRIOR = {"hybrid": 1.5}
+LINEAR = partial(fit, prior=PRIOR, procedure=Procedure(None, trees=False))
+REMEMBERING = partial(fit, prior=PRIOR, procedure=Procedure(0.8, trees=False))
+
+
+@pytest.mark.parametrize("documents", [40, 4000])
+def test_no_training_query_has_an_answer_of_a_new_question(documents: int) -> None:
+    """With 40 documents most queries hang together, so answers are removed. With 4,000 whole groups stay."""
+    examples = judged_queries(120, documents=documents, candidates=20, repeats=2)
+    tested: list[int] = []
+    for fold in draw_folds(examples, NEW):
+        answers = {id for at in fold.test for id in examples[at].relevant}
+        assert not answers & {id for each in fold.train for id in each.relevant}
+        assert len(fold.train) + len(fold.test) == len(examples)
+        tested += fold.test
+    assert sorted(tested) == [*range(len(examples))]
+
+
+def test_answers_recur_in_questions_as_they_come() -> None:
+    examples = judged_queries(120, repeats=3)
+    for fold in draw_folds(examples, COMING):
+        answers = {id for at in fold.test for id in examples[at].relevant}
+        assert answers & {id for each in fold.train for id in each.relevant}
+
+
+def test_a_ranking_that_knows_more_than_the_hybrid_order_gains() -> None:
+    examples = judged_queries(100)
+    found = compare(examples, draw_folds(examples, NEW), LINEAR)
+    assert len(found.before) == 100
+    assert found.interval().low > 0.1
+    first = (found.ranks == 1).sum(axis=0)
+    assert first[1] > first[0]
+
+
+def test_memory_helps_where_questions_recur_and_not_for_new_ones() -> None:
+    examples = judged_queries(120, repeats=3)
+    coming, new = (compare(examples, draw_folds(examples, name), REMEMBERING) for name in (COMING, NEW))
+    without = compare(examples, draw_folds(examples, COMING), LINEAR)
+    assert coming.gain > without.gain + 0.05
+    assert new.gain < coming.gain - 0.05
+
+
+def test_a_query_without_an_answer_is_not_scored() -> None:
+    examples = judged_queries(40)
+    examples[0] = examples[0]._replace(relevant={}, wrong=frozenset(examples[0].relevant))
+    assert len(compare(examples, draw_folds(examples, COMING), LINEAR).before) == 39
+
+
+def test_groups_are_drawn_together() -> None:
+    """Three copies of each query tell no more than one."""
+    random = np.random.default_rng(0)
+    before, after = random.random((2, 50))
+    alone = of_mean(before, after, level=0.95)
+    copied = [np.repeat(each, 3) for each in (before, after)]
+    together = of_mean(*copied, level=0.95, groups=np.repeat(np.arange(50), 3))
+    assert together == pytest.approx(alone)
+    assert of_mean(*copied, level=0.95).low > together.low

@@ -1,0 +1,87 @@
+"""The fit of the linear model and the trees, and the choice of the procedure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightgbm", reason="needs the extra train")
+
+from models.search.features import FEATURES, MEMORY
+from models.search.ranking import Ranking, standardize
+from tests.training.ranking.judged import COVER, judged_queries
+from training.ranking.examples import build_memory, remember
+from training.ranking.fitting import AVERAGED_QUERIES, Procedure, boost, choose, convert, fit, fit_linear
+
+PRIOR = {"hybrid": 1.5}
+LINEAR = Procedure(None, trees=False)
+
+
+def test_the_linear_weights_minimize_the_cross_entropy_and_the_pull() -> None:
+    rows = [(standardize(each.features), each.gains) for each in judged_queries(30)]
+    prior = np.zeros(len(FEATURES))
+    found = fit_linear(rows, prior)
+
+    def loss(weights: np.ndarray) -> float:
+        total = 0.0
+        for features, gains in rows:
+            shares = np.exp(features @ weights) / np.exp(features @ weights).sum()
+            total -= float(gains / gains.sum() @ np.log(shares))
+        return total / len(rows) + 3 / len(rows) * float(weights @ weights)
+
+    least = loss(found)
+    for column in range(len(FEATURES)):
+        for step in (-0.01, 0.01):
+            assert loss(found + step * np.eye(len(FEATURES))[column]) > least
+    assert int(np.argmax(found)) == COVER
+
+
+def test_without_judgments_the_weights_are_the_prior() -> None:
+    prior = np.arange(3.0)
+    assert fit_linear([], prior) is prior
+
+
+@pytest.mark.parametrize("count", [40, 200])
+def test_converted_trees_predict_as_lightgbm(count: int) -> None:
+    rows = [
+        (np.hstack([each.features, standardize(each.features)]), each.gains) for each in judged_queries(count)
+    ]
+    model = boost(rows)
+    trees = convert(model)
+    assert len(trees.roots) == (60 if count < 150 else 120)
+    unseen = np.random.default_rng(1).normal(size=(500, 2 * len(FEATURES)))
+    assert trees.score(unseen) == pytest.approx(model.predict(unseen), abs=1e-12)
+    again = type(trees).model_validate_json(trees.model_dump_json())
+    assert again.score(unseen).tolist() == trees.score(unseen).tolist()
+
+
+def test_queries_that_recur_are_remembered() -> None:
+    examples = judged_queries(60, repeats=3)
+    chosen = choose(examples, PRIOR)
+    assert chosen.cosine is not None
+    ranking = fit(examples, PRIOR, chosen)
+    assert ranking.weights["memory_best"] + ranking.weights["memory_sum"] > 0
+    assert Procedure.of(ranking) == chosen
+
+
+def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
+    """A query alone in the memory would otherwise learn to repeat its own judgment."""
+    examples = judged_queries(25)
+    weights = fit(examples, PRIOR, Procedure(0.5, trees=False)).weights
+    assert sum(abs(weights[name]) for name in MEMORY) < 0.5
+    memory = build_memory(examples)
+    assert remember(examples[0], memory, 0.5)[:, -3].max() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [AVERAGED_QUERIES, AVERAGED_QUERIES + 1])
+def test_few_queries_are_averaged_with_the_hybrid_order(count: int) -> None:
+    ranking = fit(judged_queries(count, candidates=10), PRIOR, LINEAR)
+    assert ranking.hybrid_share == (0.5 if count == AVERAGED_QUERIES else 0)
+    assert ranking.queries == count
+
+
+def test_a_fit_is_the_same_every_time() -> None:
+    examples = judged_queries(40)
+    first, second = (fit(examples, PRIOR) for _ in range(2))
+    assert isinstance(first, Ranking)
+    assert first == second

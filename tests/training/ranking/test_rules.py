@@ -1,0 +1,82 @@
+"""When a ranking is published."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightgbm", reason="needs the extra train")
+
+from tests.training.ranking.judged import judged_queries, with_shuffled_labels
+from training.ranking.cross_validation import COMING, NEW, Comparison, compare, draw_folds
+from training.ranking.examples import Example
+from training.ranking.fitting import Procedure, fit
+from training.ranking.rules import Rows, describe, judge_first, judge_judgments, judge_refit
+
+LINEAR = partial(fit, prior={"hybrid": 1.5}, procedure=Procedure(None, trees=False))
+
+
+def rows_with(new: float, coming: float, spread: float = 0.2) -> Rows:
+    """Comparisons of 100 queries with these gains."""
+    random = np.random.default_rng(0)
+    noise = random.normal(size=100)
+    noise = spread * (noise - noise.mean()) / noise.std()
+    before, ranks = np.full(100, 0.5), np.ones((100, 2), np.int64)
+    return {
+        name: Comparison(np.full(100, 0.1), before, before + gain + noise, np.arange(100), ranks)
+        for name, gain in ((NEW, new), (COMING, coming))
+    }
+
+
+@pytest.mark.parametrize(
+    ("new", "coming", "published"),
+    [(0.0, 0.05, True), (-0.03, 0.05, True), (-0.05, 0.05, False), (0.05, 0.02, False)],
+    ids=["a gain", "an uncertain loss of new ones", "a certain loss of new ones", "an unlikely gain"],
+)
+def test_the_first_ranking_needs_a_likely_gain_and_no_certain_loss(
+    new: float, coming: float, published: bool
+) -> None:
+    assert (judge_first(rows_with(new, coming)) == []) == published
+
+
+@pytest.mark.parametrize(
+    ("against", "published"), [((0.0, -0.03), True), ((-0.05, 0.0), False), ((0.0, -0.05), False)]
+)
+def test_a_refit_must_not_certainly_lose(against: tuple[float, float], published: bool) -> None:
+    assert (judge_refit(rows_with(0.0, 0.0), rows_with(*against)) == []) == published
+
+
+def test_a_refit_that_certainly_loses_against_hybrid_is_not_published() -> None:
+    assert judge_refit(rows_with(-0.05, 0.0), rows_with(0.0, 0.0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shuffled_labels_do_not_pass(seed: int) -> None:
+    examples = with_shuffled_labels(judged_queries(60, candidates=20, seed=seed), seed)
+    rows = {name: compare(examples, draw_folds(examples, name), LINEAR) for name in (NEW, COMING)}
+    assert judge_first(rows)
+    assert judge_judgments(rows)
+
+
+def test_true_labels_pass_and_are_described() -> None:
+    def with_good_hybrid(example: Example) -> Example:
+        """The answer is among the ten best candidates."""
+        [answer] = example.relevant
+        ids = [id for id in example.ids if id != answer]
+        place = example.ids.index(answer)
+        at = int(example.vector[0] * 1000) % 10
+        ids.insert(at, answer)
+        features = np.insert(np.delete(example.features, place, axis=0), at, example.features[place], axis=0)
+        features[:, 3] = np.linspace(1, 0, len(ids))
+        return example._replace(ids=ids, features=features)
+
+    examples = [*map(with_good_hybrid, judged_queries(60))]
+    rows = {name: compare(examples, draw_folds(examples, name), LINEAR) for name in (NEW, COMING)}
+    assert judge_first(rows) == []
+    first, *_, weights = describe(rows, LINEAR(examples))
+    before, after = ((rows[COMING].ranks == 1).sum(axis=0)).tolist()
+    assert first == f"A judged document is first for {after} of 60 queries ({before} before)."
+    assert weights.startswith("Weights: ")
+    assert "cover +" in weights

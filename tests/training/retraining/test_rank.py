@@ -1,0 +1,158 @@
+"""Learning and publishing the ranking of a collection, from a service that explains its hits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightgbm", reason="needs the extra train")
+
+from models.manifest import REPORT
+from models.progress import silent
+from models.search.features import FEATURES
+from models.search.ranking import Ranking
+from models.store import ModelStore
+from tests.parts.json_server import json_server
+from tests.training.conftest import WORDS
+from training.errors import NothingToLearn, TrainingError
+from training.ranking.fitting import MIN_QUERIES
+from training.retraining.config import Config, CorpusTable
+from training.retraining.judgements import Judged, Judgment, judged
+from training.retraining.one import Job
+from training.retraining.rank import rank
+from training.text.service import qualified
+
+QUERIES, HITS = 30, 12
+
+
+def build_judged(count: int, collection: str = "default", key: str | None = None) -> Judged:
+    """Each query `WORD WORD` has one answer, the document of its number."""
+    found = [
+        Judgment(f"{WORDS[at % 14]} {WORDS[at // 14]} {at}", qualified(collection, f"d{at}"), True, key)
+        for at in range(count)
+    ]
+    return judged(found, {each.id: each.id for each in found}, 0.5)
+
+
+def explain(query: str, *, fault: str = "") -> list[dict[str, Any]]:
+    """Hits of a query, whose answer is in the middle of the hybrid order and has the most `cover`."""
+    number = int(query.rsplit(maxsplit=1)[-1])
+    random = np.random.default_rng(number)
+    at = 2 + number % 4
+    ids = [f"d{number}" if place == at else f"other{place}" for place in range(HITS)]
+    hits = []
+    for place, id in enumerate(ids):
+        features = dict(zip(FEATURES, random.normal(size=len(FEATURES)).tolist(), strict=True))
+        features |= {"hybrid": 1 - place / HITS, "hub": 0.0, "cover": float(place == at)}
+        features |= {"memory_best": float(place == at), "memory_sum": 1.0}
+        hits.append({"id": id, "score": 0.0} | ({} if fault else {"features": features}))
+    return hits[::-1]  # as if the service had ordered them again
+
+
+@pytest.fixture
+def asked() -> list[dict[str, Any]]:
+    return []
+
+
+@pytest.fixture
+def url(asked: list[dict[str, Any]]) -> Iterator[str]:
+    def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
+        asked.append({"path": path, **body})
+        return 200, {"results": [explain(query) for query in body["queries"]]}
+
+    with json_server(answer) as address:
+        yield address
+
+
+def config_at(url: str | None, **corpus: Any) -> Config:
+    place = {"service": url} if url else {"file": Path("unused")}
+    return Config(corpus=CorpusTable(**place, **corpus))
+
+
+def read_ranking(store: ModelStore, version: str, collection: str = "default") -> Ranking:
+    text = (store.folder(version) / "ranking" / f"{collection}.json").read_bytes()
+    return Ranking.model_validate_json(text)
+
+
+def test_a_ranking_is_published_with_the_encoder_of_the_active_version(
+    job: Job, url: str, asked: list[dict[str, Any]]
+) -> None:
+    active = str(job.store.requested())
+    said: list[str] = []
+    outcome = rank(build_judged(QUERIES), config_at(url), job.store, said.append)
+    assert outcome.published, outcome.reason
+    version = str(outcome.version)
+    assert job.store.requested() == version
+    before, after = job.store.verify(active), job.store.verify(version)
+    assert after.fingerprint == before.fingerprint
+    assert after.files.keys() - before.files.keys() >= {"ranking/default.json", REPORT}
+    assert (after.parent, after.gate and after.gate.verdict) == (active, "accepted")
+    ranking = read_ranking(job.store, version)
+    assert (ranking.queries, ranking.fingerprint) == (QUERIES, before.fingerprint)
+    assert max(ranking.weights, key=lambda name: ranking.weights[name]) == "cover"
+    assert f"A judged document is first for {QUERIES} of {QUERIES} queries (0 before)." in said
+    report = json.loads((job.store.folder(version) / REPORT).read_bytes())
+    assert [gain["title"] for gain in report["gains"]] == [
+        "new questions of default",
+        "questions as they come of default",
+    ]
+    assert all(gain["shown"] for gain in report["gains"])
+    assert {(each["path"], each["mode"], each["k"], each["explain"]) for each in asked} == {
+        ("/search", "hybrid", 50, True)
+    }
+
+
+def test_the_same_judgments_teach_nothing_twice_and_new_ones_do(job: Job, url: str) -> None:
+    first = rank(build_judged(QUERIES), config_at(url), job.store, silent)
+    with pytest.raises(NothingToLearn, match="no judgment changed"):
+        rank(build_judged(QUERIES), config_at(url), job.store, silent)
+    second = rank(build_judged(QUERIES + 5), config_at(url), job.store, silent)
+    assert second.published, second.reason
+    rankings = [read_ranking(job.store, str(each.version)) for each in (first, second)]
+    assert [each.queries for each in rankings] == [QUERIES, QUERIES + 5]
+    assert rankings[0].mean_query == rankings[1].mean_query, "the features of the second have the first's"
+
+
+def test_other_collections_keep_their_ranking(job: Job, url: str, asked: list[dict[str, Any]]) -> None:
+    rank(build_judged(QUERIES), config_at(url), job.store, silent)
+    both = rank(build_judged(QUERIES, "tickets"), config_at(url), job.store, silent)
+    assert asked[-1]["path"] == "/collections/tickets/search"
+    files = job.store.verify(str(both.version)).files
+    assert {"ranking/default.json", "ranking/tickets.json"} <= files.keys()
+
+
+def test_too_few_judged_queries_say_how_many_are_missing(job: Job, url: str) -> None:
+    with pytest.raises(NothingToLearn, match="judge 3 more"):
+        rank(build_judged(MIN_QUERIES - 3), config_at(url), job.store, silent)
+
+
+def test_judgments_of_a_single_key_publish_nothing(job: Job, url: str) -> None:
+    with pytest.raises(NothingToLearn, match="no judged query may judge"):
+        rank(build_judged(QUERIES, key="robot"), config_at(url), job.store, silent)
+
+
+def test_a_dry_run_publishes_nothing(job: Job, url: str) -> None:
+    before = {each.version for each in job.store.versions()}
+    outcome = rank(build_judged(QUERIES), config_at(url), job.store, silent, publishing=False)
+    assert outcome.verdict is not None
+    assert outcome.verdict.accepted
+    assert not outcome.published
+    assert {each.version for each in job.store.versions()} == before
+
+
+def test_a_service_that_explains_nothing_is_named(job: Job) -> None:
+    def answer(_: str, body: dict[str, Any], __: Mapping[str, str]) -> tuple[int, Any]:
+        return 200, {"results": [explain(query, fault="old") for query in body["queries"]]}
+
+    with json_server(answer) as url, pytest.raises(TrainingError, match="does not explain its hits"):
+        rank(build_judged(QUERIES), config_at(url), job.store, silent)
+
+
+def test_a_file_has_no_searches_to_learn_from(job: Job) -> None:
+    with pytest.raises(NothingToLearn, match=r"corpus\.service"):
+        rank(build_judged(QUERIES), config_at(None), job.store, silent)

@@ -1,0 +1,1 @@
+"""Learn the ranking of a collection from judged queries. Start at fitting.py."""

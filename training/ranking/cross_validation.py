@@ -1,0 +1,121 @@
+"""Compare a ranking with the hybrid order by cross-validation over judged queries. Start at `compare`.
+
+    new questions           queries that share an answer are in one fold
+    questions as they come  folds by query; answers recur as in a log
+
+Each query is scored by a ranking that was fitted without it, and with memory of the training queries alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.search.ranking import Ranking
+from training.evaluation.significance import Interval, of_mean
+from training.ranking.examples import Example, build_memory, remember
+from training.ranking.fitting import FOLDS
+
+NEW, COMING = "new questions", "questions as they come"
+LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
+SMALL = 10  # Queries that may be connected whatever their share is.
+
+Fit = Callable[[Sequence[Example]], Ranking]
+
+
+class Comparison(NamedTuple):
+    """Scores of the same queries by two orders, shape (q,) each.
+
+    Attributes:
+        chance: nDCG@10 of each query that a random order of its candidates has in the mean.
+        before: nDCG@10 of each query by the first order.
+        after: nDCG@10 by the second order.
+        groups: Queries of one group share answers, so they are not independent.
+        ranks: The position of the first relevant hit of each query by both orders. 0 if there is none.
+    """
+
+    chance: NDArray[np.float64]
+    before: NDArray[np.float64]
+    after: NDArray[np.float64]
+    groups: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+
+    @property
+    def gain(self) -> float:
+        return float(np.mean(self.after - self.before))
+
+    def interval(self, level: float = 0.95) -> Interval:
+        return of_mean(self.before, self.after, level=level, groups=self.groups)
+
+
+class Fold(NamedTuple):
+    train: Sequence[Example]
+    test: Sequence[int]
+
+
+def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit) -> Comparison:
+    """Cross-validates a ranking against the hybrid order.
+
+    Args:
+        examples: Judged queries. Only those that judge and have an answer are scored.
+        folds: From `draw_folds`.
+        fit: Fits a ranking to the training queries of a fold.
+    """
+    chance, before, after = np.full((3, len(examples)), np.nan)
+    ranks = np.zeros((len(examples), 2), np.int64)
+    groups = find_groups(examples)
+    for fold in folds:
+        ranking = fit(fold.train)
+        memory = build_memory(fold.train)
+        for at in fold.test:
+            example = examples[at]
+            if not (example.judges and example.relevant):
+                continue
+            scores = ranking.score(remember(example, memory, ranking.memory_cosine))
+            hybrid = -np.arange(len(example.ids), dtype=np.float64)
+            before[at], after[at] = example.score(hybrid), example.score(scores)
+            chance[at] = example.chance
+            ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
+    scored = ~np.isnan(after)
+    return Comparison(chance[scored], before[scored], after[scored], groups[scored], ranks[scored])
+
+
+def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterator[Fold]:
+    """Draws five folds. With NEW, the answers of the test queries are no answers of a training query."""
+    pieces = find_groups(examples) if name == NEW else np.arange(len(examples))
+    labels, number = np.unique(pieces, return_inverse=True)
+    of_query = (np.random.default_rng(seed).permutation(len(labels)) % FOLDS)[number]
+    for fold in range(FOLDS):
+        test = np.flatnonzero(of_query == fold).tolist()
+        train = [examples[at] for at in np.flatnonzero(of_query != fold).tolist()]
+        if name == NEW:
+            answers = {id for at in test for id in examples[at].relevant}
+            train = [each.without(answers) for each in train]
+        if test:
+            yield Fold(train, test)
+
+
+def find_groups(examples: Sequence[Example]) -> NDArray[np.int64]:
+    """Returns the group of each query, shape (q,). Queries that are connected by answers are in one group.
+
+    If more than a tenth of all queries are connected, each query is a group of its own.
+    """
+    from scipy.sparse import coo_array  # noqa: PLC0415  a quarter of a second
+    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
+    documents: dict[str, int] = {}
+    edges = [
+        (at, len(examples) + documents.setdefault(id, len(documents)))
+        for at, example in enumerate(examples)
+        for id in example.relevant
+    ]
+    rows, columns = np.array(edges, np.int64).reshape(-1, 2).T
+    size = len(examples) + len(documents)
+    graph = coo_array((np.ones(len(rows)), (rows, columns)), shape=(size, size))
+    labels: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
+    groups = labels[: len(examples)]
+    together = len(groups) > 0 and np.bincount(groups).max() > max(SMALL, LARGEST * len(groups))
+    return np.arange(len(groups)) if together else groups

@@ -1,0 +1,87 @@
+"""Judged queries with the candidates that a hybrid search found, from which a ranking learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.search.features import MEMORY, Features, Memory, Vectors
+from training.evaluation.retrieval import judge
+
+
+class Example(NamedTuple):
+    """A judged query and its candidates, best first in hybrid order.
+
+    Attributes:
+        query: The text of the query.
+        vector: Vector of the query, length 1, shape (d,).
+        ids: Documents, n of them.
+        features: Features of the documents, shape (n, len(FEATURES)). The columns of MEMORY are ignored.
+        relevant: Gains of all relevant documents, found or not. Empty if the query has none.
+        wrong: Documents that were judged not relevant.
+        judges: Whether the query may judge a ranking. All queries train.
+    """
+
+    query: str
+    vector: Vectors
+    ids: Sequence[str]
+    features: Features
+    relevant: dict[str, float]
+    wrong: frozenset[str] = frozenset()
+    judges: bool = True
+
+    @property
+    def gains(self) -> NDArray[np.float64]:
+        """The gain of each candidate, shape (n,)."""
+        return np.array([self.relevant.get(id, 0.0) for id in self.ids])
+
+    def without(self, ids: Collection[str]) -> Example:
+        """Returns the query without its judgments of these documents."""
+        kept = {id: gain for id, gain in self.relevant.items() if id not in ids}
+        return self._replace(relevant=kept, wrong=self.wrong.difference(ids))
+
+    def score(self, scores: NDArray[np.float64]) -> float:
+        """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order."""
+        order = np.argsort(-scores, kind="stable")
+        return judge([self.ids[at] for at in order], self.relevant)["ndcg10"]
+
+    @property
+    def chance(self) -> float:
+        """nDCG@10 that a random order of the candidates has in the mean."""
+        mean = float(self.gains.mean()) if self.ids else 0.0
+        discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(self.ids)) + 1))
+        ideal = sorted(self.relevant.values(), reverse=True)[:10]
+        return mean * discounts / sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
+
+    def rank(self, scores: NDArray[np.float64]) -> int | None:
+        """Returns the position of the first relevant candidate, from 1, or None."""
+        ordered = self.gains[np.argsort(-scores, kind="stable")]
+        return int(np.argmax(ordered > 0)) + 1 if ordered.any() else None
+
+
+def build_memory(examples: Sequence[Example]) -> Memory:
+    answers = [dict.fromkeys(each.relevant, True) | dict.fromkeys(each.wrong, False) for each in examples]
+    vectors = np.stack([each.vector for each in examples]) if examples else np.empty((0, 0), np.float32)
+    return Memory(vectors, answers)
+
+
+def remember(
+    example: Example, memory: Memory, cosine: float | None, without: frozenset[int] = frozenset()
+) -> Features:
+    """Returns the features of an example with the columns of MEMORY filled, or 0 without a cosine.
+
+    Args:
+        example: The example.
+        memory: The judged queries.
+        cosine: Judged queries must have a larger cosine.
+        without: Positions of judged queries to leave out.
+    """
+    features = example.features.copy()
+    features[:, -len(MEMORY) :] = (
+        0 if cosine is None else memory.recall(example.vector, example.ids, cosine, without=without)
+    )
+    return features

@@ -1,0 +1,226 @@
+"""Fit a ranking to judged queries. Start at `fit`.
+
+    judged queries ─▶ choose: memory or not, which cosine; trees or not ─▶ linear model, trees ─▶ Ranking
+                      (cross-validation within these queries)
+
+The linear model minimizes the cross-entropy between the gains of a query's candidates, divided by their sum,
+and the softmax of their scores (Cao et al. 2007, ListNet). Its weights are pulled towards a prior. The trees
+are LambdaMART (Burges 2010) by LightGBM. No setting was chosen by the figures that are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.search.features import FEATURES, MEMORY, Features
+from models.search.ranking import Ranking, Trees, standardize
+from training.ranking.examples import Example, build_memory, remember
+
+MIN_QUERIES = 20  # Judged queries. With fewer, the default ranking is better than an own one.
+AVERAGED_QUERIES = 200  # Up to this number, the result is averaged with the hybrid order.
+FOLDS = 5
+_SHARE = 0.5  # Of the hybrid score, if few queries were judged.
+_STRENGTH = 3.0  # Of the pull towards the prior, divided by the number of queries.
+_COSINES = (0.5, 0.6, 0.7, 0.8, 0.9)
+_FEW = 150  # Below this number of queries, the trees are smaller.
+_LABELS = 4  # The label of the most relevant document of a query.
+_MEMORY = len(FEATURES) - len(MEMORY)
+
+Weights = Mapping[str, float]
+
+
+class Procedure(NamedTuple):
+    """How a ranking is fitted.
+
+    Attributes:
+        cosine: Judged queries with a larger cosine are remembered. None: without memory.
+        trees: Whether trees are added to the linear model.
+    """
+
+    cosine: float | None
+    trees: bool
+
+    @classmethod
+    def of(cls, ranking: Ranking) -> Procedure:
+        """Returns the procedure by which a ranking was fitted."""
+        remembers = any(ranking.weights.get(name) for name in MEMORY)
+        return cls(ranking.memory_cosine if remembers else None, ranking.trees is not None)
+
+
+class _Learnable(NamedTuple):
+    features: Features  # With memory, shape (n, f).
+    scaled: Features
+    gains: NDArray[np.float64]
+
+
+def fit(
+    examples: Sequence[Example],
+    prior: Weights,
+    procedure: Procedure | None = None,
+    mean_query: Sequence[float] | None = None,
+) -> Ranking:
+    """Fits a ranking.
+
+    Args:
+        examples: The judged queries.
+        prior: Weights of features, towards which the weights are pulled.
+        procedure: How to fit. None: cross-validation within `examples` chooses.
+        mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
+            and the next ranking can use the mean of these queries.
+    """
+    chosen = procedure or choose(examples, prior)
+    ranking = _fit(examples, _learnable(examples, chosen.cosine), prior, chosen)
+    mean = np.mean([each.vector for each in examples], axis=0)
+    own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
+    return ranking.model_copy(update={"mean_query": [*(mean_query or own)]})
+
+
+def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
+    """Chooses by cross-validation if memory and trees pay, and which cosine is the best."""
+    best, best_score, best_rows = Procedure(None, trees=False), -1.0, list[_Learnable]()
+    for cosine in (None, *_COSINES):
+        rows = _learnable(examples, cosine)
+        procedure = Procedure(cosine, trees=False)
+        if (score := _validate(examples, rows, prior, procedure)) > best_score:
+            best, best_score, best_rows = procedure, score, rows
+    both = best._replace(trees=True)
+    return both if _validate(examples, best_rows, prior, both) > best_score else best
+
+
+def _validate(
+    examples: Sequence[Example], rows: Sequence[_Learnable], prior: Weights, procedure: Procedure
+) -> float:
+    """Returns the mean nDCG@10 of `FOLDS` folds. Queries without an answer have no score."""
+    scores = []
+    for fold in range(FOLDS):
+        train = [at for at in range(len(rows)) if at % FOLDS != fold]
+        ranking = _fit([examples[at] for at in train], [rows[at] for at in train], prior, procedure)
+        scores += [
+            examples[at].score(ranking.score(rows[at].features))
+            for at in range(fold, len(rows), FOLDS)
+            if examples[at].relevant
+        ]
+    return float(np.mean(scores)) if scores else 0.0
+
+
+def _learnable(examples: Sequence[Example], cosine: float | None) -> list[_Learnable]:
+    """Returns the rows of each query. A query recalls neither itself nor the queries of its fold."""
+    memory = build_memory(examples)
+    folds = [frozenset(range(fold, len(examples), FOLDS)) for fold in range(FOLDS)]
+    rows = []
+    for at, example in enumerate(examples):
+        features = remember(example, memory, cosine, folds[at % FOLDS])
+        rows.append(_Learnable(features, standardize(features), example.gains))
+    return rows
+
+
+def _fit(
+    examples: Sequence[Example], rows: Sequence[_Learnable], prior: Weights, procedure: Procedure
+) -> Ranking:
+    answered = [row for row in rows if row.gains.any()]
+    names = FEATURES if procedure.cosine is not None else FEATURES[:_MEMORY]
+    start = np.array([prior.get(name, 0.0) for name in names])
+    weights = fit_linear([(row.scaled[:, : len(names)], row.gains) for row in answered], start)
+    return Ranking(
+        weights={name: round(float(weight), 6) for name, weight in zip(names, weights, strict=True)},
+        trees=_fit_trees(answered) if procedure.trees and answered else None,
+        hybrid_share=_SHARE if len(examples) <= AVERAGED_QUERIES else 0.0,
+        memory_cosine=procedure.cosine or Ranking.model_fields["memory_cosine"].default,
+        queries=len(examples),
+    )
+
+
+def fit_linear(
+    rows: Sequence[tuple[Features, NDArray[np.float64]]], prior: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Returns the weights of the linear model, shape (f,).
+
+    Args:
+        rows: Standardized features, shape (n, f), and gains, shape (n,), of each query. A gain is above 0.
+        prior: Weights with which the search begins, and towards which they are pulled, shape (f,).
+    """
+    from scipy.optimize import minimize  # noqa: PLC0415  a second
+
+    if not rows:
+        return prior
+    width = max(len(gains) for _, gains in rows)
+    inputs = np.zeros((len(rows), width, len(prior)))
+    targets, missing = np.zeros((len(rows), width)), np.zeros((len(rows), width))
+    for row, (features, gains) in enumerate(rows):
+        inputs[row, : len(gains)] = features
+        targets[row, : len(gains)] = gains / gains.sum()
+        missing[row, len(gains) :] = -np.inf
+    flat = inputs.reshape(-1, len(prior))
+
+    def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        scores = (flat @ weights).reshape(missing.shape) + missing
+        scores -= scores.max(axis=1, keepdims=True)
+        exponentials = np.exp(scores)
+        total = exponentials.sum(axis=1, keepdims=True)
+        logarithms = np.where(targets > 0, scores - np.log(total), 0)
+        slopes = (exponentials / total - targets).ravel() @ flat
+        pull = weights - prior
+        strength = _STRENGTH / len(rows)
+        value = -float((targets * logarithms).sum()) / len(rows) + strength * float(pull @ pull)
+        return value, slopes / len(rows) + 2 * strength * pull
+
+    found: NDArray[np.float64] = minimize(loss, prior, jac=True, method="L-BFGS-B").x
+    return found
+
+
+def _fit_trees(rows: Sequence[_Learnable]) -> Trees:
+    return convert(boost([(np.hstack([row.features, row.scaled]), row.gains) for row in rows]))
+
+
+def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> Any:
+    """Returns LightGBM's model of LambdaMART trees.
+
+    Args:
+        rows: Raw and standardized features, shape (n, 2 f), and gains, shape (n,), of each query.
+    """
+    import lightgbm  # noqa: PLC0415  half a second
+
+    few = len(rows) < _FEW
+    settings = {
+        "objective": "lambdarank",
+        "learning_rate": 0.05,
+        "num_leaves": 4 if few else 7,
+        "min_data_in_leaf": 30,
+        "feature_fraction": 0.7,
+        "bagging_fraction": 0.8,
+        "bagging_freq": 1,
+        "lambda_l2": 5,
+        "lambdarank_truncation_level": 15,
+        "label_gain": [*range(_LABELS + 1)],
+        "num_threads": 1,
+        "deterministic": True,
+        "seed": 0,
+        "verbose": -1,
+    }
+    labels = np.concatenate([np.rint(_LABELS * gains / gains.max()) for _, gains in rows])
+    inputs = np.concatenate([features for features, _ in rows])
+    data = lightgbm.Dataset(inputs, labels, group=[len(gains) for _, gains in rows])
+    return lightgbm.train(settings, data, num_boost_round=60 if few else 120)
+
+
+def convert(model: Any) -> Trees:
+    """Returns the trees of a LightGBM model as plain arrays."""
+    nodes: list[list[Any]] = []  # feature, threshold, left, right, value
+    roots = [_add(tree["tree_structure"], nodes) for tree in model.dump_model()["tree_info"]]
+    feature, threshold, left, right, value = (list(column) for column in zip(*nodes, strict=True))
+    return Trees(roots=roots, feature=feature, threshold=threshold, left=left, right=right, value=value)
+
+
+def _add(node: Mapping[str, Any], nodes: list[list[Any]]) -> int:
+    """Adds a node and its children to `nodes`. Returns its position."""
+    at = len(nodes)
+    nodes.append([0, 0.0, at, at, node.get("leaf_value", 0.0)])
+    if "split_feature" in node:
+        nodes[at][:2] = node["split_feature"], node["threshold"]
+        nodes[at][2] = _add(node["left_child"], nodes)
+        nodes[at][3] = _add(node["right_child"], nodes)
+    return at

@@ -1,0 +1,74 @@
+"""The rules by which a ranking is published, and their words. Start at `judge_first` and `judge_refit`.
+
+The first ranking of a collection is compared with the hybrid order. A later one is compared with the
+procedure of the active ranking, fitted to the same folds. The report compares both with the hybrid order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from models.search.ranking import Ranking
+from training.evaluation.significance import Interval
+from training.ranking.cross_validation import COMING, NEW, Comparison
+
+LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
+_RANDOM = 0.98  # Of the interval that tells judgments from random ones.
+
+Rows = Mapping[str, Comparison]  # By name: NEW and COMING.
+
+
+def judge_first(rows: Rows) -> list[str]:
+    """Returns the reasons not to publish the first ranking of a collection."""
+    reasons = judge_judgments(rows)
+    likely = rows[COMING].interval(LIKELY)
+    if not likely.low > 0:
+        reasons.append(f"On {COMING} a gain is not likely: {_between(likely)}.")
+    return reasons + _losses(rows, (NEW,))
+
+
+def judge_refit(rows: Rows, against_active: Rows) -> list[str]:
+    """Returns the reasons not to publish a ranking that was fitted again.
+
+    Args:
+        rows: The ranking against the hybrid order.
+        against_active: The ranking against the procedure of the active ranking.
+    """
+    return judge_judgments(rows) + _losses(rows, (NEW, COMING)) + _losses(against_active, (NEW, COMING))
+
+
+def judge_judgments(rows: Rows) -> list[str]:
+    """Returns a reason if the judgments look random: then a ranking that learned from them is random, too."""
+    row = rows[COMING]
+    if row._replace(before=row.chance, after=row.before).interval(_RANDOM).low > 0:
+        return []
+    return ["The judgments look random: the search finds judged documents hardly better than by chance."]
+
+
+def _losses(rows: Rows, names: tuple[str, ...]) -> list[str]:
+    found = {name: rows[name].interval(CERTAIN) for name in names}
+    return [f"On {name} there is a loss: {_between(each)}." for name, each in found.items() if each.high < 0]
+
+
+def describe(rows: Rows, ranking: Ranking) -> list[str]:
+    """Returns sentences about a ranking: first hits, both comparisons, and the weights, largest first."""
+    ranks = rows[COMING].ranks
+    before, after = (int(np.sum(ranks[:, side] == 1)) for side in (0, 1))
+    weights = sorted(ranking.weights.items(), key=lambda item: -abs(item[1]))
+    told = ", ".join(f"{name} {weight:+.2f}" for name, weight in weights if round(weight, 2))
+    trees = f", and {len(ranking.trees.roots)} trees" if ranking.trees else ""
+    return [
+        f"A judged document is first for {after} of {len(ranks)} queries ({before} before).",
+        *(
+            f"{name}: {row.before.mean():.3f} → {row.after.mean():.3f} nDCG@10, a gain of "
+            f"{100 * row.gain:+.1f} points ({_between(row.interval(CERTAIN))})."
+            for name, row in rows.items()
+        ),
+        f"Weights: {told}{trees}.",
+    ]
+
+
+def _between(found: Interval) -> str:
+    return f"between {100 * found.low:+.1f} and {100 * found.high:+.1f} points"
