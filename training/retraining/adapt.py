@@ -20,9 +20,8 @@ from training.retraining import sides
 from training.retraining.config import Config
 from training.retraining.gate.gains import deciding
 from training.retraining.gathered import Gathered
-from training.retraining.one import Job
+from training.retraining.one import Job, Staged
 from training.retraining.plan import build_job, build_rows, require_judge
-from training.retraining.staged import Staged
 from training.text.corpus import PAIRS, TEXTS
 
 MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     check(config)
     to_stderr(LOADING)
     from training.retraining.auto import TUNE, choices, get_minutes, look, nothing  # noqa: PLC0415  torch
-    from training.retraining.halves import build_halves  # noqa: PLC0415  torch
+    from training.retraining.crossfit import build_halves  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     store = ModelStore(folders(config).models)

@@ -25,8 +25,8 @@ from training.mining.queries import build_queries
 from training.model.new_bases import takes_tokens
 from training.retraining.adapt import adapt_job
 from training.retraining.config import Config, TrainTable
+from training.retraining.crossfit import judged_to_train_on
 from training.retraining.gathered import Gathered, gather
-from training.retraining.halves import judged_to_train_on
 from training.retraining.one import Job, retrain
 from training.retraining.plan import build_job
 from training.retraining.publication import Outcome

@@ -30,7 +30,7 @@ from training.evaluation.data import optional_data_folder
 from training.methods.recipe_files import AUTO, declared
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
-from training.retraining.same_folder import require_same_folder
+from training.retraining.workplace import require_same_folder
 from training.text.service import ALL, ONLY_DEFAULT, fetch_count, is_name
 from training.validation import refusal
 

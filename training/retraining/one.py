@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from models import cpus
 from models.errors import Damaged, ProofFailed
@@ -32,6 +32,7 @@ from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.recipe import fitted
 from training.methods.recipe_files import TRIED
+from training.methods.stages import Stages
 from training.model.base import Base, open_base
 from training.model.encoder import compute_digest
 from training.retraining import searches as own
@@ -47,22 +48,39 @@ from training.retraining.publication import Outcome, known, publish
 from training.retraining.scoring import KnownScores, compute_scores, describe_model, short
 from training.retraining.students import beside, build_lineage, find_start, require_pace
 from training.runfile import FILE_NAME as RUN
-from training.runfile import OtherRun, Result
+from training.runfile import Identity, OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
 from training.runs.record import read_curve
-from training.runs.stages import COUNTED, steps_within
-from training.text.corpus import Corpus
+from training.runs.stages import COUNTED, build_lineage_identity, build_parts, run_stages, steps_within
+from training.text.corpus import Corpus, Kind
 
 if TYPE_CHECKING:
     from training.evaluation.retrieval import Collection
     from training.methods.recipe import Recipe
-    from training.retraining.staged import Staged
-    from training.runfile import Identity
 
 _RUN = "run"  # in the folder of a job, beside its artifact
+
+
+class Staged(NamedTuple):
+    """A training of several stages, which runs like a training of a single recipe."""
+
+    stages: Stages
+    corpora: Mapping[Kind, Corpus]
+    seed: int | None  # of every recipe; None: its own
+
+    def lineage(self) -> Identity:
+        """Returns the part of the trained model's lineage that identifies recipes, rows and seed."""
+        return build_lineage_identity(
+            self.stages, build_parts(self.stages, self.corpora, Options(seed=self.seed))
+        )
+
+    def train(self, base: Path, run: Path, options: Options) -> Result:
+        """Trains the stages in the folder `run`. Has the errors of `run_stages`."""
+        known = replace(options, steps=None, dev=None, choose=None, seed=self.seed)
+        return run_stages(self.stages, self.corpora, base, run, known)
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,12 @@ from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import CANDIDATES, choose_by, compute_score
 from training.retraining.config import Config, GateTable
-from training.retraining.crossfit import Fold, queried
+from training.retraining.crossfit import OF_LABELS, Fold, all_judging, all_training, build_halves, queried
+from training.retraining.gate.gains import count_looks
 from training.retraining.gate.verdict import JUDGED
 from training.retraining.gathered import Gathered, counts, gather, of_keys
-from training.retraining.halves import OF_LABELS, all_judging, all_training, build_halves
 from training.retraining.heldout import Split
 from training.retraining.judgements import Judged
-from training.retraining.looks import count_looks
 from training.retraining.one import Job
 from training.retraining.rows import build_corpus
 from training.runs.options import Options

@@ -39,11 +39,11 @@ from training.retraining.anchor import find_anchor
 from training.retraining.config import Config
 from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
+from training.retraining.gate.gains import count_looks
 from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, LABELLED, SERVED
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts, of_keys
 from training.retraining.judgements import Judged
-from training.retraining.looks import count_looks
 from training.retraining.publication import Outcome, known, left, publish, request
 from training.retraining.readability import unread_collections
 from training.retraining.scoring import describe_model, short

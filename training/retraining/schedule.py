@@ -39,7 +39,7 @@ from models.files.retrainings import FAILED, OUTCOMES, now, read_runs, remove_pr
 from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
-from training.retraining.same_folder import OtherFolder, require_same_folder
+from training.retraining.workplace import OtherFolder, require_same_folder
 from training.text.service import fetch_count
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from tests.training.run_cases import events, stop_after
 from training.__main__ import main
 from training.methods.recipe_files import TRIED
 from training.mining.corpus_report import read as read_texts
-from training.retraining import advise, auto, halves
+from training.retraining import advise, auto, crossfit
 from training.retraining.advise import advice
 from training.retraining.anchor import find_anchor
 from training.retraining.auto import ADAPT, DISTIL, TRIPLES, TUNE, Choice, Material, choices, nothing
@@ -145,7 +145,7 @@ def test_beside_a_pair_only_the_search_is_tuned(
 def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(halves, "CROSSFIT_GROUPS", 1)  # the half that is held out is enough
+    monkeypatch.setattr(crossfit, "CROSSFIT_GROUPS", 1)  # the half that is held out is enough
     active = str(job.store.requested())
     found = documents(WORDS, 420)
     assert retrain(found, BETTER, judged=80) == 0
@@ -375,7 +375,7 @@ def test_judged_queries_that_are_cross_fitted_take_three_trainings() -> None:
 def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
     job: Job, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, few: int, times: int
 ) -> None:
-    monkeypatch.setattr(halves, "CROSSFIT_GROUPS", few)  # groups held out, from which on one half is enough
+    monkeypatch.setattr(crossfit, "CROSSFIT_GROUPS", few)  # groups held out, from which on one half is enough
     monkeypatch.setattr(advise, "_pace", lambda *_: 1.0)
     monkeypatch.setattr(advise, "_minutes", lambda *_: 7.0)
     assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0

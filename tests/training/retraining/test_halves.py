@@ -23,11 +23,10 @@ from training.methods.stages import find_stages
 from training.retraining.adapt import adapt_job
 from training.retraining.auto import build_material
 from training.retraining.config import Config, GateTable
-from training.retraining.crossfit import Fold, pooled, queried
+from training.retraining.crossfit import Fold, all_judging, build_halves, pooled, queried
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import LABELLED
 from training.retraining.gathered import Gathered, gather
-from training.retraining.halves import all_judging, build_halves
 from training.retraining.heldout import Split
 from training.retraining.judgements import Judged, Judgment, judged, judgments_in
 from training.retraining.one import Job

@@ -22,7 +22,7 @@ from training.methods.recipe import load_recipe
 from training.retraining.config import Config, CorpusTable, JudgmentsTable, TrainTable
 from training.retraining.one import Job
 from training.retraining.plan import prepare
-from training.retraining.same_folder import OtherFolder, require_same_folder
+from training.retraining.workplace import OtherFolder, require_same_folder
 from training.text.service import fetch_count
 
 NAMES = ("tickets", "manuals")

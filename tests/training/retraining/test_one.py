@@ -29,9 +29,9 @@ from training.evaluation.retrieval import Collection
 from training.retraining import one
 from training.retraining.anchor import find_anchor
 from training.retraining.crossfit import Fold
+from training.retraining.gate.gains import count_looks
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
-from training.retraining.looks import count_looks
 from training.retraining.one import Job, judge, retrain
 from training.retraining.publication import request
 from training.retraining.workplace import workplace

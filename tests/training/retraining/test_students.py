@@ -20,7 +20,7 @@ from training.retraining import one
 from training.retraining.clicks import Use
 from training.retraining.config import Config, CorpusTable, EventsTable
 from training.retraining.gate.rules import Thresholds
-from training.retraining.gathered import _learned, _unjudged, gather
+from training.retraining.gathered import _unjudged, gather, get_learned
 from training.retraining.judgements import Judgment, judged
 from training.retraining.one import Job, retrain
 from training.retraining.students import find_start, find_teacher
@@ -226,4 +226,4 @@ def test_a_pair_made_by_hand_knows_what_its_documents_model_has_learned(job: Job
     for version in job.store.names() - {teacher.version, student.version}:
         job.store.prune(version)  # the pair of before
     both = pair(job.store, teacher.version, student.version)
-    assert _learned(job.store, both.version) == {"a digest"}
+    assert get_learned(job.store, both.version) == {"a digest"}

@@ -4,15 +4,26 @@ If there are enough judged queries, they decide. Otherwise searches made from te
 and known items, each with a part of the significance level (Bonferroni). Without any search, the mean of the
 similarity sets decides. A few judged queries can hardly show a gain, so the gate only checks that they do not
 get worse. The score of a query is the mean of dense and hybrid search, so there is one test for both modes.
+
+`count_looks` counts the tests of candidates on the same queries. Each test lowers the level (paired.py):
+
+    looks = 1 + maximum over earlier tests of (share of the current queries in that test · its looks)
+
+Without new queries, the number grows by one with each retraining. New queries lower it. The report of each
+version has the number and a sample of the queries, so the count survives when older versions are deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from models.files.bounded import read_json
+from models.manifest import REPORT
+from models.store import ModelStore
+from training.evaluation.retrieval import Collection
 from training.evaluation.significance import Graded, of_spearman
 from training.retraining.gate.paired import compute_level, spread
 from training.retraining.gate.verdict import (
@@ -28,6 +39,7 @@ from training.retraining.gate.verdict import (
     Gain,
     Scores,
 )
+from training.retraining.sides import digest
 
 
 def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
@@ -110,3 +122,45 @@ def _similarity(candidate: Scores, active: Scores, level: float) -> Iterator[Gai
             was, now = (float(np.mean(side)) for side in sides)
             low, high = of_spearman(sets, level=1 - 2 * level)
             yield Gain(f"mean of {len(common)}", now - was, low, high, was, now, None, None, None)
+
+
+SAMPLE = 256  # queries, those of the least digests: the share is known to within 0.03 (one standard error)
+
+
+class Looks(NamedTuple):
+    number: float  # of this one, from 1
+    queried: tuple[str, ...]  # digests
+
+
+def count_looks(store: ModelStore, searches: Mapping[str, Collection]) -> Looks:
+    """Counts the current test on the queries in `searches` that decide."""
+    queries = (query for name in deciding(searches) for query in searches[name].queries.values())
+    queried = tuple(sorted({digest(query) for query in queries})[:SAMPLE])
+    before = (_share(queried, look.queried) * look.number for look in _looks(store))
+    return Looks(1 + max(before, default=0.0), queried)
+
+
+def _share(queried: Sequence[str], earlier: Sequence[str]) -> float:
+    """Returns the share of the queries `queried` that are also in `earlier`. Both are sorted samples.
+
+    Only queries before the end of both samples count, because a sample says nothing about later queries.
+    """
+    ends = [sample[-1] for sample in (queried, earlier) if len(sample) == SAMPLE]
+    known = {query for query in queried if not ends or query <= min(ends)}
+    return len(known & {*earlier}) / max(1, len(known))
+
+
+def _looks(store: ModelStore) -> Iterator[Looks]:
+    """Yields the number and the queries of each earlier test that has a report."""
+    for manifest in store.versions():
+        if manifest.gate is not None and manifest.gate.mode == "on":
+            try:
+                meta = read_json(store.folder(manifest.version) / REPORT)["meta"]
+                yield Looks(float(meta["looks"]), tuple(map(str, meta["asked"])))
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+            ):  # damaged, or older than the counting
+                continue
