@@ -1,4 +1,4 @@
-"""Compare a ranking with the hybrid order by cross-validation over judged queries. Start at `compare`.
+"""Compare rankings by cross-validation over judged queries. Start at `compare` and `learn`.
 
     new questions           queries that share an answer are in one fold
     questions as they come  folds by query; answers recur as in a log
@@ -9,6 +9,8 @@ Each query is scored by a ranking that was fitted without it, and with memory of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +19,15 @@ from numpy.typing import NDArray
 from models.search.ranking import Ranking
 from training.evaluation.significance import Interval, of_mean
 from training.ranking.examples import Example, build_memory, remember
-from training.ranking.fitting import FOLDS
+from training.ranking.fitting import FOLDS, Procedure, Weights, fit
 
 NEW, COMING = "new questions", "questions as they come"
 LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
 SMALL = 10  # Queries that may be connected whatever their share is.
+
+COSINES = (0.5, 0.6, 0.7, 0.8, 0.9)
+_CHOOSING = 3  # Folds that choose a procedure, so that 400 queries take less than a minute.
+LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
 
 Fit = Callable[[Sequence[Example]], Ranking]
 
@@ -47,7 +53,7 @@ class Comparison(NamedTuple):
     def gain(self) -> float:
         return float(np.mean(self.after - self.before))
 
-    def interval(self, level: float = 0.95) -> Interval:
+    def interval(self, level: float = CERTAIN) -> Interval:
         return of_mean(self.before, self.after, level=level, groups=self.groups)
 
 
@@ -81,6 +87,39 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit) -> Com
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
     scored = ~np.isnan(after)
     return Comparison(chance[scored], before[scored], after[scored], groups[scored], ranks[scored])
+
+
+def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[float] | None = None) -> Ranking:
+    """Fits a ranking by the best procedure. Cross-validation within `examples` chooses it."""
+    return fit(examples, prior, choose(examples, prior), mean_query)
+
+
+def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
+    """Chooses if memory and trees pay, and from which cosine a judged query is remembered.
+
+    The procedure is the best one on questions as they come, if no loss on new questions is likely.
+    """
+
+    def validate(procedure: Procedure, name: str) -> Comparison:
+        folds = islice(draw_folds(examples, name), _CHOOSING)
+        return compare(examples, folds, partial(fit, prior=prior, procedure=procedure))
+
+    def score(procedure: Procedure) -> float:
+        found = validate(procedure, COMING).after
+        return float(found.mean()) if len(found) else 0.0
+
+    best = Procedure(None, trees=False)
+    best_score, new = score(best), validate(best, NEW)
+
+    def loses(procedure: Procedure) -> bool:
+        return new._replace(before=new.after, after=validate(procedure, NEW).after).interval(LIKELY).high < 0
+
+    scores = {each: score(each) for each in (Procedure(cosine, trees=False) for cosine in COSINES)}
+    for procedure in sorted(scores, key=lambda each: -scores[each]):
+        if scores[procedure] > best_score and not loses(procedure):
+            best, best_score = procedure, scores[procedure]
+    both = best._replace(trees=True)
+    return both if score(both) > best_score and not loses(both) else best
 
 
 def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterator[Fold]:

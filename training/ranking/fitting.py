@@ -1,7 +1,7 @@
 """Fit a ranking to judged queries. Start at `fit`.
 
-    judged queries ─▶ choose: memory or not, which cosine; trees or not ─▶ linear model, trees ─▶ Ranking
-                      (cross-validation within these queries)
+    judged queries ─▶ features, with memory of the other queries ─▶ linear model ─┬─▶ Ranking
+                                                                 └─▶ trees ───────┘
 
 The linear model minimizes the cross-entropy between the gains of a query's candidates, divided by their sum,
 and the softmax of their scores (Cao et al. 2007, ListNet). Its weights are pulled towards a prior. The trees
@@ -25,7 +25,6 @@ AVERAGED_QUERIES = 200  # Up to this number, the result is averaged with the hyb
 FOLDS = 5
 _SHARE = 0.5  # Of the hybrid score, if few queries were judged.
 _STRENGTH = 3.0  # Of the pull towards the prior, divided by the number of queries.
-_COSINES = (0.5, 0.6, 0.7, 0.8, 0.9)
 _FEW = 150  # Below this number of queries, the trees are smaller.
 _LABELS = 4  # The label of the most relevant document of a query.
 _MEMORY = len(FEATURES) - len(MEMORY)
@@ -60,7 +59,7 @@ class _Learnable(NamedTuple):
 def fit(
     examples: Sequence[Example],
     prior: Weights,
-    procedure: Procedure | None = None,
+    procedure: Procedure,
     mean_query: Sequence[float] | None = None,
 ) -> Ranking:
     """Fits a ranking.
@@ -68,43 +67,27 @@ def fit(
     Args:
         examples: The judged queries.
         prior: Weights of features, towards which the weights are pulled.
-        procedure: How to fit. None: cross-validation within `examples` chooses.
+        procedure: How to fit. `cross_validation.choose` chooses the best one.
         mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
             and the next ranking can use the mean of these queries.
     """
-    chosen = procedure or choose(examples, prior)
-    ranking = _fit(examples, _learnable(examples, chosen.cosine), prior, chosen)
+    rows = [row for row in _learnable(examples, procedure.cosine) if row.gains.any()]
+    start = np.array([prior.get(name, 0.0) for name in FEATURES])
+    weights = fit_linear([(row.scaled[:, :_MEMORY], row.gains, 0) for row in rows], start[:_MEMORY])
+    if procedure.cosine is not None:
+        # Learned on top, so that a new question, which recalls nothing, has the order without memory.
+        more = [(row.scaled[:, _MEMORY:], row.gains, row.scaled[:, :_MEMORY] @ weights) for row in rows]
+        weights = np.append(weights, fit_linear(more, start[_MEMORY:]))
     mean = np.mean([each.vector for each in examples], axis=0)
     own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
-    return ranking.model_copy(update={"mean_query": [*(mean_query or own)]})
-
-
-def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
-    """Chooses by cross-validation if memory and trees pay, and which cosine is the best."""
-    best, best_score, best_rows = Procedure(None, trees=False), -1.0, list[_Learnable]()
-    for cosine in (None, *_COSINES):
-        rows = _learnable(examples, cosine)
-        procedure = Procedure(cosine, trees=False)
-        if (score := _validate(examples, rows, prior, procedure)) > best_score:
-            best, best_score, best_rows = procedure, score, rows
-    both = best._replace(trees=True)
-    return both if _validate(examples, best_rows, prior, both) > best_score else best
-
-
-def _validate(
-    examples: Sequence[Example], rows: Sequence[_Learnable], prior: Weights, procedure: Procedure
-) -> float:
-    """Returns the mean nDCG@10 of `FOLDS` folds. Queries without an answer have no score."""
-    scores = []
-    for fold in range(FOLDS):
-        train = [at for at in range(len(rows)) if at % FOLDS != fold]
-        ranking = _fit([examples[at] for at in train], [rows[at] for at in train], prior, procedure)
-        scores += [
-            examples[at].score(ranking.score(rows[at].features))
-            for at in range(fold, len(rows), FOLDS)
-            if examples[at].relevant
-        ]
-    return float(np.mean(scores)) if scores else 0.0
+    return Ranking(
+        weights={name: round(float(weight), 6) for name, weight in zip(FEATURES, weights, strict=False)},
+        trees=_fit_trees(rows) if procedure.trees and rows else None,
+        hybrid_share=_SHARE if len(examples) <= AVERAGED_QUERIES else 0.0,
+        mean_query=[*(mean_query or own)],
+        memory_cosine=procedure.cosine or Ranking.model_fields["memory_cosine"].default,
+        queries=len(examples),
+    )
 
 
 def _learnable(examples: Sequence[Example], cosine: float | None) -> list[_Learnable]:
@@ -118,46 +101,32 @@ def _learnable(examples: Sequence[Example], cosine: float | None) -> list[_Learn
     return rows
 
 
-def _fit(
-    examples: Sequence[Example], rows: Sequence[_Learnable], prior: Weights, procedure: Procedure
-) -> Ranking:
-    answered = [row for row in rows if row.gains.any()]
-    names = FEATURES if procedure.cosine is not None else FEATURES[:_MEMORY]
-    start = np.array([prior.get(name, 0.0) for name in names])
-    weights = fit_linear([(row.scaled[:, : len(names)], row.gains) for row in answered], start)
-    return Ranking(
-        weights={name: round(float(weight), 6) for name, weight in zip(names, weights, strict=True)},
-        trees=_fit_trees(answered) if procedure.trees and answered else None,
-        hybrid_share=_SHARE if len(examples) <= AVERAGED_QUERIES else 0.0,
-        memory_cosine=procedure.cosine or Ranking.model_fields["memory_cosine"].default,
-        queries=len(examples),
-    )
-
-
 def fit_linear(
-    rows: Sequence[tuple[Features, NDArray[np.float64]]], prior: NDArray[np.float64]
+    rows: Sequence[tuple[Features, NDArray[np.float64], NDArray[np.float64] | float]],
+    prior: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Returns the weights of the linear model, shape (f,).
 
     Args:
-        rows: Standardized features, shape (n, f), and gains, shape (n,), of each query. A gain is above 0.
+        rows: Standardized features, shape (n, f), gains, shape (n,), and scores to which those of the model
+            are added, shape (n,), of each query. A gain is above 0.
         prior: Weights with which the search begins, and towards which they are pulled, shape (f,).
     """
     from scipy.optimize import minimize  # noqa: PLC0415  a second
 
     if not rows:
         return prior
-    width = max(len(gains) for _, gains in rows)
+    width = max(len(gains) for _, gains, _ in rows)
     inputs = np.zeros((len(rows), width, len(prior)))
-    targets, missing = np.zeros((len(rows), width)), np.zeros((len(rows), width))
-    for row, (features, gains) in enumerate(rows):
+    targets, given = np.zeros((len(rows), width)), np.full((len(rows), width), -np.inf)
+    for row, (features, gains, scores) in enumerate(rows):
         inputs[row, : len(gains)] = features
         targets[row, : len(gains)] = gains / gains.sum()
-        missing[row, len(gains) :] = -np.inf
+        given[row, : len(gains)] = scores
     flat = inputs.reshape(-1, len(prior))
 
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        scores = (flat @ weights).reshape(missing.shape) + missing
+        scores = (flat @ weights).reshape(given.shape) + given
         scores -= scores.max(axis=1, keepdims=True)
         exponentials = np.exp(scores)
         total = exponentials.sum(axis=1, keepdims=True)
@@ -173,7 +142,9 @@ def fit_linear(
 
 
 def _fit_trees(rows: Sequence[_Learnable]) -> Trees:
-    return convert(boost([(np.hstack([row.features, row.scaled]), row.gains) for row in rows]))
+    """Returns trees that do not see memory."""
+    seen = np.arange(len(FEATURES)) < _MEMORY
+    return convert(boost([(np.hstack([row.features * seen, row.scaled * seen]), row.gains) for row in rows]))
 
 
 def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> Any:
@@ -195,6 +166,7 @@ def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> An
         "bagging_freq": 1,
         "lambda_l2": 5,
         "lambdarank_truncation_level": 15,
+        "max_bin": 63,
         "label_gain": [*range(_LABELS + 1)],
         "num_threads": 1,
         "deterministic": True,

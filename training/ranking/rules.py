@@ -12,9 +12,8 @@ import numpy as np
 
 from models.search.ranking import Ranking
 from training.evaluation.significance import Interval
-from training.ranking.cross_validation import COMING, NEW, Comparison
+from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison
 
-LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
 _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
 
 Rows = Mapping[str, Comparison]  # By name: NEW and COMING.

@@ -34,10 +34,10 @@ from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
-from training.ranking.cross_validation import COMING, NEW, Comparison, compare, draw_folds
+from training.ranking.cross_validation import CERTAIN, COMING, NEW, Comparison, compare, draw_folds, learn
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES, Procedure, fit
-from training.ranking.rules import CERTAIN, Rows, describe, judge_first, judge_refit
+from training.ranking.rules import Rows, describe, judge_first, judge_refit
 from training.retraining.anchor import active_version, find_anchor
 from training.retraining.clicks import used_at
 from training.retraining.config import (
@@ -157,14 +157,14 @@ def _learn(
         raise NothingToLearn(f"of the judged queries, {count} find a relevant document. {_too_few(count)}")
     say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
     prior = Ranking.model_validate_json(read_bytes(_DEFAULT)).weights
-    fitting = partial(fit, prior=prior, mean_query=before.mean_query if before else None)
+    fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
     rows = {each: compare(examples, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
     if not len(rows[COMING].after):
         raise NothingToLearn("no judged query may judge: each rests on one key, or the encoder learned it.")
     if before is None:
         reasons = judge_first(rows)
     else:
-        active = partial(fitting, procedure=Procedure.of(before))
+        active = partial(fit, prior=prior, procedure=Procedure.of(before))
         against = {each: compare(examples, draw_folds(examples, each), active) for each in rows}
         reasons = judge_refit(
             rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}

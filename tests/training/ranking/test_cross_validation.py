@@ -11,7 +11,7 @@ pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from tests.training.ranking.judged import judged_queries
 from training.evaluation.significance import of_mean
-from training.ranking.cross_validation import COMING, NEW, compare, draw_folds
+from training.ranking.cross_validation import COMING, NEW, choose, compare, draw_folds, learn
 from training.ranking.fitting import Procedure, fit
 
 PRIOR = {"hybrid": 1.5}
@@ -54,6 +54,13 @@ def test_memory_helps_where_questions_recur_and_not_for_new_ones() -> None:
     without = compare(examples, draw_folds(examples, COMING), LINEAR)
     assert coming.gain > without.gain + 0.05
     assert new.gain < coming.gain - 0.05
+
+
+def test_queries_that_recur_are_remembered() -> None:
+    examples = judged_queries(60, candidates=20, repeats=3)
+    chosen = choose(examples, PRIOR)
+    assert chosen.cosine is not None
+    assert learn(examples, PRIOR) == fit(examples, PRIOR, chosen)
 
 
 def test_a_query_without_an_answer_is_not_scored() -> None:

@@ -11,21 +11,22 @@ from models.search.features import FEATURES, MEMORY
 from models.search.ranking import Ranking, standardize
 from tests.training.ranking.judged import COVER, judged_queries
 from training.ranking.examples import build_memory, remember
-from training.ranking.fitting import AVERAGED_QUERIES, Procedure, boost, choose, convert, fit, fit_linear
+from training.ranking.fitting import AVERAGED_QUERIES, Procedure, boost, convert, fit, fit_linear
 
 PRIOR = {"hybrid": 1.5}
 LINEAR = Procedure(None, trees=False)
 
 
 def test_the_linear_weights_minimize_the_cross_entropy_and_the_pull() -> None:
-    rows = [(standardize(each.features), each.gains) for each in judged_queries(30)]
+    rows = [(standardize(each.features), each.gains, each.features[:, 0]) for each in judged_queries(30)]
     prior = np.zeros(len(FEATURES))
     found = fit_linear(rows, prior)
 
     def loss(weights: np.ndarray) -> float:
         total = 0.0
-        for features, gains in rows:
-            shares = np.exp(features @ weights) / np.exp(features @ weights).sum()
+        for features, gains, given in rows:
+            scores = np.exp(features @ weights + given)
+            shares = scores / scores.sum()
             total -= float(gains / gains.sum() @ np.log(shares))
         return total / len(rows) + 3 / len(rows) * float(weights @ weights)
 
@@ -55,13 +56,12 @@ def test_converted_trees_predict_as_lightgbm(count: int) -> None:
     assert again.score(unseen).tolist() == trees.score(unseen).tolist()
 
 
-def test_queries_that_recur_are_remembered() -> None:
-    examples = judged_queries(60, repeats=3)
-    chosen = choose(examples, PRIOR)
-    assert chosen.cosine is not None
-    ranking = fit(examples, PRIOR, chosen)
-    assert ranking.weights["memory_best"] + ranking.weights["memory_sum"] > 0
-    assert Procedure.of(ranking) == chosen
+@pytest.mark.parametrize("procedure", [LINEAR, Procedure(0.7, trees=False), Procedure(0.7, trees=True)])
+def test_a_ranking_tells_its_procedure(procedure: Procedure) -> None:
+    ranking = fit(judged_queries(30, candidates=20, repeats=3), PRIOR, procedure)
+    assert Procedure.of(ranking) == procedure
+    remembers = ranking.weights.get("memory_best", 0) + ranking.weights.get("memory_sum", 0) > 0
+    assert remembers == (procedure.cosine is not None)
 
 
 def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
@@ -82,6 +82,6 @@ def test_few_queries_are_averaged_with_the_hybrid_order(count: int) -> None:
 
 def test_a_fit_is_the_same_every_time() -> None:
     examples = judged_queries(40)
-    first, second = (fit(examples, PRIOR) for _ in range(2))
+    first, second = (fit(examples, PRIOR, Procedure(0.7, trees=True)) for _ in range(2))
     assert isinstance(first, Ranking)
     assert first == second
