@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.command import build_parser, format_table, progress, report, scratch_folder
 from benchmarks.workloads import evaluation_folder
 from models.search.features import FEATURES, Candidates, build
-from models.search.ranking import CANDIDATES, Ranking
+from models.search.ranking import MAX_RANKED, Ranking
 from training.evaluation.modes import Passages, Scores, WordIndex, candidates, get_passages
 from training.evaluation.retrieval import Collection, judge, load
 from training.evaluation.scorable import open_scorable
@@ -155,7 +155,7 @@ def prepare(name: str, cache: Path) -> Prepared:
         relevant, fused = collection.relevant[query], fuse(near, worded)
         orders = [sorted(each, key=lambda at: (-each[at], at)) for each in (fuse_old(near, worded), fused)]
         scores.append([judge([ids[at] for at in order[:10]], relevant)["ndcg10"] for order in orders])
-        best = orders[1][:CANDIDATES]
+        best = orders[1][:MAX_RANKED]
         found = Candidates(
             hybrid=np.array([fused[at] for at in best]),
             bm25=np.array([worded.get(at, 0.0) for at in best]),

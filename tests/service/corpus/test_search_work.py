@@ -23,7 +23,7 @@ from service.store.sqlite import documents, vectors
 from service.store.sqlite import fulltext as lexical
 from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import DATABASE
-from service.store.values import Document, Record
+from service.store.values import Document, Ranked, Record
 from tests.service.conftest import HOST
 from tests.service.fakes import run, sqlite_of, until
 from tests.waiting import LIMIT
@@ -336,7 +336,7 @@ def test_a_text_is_compared_in_the_store_and_only_equal_ones_are_unchanged(setti
 
 def test_a_ranking_is_cut_to_what_is_asked_and_all_that_tie() -> None:
     scores = np.array([0.5, 0.9, 0.5, 0.1, 0.5], np.float32)
-    ranking = [searching.Ranked(at, score) for at, score in enumerate(scores)]
+    ranking = [Ranked(at, score) for at, score in enumerate(scores)]
     assert [one.revision for one in searching._best(ranking, 2)] == [0, 1, 2, 4]
     assert [one.revision for one in searching._best(ranking, 1)] == [1]
     assert searching._best(ranking, 5) is ranking
