@@ -21,7 +21,9 @@ from tests.parts.json_server import json_server
 from tests.training.conftest import WORDS
 from training.errors import NothingToLearn, TrainingError
 from training.ranking.fitting import MIN_QUERIES
+from training.retraining.auto import _rank, retrain_auto
 from training.retraining.config import Config, CorpusTable
+from training.retraining.gathered import gather
 from training.retraining.judgements import Judged, Judgment, judged
 from training.retraining.one import Job
 from training.retraining.rank import rank
@@ -156,3 +158,36 @@ def test_a_service_that_explains_nothing_is_named(job: Job) -> None:
 def test_a_file_has_no_searches_to_learn_from(job: Job) -> None:
     with pytest.raises(NothingToLearn, match=r"corpus\.service"):
         rank(build_judged(QUERIES), config_at(None), job.store, silent)
+
+
+def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path) -> None:
+    found = build_judged(QUERIES)
+    rows = [
+        {"query": query, "id": id, "relevant": True, "key": key}
+        for query, ids in found.answers.items()
+        for id in ids
+        for key in ("ann", "ben")
+    ]
+    documents = [{"id": f"d{at}", "text": f"{WORDS[at % 14]} {WORDS[at // 14]} {at}"} for at in range(60)]
+    pages = {"documents": documents, "feedback": rows, "events": []}
+    faults: list[int] = []
+
+    def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
+        if path == "/search":
+            if faults:
+                return faults.pop(), {"error": "no such field: explain"}
+            return 200, {"results": [explain(query) for query in body["queries"]]}
+        name = path.removeprefix("/")
+        return 200, {name: pages[name], "next": None} if name in pages else {}
+
+    with json_server(answer) as url:
+        config = config_at(url, least=20)
+        gathered = gather(config, job.store, silent)
+        assert _rank(gathered._replace(found=build_judged(3)), config, job.store, silent)[0] is None
+        faults.append(422)
+        said: list[str] = []
+        assert _rank(gathered, config, job.store, said.append) == (None, [])
+        assert any("no such field" in line for line in said), "an encoder can still be trained"
+        outcome = retrain_auto(config, job.store, tmp_path / "work", {}, silent)
+    assert outcome.published
+    assert read_ranking(job.store, str(outcome.version)).queries == QUERIES
