@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -79,12 +80,13 @@ class CountingEncoder:
     opens_single_text = False
     file_bytes = 0
     unrelated = 1.0
+    folder = Path("no folder")
     queries: Encoder | None = None
 
     def __init__(self, name: int = 1, seconds: float = 0.0) -> None:
         self.name = name
         self.seconds = seconds
-        self.manifest = SimpleNamespace(version=f"v{name}")
+        self.manifest = SimpleNamespace(version=f"v{name}", files={})
         self.fingerprint = f"{name:064x}"
         self.begun: list[list[int]] = []
         self.batches: list[list[int]] = []
