@@ -119,7 +119,7 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
         if scores[procedure] > best_score and not loses(procedure):
             best, best_score = procedure, scores[procedure]
     both = best._replace(trees=True)
-    return both if score(both) > best_score and not loses(both) else best
+    return both if score(both) > best_score else best  # Trees do not see memory.
 
 
 def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterator[Fold]:

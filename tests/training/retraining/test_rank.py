@@ -57,14 +57,14 @@ def explain(query: str, *, fault: str = "") -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def asked() -> list[dict[str, Any]]:
+def bodies() -> list[dict[str, Any]]:
     return []
 
 
 @pytest.fixture
-def url(asked: list[dict[str, Any]]) -> Iterator[str]:
+def url(bodies: list[dict[str, Any]]) -> Iterator[str]:
     def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
-        asked.append({"path": path, **body})
+        bodies.append({"path": path, **body})
         return 200, {"results": [explain(query) for query in body["queries"]]}
 
     with json_server(answer) as address:
@@ -82,7 +82,7 @@ def read_ranking(store: ModelStore, version: str, collection: str = "default") -
 
 
 def test_a_ranking_is_published_with_the_encoder_of_the_active_version(
-    job: Job, url: str, asked: list[dict[str, Any]]
+    job: Job, url: str, bodies: list[dict[str, Any]]
 ) -> None:
     active = str(job.store.requested())
     said: list[str] = []
@@ -104,7 +104,7 @@ def test_a_ranking_is_published_with_the_encoder_of_the_active_version(
         "questions as they come of default",
     ]
     assert all(gain["shown"] for gain in report["gains"])
-    assert {(each["path"], each["mode"], each["k"], each["explain"]) for each in asked} == {
+    assert {(each["path"], each["mode"], each["k"], each["explain"]) for each in bodies} == {
         ("/search", "hybrid", 50, True)
     }
 
@@ -120,10 +120,10 @@ def test_the_same_judgments_teach_nothing_twice_and_new_ones_do(job: Job, url: s
     assert rankings[0].mean_query == rankings[1].mean_query, "the features of the second have the first's"
 
 
-def test_other_collections_keep_their_ranking(job: Job, url: str, asked: list[dict[str, Any]]) -> None:
+def test_other_collections_keep_their_ranking(job: Job, url: str, bodies: list[dict[str, Any]]) -> None:
     rank(build_judged(QUERIES), config_at(url), job.store, silent)
     both = rank(build_judged(QUERIES, "tickets"), config_at(url), job.store, silent)
-    assert asked[-1]["path"] == "/collections/tickets/search"
+    assert bodies[-1]["path"] == "/collections/tickets/search"
     files = job.store.verify(str(both.version)).files
     assert {"ranking/default.json", "ranking/tickets.json"} <= files.keys()
 
