@@ -114,10 +114,13 @@ class Ranking(BaseModel):
     def contribute(self, features: Features) -> dict[str, NDArray[np.float64]]:
         """Returns the part of each feature in the scores, shape (n,) each. `trees` is a part of its own.
 
-        The linear score and the trees are standardized before they are added, so both decide alike.
+        The linear score and the trees are standardized before they are added, so both decide alike. Memory is
+        added to the result, so its effect does not depend on the other features.
         """
         scaled = standardize(features)
-        parts = {name: weight * scaled[:, FEATURES.index(name)] for name, weight in self.weights.items()}
+        linear = {name: weight * scaled[:, FEATURES.index(name)] for name, weight in self.weights.items()}
+        memory = {name: linear.pop(name) for name in MEMORY if name in linear}
+        parts = linear
         if self.trees is not None:
             parts = _divided(parts)
             boosted = self.trees.score(np.concatenate([features, scaled], axis=1))
@@ -126,7 +129,7 @@ class Ranking(BaseModel):
             learned = {name: (1 - self.hybrid_share) * part for name, part in _divided(parts).items()}
             rest = self.hybrid_share * scaled[:, _HYBRID]
             parts = learned | {"hybrid": learned.get("hybrid", np.zeros(len(features))) + rest}
-        return parts
+        return parts | memory
 
 
 def standardize(features: Features) -> Features:

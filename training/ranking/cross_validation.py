@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from models.search.ranking import Ranking
 from training.evaluation.significance import Interval, of_mean
 from training.ranking.examples import Example, build_memory, remember
-from training.ranking.fitting import FOLDS, Procedure, Weights, fit
+from training.ranking.fitting import AVERAGED_QUERIES, COSINES, FOLDS, Procedure, Weights, can_boost, fit
 
 NEW, COMING = "new questions", "questions as they come"
 LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
 SMALL = 10  # Queries that may be connected whatever their share is.
 
-COSINES = (0.5, 0.6, 0.7, 0.8, 0.9)
 _CHOOSING = 3  # Folds that choose a procedure, so that 400 queries take less than a minute.
 LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
 
@@ -95,10 +94,11 @@ def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[floa
 
 
 def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
-    """Chooses if memory and trees pay, and from which cosine a judged query is remembered.
+    """Chooses the memory, if trees pay, and if the result of few queries is averaged with the hybrid order.
 
     The procedure is the best one on questions as they come, if no loss on new questions is likely.
     """
+    few = len(examples) <= AVERAGED_QUERIES
 
     def validate(procedure: Procedure, name: str) -> Comparison:
         folds = islice(draw_folds(examples, name), _CHOOSING)
@@ -108,18 +108,22 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
         found = validate(procedure, COMING).after
         return float(found.mean()) if len(found) else 0.0
 
-    best = Procedure(None, trees=False)
+    best = Procedure(None, trees=False, averaged=few)
     best_score, new = score(best), validate(best, NEW)
 
     def loses(procedure: Procedure) -> bool:
         return new._replace(before=new.after, after=validate(procedure, NEW).after).interval(LIKELY).high < 0
 
-    scores = {each: score(each) for each in (Procedure(cosine, trees=False) for cosine in COSINES)}
+    scores = {each: score(each) for each in (best._replace(cosine=cosine) for cosine in COSINES)}
     for procedure in sorted(scores, key=lambda each: -scores[each]):
         if scores[procedure] > best_score and not loses(procedure):
             best, best_score = procedure, scores[procedure]
-    both = best._replace(trees=True)
-    return both if score(both) > best_score else best  # Trees do not see memory.
+    # Trees do not see memory, and neither does the average.
+    boosted = (False, True) if can_boost() else (False,)
+    averaged = (True, False) if few else (False,)
+    others = [best._replace(trees=trees, averaged=each) for trees in boosted for each in averaged]
+    scores = {each: score(each) for each in others if each != best} | {best: best_score}
+    return max(scores, key=lambda each: scores[each])
 
 
 def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterator[Fold]:
@@ -140,7 +144,7 @@ def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterato
 def find_groups(examples: Sequence[Example]) -> NDArray[np.int64]:
     """Returns the group of each query, shape (q,). Queries that are connected by answers are in one group.
 
-    If more than a tenth of all queries are connected, each query is a group of its own.
+    If more than a tenth of all queries are connected, only those with the same answers are one group.
     """
     from scipy.sparse import coo_array  # noqa: PLC0415  a quarter of a second
     from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
@@ -155,6 +159,9 @@ def find_groups(examples: Sequence[Example]) -> NDArray[np.int64]:
     size = len(examples) + len(documents)
     graph = coo_array((np.ones(len(rows)), (rows, columns)), shape=(size, size))
     labels: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
-    groups = labels[: len(examples)]
-    together = len(groups) > 0 and np.bincount(groups).max() > max(SMALL, LARGEST * len(groups))
-    return np.arange(len(groups)) if together else groups
+    groups = labels[: len(examples)].copy()
+    large = np.flatnonzero(np.bincount(groups, minlength=1) > max(SMALL, LARGEST * len(groups)))
+    same: dict[frozenset[str], int] = {}
+    for at in np.flatnonzero(np.isin(groups, large)).tolist():
+        groups[at] = size + same.setdefault(frozenset(examples[at].relevant), len(same))
+    return groups

@@ -24,6 +24,7 @@ class Example(NamedTuple):
         relevant: Gains of all relevant documents, found or not. Empty if the query has none.
         wrong: Documents that were judged not relevant.
         judges: Whether the query may judge a ranking. All queries train.
+        recalled: Whether the service remembers the query. It does not remember clicks.
     """
 
     query: str
@@ -33,6 +34,7 @@ class Example(NamedTuple):
     relevant: dict[str, float]
     wrong: frozenset[str] = frozenset()
     judges: bool = True
+    recalled: bool = True
 
     @property
     def gains(self) -> NDArray[np.float64]:
@@ -64,7 +66,10 @@ class Example(NamedTuple):
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:
-    answers = [dict.fromkeys(each.relevant, True) | dict.fromkeys(each.wrong, False) for each in examples]
+    answers = [
+        dict.fromkeys(each.relevant, True) | dict.fromkeys(each.wrong, False) if each.recalled else {}
+        for each in examples
+    ]
     vectors = np.stack([each.vector for each in examples]) if examples else np.empty((0, 0), np.float32)
     return Memory(vectors, answers)
 

@@ -10,7 +10,9 @@ are LambdaMART (Burges 2010) by LightGBM. No setting was chosen by the figures t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +22,12 @@ from models.search.features import FEATURES, MEMORY, Features
 from models.search.ranking import Ranking, Trees, standardize
 from training.ranking.examples import Example, build_memory, remember
 
+log = logging.getLogger(__name__)
+
 MIN_QUERIES = 20  # Judged queries. With fewer, the default ranking is better than an own one.
-AVERAGED_QUERIES = 200  # Up to this number, the result is averaged with the hybrid order.
+AVERAGED_QUERIES = 200  # Up to this number, the result may be averaged with the hybrid order.
+COSINES = (0.5, 0.6, 0.7, 0.8, 0.9)  # From which a judged query can be remembered.
+SAME_COSINE = 0.95  # Of the prior: only queries that are nearly the same are remembered.
 FOLDS = 5
 _SHARE = 0.5  # Of the hybrid score, if few queries were judged.
 _STRENGTH = 3.0  # Of the pull towards the prior, divided by the number of queries.
@@ -36,18 +42,21 @@ class Procedure(NamedTuple):
     """How a ranking is fitted.
 
     Attributes:
-        cosine: Judged queries with a larger cosine are remembered. None: without memory.
+        cosine: Judged queries with a larger cosine are remembered, with learned weights. None: the memory of
+            the prior.
         trees: Whether trees are added to the linear model.
+        averaged: Whether the result is averaged with the hybrid order.
     """
 
     cosine: float | None
     trees: bool
+    averaged: bool = False
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
         """Returns the procedure by which a ranking was fitted."""
-        remembers = any(ranking.weights.get(name) for name in MEMORY)
-        return cls(ranking.memory_cosine if remembers else None, ranking.trees is not None)
+        cosine = ranking.memory_cosine if ranking.memory_cosine in COSINES else None
+        return cls(cosine, ranking.trees is not None, ranking.hybrid_share > 0)
 
 
 class _Learnable(NamedTuple):
@@ -74,18 +83,20 @@ def fit(
     rows = [row for row in _learnable(examples, procedure.cosine) if row.gains.any()]
     start = np.array([prior.get(name, 0.0) for name in FEATURES])
     weights = fit_linear([(row.scaled[:, :_MEMORY], row.gains, 0) for row in rows], start[:_MEMORY])
+    memory = start[_MEMORY:]
     if procedure.cosine is not None:
         # Learned on top, so that a new question, which recalls nothing, has the order without memory.
         more = [(row.scaled[:, _MEMORY:], row.gains, row.scaled[:, :_MEMORY] @ weights) for row in rows]
-        weights = np.append(weights, fit_linear(more, start[_MEMORY:]))
+        memory = fit_linear(more, memory)
+    weights = np.append(weights, memory)
     mean = np.mean([each.vector for each in examples], axis=0)
     own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
     return Ranking(
-        weights={name: round(float(weight), 6) for name, weight in zip(FEATURES, weights, strict=False)},
+        weights={name: round(float(weight), 6) for name, weight in zip(FEATURES, weights, strict=True)},
         trees=_fit_trees(rows) if procedure.trees and rows else None,
-        hybrid_share=_SHARE if len(examples) <= AVERAGED_QUERIES else 0.0,
+        hybrid_share=_SHARE if procedure.averaged else 0.0,
         mean_query=[*(mean_query or own)],
-        memory_cosine=procedure.cosine or Ranking.model_fields["memory_cosine"].default,
+        memory_cosine=procedure.cosine or SAME_COSINE,
         queries=len(examples),
     )
 
@@ -139,6 +150,17 @@ def fit_linear(
 
     found: NDArray[np.float64] = minimize(loss, prior, jac=True, method="L-BFGS-B").x
     return found
+
+
+@cache
+def can_boost() -> bool:
+    """Returns whether LightGBM can be loaded. Its package needs the system's library libgomp."""
+    try:
+        import lightgbm  # noqa: F401, PLC0415
+    except (ImportError, OSError) as error:
+        log.warning("Rankings are learned without trees: LightGBM cannot be loaded (%s).", error)
+        return False
+    return True
 
 
 def _fit_trees(rows: Sequence[_Learnable]) -> Trees:

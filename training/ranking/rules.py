@@ -13,6 +13,7 @@ import numpy as np
 from models.search.ranking import Ranking
 from training.evaluation.significance import Interval
 from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison
+from training.ranking.fitting import MIN_QUERIES
 
 _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
 
@@ -39,8 +40,17 @@ def judge_refit(rows: Rows, against_active: Rows) -> list[str]:
 
 
 def judge_judgments(rows: Rows) -> list[str]:
-    """Returns a reason if the judgments look random: then a ranking that learned from them is random, too."""
+    """Returns a reason if the judgments cannot judge.
+
+    They are too few, or they look random. Then a ranking that learned from them is random, too.
+    """
     row = rows[COMING]
+    if (few := len(np.unique(row.groups))) < MIN_QUERIES:
+        reason = (
+            f"Only {few} independent queries can judge, and {MIN_QUERIES} are needed: those on which several "
+            "trusted keys agree, and on which no encoder was trained."
+        )
+        return [reason]
     if row._replace(before=row.chance, after=row.before).interval(_RANDOM).low > 0:
         return []
     return ["The judgments look random: the search finds judged documents hardly better than by chance."]

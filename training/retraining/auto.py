@@ -161,7 +161,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     reasons: list[str] = []
     if config.corpus.service is not None and config.gate.mode == "on":
         ranked, reasons = _rank(gathered, config, store, say)
-        if ranked and ranked.published:
+        if ranked and ranked.published and not material.unreadable:
             return ranked
         refused += [ranked] if ranked else []
     found = choices(material)

@@ -31,7 +31,7 @@ from models.search import ranking as ranking_file
 from models.search.features import FEATURES, VERSION
 from models.search.ranking import FOLDER, MAX_RANKED, Ranking
 from models.store import ModelStore
-from training.errors import NothingToLearn
+from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
 from training.ranking.cross_validation import CERTAIN, COMING, NEW, Comparison, compare, draw_folds, learn
@@ -54,7 +54,7 @@ from training.retraining.gate.words import report
 from training.retraining.gathered import get_learned
 from training.retraining.heldout import place
 from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
-from training.retraining.publication import Outcome, publish
+from training.retraining.publication import Outcome, left, publish
 from training.retraining.scoring import describe_model
 from training.runs.export import add_models_dir
 from training.text.service import add_options, chosen, fetch_explained, split_qualified
@@ -97,15 +97,10 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     served = store.verify(active)
     if config.corpus.service is None:
         raise NothingToLearn("A ranking is learned from the searches of a service: set corpus.service.")
-    learned: dict[str, Learned] = {}
-    missing = []
-    for name, queries in sorted(_by_collection(found).items()):
-        try:
-            learned[name] = _learn(name, queries, found, config.corpus.service, store, served, say)
-        except NothingToLearn as error:
-            missing.append(f"{name}: {error}")
-    if not learned:
-        raise NothingToLearn(" ".join(missing) or _too_few(0))
+    pending = store.requested()
+    if pending not in {None, active} and not left(store, str(pending)):
+        raise NothingToLearn(f"{pending} is about to go live. Run this again once it is.")
+    learned = _learn_all(found, config.corpus.service, store, served, say)
     for name, each in learned.items():
         lines = [*describe(each.rows, each.ranking), *each.reasons]
         for line in (f"Collection {name}: {'refused' if each.reasons else 'accepted'}.", *lines):
@@ -120,6 +115,26 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     manifest = _manifest(store, served)
     content = report(verdict, {}, {}, _about(accepted, manifest, served, sorted(get_learned(store, active))))
     return publish(store, active, store.folder(active), manifest, verdict, content, files=files)
+
+
+def _learn_all(found: Judged, url: str, store: ModelStore, served: Manifest, say: Say) -> dict[str, Learned]:
+    """Learns the ranking of each collection. Raises an error only if no collection has one."""
+    learned: dict[str, Learned] = {}
+    missing = []
+    failed: TrainingError | None = None
+    for name, queries in sorted(_by_collection(found).items()):
+        try:
+            learned[name] = _learn(name, queries, found, url, store, served, say)
+        except TrainingError as error:  # Other collections can still learn.
+            missing.append(f"{name}: {error}")
+            say(f"! {missing[-1]}")
+            if not isinstance(error, NothingToLearn):
+                failed = error
+    if failed is not None and not learned:
+        raise failed
+    if not learned:
+        raise NothingToLearn(" ".join(missing) or _too_few(0))
+    return learned
 
 
 def _by_collection(found: Judged) -> dict[str, set[str]]:
@@ -150,7 +165,9 @@ def _learn(
         vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
     candidates = fetch_explained(url, name, order, MAX_RANKED)
     examples = [
-        _example(query, vector, hits, relevant[query], wrong[query], query in judging)
+        _example(query, vector, hits, relevant[query], wrong[query], query in judging)._replace(
+            recalled=query not in found.of_use
+        )
         for query, vector, hits in zip(order, np.nan_to_num(vectors), candidates, strict=True)
     ]
     if (count := sum(bool(each.gains.any()) for each in examples)) < MIN_QUERIES:
@@ -315,6 +332,9 @@ def run(options: argparse.Namespace) -> int:
     except NothingToLearn as error:
         _print(f"Nothing to learn: {error}")
         return 4
+    except Busy as error:
+        _print(str(error))
+        return 5
     if outcome.published:
         _print(
             f"{outcome.version} is published and requested. Undo: python -m models rollback "

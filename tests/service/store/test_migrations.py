@@ -106,7 +106,7 @@ def test_a_store_of_each_schema_is_found_again(tmp_path: Path, tiny_models_dir: 
         query = encoder.encode(["a red river"]).vectors[0]
         scores = np.array([np.frombuffer(blob, "<f4") @ query for blob in blobs])
         best = sorted(zip(-scores.round(5), DOCUMENTS, strict=True))[:5]
-        requested = {"q": "a red river", "k": "5", "filter": '{"n": {"$gte": 0}}'}
+        requested = {"q": "a red river", "k": "5", "mode": "dense", "filter": '{"n": {"$gte": 0}}'}
         hits = client.get("/search", params=requested).json()["hits"]
         assert [hit["id"] for hit in hits] == [id for _, id in best]
         np.testing.assert_allclose([hit["score"] for hit in hits], [-score for score, _ in best], atol=1e-5)
