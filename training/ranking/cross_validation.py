@@ -23,7 +23,7 @@ from training.ranking.fitting import AVERAGED_QUERIES, COSINES, FOLDS, Procedure
 
 NEW, COMING = "new questions", "questions as they come"
 LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
-SMALL = 10  # Queries that may be connected whatever their share is.
+SMALL = 10  # Queries that may be connected, even if they are a large share.
 
 _CHOOSING = 3  # Folds that choose a procedure, so that 400 queries take less than a minute.
 LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
@@ -35,11 +35,11 @@ class Comparison(NamedTuple):
     """Scores of the same queries by two orders, shape (q,) each.
 
     Attributes:
-        chance: nDCG@10 of each query that a random order of its candidates has in the mean.
+        chance: Mean nDCG@10 of random orders of each query's candidates.
         before: nDCG@10 of each query by the first order.
         after: nDCG@10 by the second order.
         groups: Queries of one group share answers, so they are not independent.
-        ranks: The position of the first relevant hit of each query by both orders. 0 if there is none.
+        ranks: The position of the first relevant hit of each query by both orders, or 0.
     """
 
     chance: NDArray[np.float64]
@@ -127,7 +127,7 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
 
 
 def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterator[Fold]:
-    """Draws five folds. With NEW, the answers of the test queries are no answers of a training query."""
+    """Draws five folds. With NEW, training queries lose the answers of test queries."""
     pieces = find_groups(examples) if name == NEW else np.arange(len(examples))
     labels, number = np.unique(pieces, return_inverse=True)
     of_query = (np.random.default_rng(seed).permutation(len(labels)) % FOLDS)[number]

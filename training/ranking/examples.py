@@ -21,7 +21,7 @@ class Example(NamedTuple):
         vector: Vector of the query, length 1, shape (d,).
         ids: Documents, n of them.
         features: Features of the documents, shape (n, len(FEATURES)). The columns of MEMORY are ignored.
-        relevant: Gains of all relevant documents, found or not. Empty if the query has none.
+        relevant: Gains of all relevant documents, found or not.
         wrong: Documents that were judged not relevant.
         judges: Whether the query may judge a ranking. All queries train.
         recalled: Whether the service remembers the query. It does not remember clicks.
@@ -77,7 +77,7 @@ def build_memory(examples: Sequence[Example]) -> Memory:
 def remember(
     example: Example, memory: Memory, cosine: float | None, without: frozenset[int] = frozenset()
 ) -> Features:
-    """Returns the features of an example with the columns of MEMORY filled, or 0 without a cosine.
+    """Returns the features of an example with the columns of MEMORY filled, or with 0 if there is no cosine.
 
     Args:
         example: The example.

@@ -39,7 +39,7 @@ Weights = Mapping[str, float]
 
 
 class Procedure(NamedTuple):
-    """How a ranking is fitted.
+    """The choices of a fit.
 
     Attributes:
         cosine: Judged queries with a larger cosine are remembered, with learned weights. None: the memory of
@@ -54,7 +54,7 @@ class Procedure(NamedTuple):
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
-        """Returns the procedure by which a ranking was fitted."""
+        """Returns the procedure of a ranking."""
         cosine = ranking.memory_cosine if ranking.memory_cosine in COSINES else None
         return cls(cosine, ranking.trees is not None, ranking.hybrid_share > 0)
 
@@ -75,7 +75,7 @@ def fit(
 
     Args:
         examples: The judged queries.
-        prior: Weights of features, towards which the weights are pulled.
+        prior: Weights that pull the fitted weights towards them.
         procedure: How to fit. `cross_validation.choose` chooses the best one.
         mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
             and the next ranking can use the mean of these queries.
@@ -121,7 +121,7 @@ def fit_linear(
     Args:
         rows: Standardized features, shape (n, f), gains, shape (n,), and scores to which those of the model
             are added, shape (n,), of each query. A gain is above 0.
-        prior: Weights with which the search begins, and towards which they are pulled, shape (f,).
+        prior: The first weights of the search, which also pull the result, shape (f,).
     """
     from scipy.optimize import minimize  # noqa: PLC0415  a second
 

@@ -1,4 +1,4 @@
-"""The rules by which a ranking is published, and their words. Start at `judge_first` and `judge_refit`.
+"""The rules for publishing a ranking, and their words. Start at `judge_first` and `judge_refit`.
 
 The first ranking of a collection is compared with the hybrid order. A later one is compared with the
 procedure of the active ranking, fitted to the same folds. The report compares both with the hybrid order.
@@ -42,7 +42,7 @@ def judge_refit(rows: Rows, against_active: Rows) -> list[str]:
 def judge_judgments(rows: Rows) -> list[str]:
     """Returns a reason if the judgments cannot judge.
 
-    They are too few, or they look random. Then a ranking that learned from them is random, too.
+    They are too few, or they look random. Then a ranking that learned from them is also random.
     """
     row = rows[COMING]
     if (few := len(np.unique(row.groups))) < MIN_QUERIES:

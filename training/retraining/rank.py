@@ -224,7 +224,7 @@ def _digest(*judgments: Mapping[str, Sequence[str]]) -> str:
 
 
 def _active_ranking(store: ModelStore, served: Manifest, collection: str) -> Ranking | None:
-    """Returns the ranking of the active version, or None if there is none that is served."""
+    """Returns the ranking that the active version serves, or None."""
     path = f"{FOLDER}/{collection}.json"
     if path not in served.files:
         return None
