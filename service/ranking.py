@@ -13,19 +13,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from models.files.bounded import read_bytes
 from models.manifest import Manifest
-from models.search import ranking as ranking_file
-from models.search.features import FEATURES, MEMORY, VERSION, Candidates, Features, Memory, build
-from models.search.ranking import FOLDER, Ranking
+from models.search.features import FEATURES, MEMORY, Candidates, Features, Memory, build
+from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
 from service.observability.logs import safe_message
 from service.store.protocol import Snapshot
 from service.store.scheduling import pause
@@ -104,9 +100,6 @@ class Rankings:
     def __getitem__(self, collection: str) -> Ranking:
         return self._learned.get(collection) or get_default()
 
-    def is_learned(self, collection: str) -> bool:
-        return collection in self._learned
-
     def recall(self, name: int) -> NDArray[np.intp] | None:
         """Returns the order of a query's candidates, as positions in hybrid order, if it is remembered."""
         with self._lock:
@@ -120,13 +113,6 @@ class Rankings:
                 self._recent.popitem(last=False)
 
 
-@cache
-def get_default() -> Ranking:
-    """Returns the ranking of collections that have not learned one."""
-    folder = Path(ranking_file.__file__).parent
-    return Ranking.model_validate_json(read_bytes(folder / "default_ranking.json"))
-
-
 def read_rankings(folder: Path, manifest: Manifest) -> Rankings:
     """Reads the rankings of a version. Ignores those that this release or this encoder cannot use."""
     found: dict[str, Ranking] = {}
@@ -134,23 +120,12 @@ def read_rankings(folder: Path, manifest: Manifest) -> Rankings:
         name = path.removeprefix(f"{FOLDER}/")
         if name == path:
             continue
-        reason = ""
+        collection = name.removesuffix(".json")
         try:
-            ranking = Ranking.model_validate_json(read_bytes(folder / path))
-            if ranking.features != VERSION:
-                reason = f"it has features of version {ranking.features}, and this release has {VERSION}"
-            elif ranking.fingerprint not in {None, manifest.fingerprint}:
-                reason = f"it was learned with the encoder {str(ranking.fingerprint)[:8]}"
-            elif len(ranking.mean_query) not in {0, manifest.dimension}:
-                reason = f"its mean query has {len(ranking.mean_query)} components"
-        except ValidationError as error:
-            reason = f"it is malformed: {error.errors()[0]['msg']}"
+            found[collection] = read_ranking(folder, collection, manifest)
         except (OSError, ValueError) as error:
-            reason = f"it cannot be read: {error}"
-        if reason:
+            reason = f"it cannot be read: {error}" if isinstance(error, OSError) else error
             log.warning("The ranking %s of %s is ignored, because %s.", name, manifest.version, reason)
-        else:
-            found[name.removesuffix(".json")] = ranking
     return Rankings(found)
 
 

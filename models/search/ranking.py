@@ -9,13 +9,16 @@ evaluates it. Fitting is in training/ranking/.
 
 from __future__ import annotations
 
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from models.manifest import Sha256
+from models.files.bounded import read_bytes
+from models.manifest import Manifest, Sha256
 from models.search.features import FEATURES, MEMORY, VERSION, Features
 
 FOLDER = "ranking"  # In the folder of a version.
@@ -55,11 +58,15 @@ class Trees(BaseModel):
             raise ValueError("a node of a tree comes before its parent")
         return self
 
+    @cached_property
+    def arrays(self) -> tuple[NDArray[np.number], ...]:
+        """The fields as arrays, in their order."""
+        return tuple(np.array(getattr(self, name)) for name in type(self).model_fields)
+
     def score(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns the sum of all trees for each row of `inputs` (n, 2 f), shape (n,)."""
-        feature, threshold = np.array(self.feature), np.array(self.threshold)
-        left, right, value = np.array(self.left), np.array(self.right), np.array(self.value)
-        nodes = np.repeat(np.array(self.roots)[:, None], len(inputs), axis=1)  # (trees, n)
+        roots, feature, threshold, left, right, value = self.arrays
+        nodes = np.repeat(roots[:, None], len(inputs), axis=1)  # (trees, n)
         rows = np.arange(len(inputs))
         while True:
             smaller = inputs[rows, feature[nodes]] <= threshold[nodes]
@@ -102,7 +109,7 @@ class Ranking(BaseModel):
             raise ValueError(f"the ranking has a weight for an unknown feature: {min(unknown)}")
         return self
 
-    @property
+    @cached_property
     def mean_vector(self) -> NDArray[np.float32] | None:
         return np.array(self.mean_query, np.float32) if self.mean_query else None
 
@@ -130,6 +137,32 @@ class Ranking(BaseModel):
             rest = self.hybrid_share * scaled[:, _HYBRID]
             parts = learned | {"hybrid": learned.get("hybrid", np.zeros(len(features))) + rest}
         return parts | memory
+
+
+@cache
+def get_default() -> Ranking:
+    """Returns the ranking of collections that have not learned one."""
+    return Ranking.model_validate_json(read_bytes(Path(__file__).parent / "default_ranking.json"))
+
+
+def read_ranking(folder: Path, collection: str, manifest: Manifest) -> Ranking:
+    """Reads the ranking of a collection from the folder of a version.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: This release or the encoder of the version cannot use it. The message begins with "it".
+    """
+    try:
+        ranking = Ranking.model_validate_json(read_bytes(folder / FOLDER / f"{collection}.json"))
+    except ValidationError as error:
+        raise ValueError(f"it is malformed: {error.errors()[0]['msg']}") from None
+    if ranking.features != VERSION:
+        raise ValueError(f"it has features of version {ranking.features}, and this release has {VERSION}")
+    if ranking.fingerprint not in {None, manifest.fingerprint}:
+        raise ValueError(f"it was learned with the encoder {str(ranking.fingerprint)[:8]}")
+    if len(ranking.mean_query) not in {0, manifest.dimension}:
+        raise ValueError(f"its mean query has {len(ranking.mean_query)} components")
+    return ranking
 
 
 def standardize(features: Features) -> Features:

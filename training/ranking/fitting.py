@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.features import FEATURES, MEMORY, Features
-from models.search.ranking import Ranking, Trees, standardize
+from models.search.ranking import Ranking, Trees, get_default, standardize
 from training.ranking.examples import Example, build_memory, remember
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 MIN_QUERIES = 20  # Judged queries. With fewer, the default ranking is better than an own one.
 AVERAGED_QUERIES = 200  # Up to this number, the result may be averaged with the hybrid order.
 COSINES = (0.5, 0.6, 0.7, 0.8, 0.9)  # From which a judged query can be remembered.
-SAME_COSINE = 0.95  # Of the prior: only queries that are nearly the same are remembered.
 FOLDS = 5
 _SHARE = 0.5  # Of the hybrid score, if few queries were judged.
 _STRENGTH = 3.0  # Of the pull towards the prior, divided by the number of queries.
@@ -96,7 +95,7 @@ def fit(
         trees=_fit_trees(rows) if procedure.trees and rows else None,
         hybrid_share=_SHARE if procedure.averaged else 0.0,
         mean_query=[*(mean_query or own)],
-        memory_cosine=procedure.cosine or SAME_COSINE,
+        memory_cosine=procedure.cosine or get_default().memory_cosine,
         queries=len(examples),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -12,12 +13,12 @@ from typing import Any, Literal, NamedTuple
 from models.encoder import ONNX
 from models.errors import ModelError
 from models.files.folders import copy_tree
-from models.manifest import ANSWERS, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.manifest import ANCHOR, ANSWERS, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest, version_name
 from models.publishing.layout import write_card
 from models.store import REQUESTED, ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.report.markdown import escape, listed, table
-from training.retraining.anchor import active_version
+from training.retraining.anchor import active_version, find_anchor
 from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import TOO_FEW_JUDGED, Verdict
 from training.retraining.gate.words import figure
@@ -131,6 +132,28 @@ def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{counts['queries_held_out']:,} labelled queries, too few to show a gain, guarded it."
     else:
         yield f"{counts['queries_held_out']:,} labelled queries were held out and judged it."
+
+
+def derive_manifest(store: ModelStore, served: Manifest, recipe: str, **changes: object) -> Manifest:
+    """Returns the manifest of the active version, whose encoder stays, for a version made by `recipe`.
+
+    Args:
+        store: Store of model versions.
+        served: Manifest of the active version.
+        recipe: Ends the origin in the name of the new version.
+        changes: Other fields that change.
+    """
+    now = datetime.now(UTC)
+    return served.model_copy(
+        update={
+            "version": version_name(now, f"{served.origin}-{recipe}", served.fingerprint),
+            "created": now.isoformat(timespec="seconds"),
+            "parent": served.version,
+            "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},
+            "gate": None,
+            **changes,
+        }
+    )
 
 
 def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | None) -> Outcome:

@@ -23,13 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models import cpus
-from models.files.bounded import read_bytes, read_json
-from models.manifest import ANCHOR, REPORT, Manifest, version_name
+from models.files.bounded import read_json
+from models.manifest import ANCHOR, REPORT, Manifest
 from models.messages import positive
 from models.progress import Say, to_stderr
-from models.search import ranking as ranking_file
-from models.search.features import FEATURES, VERSION
-from models.search.ranking import FOLDER, MAX_RANKED, Ranking
+from models.search.features import FEATURES
+from models.search.ranking import FOLDER, MAX_RANKED, Ranking, get_default, read_ranking
 from models.store import ModelStore
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
@@ -38,7 +37,7 @@ from training.ranking.cross_validation import CERTAIN, COMING, NEW, Comparison, 
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES, Procedure, fit
 from training.ranking.rules import Rows, describe, judge_first, judge_refit
-from training.retraining.anchor import active_version, find_anchor
+from training.retraining.anchor import active_version
 from training.retraining.clicks import used_at
 from training.retraining.config import (
     Config,
@@ -54,13 +53,12 @@ from training.retraining.gate.words import report
 from training.retraining.gathered import get_learned
 from training.retraining.heldout import place
 from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
-from training.retraining.publication import Outcome, left, publish
+from training.retraining.publication import Outcome, derive_manifest, left, publish
 from training.retraining.scoring import describe_model
 from training.runs.export import add_models_dir
 from training.text.service import add_options, chosen, fetch_explained, split_qualified
 
 RANKING = "ranking"  # The recipe, as reports name it.
-_DEFAULT = Path(ranking_file.__file__).parent / "default_ranking.json"
 _HYBRID = FEATURES.index("hybrid")
 
 
@@ -112,7 +110,7 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     if not accepted:
         return Outcome(None, False, " ".join(verdict.reasons), verdict)
     files = {f"{FOLDER}/{name}.json": each.ranking.model_dump_json() for name, each in accepted.items()}
-    manifest = _manifest(store, served)
+    manifest = derive_manifest(store, served, RANKING)
     content = report(verdict, {}, {}, _about(accepted, manifest, served, sorted(get_learned(store, active))))
     return publish(store, active, store.folder(active), manifest, verdict, content, files=files)
 
@@ -173,7 +171,7 @@ def _learn(
     if (count := sum(bool(each.gains.any()) for each in examples)) < MIN_QUERIES:
         raise NothingToLearn(f"of the judged queries, {count} find a relevant document. {_too_few(count)}")
     say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
-    prior = Ranking.model_validate_json(read_bytes(_DEFAULT)).weights
+    prior = get_default().weights
     fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
     rows = {each: compare(examples, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
     if not len(rows[COMING].after):
@@ -225,14 +223,12 @@ def _digest(*judgments: Mapping[str, Sequence[str]]) -> str:
 
 def _active_ranking(store: ModelStore, served: Manifest, collection: str) -> Ranking | None:
     """Returns the ranking that the active version serves, or None."""
-    path = f"{FOLDER}/{collection}.json"
-    if path not in served.files:
+    if f"{FOLDER}/{collection}.json" not in served.files:
         return None
     try:
-        found = Ranking.model_validate_json(read_bytes(store.folder(served.version) / path))
+        return read_ranking(store.folder(served.version), collection, served)
     except ValueError:
         return None
-    return found if (found.features, found.fingerprint) == (VERSION, served.fingerprint) else None
 
 
 def _learned_before(store: ModelStore, served: Manifest, collection: str) -> str | None:
@@ -281,20 +277,6 @@ def _about(
         },
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _manifest(store: ModelStore, served: Manifest) -> Manifest:
-    """Returns the manifest of the active version with a new name."""
-    now = datetime.now(UTC)
-    return served.model_copy(
-        update={
-            "version": version_name(now, f"{served.origin}-{RANKING}", served.fingerprint),
-            "created": now.isoformat(timespec="seconds"),
-            "parent": served.version,
-            "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},
-            "gate": None,
-        }
-    )
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from models import cpus
 from models.errors import ModelError
-from models.manifest import ANCHOR, Manifest, Mode, SearchDefaults, version_name
+from models.manifest import ANCHOR, Manifest, Mode, SearchDefaults
 from models.progress import Say
 from models.search.passages import learned_tokens
 from models.store import ModelStore
@@ -35,7 +35,6 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe_files import SEARCH
 from training.retraining import searches as own
-from training.retraining.anchor import find_anchor
 from training.retraining.config import Config
 from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
@@ -44,7 +43,7 @@ from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, LABE
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts, of_keys
 from training.retraining.judgements import Judged
-from training.retraining.publication import Outcome, known, left, publish, request
+from training.retraining.publication import Outcome, derive_manifest, known, left, publish, request
 from training.retraining.readability import unread_collections
 from training.retraining.scoring import describe_model, short
 from training.retraining.sides import unlearned
@@ -104,7 +103,7 @@ def retune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> O
     # A search with other settings is no faster.
     require = "better" if config.gate.require == "faster" else config.gate.require
     verdict = gate.compare({"own": after}, {"own": before}, config.gate, require, looks.number)
-    manifest = _manifest(store, served, learned)
+    manifest = derive_manifest(store, served, SEARCH, search=learned)
     before_it = store.find(manifest)
     if before_it is not None:
         _require_unjudged(store, before_it)
@@ -308,18 +307,3 @@ def _require_unjudged(store: ModelStore, version: Manifest) -> None:
     """Raises NothingToLearn if the service has left the version. Only an operator may activate it again."""
     if reason := left(store, version.version):
         raise known(version, f"is the same search, and was left: {reason.rstrip('.')}")
-
-
-def _manifest(store: ModelStore, served: Manifest, learned: Mapping[str, SearchDefaults]) -> Manifest:
-    """Returns the manifest of the active version with a new name and the new settings."""
-    now = datetime.now(UTC)
-    return served.model_copy(
-        update={
-            "version": version_name(now, f"{served.origin}-{SEARCH}", served.fingerprint),
-            "created": now.isoformat(timespec="seconds"),
-            "parent": served.version,
-            "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},
-            "search": dict(learned),
-            "gate": None,
-        }
-    )

@@ -13,7 +13,7 @@ from models.encoder import Encoder
 from models.files.fsync import replace_text
 from models.manifest import Manifest
 from models.search.features import FEATURES, VERSION
-from models.search.ranking import MAX_RANKED, Ranking
+from models.search.ranking import MAX_RANKED, Ranking, get_default
 from service import ranking as stage
 from service.auth.keys import UNTRUSTED, Role
 from service.cli.keys import add
@@ -372,6 +372,6 @@ def test_a_ranking_of_another_format_or_encoder_is_ignored(
         path.write_text(text.replace('"own"', f'"{manifest.fingerprint}"'))
     named = manifest.model_copy(update={"files": manifest.files | {"ranking/letters.json": "0" * 64}})
     rankings = read_rankings(tmp_path, named)
-    assert rankings.is_learned("letters") == (not reason)
+    assert (rankings["letters"] is get_default()) == bool(reason)
     assert rankings["letters"].weights == (GOOD["weights"] if not reason else rankings["others"].weights)
     assert reason in caplog.text
