@@ -152,15 +152,19 @@ def prepare(name: str, cache: Path) -> Prepared:
     passages = Passages(stored["passages"], stored["owners"])
     with closing(WordIndex([content.whole for content in contents])) as words:
         lists = [*candidates(queries, stored["queries"], [passages], words)]
+        covers = [
+            words.get_cover(*each) for each in zip(queries, (worded for _, worded in lists), strict=True)
+        ]
     mean = stored["queries"].mean(axis=0)
     mean /= np.linalg.norm(mean)
     starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
     parts = np.split(passages.vectors, starts[1:])
     examples, scores = [], []
-    for (query, text), vector, ([near], worded) in zip(
-        collection.queries.items(), stored["queries"], lists, strict=True
+    for (query, text), vector, ([near], worded), cover in zip(
+        collection.queries.items(), stored["queries"], lists, covers, strict=True
     ):
-        relevant, fused = collection.relevant[query], fuse(near, worded, unrelated=float(stored["unrelated"]))
+        relevant = collection.relevant[query]
+        fused = fuse(near, worded, unrelated=float(stored["unrelated"]), cover=cover)
         orders = [sorted(each, key=lambda at: (-each[at], at)) for each in (fuse_old(near, worded), fused)]
         scores.append([judge([ids[at] for at in order[:10]], relevant)["ndcg10"] for order in orders])
         best = orders[1][:MAX_RANKED]

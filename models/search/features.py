@@ -37,6 +37,7 @@ FEATURES = (
     "memory_not",  # Similarity of the most similar judged query that this document does not answer.
 )
 MEMORY = FEATURES[-3:]
+COVER_CHARACTERS = 10_000  # Splitting them takes about 2 ms.
 FEEDBACK_HITS = 3  # Hits that move the query vector (pseudo relevance feedback; Rocchio, 1971).
 
 Features = NDArray[np.float64]  # (n, len(FEATURES))
@@ -106,6 +107,13 @@ def build(
     if mean_query is not None:
         features[:, 9] = heads @ mean_query
     return features
+
+
+def get_cover(query: str, text: str) -> float:
+    """Returns the share of the query's terms in the first COVER_CHARACTERS of a text that keywords found."""
+    telling = _telling([*stem({*split_query(query)}).values()])
+    found = telling & {*stem({*split_words(text[:COVER_CHARACTERS])}).values()}
+    return max(1, len(found)) / max(1, len(telling))
 
 
 def _telling(stems: Sequence[str]) -> set[str]:

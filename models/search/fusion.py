@@ -1,12 +1,16 @@
 """Fuses the rankings of dense search and keyword search for hybrid search. Start at `fuse`.
 
-    fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · bm25 / best bm25        default: w = 0.6
+    fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · c · bm25 / best bm25        w = 0.6
 
 This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
 2023). The floor is the mean cosine of unrelated texts (`Encoder.unrelated`), or the smallest cosine among
 the candidates if that is lower. E5 models give unrelated texts 0.8, all-MiniLM 0.07. Text that a model cannot
 read has cosines far above the floor that hardly differ, so keywords decide there. With the smallest cosine
 alone, such vectors would decide as much as good ones.
+
+c is the share of the query's terms that the best keyword hit has, to the power of the squared spread of the
+scaled cosines. So a document that shares one common word with a query of five does not beat the nearest one.
+Where cosines hardly differ, c is about 1. docs/decisions/ranking.md has the measurement.
 """
 
 from collections.abc import Mapping
@@ -23,6 +27,7 @@ def fuse(
     lexical: Mapping[int, float],
     weight: float = DENSE_WEIGHT,
     unrelated: float = 1.0,
+    cover: float = 1.0,
 ) -> dict[int, np.float32]:
     """Fuses two rankings.
 
@@ -34,12 +39,14 @@ def fuse(
         lexical: BM25 scores, all above 0, by the revision of the document.
         weight: Weight of the dense ranking, 0 to 1.
         unrelated: Mean cosine of unrelated texts. 1 if unknown.
+        cover: Share of the query's terms in the best hit of `lexical` (features.get_cover), above 0.
     """
     near = _scale(dense, get_floor(dense, unrelated))
     worded = _scale(lexical, 0.0)
     missing = min(near.values(), default=0.0)
+    rest = (1 - weight) * cover ** ((1 - missing) ** 2)
     return {
-        revision: np.float32(weight * near.get(revision, missing) + (1 - weight) * worded.get(revision, 0.0))
+        revision: np.float32(weight * near.get(revision, missing) + rest * worded.get(revision, 0.0))
         for revision in near | worded
     }
 

@@ -242,10 +242,6 @@ class Plan:
             )
         if options.prompt_name is not None and mode == "lexical":
             raise Validation("A prompt is for the model, and mode lexical asks none. Leave prompt_name out.")
-        if self.explain and options.mode not in {None, "hybrid"}:
-            raise Validation(
-                f"Only hits of mode hybrid have features; this is mode {mode}. Leave explain out."
-            )
         return Search(
             collection=self.collection,
             k=options.k,

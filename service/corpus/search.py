@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Mode
-from models.search.features import NO_MEMORY, Memory
+from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
 from models.search.fusion import DENSE_WEIGHT, fuse
 from models.search.ranking import MAX_RANKED
 from service.active import Generation
@@ -323,7 +323,7 @@ def _rankings(
         pause()
         if hybrid:
             worded = _lexical(snapshot, query, depth, allowed, search.collection)
-            yield _fused(ranking[:depth], worded[:depth], search)
+            yield _fused(ranking[:depth], worded[:depth], _cover(snapshot, query.text, worded), search)
         else:
             yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
 
@@ -357,9 +357,18 @@ def _lexical(
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
 
 
-def _fused(near: list[Ranked], worded: list[Ranked], search: Search) -> list[Ranked]:
+def _cover(snapshot: Snapshot, query: str, worded: list[Ranked]) -> float:
+    """Returns the share of the query's terms in the best hit of keyword search."""
+    if not worded:
+        return 1.0
+    best = min(worded, key=lambda ranked: (-ranked.score, ranked.revision)).revision
+    content = snapshot.beginnings([best], COVER_CHARACTERS).get(best)
+    return get_cover(query, content.whole) if content else 1.0
+
+
+def _fused(near: list[Ranked], worded: list[Ranked], cover: float, search: Search) -> list[Ranked]:
     dense, lexical = ({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded))
-    scores = fuse(dense, lexical, search.weight, search.unrelated)
+    scores = fuse(dense, lexical, search.weight, search.unrelated, cover)
     rows = {ranked.revision: ranked.row for ranked in near}
     return [
         Ranked(revision, score, rows.get(revision, 0), lexical.get(revision, 0.0))

@@ -10,7 +10,7 @@ The search is exact. The index of the service may be approximate.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from models.manifest import Mode
 from models.progress import Progress, counted
 from models.search.content import Content
+from models.search.features import get_cover
 from models.search.fusion import DENSE_WEIGHT, fuse
 from models.search.terms import TABLE, cut, expression
 from training.evaluation.encoding import Encode, Vectors
@@ -53,6 +54,7 @@ class WordIndex:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.execute(f"CREATE VIRTUAL TABLE words USING {TABLE}")
         rows = ((place, cut(text)) for place, text in enumerate(texts))
@@ -66,6 +68,10 @@ class WordIndex:
         statement = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?"
         with closing(self._connection.execute(statement, (match, depth))) as rows:
             return dict(rows.fetchall())
+
+    def get_cover(self, query: str, ranking: Mapping[int, float]) -> float:
+        """Returns `cover` of fusion.fuse, given a result of `nearest`."""
+        return get_cover(query, self._texts[next(iter(ranking))]) if ranking else 1.0
 
     def close(self) -> None:
         self._connection.close()
@@ -107,8 +113,9 @@ def find(
         unrelated: Mean cosine of unrelated texts, for hybrid search.
 
     """
-    for (near,), worded in candidates(queries, vectors, [passages], words, max(depth, CANDIDATES)):
-        both = fused(near, worded, weight, unrelated, depth)
+    found = candidates(queries, vectors, [passages], words, max(depth, CANDIDATES))
+    for query, ((near,), worded) in zip(queries, found, strict=True):
+        both = fused(near, worded, weight, unrelated, words.get_cover(query, worded), depth)
         yield dict(zip(MODES, (_first(near, depth), _first(worded, depth), both), strict=True))
 
 
@@ -142,7 +149,7 @@ def candidates(
                 progress.add()
 
 
-def fused(near: Scores, worded: Scores, weight: float, unrelated: float, depth: int) -> Scores:
+def fused(near: Scores, worded: Scores, weight: float, unrelated: float, cover: float, depth: int) -> Scores:
     """Fuses a dense and a keyword ranking as hybrid search does.
 
     Args:
@@ -150,10 +157,11 @@ def fused(near: Scores, worded: Scores, weight: float, unrelated: float, depth: 
         worded: BM25 scores of documents, from keyword search.
         weight: Weight of the dense ranking, 0 to 1.
         unrelated: Mean cosine of unrelated texts.
+        cover: Share of the query's terms in the best hit of keyword search.
         depth: Maximum number of documents in the result.
 
     """
-    scores = {place: float(score) for place, score in fuse(near, worded, weight, unrelated).items()}
+    scores = {place: float(score) for place, score in fuse(near, worded, weight, unrelated, cover).items()}
     order = sorted(scores, key=lambda place: (-scores[place], place))[:depth]
     return {place: scores[place] for place in order}
 

@@ -105,7 +105,8 @@ def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorabl
                     worded.pop(query.source, None)
                     if bm25 := counted.get(len(documents) + rest):
                         worded[query.source] = bm25
-                scores = _in_cosines(cosines, worded, own, model.unrelated)
+                cover = words.get_cover(query.text, counted)
+                scores = _in_cosines(cosines, worded, own, model.unrelated, cover)
                 others = spread([place for place in scores if place not in own], LISTED - len(own))
                 texts = [own.get(place) or passages.nearest(place, vector)[1] for place in (*own, *others)]
                 values = [round(scores[place], _DECIMALS) for place in (*own, *others)]
@@ -124,7 +125,11 @@ def spread(ranked: Sequence[int], count: int) -> list[int]:
 
 
 def _in_cosines(
-    cosines: NDArray[np.float32], worded: Mapping[int, float], kept: Iterable[int], unrelated: float
+    cosines: NDArray[np.float32],
+    worded: Mapping[int, float],
+    kept: Iterable[int],
+    unrelated: float,
+    cover: float,
 ) -> dict[int, float]:
     """Returns the fused scores of documents as cosines, the best first.
 
@@ -133,12 +138,13 @@ def _in_cosines(
         worded: BM25 scores from keyword search, by index of the document.
         kept: Indices of documents to include at any rank.
         unrelated: Mean cosine of unrelated texts.
+        cover: Share of the query's terms in the best hit of keyword search.
 
     """
     order = np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist()
     near = {place: float(cosines[place]) for place in (*order, *kept)}
     floor = get_floor(near, unrelated)
     scale = (max(near.values()) - floor) / DENSE_WEIGHT
-    found = fuse(near, worded, DENSE_WEIGHT, unrelated)
+    found = fuse(near, worded, DENSE_WEIGHT, unrelated, cover)
     scores = {place: floor + float(fused) * scale for place, fused in found.items()}
     return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))

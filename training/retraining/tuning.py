@@ -190,11 +190,11 @@ def by_collection(
         with closing(WordIndex([content.whole for content in contents])) as words:
             splits = [get_passages(contents, split, encode, tokens) for tokens in lengths]
             found = candidates(queries, vectors, splits, words)
-            for query, (near, worded) in zip(part.queries, found, strict=True):
-                relevant, figures = part.relevant[query], []
+            for (query, text), (near, worded) in zip(part.queries.items(), found, strict=True):
+                relevant, figures, cover = part.relevant[query], [], words.get_cover(text, worded)
                 for weight, tokens in queried:
                     nearest = near[lengths.index(tokens)] if weight else {}
-                    ranked = fused(nearest, worded, weight, model.unrelated, _DEPTH)
+                    ranked = fused(nearest, worded, weight, model.unrelated, cover, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant)["ndcg10"])
                 yield query, collection, figures
 

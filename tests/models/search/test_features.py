@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.search import terms
-from models.search.features import FEATURES, Candidates, Memory, build
+from models.search.features import COVER_CHARACTERS, FEATURES, Candidates, Memory, build, get_cover
 
 QUERY = np.array([1, 0, 0], np.float32)
 
@@ -57,6 +57,13 @@ def test_the_features_are_those_by_hand(candidates: Candidates) -> None:
     moved = QUERY + heads.mean(axis=0)
     assert column(found, "feedback") == pytest.approx((heads @ (moved / np.linalg.norm(moved))).tolist())
     assert set(expected) | {"feedback"} == set(FEATURES)
+
+
+def test_a_text_that_keywords_found_covers_at_least_one_term() -> None:
+    assert get_cover("Where is the searching fox?", "A fox SEARCHED.") == 1
+    assert get_cover("a fox hunts by night", "one fox, two foxes") == 1 / 3
+    assert get_cover("東", "東京の夜") == 1, "the start of a pair"
+    assert get_cover("a fox hunts by night", "x " * COVER_CHARACTERS + "fox") == 1 / 3
 
 
 def test_a_query_of_function_words_is_covered_by_them(candidates: Candidates) -> None:

@@ -172,9 +172,13 @@ def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient, r
     near = dict(hits(client, q=query, mode="dense", k=1000))
     worded = dict(hits(client, q=query, mode="lexical", k=1000))
     floor = min(runtime.active.generation.encoder.unrelated, *near.values())
-    best = max(near.values())
+    best, least = max(near.values()), min(near.values())
+    text = client.get(f"/documents/{max(worded, key=worded.__getitem__)}").json()["text"]
+    cover = sum(term in text.lower() for term in ("harbour", "cat", "river")) / 3
+    assert 0 < cover < 1
+    weight = 0.4 * cover ** (((best - least) / (best - floor)) ** 2)
     expected = {
-        id: 0.6 * (score - floor) / (best - floor) + 0.4 * worded.get(id, 0) / max(worded.values())
+        id: 0.6 * (score - floor) / (best - floor) + weight * worded.get(id, 0) / max(worded.values())
         for id, score in near.items()
     }
     found = hits(client, q=query, mode="hybrid", k=1000)
@@ -210,6 +214,14 @@ def test_cosines_far_above_those_of_unrelated_texts_decide_little() -> None:
     assert fuse(near, worded, 0.5, 0.1) == pytest.approx({1: 0.5, 2: 0.4375, 3: 0.875})
     assert fuse(near, {4: 5.0}, 0.5, 0.1)[4] == np.float32(0.875), "as near as the last one"
     assert fuse(near, worded, 0.5, 0.75) == pytest.approx({1: 0.5, 2: 0.25, 3: 0.5})
+
+
+def test_keywords_count_less_if_the_best_hit_has_few_of_the_terms() -> None:
+    near = {1: 0.9, 2: 0.5, 3: 0.1}
+    assert fuse(near, {3: 5.0}, 0.6, 0.1, 0.25)[3] == np.float32(0.4 * 0.25)
+    assert fuse(near, {3: 5.0}, 0.6, -0.7, 0.25)[3] == np.float32(0.6 * 0.5 + 0.4 * 0.25**0.25)
+    flat = {1: 0.9, 2: 0.9}
+    assert fuse(flat, {2: 5.0}, 0.6, 0.1, 0.25)[2] == np.float32(1), "cosines that say nothing"
 
 
 def test_the_scale_and_the_range_of_cosines_change_no_hybrid_score() -> None:

@@ -315,7 +315,9 @@ def test_both_rankings_are_fused_with_the_weight_before_they_are_cut() -> None:
         with closing(WordIndex(texts)) as words:
             (found,) = find(["zebra 7"], query, passages, words, 3, weight)
             near, worded = vectors @ query[0], words.nearest("zebra 7", CANDIDATES)
-        fused = fuse(dict(enumerate(near.tolist())), worded, weight)
+            cover = words.get_cover("zebra 7", worded)
+        assert cover == 0.5
+        fused = fuse(dict(enumerate(near.tolist())), worded, weight, cover=cover)
         order = sorted(fused, key=lambda place: (-round(float(fused[place]), 5), place))[:3]
         assert list(found["hybrid"]) == order, weight
         assert found["hybrid"] == pytest.approx({place: fused[place] for place in order}, rel=1e-5)
