@@ -1,6 +1,6 @@
 """Fuses the rankings of dense search and keyword search for hybrid search. Start at `fuse`.
 
-    fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · c · bm25 / best bm25        w = 0.6
+    fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · c · bm25 / best bm25        w = 0.5
 
 This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
 2023). The floor is the mean cosine of unrelated texts (`Encoder.unrelated`), or the smallest cosine among
@@ -8,8 +8,8 @@ the candidates if that is lower. E5 models give unrelated texts 0.8, all-MiniLM 
 read has cosines far above the floor that hardly differ, so keywords decide there. With the smallest cosine
 alone, such vectors would decide as much as good ones.
 
-c is the share of the query's terms that the best keyword hit has, to the power of the squared spread of the
-scaled cosines. So a document that shares one common word with a query of five does not beat the nearest one.
+c is the share of the query's terms that the best keyword hit has, to the power of the spread of the scaled
+cosines. So a document that shares one common word with a query of five does not beat the nearest one.
 Where cosines hardly differ, c is about 1. docs/decisions/ranking.md has the measurement.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from models.manifest import FUSION, Mode, SearchDefaults
 
-DENSE_WEIGHT = 0.6
+DENSE_WEIGHT = 0.5
 
 
 def fuse(
@@ -44,7 +44,7 @@ def fuse(
     near = _scale(dense, get_floor(dense, unrelated))
     worded = _scale(lexical, 0.0)
     missing = min(near.values(), default=0.0)
-    rest = (1 - weight) * cover ** ((1 - missing) ** 2)
+    rest = (1 - weight) * cover ** (1 - missing)
     return {
         revision: np.float32(weight * near.get(revision, missing) + rest * worded.get(revision, 0.0))
         for revision in near | worded

@@ -103,8 +103,12 @@ def lists(documents: Sequence[Content], queries: Sequence[Query], model: Scorabl
                     rest = next(of_rest)
                     cosines[query.source], own[query.source] = rests.nearest(rest, vector)
                     worded.pop(query.source, None)
-                    if bm25 := counted.get(len(documents) + rest):
+                    place = len(documents) + rest
+                    counted = {at: bm25 for at, bm25 in counted.items() if at in worded or at == place}
+                    if bm25 := counted.get(place):
                         worded[query.source] = bm25
+                else:
+                    counted = worded
                 cover = words.get_cover(query.text, counted)
                 scores = _in_cosines(cosines, worded, own, model.unrelated, cover)
                 others = spread([place for place in scores if place not in own], LISTED - len(own))

@@ -176,9 +176,9 @@ def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient, r
     text = client.get(f"/documents/{max(worded, key=worded.__getitem__)}").json()["text"]
     cover = sum(term in text.lower() for term in ("harbour", "cat", "river")) / 3
     assert 0 < cover < 1
-    weight = 0.4 * cover ** (((best - least) / (best - floor)) ** 2)
+    weight = 0.5 * cover ** ((best - least) / (best - floor))
     expected = {
-        id: 0.6 * (score - floor) / (best - floor) + weight * worded.get(id, 0) / max(worded.values())
+        id: 0.5 * (score - floor) / (best - floor) + weight * worded.get(id, 0) / max(worded.values())
         for id, score in near.items()
     }
     found = hits(client, q=query, mode="hybrid", k=1000)
@@ -202,10 +202,10 @@ def test_fusing_by_hand() -> None:
 
 
 def test_a_ranking_of_equal_scores_does_not_vanish() -> None:
-    assert fuse({1: -1.0}, {}) == {1: np.float32(0.6)}
-    assert fuse({}, {1: 3.0}) == {1: np.float32(0.4)}
+    assert fuse({1: -1.0}, {}) == {1: np.float32(0.5)}
+    assert fuse({}, {1: 3.0}) == {1: np.float32(0.5)}
     assert fuse({1: 0.9}, {2: 7.0}, 0.7) == {1: np.float32(0.7), 2: np.float32(1.0)}
-    assert fuse({1: 0.4, 2: 0.4}, {2: 0.1}) == {1: np.float32(0.6), 2: np.float32(1.0)}
+    assert fuse({1: 0.4, 2: 0.4}, {2: 0.1}) == {1: np.float32(0.5), 2: np.float32(1.0)}
 
 
 def test_cosines_far_above_those_of_unrelated_texts_decide_little() -> None:
@@ -219,7 +219,7 @@ def test_cosines_far_above_those_of_unrelated_texts_decide_little() -> None:
 def test_keywords_count_less_if_the_best_hit_has_few_of_the_terms() -> None:
     near = {1: 0.9, 2: 0.5, 3: 0.1}
     assert fuse(near, {3: 5.0}, 0.6, 0.1, 0.25)[3] == np.float32(0.4 * 0.25)
-    assert fuse(near, {3: 5.0}, 0.6, -0.7, 0.25)[3] == np.float32(0.6 * 0.5 + 0.4 * 0.25**0.25)
+    assert fuse(near, {3: 5.0}, 0.6, -0.7, 0.25)[3] == np.float32(0.6 * 0.5 + 0.4 * 0.25**0.5)
     flat = {1: 0.9, 2: 0.9}
     assert fuse(flat, {2: 5.0}, 0.6, 0.1, 0.25)[2] == np.float32(1), "cosines that say nothing"
 

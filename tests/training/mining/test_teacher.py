@@ -57,7 +57,7 @@ def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
     with closing(WordIndex(DOCUMENTS[:LISTED])) as words:
         counted = words.nearest("garden", 9)
     assert [*counted] == [5, 6]  # both have the word, once in three
-    expected = {DOCUMENTS[place]: 0.5 + 2 / 3 * 0.1 * bm25 / counted[5] for place, bm25 in counted.items()}
+    expected = {DOCUMENTS[place]: 0.5 + 0.1 * bm25 / counted[5] for place, bm25 in counted.items()}
     scores = dict(zip(found.documents, found.scores, strict=True))
     assert list(scores)[:2] == [DOCUMENTS[3], DOCUMENTS[5]]
     assert scores == pytest.approx(of | expected, abs=1e-5)
@@ -72,12 +72,12 @@ def test_a_document_is_scored_without_the_query_that_was_cut_out_of_it() -> None
     assert (found.query, found.documents[0]) == ("garden bridge", "paper")
     assert found.scores[0] == pytest.approx(0.3, abs=1e-6)  # no word of the query is left in it
     with_words = dict(zip(found.documents, found.scores, strict=True))
-    assert with_words["paper and bridge"] == pytest.approx(0.2 + 2 / 3 * (0.6 - 0.2), abs=1e-5)
+    assert with_words["paper and bridge"] == pytest.approx(
+        0.2 + (0.6 - 0.2) / 2, abs=1e-5
+    )  # one of two words
     kept = query._replace(rest="paper bridge garden garden")
     (found,) = listed(documents, [kept], cosines(of, 0.2))
-    assert found.scores[0] == pytest.approx(
-        0.2 + 2 / 3 * (0.6 - 0.2), abs=1e-5
-    )  # the best by words, of those left
+    assert found.scores[0] == pytest.approx(0.6, abs=1e-5)  # the best by words, of those left
 
 
 def test_what_people_asked_is_ranked_as_the_service_ranks_it() -> None:
@@ -121,8 +121,8 @@ def test_a_document_is_embedded_and_found_by_its_title_too_as_in_the_service() -
     of = {"Harbour cat paper window": 0.9, text: 0.7, DOCUMENTS[1]: 0.6}
     model = cosines(of, 0.2)._replace(split=lambda content, _: [content.whole])
     requested, title, sentence = lists([*documents[:1], titled, *documents[1:]], queries, model)
-    assert requested.documents[1] == "Harbour cat garden bridge. paper window"  # found by a word of its title
-    assert requested.scores[1] == pytest.approx(0.2 + 2 / 3 * (0.6 - 0.2), abs=1e-5)
+    assert requested.documents[0] == "Harbour cat garden bridge. paper window"  # found by a word of its title
+    assert requested.scores[0] == pytest.approx(0.6, abs=1e-5)
     assert title.documents[0] == text
     assert title.scores[0] == pytest.approx(0.7)
     assert sentence.documents[0] == "Harbour cat paper window"
