@@ -142,11 +142,7 @@ def prepare(name: str, cache: Path) -> Prepared:
         with open_scorable("default") as model:
             split = get_passages(contents, model.split, model.encode_documents)
             queried = model.encode_queries(queries)
-            others: dict[str, Any] = {
-                "owners": split.owners,
-                "queries": queried,
-                "unrelated": model.unrelated,
-            }
+            others: Any = {"owners": split.owners, "unrelated": model.unrelated}
             np.savez(file, passages=split.vectors, queries=queried, **others)
     stored = np.load(file)
     passages = Passages(stored["passages"], stored["owners"])
