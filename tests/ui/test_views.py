@@ -49,13 +49,15 @@ def test_a_search_begins_while_one_types_and_a_thumb_is_stored_until_it_is_taken
         "ids => [...document.querySelectorAll('li.hit')].map(hit => hit.dataset.id).join() === ids.join()",
         arg=expected,
     )
-    up = page.the("li.hit").nth(2).get_by_role("button", name="Relevant", exact=True)
+    hit = page.the(f'li.hit[data-id="{expected[2]}"]')  # After the judgment it is the first hit.
+    up = hit.get_by_role("button", name="Relevant", exact=True)
     up.click()
     expect(up).to_have_attribute("aria-pressed", "true")
     [stored] = service.get("/feedback")["feedback"]
     assert (stored["query"], stored["id"], stored["relevant"]) == (QUERY, expected[2], True)
     page.page.reload()
     expect(up).to_have_attribute("aria-pressed", "true")
+    expect(page.the("li.hit").first).to_have_attribute("data-id", expected[2])
     up.click()
     expect(up).to_have_attribute("aria-pressed", "false")
     assert service.get("/feedback")["feedback"] == []
