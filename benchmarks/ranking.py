@@ -39,7 +39,7 @@ HYBRID = {"hybrid": 1.5}  # The prior of the default ranking.
 OLD_WEIGHT = 0.8  # Of vectors in the formula of the first release.
 # Of the default ranking, chosen by us: in these sets nearly no question is asked twice.
 MEMORY = {"memory_best": 8.0, "memory_not": -8.0}
-MEMORY_COSINE = 0.95  # Cosines of E5 models are high: unrelated queries have 0.85.
+MEMORY_THRESHOLD = 0.95  # Cosines of E5 models are high: unrelated queries have 0.85.
 
 
 class Prepared(NamedTuple):
@@ -68,7 +68,7 @@ def main() -> None:
         sets = {name: prepare(name, options.cache or empty) for name in options.sets}
     weights = {name: learn_weights(found.examples) for name, found in sets.items()}
     if options.write_default:
-        chosen = Ranking(weights=halfway([*weights.values()]), memory_cosine=MEMORY_COSINE)
+        chosen = Ranking(weights=halfway([*weights.values()]), memory_threshold=MEMORY_THRESHOLD)
         options.write_default.write_text(f"{chosen.model_dump_json(exclude_defaults=True)}\n")
         return
     rows = [row for name in sets for row in measure(name, sets[name], weights, options)]
@@ -101,7 +101,7 @@ def measure(
 
 def untrained(prior: Mapping[str, float], _: Sequence[Example]) -> Ranking:
     """Returns the default ranking."""
-    return Ranking(weights=dict(prior), memory_cosine=MEMORY_COSINE)
+    return Ranking(weights=dict(prior), memory_threshold=MEMORY_THRESHOLD)
 
 
 def limited(folds: Iterable[Fold], count: int, seed: int) -> Iterator[Fold]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.features import MEMORY, Features, Memory, Vectors
+from models.search.features import MEMORY, NO_MEMORY, Features, Memory, Vectors
 from training.evaluation.retrieval import judge
 
 
@@ -24,7 +24,9 @@ class Example(NamedTuple):
         relevant: Gains of all relevant documents, found or not.
         wrong: Documents that were judged not relevant.
         judges: Whether the query may judge a ranking. All queries train.
-        recalled: Whether the service remembers the query. It does not remember clicks.
+        seen: Whether each candidate is right or wrong, shape (n,). Hits that no user has seen are neither, if
+            only clicks judge the query. None: all are.
+        unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
     """
 
     query: str
@@ -34,7 +36,8 @@ class Example(NamedTuple):
     relevant: dict[str, float]
     wrong: frozenset[str] = frozenset()
     judges: bool = True
-    recalled: bool = True
+    seen: NDArray[np.bool_] | None = None
+    unrelated: float = 1.0
 
     @property
     def gains(self) -> NDArray[np.float64]:
@@ -47,15 +50,22 @@ class Example(NamedTuple):
         return self._replace(relevant=kept, wrong=self.wrong.difference(ids))
 
     def score(self, scores: NDArray[np.float64]) -> float:
-        """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order."""
+        """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
+
+        Candidates that are neither right nor wrong are left out (Sakai 2007, "condensed lists").
+        """
         order = np.argsort(-scores, kind="stable")
-        return judge([self.ids[at] for at in order], self.relevant)["ndcg10"]
+        return judge([self.ids[at] for at in order if self.is_seen(at)], self.relevant)["ndcg10"]
+
+    def is_seen(self, at: int) -> bool:
+        return self.seen is None or bool(self.seen[at])
 
     @property
     def chance(self) -> float:
         """nDCG@10 that a random order of the candidates has in the mean."""
-        mean = float(self.gains.mean()) if self.ids else 0.0
-        discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(self.ids)) + 1))
+        gains = self.gains if self.seen is None else self.gains[self.seen]
+        mean = float(gains.mean()) if len(gains) else 0.0
+        discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(gains)) + 1))
         ideal = sorted(self.relevant.values(), reverse=True)[:10]
         return mean * discounts / sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
 
@@ -66,27 +76,29 @@ class Example(NamedTuple):
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:
+    """Returns the memory that a service has of these queries."""
     answers = [
-        dict.fromkeys(each.relevant, True) | dict.fromkeys(each.wrong, False) if each.recalled else {}
+        {id: min(gain, 1.0) for id, gain in each.relevant.items()} | dict.fromkeys(each.wrong, 0.0)
         for each in examples
     ]
-    vectors = np.stack([each.vector for each in examples]) if examples else np.empty((0, 0), np.float32)
-    return Memory(vectors, answers)
+    if not examples:
+        return NO_MEMORY
+    return Memory(np.stack([each.vector for each in examples]), answers, examples[0].unrelated)
 
 
 def remember(
-    example: Example, memory: Memory, cosine: float | None, without: frozenset[int] = frozenset()
+    example: Example, memory: Memory, threshold: float | None, without: frozenset[int] = frozenset()
 ) -> Features:
-    """Returns the features of an example with the columns of MEMORY filled, or with 0 if there is no cosine.
+    """Returns the features of an example with the columns of MEMORY filled, or with 0 if `threshold` is None.
 
     Args:
         example: The example.
         memory: The judged queries.
-        cosine: Judged queries must have a larger cosine.
+        threshold: Judged queries must have a larger nearness (`Memory.recall`).
         without: Positions of judged queries to leave out.
     """
     features = example.features.copy()
     features[:, -len(MEMORY) :] = (
-        0 if cosine is None else memory.recall(example.vector, example.ids, cosine, without=without)
+        0 if threshold is None else memory.recall(example.vector, example.ids, threshold, without=without)
     )
     return features

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 MIN_QUERIES = 20  # Judged queries. With fewer, the default ranking is better than an own one.
 AVERAGED_QUERIES = 200  # Up to this number, the result may be averaged with the hybrid order.
-COSINES = (0.5, 0.6, 0.7, 0.8, 0.9)  # From which a judged query can be remembered.
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)  # Nearness from which a judged query can be remembered.
 FOLDS = 5
 _SHARE = 0.5  # Of the hybrid score, if few queries were judged.
 _STRENGTH = 3.0  # Of the pull towards the prior, divided by the number of queries.
@@ -41,25 +41,33 @@ class Procedure(NamedTuple):
     """The choices of a fit.
 
     Attributes:
-        cosine: Judged queries with a larger cosine are remembered, with learned weights. None: the memory of
-            the prior.
+        threshold: Judged queries with a larger nearness (`Memory.recall`) are remembered, with learned
+            weights. None: the memory of the prior.
         trees: Whether trees are added to the linear model.
         averaged: Whether the result is averaged with the hybrid order.
     """
 
-    cosine: float | None
+    threshold: float | None
     trees: bool
     averaged: bool = False
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
         """Returns the procedure of a ranking."""
-        cosine = ranking.memory_cosine if ranking.memory_cosine in COSINES else None
-        return cls(cosine, ranking.trees is not None, ranking.hybrid_share > 0)
+        threshold = ranking.memory_threshold if ranking.memory_threshold in THRESHOLDS else None
+        return cls(threshold, ranking.trees is not None, ranking.hybrid_share > 0)
 
 
 class _Learnable(NamedTuple):
-    features: Features  # With memory, shape (n, f).
+    """The candidates of a query that are right or wrong, n of them.
+
+    Attributes:
+        features: With memory, shape (n, f).
+        scaled: Standardized over all candidates, as in a search.
+        gains: Shape (n,).
+    """
+
+    features: Features
     scaled: Features
     gains: NDArray[np.float64]
 
@@ -79,11 +87,11 @@ def fit(
         mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
             and the next ranking can use the mean of these queries.
     """
-    rows = [row for row in _learnable(examples, procedure.cosine) if row.gains.any()]
+    rows = [row for row in _learnable(examples, procedure.threshold) if row.gains.any()]
     start = np.array([prior.get(name, 0.0) for name in FEATURES])
     weights = fit_linear([(row.scaled[:, :_MEMORY], row.gains, 0) for row in rows], start[:_MEMORY])
     memory = start[_MEMORY:]
-    if procedure.cosine is not None:
+    if procedure.threshold is not None:
         # Learned on top, so that a new question, which recalls nothing, has the order without memory.
         more = [(row.scaled[:, _MEMORY:], row.gains, row.scaled[:, :_MEMORY] @ weights) for row in rows]
         memory = fit_linear(more, memory)
@@ -95,19 +103,20 @@ def fit(
         trees=_fit_trees(rows) if procedure.trees and rows else None,
         hybrid_share=_SHARE if procedure.averaged else 0.0,
         mean_query=[*(mean_query or own)],
-        memory_cosine=procedure.cosine or get_default().memory_cosine,
+        memory_threshold=procedure.threshold or get_default().memory_threshold,
         queries=len(examples),
     )
 
 
-def _learnable(examples: Sequence[Example], cosine: float | None) -> list[_Learnable]:
+def _learnable(examples: Sequence[Example], threshold: float | None) -> list[_Learnable]:
     """Returns the rows of each query. A query recalls neither itself nor the queries of its fold."""
     memory = build_memory(examples)
     folds = [frozenset(range(fold, len(examples), FOLDS)) for fold in range(FOLDS)]
     rows = []
     for at, example in enumerate(examples):
-        features = remember(example, memory, cosine, folds[at % FOLDS])
-        rows.append(_Learnable(features, standardize(features), example.gains))
+        features = remember(example, memory, threshold, folds[at % FOLDS])
+        seen = slice(None) if example.seen is None else example.seen
+        rows.append(_Learnable(features[seen], standardize(features)[seen], example.gains[seen]))
     return rows
 
 

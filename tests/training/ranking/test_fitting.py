@@ -62,8 +62,8 @@ def test_converted_trees_predict_as_lightgbm(count: int) -> None:
 def test_a_ranking_tells_its_procedure(procedure: Procedure) -> None:
     ranking = fit(judged_queries(30, candidates=20, repeats=3), PRIOR, procedure)
     assert Procedure.of(ranking) == procedure
-    remembers = ranking.memory_cosine != 0.95
-    assert remembers == (procedure.cosine is not None)
+    remembers = ranking.memory_threshold != 0.95
+    assert remembers == (procedure.threshold is not None)
 
 
 def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
@@ -85,7 +85,7 @@ def test_a_result_is_averaged_with_the_hybrid_order_if_the_procedure_says_so(ave
 def test_without_a_memory_of_its_own_a_ranking_has_that_of_the_prior() -> None:
     ranking = fit(judged_queries(30, candidates=10), {"hybrid": 1.0, "memory_best": 8.0}, LINEAR)
     assert ranking.weights["memory_best"] == 8
-    assert ranking.memory_cosine == 0.95
+    assert ranking.memory_threshold == 0.95
 
 
 def test_without_its_library_lightgbm_is_left_out(
