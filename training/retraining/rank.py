@@ -177,7 +177,7 @@ def _by_collection(found: Judged) -> dict[str, set[str]]:
 def _learn(
     name: str, queries: Iterable[str], found: Judged, url: str, store: ModelStore, served: Manifest, say: Say
 ) -> Learned:
-    labels = {query: _label(name, query, found) for query in queries}
+    labels = {query: label(name, query, found) for query in queries}
     relevant = {query: each.gains for query, each in labels.items()}
     if (count := sum(map(bool, relevant.values()))) < MIN_QUERIES:
         raise NothingToLearn(_too_few(count))
@@ -223,7 +223,7 @@ def _too_few(count: int) -> str:
     )
 
 
-class _Labels(NamedTuple):
+class Labels(NamedTuple):
     """The labels of a query in one collection. `seen` is None if all hits are right or wrong."""
 
     gains: Mapping[str, float]
@@ -231,7 +231,7 @@ class _Labels(NamedTuple):
     seen: Sequence[str] | None
 
 
-def _label(collection: str, query: str, found: Judged) -> _Labels:
+def label(collection: str, query: str, found: Judged) -> Labels:
     """Returns the labels of a query. Judgments of people override clicks."""
     clicked = found.clicked.get(query, Clicked({}, frozenset()))
     gains = {**dict.fromkeys(found.answers.get(query, ()), 1.0), **clicked.gains}
@@ -239,7 +239,7 @@ def _label(collection: str, query: str, found: Judged) -> _Labels:
     of_people = query in found.answers and query not in found.of_use
     seen = None if of_people or not clicked.gains else dict.fromkeys(clicked.seen, True) | gains
     within = _within(collection, gains)
-    return _Labels(
+    return Labels(
         {id: gain for id, gain in within.items() if gain},
         [id for id, gain in within.items() if not gain],
         None if seen is None else [*_within(collection, seen)],
@@ -252,7 +252,7 @@ def _within(collection: str, values: Mapping[str, float]) -> dict[str, float]:
     return {id: value for within, id, value in sorted(named) if within == collection}
 
 
-def _example(query: str, vector: np.ndarray, hits: Sequence[Mapping[str, Any]], labels: _Labels) -> Example:
+def _example(query: str, vector: np.ndarray, hits: Sequence[Mapping[str, Any]], labels: Labels) -> Example:
     features = np.array([[hit["features"][name] for name in FEATURES] for hit in hits], np.float64)
     features = features.reshape(-1, len(FEATURES))
     order = np.argsort(-features[:, _HYBRID], kind="stable")  # The service may have ordered them again.
@@ -262,7 +262,7 @@ def _example(query: str, vector: np.ndarray, hits: Sequence[Mapping[str, Any]], 
     return Example(query, vector, ids, features[order], dict(labels.gains), wrong, seen=seen)
 
 
-def _digest(labels: Mapping[str, _Labels]) -> str:
+def _digest(labels: Mapping[str, Labels]) -> str:
     return hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).hexdigest()[:16]
 
 
