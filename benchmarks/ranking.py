@@ -155,11 +155,7 @@ def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -
     found = judgements.judged(said, known, 0.5, clicked=graded)
     clicked = {}
     for example in examples:
-        labels = label(DEFAULT, folded(example.query), found)
-        seen = None if labels.seen is None else np.isin(example.ids, labels.seen)
-        clicked[example.query] = example._replace(
-            relevant=dict(labels.gains), wrong=frozenset(labels.wrong), seen=seen
-        )
+        clicked[example.query] = label(DEFAULT, folded(example.query), found).apply(example)
     return clicked
 
 

@@ -24,8 +24,8 @@ class Example(NamedTuple):
         relevant: Gains of all relevant documents, found or not.
         wrong: Documents that were judged not relevant.
         judges: Whether the query may judge a ranking. All queries train.
-        seen: Whether each candidate is right or wrong, shape (n,). Hits that no user has seen are neither, if
-            only clicks judge the query. None: all are.
+        seen: The probability that users have examined each candidate, shape (n,), if only clicks judge the
+            query. A candidate without a gain counts as wrong with this weight. None: 1 for all.
         unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
     """
 
@@ -36,7 +36,7 @@ class Example(NamedTuple):
     relevant: dict[str, float]
     wrong: frozenset[str] = frozenset()
     judges: bool = True
-    seen: NDArray[np.bool_] | None = None
+    seen: NDArray[np.float64] | None = None
     unrelated: float = 1.0
 
     @property
@@ -52,20 +52,16 @@ class Example(NamedTuple):
     def score(self, scores: NDArray[np.float64]) -> float:
         """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
 
-        Candidates that are neither right nor wrong are left out (Sakai 2007, "condensed lists").
+        Candidates without a gain count as wrong, so clicks rather favor the order that users saw.
         """
         order = np.argsort(-scores, kind="stable")
-        return judge([self.ids[at] for at in order if self.is_seen(at)], self.relevant)["ndcg10"]
-
-    def is_seen(self, at: int) -> bool:
-        return self.seen is None or bool(self.seen[at])
+        return judge([self.ids[at] for at in order], self.relevant)["ndcg10"]
 
     @property
     def chance(self) -> float:
         """nDCG@10 that a random order of the candidates has in the mean."""
-        gains = self.gains if self.seen is None else self.gains[self.seen]
-        mean = float(gains.mean()) if len(gains) else 0.0
-        discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(gains)) + 1))
+        mean = float(self.gains.mean()) if self.ids else 0.0
+        discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(self.ids)) + 1))
         ideal = sorted(self.relevant.values(), reverse=True)[:10]
         return mean * discounts / sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
 

@@ -259,9 +259,7 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
 def grade(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> dict[str, Clicked]:
     """Returns what clicks say about the hits of each query, in the order in which queries came.
 
-    A document with clicks of too few searches or visitors is neither right nor wrong, and so is one that
-    users have hardly seen. A document is seen if enough visitors had it on their page, and at least one of
-    their searches is expected to have examined it.
+    A document with clicks of too few searches or visitors is neither right nor wrong.
 
     Args:
         sessions: The searches that count.
@@ -270,30 +268,29 @@ def grade(sessions: Sequence[Session], bias: float, least: int, visitors: int) -
         visitors: Minimum number of visitors that must agree, as trust.get_number counts them.
     """
     found = _impressions(sessions)
-    examined = found.share[found.session] * found.position**-bias
-    looks = np.bincount(found.pair, examined, len(found.pairs)).tolist()
     attraction = _attraction(found, bias, _MAX_UNSEEN).tolist()
     clicks, skips = _clicks_and_skips(sessions)
-    pages: dict[Pair, list[Session]] = {}
-    for session in sessions:
-        for id in session.positions:
-            pages.setdefault((session.query, id), []).append(session)
+    searches: defaultdict[str, float] = defaultdict(float)
+    for session, share in zip(sessions, found.share.tolist(), strict=True):
+        searches[session.query] += share
 
     def agree(some: Sequence[Session]) -> bool:
         return len(some) >= least and _visitors(some) >= visitors
 
     gains: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    seen: defaultdict[str, set[str]] = defaultdict(set)
-    for pair, value, looked in zip(found.pairs, attraction, looks, strict=True):
-        query, id = pair
-        if value <= _NOT_RELEVANT and agree(skips.get(pair, [])):
+    unclear: defaultdict[str, set[str]] = defaultdict(set)
+    for (query, id), value in zip(found.pairs, attraction, strict=True):
+        clicked = clicks.get((query, id), [])
+        if value <= _NOT_RELEVANT and agree(skips.get((query, id), [])):
             gains[query][id] = 0.0
-        elif agree(clicks.get(pair, [])):
+        elif agree(clicked):
             gains[query][id] = round(value, 2)
-        elif pair in clicks or looked < 1 or _visitors(pages[pair]) < visitors:
-            continue
-        seen[query].add(id)
-    return {query: Clicked(each, frozenset(seen[query])) for query, each in gains.items()}
+        elif clicked:
+            unclear[query].add(id)
+    return {
+        query: Clicked(each, frozenset(unclear[query]), searches[query], bias)
+        for query, each in gains.items()
+    }
 
 
 def _clicks_and_skips(

@@ -25,6 +25,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from training.errors import TrainingError
 from training.mining.pairs import folded
 from training.retraining.documents import get_collection
@@ -54,11 +57,20 @@ class Clicked(NamedTuple):
 
     Attributes:
         gains: The attraction of each clicked document, 0 to 1. 0: users passed it over.
-        seen: Documents that are right or wrong, because users have seen them.
+        unclear: Documents with too few clicks to be right, and which are not wrong either.
+        searches: Number of searches that count.
+        bias: Position bias.
     """
 
     gains: Mapping[str, float]
-    seen: frozenset[str]
+    unclear: frozenset[str]
+    searches: float
+    bias: float
+
+    def get_examined(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the probabilities that a user has examined hits, by the model of clicks.py."""
+        examined: NDArray[np.float64] = 1 - (1 - positions.astype(np.float64) ** -self.bias) ** self.searches
+        return examined
 
 
 PER_DOCUMENT = 10  # queries on one document that judge: a document of many queries is one piece of evidence

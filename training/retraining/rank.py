@@ -224,25 +224,38 @@ def _too_few(count: int) -> str:
 
 
 class Labels(NamedTuple):
-    """The labels of a query in one collection. `seen` is None if all hits are right or wrong."""
+    """The labels of a query in one collection. `clicked` is None if people judged the query."""
 
     gains: Mapping[str, float]
     wrong: Sequence[str]
-    seen: Sequence[str] | None
+    clicked: Clicked | None
+
+    def apply(self, example: Example) -> Example:
+        """Returns the query with these labels. Its candidates are in the order that users see."""
+        labelled = example._replace(relevant=dict(self.gains), wrong=frozenset(self.wrong))
+        if self.clicked is None:
+            return labelled
+        seen = self.clicked.get_examined(np.arange(1, len(example.ids) + 1))
+        seen[np.isin(example.ids, self.wrong)] = 1.0
+        seen[np.isin(example.ids, [*self.clicked.unclear])] = 0.0
+        return labelled._replace(seen=seen)
 
 
 def label(collection: str, query: str, found: Judged) -> Labels:
     """Returns the labels of a query. Judgments of people override clicks."""
-    clicked = found.clicked.get(query, Clicked({}, frozenset()))
-    gains = {**dict.fromkeys(found.answers.get(query, ()), 1.0), **clicked.gains}
+    clicked = found.clicked.get(query)
+    gains = {**dict.fromkeys(found.answers.get(query, ()), 1.0), **(clicked.gains if clicked else {})}
     gains |= dict.fromkeys(found.negatives.get(query, ()), 0.0)
-    of_people = query in found.answers and query not in found.of_use
-    seen = None if of_people or not clicked.gains else dict.fromkeys(clicked.seen, True) | gains
     within = _within(collection, gains)
+    if clicked is not None and query in found.answers and query not in found.of_use:
+        clicked = None
+    if clicked is not None:
+        unclear = _within(collection, dict.fromkeys(clicked.unclear, 0.0))
+        clicked = clicked._replace(gains={}, unclear=frozenset(unclear))
     return Labels(
         {id: gain for id, gain in within.items() if gain},
         [id for id, gain in within.items() if not gain],
-        None if seen is None else [*_within(collection, seen)],
+        clicked,
     )
 
 
@@ -255,15 +268,16 @@ def _within(collection: str, values: Mapping[str, float]) -> dict[str, float]:
 def _example(query: str, vector: np.ndarray, hits: Sequence[Mapping[str, Any]], labels: Labels) -> Example:
     features = np.array([[hit["features"][name] for name in FEATURES] for hit in hits], np.float64)
     features = features.reshape(-1, len(FEATURES))
+    example = labels.apply(Example(query, vector, [str(hit["id"]) for hit in hits], features, {}))
     order = np.argsort(-features[:, _HYBRID], kind="stable")  # The service may have ordered them again.
-    ids = [str(hits[at]["id"]) for at in order]
-    seen = None if labels.seen is None else np.isin(ids, labels.seen)
-    wrong = frozenset(labels.wrong)
-    return Example(query, vector, ids, features[order], dict(labels.gains), wrong, seen=seen)
+    seen = None if example.seen is None else example.seen[order]
+    ids = [example.ids[at] for at in order]
+    return example._replace(ids=ids, features=features[order], seen=seen)
 
 
 def _digest(labels: Mapping[str, Labels]) -> str:
-    return hashlib.sha256(json.dumps(labels, sort_keys=True).encode()).hexdigest()[:16]
+    said = [(query, each.gains, each.wrong) for query, each in sorted(labels.items())]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
 
 def _active_ranking(store: ModelStore, served: Manifest, collection: str) -> Ranking | None:
