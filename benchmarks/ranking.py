@@ -3,8 +3,9 @@
     collection ─▶ candidates of hybrid search ─▶ features ─▶ five folds ─▶ gain over the better hybrid search
 
 Each row is the gain in nDCG@10 with a number of judged queries, on new questions and on questions as they
-come. The prior of a set is a default ranking that was learned on the other sets. `--write-default` writes the
-default ranking learned on all named sets, halfway to hybrid. SIMILE_EVAL_DATA names the folder of the sets;
+come. The prior of a set is a default ranking that was learned on the other sets. `--clicks 0.1 0.2` also
+learns from the clicks of simulated users instead of judgments. `--write-default` writes the default ranking
+learned on all named sets, halfway to hybrid. SIMILE_EVAL_DATA names the folder of the sets;
 `python -m benchmarks.sets` makes simple_wiki.
 """
 
@@ -28,18 +29,26 @@ from training.evaluation.modes import Passages, Scores, WordIndex, candidates, g
 from training.evaluation.retrieval import Collection, judge, load
 from training.evaluation.scorable import open_scorable
 from training.evaluation.significance import of_mean
+from training.mining.pairs import folded
 from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_folds, learn
 from training.ranking.examples import Example
 from training.ranking.fitting import Procedure, fit
+from training.retraining import judgements
+from training.retraining.clicks import build_sessions, estimated_bias, grade, judged_by
+from training.retraining.config import EventsTable
+from training.retraining.rank import label
+from training.text.service import DEFAULT
 
 SETS = ("cranfield", "mlqa_en", "scifact", "simple_wiki")
 BOTH_SPLITS = ("scifact",)  # Sets whose training queries are judged, too.
 COUNTS = (50, 100, 200, 400)
+SHOWN = 10  # Hits that a simulated user sees.
+VISITORS = 10  # Users who search for each query.
 HYBRID = {"hybrid": 1.5}  # The prior of the default ranking.
 OLD_WEIGHT = 0.8  # Of vectors in the formula of the first release.
 # Of the default ranking, chosen by us: in these sets nearly no question is asked twice.
 MEMORY = {"memory_best": 8.0, "memory_not": -8.0}
-MEMORY_COSINE = 0.95  # Cosines of E5 models are high: unrelated queries have 0.85.
+MEMORY_THRESHOLD = 0.95
 
 
 class Prepared(NamedTuple):
@@ -62,13 +71,15 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps the vectors for the next run")
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="of folds (%(default)s)")
     parser.add_argument("--counts", type=int, nargs="*", default=COUNTS, help="judged queries, besides all")
+    parser.add_argument("--clicks", type=float, nargs="*", default=(), metavar="NOISE", help="of users")
+    parser.add_argument("--visitors", type=int, default=VISITORS, metavar="N", help="a query (%(default)s)")
     parser.add_argument("--write-default", type=Path, metavar="FILE", help="write the default ranking, only")
     options = parser.parse_args()
     with scratch_folder() as empty:
         sets = {name: prepare(name, options.cache or empty) for name in options.sets}
     weights = {name: learn_weights(found.examples) for name, found in sets.items()}
     if options.write_default:
-        chosen = Ranking(weights=halfway([*weights.values()]), memory_cosine=MEMORY_COSINE)
+        chosen = Ranking(weights=halfway([*weights.values()]), memory_threshold=MEMORY_THRESHOLD)
         options.write_default.write_text(f"{chosen.model_dump_json(exclude_defaults=True)}\n")
         return
     rows = [row for name in sets for row in measure(name, sets[name], weights, options)]
@@ -82,12 +93,19 @@ def measure(
     """Yields a row for each number of judged queries and kind of questions: means over the seeds."""
     prior = halfway([each for other, each in weights.items() if other != name])
     count = len(found.examples)
-    for judged in (0, *sorted(each for each in options.counts if each < count * 0.8), count):
+    counts = (0, *sorted(each for each in options.counts if each < count * 0.8), count)
+    for judged, noise in (*((each, None) for each in counts), *((count, each) for each in options.clicks)):
         fitting = partial(learn, prior=prior) if judged else partial(untrained, prior)
+        told = "all" if judged == count else str(judged)
+        if noise is not None:
+            told = f"clicks, noise {noise:g}"
         for row in (NEW, COMING):
             after, ends = [], []
             for seed in range(options.seeds if judged else 1):
                 folds = limited(draw_folds(found.examples, row, seed), judged, seed)
+                if noise is not None:
+                    clicked = click(found.examples, noise, options.visitors, seed)
+                    folds = replace_labels(folds, found.examples, clicked, row)
                 compared = compare(found.examples, folds, fitting)
                 after.append(compared.after)
                 ends.append(of_mean(found.hybrid, compared.after, level=0.95, groups=compared.groups))
@@ -95,13 +113,13 @@ def measure(
             low, high = np.mean(ends, axis=0).tolist()
             figures = [f"{100 * each:+.1f}" for each in (gain, low, high)]
             hybrid = f"{100 * found.hybrid.mean():.1f}"
-            progress(f"{name}, {judged} judged, {row}: {' '.join(figures)}")
-            yield [name, count, hybrid, "all" if judged == count else judged, row, *figures]
+            progress(f"{name}, {told} judged, {row}: {' '.join(figures)}")
+            yield [name, count, hybrid, told, row, *figures]
 
 
 def untrained(prior: Mapping[str, float], _: Sequence[Example]) -> Ranking:
     """Returns the default ranking."""
-    return Ranking(weights=dict(prior), memory_cosine=MEMORY_COSINE)
+    return Ranking(weights=dict(prior), memory_threshold=MEMORY_THRESHOLD)
 
 
 def limited(folds: Iterable[Fold], count: int, seed: int) -> Iterator[Fold]:
@@ -110,6 +128,44 @@ def limited(folds: Iterable[Fold], count: int, seed: int) -> Iterator[Fold]:
     for fold in folds:
         drawn = random.permutation(len(fold.train))[:count]
         yield fold._replace(train=[fold.train[at] for at in drawn])
+
+
+def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -> dict[str, Example]:
+    """Returns the queries, by text, with labels that a retraining derives from the clicks of simulated users.
+
+    A user sees the first SHOWN hits of hybrid search, and examines position k with probability 1 / k. Of the
+    examined hits, the user clicks those that are relevant with probability 1 - noise, and others with
+    probability noise (Joachims, Swaminathan, Schnabel 2017).
+    """
+    random = np.random.default_rng(seed)
+    rows = []
+    for example in examples:
+        page = list(example.ids[:SHOWN])
+        relevant = np.array([id in example.relevant for id in page])
+        chance = np.where(relevant, 1 - noise, noise) / np.arange(1, len(page) + 1)
+        for visitor, clicks in enumerate(random.random((visitors, len(page))) < chance):
+            named = {"query": example.query, "search_id": str(visitor), "user": str(visitor), "shown": page}
+            rows += [{**named, "id": page[at], "type": "click"} for at in np.flatnonzero(clicks)]
+    sessions = build_sessions(rows)
+    events = EventsTable()
+    bias = estimated_bias(sessions.found)
+    said, _ = judged_by(sessions, bias, events.least, events.visitors)
+    graded = grade(sessions.found, bias, events.least, events.visitors)
+    known = {id: id for example in examples for id in example.ids}
+    found = judgements.judged(said, known, 0.5, clicked=graded)
+    clicked = {}
+    for example in examples:
+        clicked[example.query] = label(DEFAULT, folded(example.query), found).apply(example)
+    return clicked
+
+
+def replace_labels(
+    folds: Iterable[Fold], examples: Sequence[Example], clicked: Mapping[str, Example], row: str
+) -> Iterator[Fold]:
+    """Yields the folds with clicked training queries. With NEW, they lose the answers of test queries."""
+    for fold in folds:
+        answers = {id for at in fold.test for id in examples[at].relevant} if row == NEW else set()
+        yield fold._replace(train=[clicked[each.query].without(answers) for each in fold.train])
 
 
 def learn_weights(examples: Sequence[Example]) -> dict[str, float]:
@@ -172,7 +228,8 @@ def prepare(name: str, cache: Path) -> Prepared:
             texts=[contents[at].text[:CHARACTERS] for at in best],
         )
         features = build(text, vector, found, mean)
-        examples.append(Example(text, vector, [ids[at] for at in best], features, dict(relevant)))
+        example = Example(text, vector, [ids[at] for at in best], features, dict(relevant))
+        examples.append(example._replace(unrelated=float(stored["unrelated"])))
     both = np.array(scores)
     means = both.mean(axis=0)
     progress(f"{name}: {100 * means[0]:.2f} by the old hybrid search, {100 * means[1]:.2f} by the new one")

@@ -46,10 +46,10 @@ class Explanation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Hits in their new order.
+    """The candidates in their new order.
 
     Attributes:
-        hits: All hits of hybrid search. The candidates have new scores.
+        hits: The candidates, with new scores.
         explanations: Of the candidates by revision, if they were requested.
         fault: The reason why the second stage was late or failed, or empty.
     """
@@ -133,7 +133,6 @@ def order(
     snapshot: Snapshot,
     query: str,
     vector: NDArray[np.float32],
-    hits: Sequence[Ranked],
     best: Sequence[tuple[Ranked, str]],
     stage: Stage,
 ) -> Ordered:
@@ -143,20 +142,20 @@ def order(
         snapshot: The state that is searched.
         query: The text of the query.
         vector: Vector of the query, shape (d,).
-        hits: All hits, in any order.
         best: The best MAX_RANKED hits in hybrid order, with their document ids.
         stage: The ranking and the limits.
     """
-    if not best:
+    hits = [ranked for ranked, _ in best]
+    if not hits:
         return Ordered(hits, {})
     ranking = stage.rankings[stage.collection]
-    revisions = [ranked.revision for ranked, _ in best]
+    revisions = [ranked.revision for ranked in hits]
     name = hash((stage.collection, query, id(ranking), *revisions))
     known = stage.rankings.recall(name)
     if known is not None and not stage.first and not stage.explain:
-        return Ordered(_reordered(hits, best, known), {})
+        return Ordered(_reordered(hits, known), {})
     began = clock()
-    candidates = _read(snapshot, best, len(vector), stage)  # Errors of these reads are those of the search.
+    candidates = _read(snapshot, hits, len(vector), stage)  # Errors of these reads are those of the search.
     pause()
     seconds = max(stage.seconds, EXPLAIN_SECONDS) if stage.explain else stage.seconds
 
@@ -165,12 +164,12 @@ def order(
             raise _Late
 
     fault, told, ids = "", dict[int, Explanation](), [id for _, id in best]
-    found = np.arange(len(best))
+    found = np.arange(len(hits))
     try:
         features = build(query, vector, candidates, ranking.mean_vector, check)
-        features[:, -len(MEMORY) :] = stage.memory.recall(vector, ids, ranking.memory_cosine)
+        features[:, -len(MEMORY) :] = stage.memory.recall(vector, ids, ranking.memory_threshold)
         parts = ranking.contribute(features)
-        found = _sort(parts, len(best))
+        found = _sort(parts, len(hits))
         if stage.explain:
             told = _explained(revisions, features, parts if stage.seconds else None)
     except _Late:
@@ -185,17 +184,17 @@ def order(
         kept = "in hybrid order"
     else:
         found, kept = known, "in the order of the last such search"
-    return Ordered(_reordered(hits, best, found), told, fault and f"{fault} The hits are {kept}.")
+    return Ordered(_reordered(hits, found), told, fault and f"{fault} The hits are {kept}.")
 
 
-def _read(snapshot: Snapshot, best: Sequence[tuple[Ranked, str]], dimension: int, stage: Stage) -> Candidates:
-    revisions = [ranked.revision for ranked, _ in best]
+def _read(snapshot: Snapshot, hits: Sequence[Ranked], dimension: int, stage: Stage) -> Candidates:
+    revisions = [ranked.revision for ranked in hits]
     vectors = snapshot.get_vectors(stage.generation, revisions)
     contents = snapshot.beginnings(revisions, CHARACTERS)
     none = np.empty((0, dimension), np.float32)
     return Candidates(
-        hybrid=np.array([ranked.score for ranked, _ in best], np.float64),
-        bm25=np.array([ranked.bm25 for ranked, _ in best], np.float64),
+        hybrid=np.array([ranked.score for ranked in hits], np.float64),
+        bm25=np.array([ranked.bm25 for ranked in hits], np.float64),
         passages=[vectors.get(revision, none) for revision in revisions],
         titles=[contents[revision].title for revision in revisions],
         texts=[contents[revision].text for revision in revisions],
@@ -210,16 +209,10 @@ def _sort(parts: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.in
     return np.argsort(-scores, kind="stable")
 
 
-def _reordered(
-    hits: Sequence[Ranked], best: Sequence[tuple[Ranked, str]], order: NDArray[np.intp]
-) -> Sequence[Ranked]:
-    """Gives the candidates evenly spaced scores, 2 for the first, above the scores of all others."""
-    places = {best[at][0].revision: place for place, at in enumerate(order.tolist())}
+def _reordered(hits: Sequence[Ranked], order: NDArray[np.intp]) -> Sequence[Ranked]:
+    """Gives the candidates evenly spaced scores, 2 for the first, above the scores of all other hits."""
     return [
-        ranked
-        if (place := places.get(ranked.revision)) is None
-        else ranked._replace(score=np.float32(2 - place / len(best)))
-        for ranked in hits
+        hits[at]._replace(score=np.float32(2 - place / len(hits))) for place, at in enumerate(order.tolist())
     ]
 
 

@@ -32,8 +32,8 @@ FEATURES = (
     "title_cover",  # Share of the title's terms in the query.
     "length",  # Logarithm of 1 + the number of terms.
     "hub",  # Cosine of the head with the mean of the queries that the ranking learned from.
-    "memory_best",  # Similarity of the most similar judged query that this document answers.
-    "memory_sum",  # Sum of these similarities over all judged queries.
+    "memory_best",  # Largest similarity of a judged query that this document answers, times the gain.
+    "memory_sum",  # Sum of these products over all judged queries.
     "memory_not",  # Similarity of the most similar judged query that this document does not answer.
 )
 MEMORY = FEATURES[-3:]
@@ -133,41 +133,53 @@ class Memory:
 
     Args:
         vectors: Vectors of the judged queries, length 1, shape (q, d).
-        answers: The judgments of each query: document id to True (relevant) or False (not relevant).
+        answers: The judgments of each query: document id to gain, 0 (not relevant) to 1.
+        unrelated: Mean cosine of unrelated texts, which differs between models. 1 if unknown.
     """
 
-    def __init__(self, vectors: Vectors, answers: Sequence[Mapping[str, bool]]) -> None:
+    def __init__(
+        self, vectors: Vectors, answers: Sequence[Mapping[str, float]], unrelated: float = 1.0
+    ) -> None:
         self.vectors = vectors
-        self.answers = answers
+        self._unrelated = unrelated if unrelated < 1 else 0.0
+        found: dict[str, list[tuple[int, float]]] = {}
+        for at, gains in enumerate(answers):
+            for id, gain in gains.items():
+                found.setdefault(id, []).append((at, gain))
+        # Of each document: the positions of its queries, and its gains.
+        self._judged = {
+            id: (np.array([at for at, _ in pairs]), np.array([gain for _, gain in pairs], np.float64))
+            for id, pairs in found.items()
+        }
 
     def recall(
-        self, vector: Vectors, ids: Sequence[str], cosine: float, *, without: frozenset[int] = frozenset()
+        self, vector: Vectors, ids: Sequence[str], threshold: float, *, without: frozenset[int] = frozenset()
     ) -> Features:
         """Returns the features MEMORY of each document, shape (n, 3).
 
-        The similarity of a judged query is 0 at the cosine `cosine` and 1 at a cosine of 1.
+        The nearness of a judged query is 0 at the cosine of unrelated texts, and 1 at a cosine of 1. Its
+        similarity is 0 at the nearness `threshold`, and 1 at a nearness of 1. The gain of its answer scales
+        it.
 
         Args:
             vector: Vector of the query, shape (d,).
             ids: Documents.
-            cosine: Judged queries must have a larger cosine than this, which is below 1.
+            threshold: Judged queries must have a larger nearness than this, which is below 1.
             without: Positions of judged queries to leave out, such as the query that is judged itself.
         """
         found = np.zeros((len(ids), len(MEMORY)))
-        cosines = np.asarray(self.vectors @ vector, np.float64) if len(self.vectors) else np.empty(0)
-        rows = {id: row for row, id in enumerate(ids)}
-        for at in np.flatnonzero(cosines > cosine).tolist():
-            if at in without:
+        if not self._judged:
+            return found
+        nearness = (np.asarray(self.vectors @ vector, np.float64) - self._unrelated) / (1 - self._unrelated)
+        similarity = np.clip((nearness - threshold) / (1 - threshold), 0, 1)
+        similarity[[*without]] = 0
+        for row, id in enumerate(ids):
+            if id not in self._judged:
                 continue
-            similarity = min(1.0, (float(cosines[at]) - cosine) / (1 - cosine))
-            for id, relevant in self.answers[at].items():
-                if (row := rows.get(id)) is None:
-                    continue
-                if relevant:
-                    found[row, 0] = max(found[row, 0], similarity)
-                    found[row, 1] += similarity
-                else:
-                    found[row, 2] = max(found[row, 2], similarity)
+            queries, gains = self._judged[id]
+            similar = similarity[queries]
+            weighed = gains * similar
+            found[row] = weighed.max(), weighed.sum(), np.max(similar, where=gains == 0, initial=0)
         return found
 
 

@@ -87,7 +87,7 @@ class Ranking(BaseModel):
         trees: Added to the linear model. None: the linear model alone.
         hybrid_share: Share of the hybrid score in the result, if few queries were judged.
         mean_query: Mean of the query vectors, length 1, for the feature `hub`. Empty: `hub` is 0.
-        memory_cosine: Judged queries with a larger cosine are remembered.
+        memory_threshold: Judged queries with a larger nearness (`Memory.recall`) are remembered.
         queries: Number of judged queries that it learned from.
     """
 
@@ -100,7 +100,7 @@ class Ranking(BaseModel):
     trees: Trees | None = None
     hybrid_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     mean_query: list[_Number] = Field(default_factory=list)
-    memory_cosine: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    memory_threshold: Annotated[float, Field(gt=0, lt=1)] = 0.8
     queries: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 Routes without a collection use the default one.
 
     /collections/{collection}/documents  /search  /feedback  /events      as the routes without a collection
-    GET /collections   DELETE /collections/{collection}
+    GET /collections   DELETE /collections/{collection}   PUT /collections/{collection}/clicked
 
 A collection exists from its first document until it is deleted. One model embeds all collections, and all
 collections change to another model version at the same moment. `GET /map` returns the map of a collection,
@@ -16,15 +16,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from models.manifest import is_version
-from service.api.openapi import Role, describe
+from service.api.openapi import DocumentId, Role, ShownAs, StoredQuery, describe
 from service.auth.audit import audit
-from service.errors import NotFound, Storage, Validation
-from service.http.bodies import check_parameters, json_response
+from service.errors import Empty, NotFound, Storage, Validation
+from service.http.bodies import STORED, Slices, check_parameters, json_response, validated
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION
@@ -133,6 +133,61 @@ async def delete_collection(request: Request, runtime: Service) -> Response:
     deleted, sequence = await runtime.corpus.drop(name)
     audit("delete-collection", request.scope, collection=name, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
+
+
+MAX_CLICKED = 20_000  # Answers in one request.
+
+
+class ClickedAnswer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    query: StoredQuery
+    id: DocumentId
+    gain: float = Field(
+        strict=True, ge=0, le=1, description="How relevant the document is. 0: users passed it over"
+    )
+
+
+class ClickedRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    # Validated one by one, after they were counted.
+    clicked: Annotated[list[Any], ShownAs(Annotated[list[ClickedAnswer], Field(max_length=MAX_CLICKED)])]
+
+
+class Remembered(BaseModel):
+    stored: int
+    left_out: int = Field(description="Answers about documents without events, such as deleted ones")
+
+
+@router.put(
+    f"/{{{PARAMETER}}}/clicked",
+    **describe(Role.ADMIN, Remembered, raises=[Empty, NotFound, Storage], parameters=[_DESCRIBED]),
+)
+async def replace_clicked_answers(
+    request: Request, runtime: Service, body: Annotated[ClickedRequest, STORED]
+) -> Response:
+    """Replace all answers that were derived from the clicks in a collection.
+
+    A retraining sends them after it has aggregated the events. Hybrid search remembers them like judgments,
+    but a judgment overrides the clicks on the same query and document. The answers of a document are deleted
+    with it. A list without answers deletes all of them.
+    """
+    check_parameters(request)
+    if len(body.clicked) > MAX_CLICKED:
+        raise Validation(f"clicked has {len(body.clicked)} entries; at most {MAX_CLICKED} are remembered.")
+    answers: dict[str, dict[str, float]] = {}
+    slices = Slices()
+    for at, value in enumerate(body.clicked):
+        given = validated(ClickedAnswer, value, f"clicked[{at}]")
+        query = " ".join(given.query.split())
+        if not query:
+            raise Empty(f"clicked[{at}].query is empty, or white space only. Leave the answer out.")
+        answers.setdefault(given.id, {})[query] = given.gain
+        await slices.rest()
+    collection = await existing(request, runtime)
+    stored = await runtime.corpus.store.replace_clicked(answers, collection)
+    audit("replace-clicked", request.scope, collection=collection, stored=stored)
+    count = sum(map(len, answers.values()))
+    return json_response({"stored": stored, "left_out": count - stored})
 
 
 def _delete_maps(maps: Path, collection: str) -> None:

@@ -1,10 +1,11 @@
-"""Remembers the judged queries of each collection, as vectors of a generation. Start at `JudgedQueries.get`.
+"""Remembers the judged and clicked queries of each collection. Start at `JudgedQueries.get`.
 
-    judgments in the store ─▶ answers by query ─▶ query vectors of a generation ─▶ Memory for the second stage
+    judgments and clicked answers in the store ─▶ answers by query ─▶ query vectors of a generation ─▶ Memory
 
-Every change of judgments changes their state in the store. A search compares the state in its snapshot with
-that of its memory. If they differ, the memory is read again first, so a judgment counts in the next search of
-every replica. Only new queries are embedded. Judgments of untrusted keys do not count (docs/ACCESS.md).
+Every change of them changes their state in the store. A search compares the state in its snapshot with that
+of its memory. If they differ, the memory is read again first, so a judgment counts in the next search of
+every replica. Only new queries are embedded. Judgments of untrusted keys do not count (docs/ACCESS.md), and
+a judgment overrides the clicks on the same document. A retraining aggregates the clicks.
 """
 
 import asyncio
@@ -27,10 +28,11 @@ from service.store.values import Judgment
 
 log = logging.getLogger(__name__)
 
+Answers: TypeAlias = Mapping[str, Mapping[str, float]]  # Of each query: document id to gain, 0 to 1.
 EmbedQueries: TypeAlias = Callable[[Generation, Sequence[str], Lane | None], Awaitable[NDArray[np.float32]]]
 
 UNREAD = "unread"  # State of a memory before the first read; no store has it.
-MAX_ROWS = 20_000  # Judgments of a collection that are remembered, the latest ones.
+MAX_ROWS = 20_000  # Judgments of a collection that are remembered, the latest ones, and its queries.
 WAITED = 64  # New queries that a search waits for. More are embedded in the background.
 WAIT_SECONDS = 1.0  # A search waits at most this long for its memory. Then it uses the one before.
 TOGETHER = 256  # Queries in one call of the batcher.
@@ -44,6 +46,7 @@ class Remembered:
     Attributes:
         state: State of the judgments.
         trust: Whether each key was trusted.
+        answers: What is remembered.
         memory: The judged queries. None if there are none.
         rows: Rows of the queries in the vectors of `memory`.
         missing: Queries that are not embedded yet.
@@ -51,6 +54,7 @@ class Remembered:
 
     state: str = UNREAD
     trust: Mapping[str, bool] = field(default_factory=dict)
+    answers: Answers = field(default_factory=dict)
     memory: Memory | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
     missing: Sequence[str] = ()
@@ -74,7 +78,7 @@ class JudgedQueries:
     def __init__(self, active: ActiveGeneration, store: DocumentStore, embed: EmbedQueries) -> None:
         self._active = active
         self._store = store
-        self._embed = embed
+        self._embed_queries = embed
         self._locks: defaultdict[tuple[int, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self.trusts: Callable[[str], bool] = lambda _: True
 
@@ -107,7 +111,7 @@ class JudgedQueries:
             return known
 
     async def keep(self) -> None:
-        """Reads the judgments of all collections again and again, so that few searches wait for them."""
+        """Reads judgments and clicks again and again, so that few searches wait for them."""
         while True:
             try:
                 names = await self._store.judged_collections()
@@ -127,34 +131,46 @@ class JudgedQueries:
                 with generation.held():
                     found = await self._read(generation, collection)
                     while found.missing:
-                        found = await self._read(generation, collection, TOGETHER)
+                        found = await self._embed_more(generation, collection)
             except Retired:
                 return
 
-    async def _read(self, generation: Generation, collection: str, more: int = 0) -> Remembered:
-        """Reads the judgments, and embeds new queries.
-
-        Args:
-            generation: The generation whose model embeds them.
-            collection: Name of the collection.
-            more: Number of queries to embed in the background. 0: embed new queries if they are few.
-        """
+    async def _read(self, generation: Generation, collection: str) -> Remembered:
+        """Reads the judgments and clicks if they have changed. Embeds new queries if they are few."""
         async with self._locks[generation.number, collection]:
             known = self.latest(generation, collection)
-            if not more and known.state == await self._store.judgment_state():
+            if known.state == await self._store.judgment_state():
                 return known
-            state, rows = await self._store.remembered(collection, MAX_ROWS)
+            state, rows, clicked = await self._store.remembered(collection, MAX_ROWS)
             trust = {key: self.trusts(key) for key in {row.key for row in rows}}
-            answers = await asyncio.to_thread(_vote, [row for row in rows if trust[row.key]])
-            missing = [query for query in answers if query not in known.rows]
-            some = missing[:more] if more else missing if len(missing) <= WAITED else []
-            vectors: dict[str, NDArray[np.float32]] = {}
-            if some:
-                lane = None if more else Lane.INTERACTIVE
-                vectors = dict(zip(some, await self._embed(generation, some, lane), strict=True))
-            found = await asyncio.to_thread(_assemble, state, trust, answers, known, vectors)
-            generation.judged[collection] = found
-            return found
+            answers = await asyncio.to_thread(_combine, [row for row in rows if trust[row.key]], clicked)
+            new = [query for query in answers if query not in known.rows]
+            some = new if len(new) <= WAITED else []
+            found = replace(known, state=state, trust=trust, answers=answers)
+            return await self._embed(generation, collection, found, some, Lane.INTERACTIVE)
+
+    async def _embed_more(self, generation: Generation, collection: str) -> Remembered:
+        """Embeds some missing queries in the background."""
+        async with self._locks[generation.number, collection]:
+            known = self.latest(generation, collection)
+            return await self._embed(generation, collection, known, known.missing[:TOGETHER], None)
+
+    async def _embed(
+        self,
+        generation: Generation,
+        collection: str,
+        found: Remembered,
+        queries: Sequence[str],
+        lane: Lane | None,
+    ) -> Remembered:
+        """Embeds queries, and builds the memory from all known vectors."""
+        vectors: dict[str, NDArray[np.float32]] = {}
+        if queries:
+            vectors = dict(zip(queries, await self._embed_queries(generation, queries, lane), strict=True))
+        unrelated = generation.encoder.unrelated
+        found = await asyncio.to_thread(_assemble, found, vectors, unrelated)
+        generation.judged[collection] = found
+        return found
 
 
 def _ignore(reading: asyncio.Future[Remembered]) -> None:
@@ -162,28 +178,33 @@ def _ignore(reading: asyncio.Future[Remembered]) -> None:
         reading.exception()
 
 
-def _vote(rows: Sequence[Judgment]) -> dict[str, dict[str, bool]]:
-    """Returns for each query which documents are relevant. Keys that disagree evenly say nothing."""
+def _combine(rows: Sequence[Judgment], clicked: Answers) -> Answers:
+    """Returns the answers of each query. Keys that disagree evenly say nothing.
+
+    Clicks count for documents that nobody judged, and only up to MAX_ROWS queries.
+    """
     votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
-        votes[row.query][row.id] += 1 if row.relevant else -1
-    return {
-        query: {id: total > 0 for id, total in counts.items() if total} for query, counts in votes.items()
+        votes[" ".join(row.query.split())][row.id] += 1 if row.relevant else -1
+    answers = {
+        query: {id: float(total > 0) for id, total in counts.items() if total}
+        for query, counts in votes.items()
     }
+    for query, gains in clicked.items():
+        if query in answers or len(answers) < MAX_ROWS:
+            judged = votes.get(query, ())
+            own = {id: gain for id, gain in gains.items() if id not in judged}
+            answers[query] = answers.get(query, {}) | own
+    return answers
 
 
-def _assemble(
-    state: str,
-    trust: Mapping[str, bool],
-    answers: Mapping[str, Mapping[str, bool]],
-    known: Remembered,
-    new: Mapping[str, NDArray[np.float32]],
-) -> Remembered:
+def _assemble(found: Remembered, new: Mapping[str, NDArray[np.float32]], unrelated: float) -> Remembered:
     """Builds the memory of the queries whose vectors are known or new."""
-    found = {query: new[query] if query in new else known.vector(query) for query in answers}
-    vectors = {query: vector for query, vector in found.items() if vector is not None}
-    missing = [query for query in answers if query not in vectors]
-    if not vectors:
-        return Remembered(state, trust, missing=missing)
-    memory = Memory(np.array([*vectors.values()]), [answers[query] for query in vectors])
-    return Remembered(state, trust, memory, {query: row for row, query in enumerate(vectors)}, missing)
+    all_vectors = {query: new[query] if query in new else found.vector(query) for query in found.answers}
+    vectors = {query: vector for query, vector in all_vectors.items() if vector is not None}
+    missing = [query for query in found.answers if query not in vectors]
+    memory = None
+    if vectors:
+        memory = Memory(np.array([*vectors.values()]), [found.answers[query] for query in vectors], unrelated)
+    rows = {query: row for row, query in enumerate(vectors)}
+    return replace(found, memory=memory, rows=rows, missing=missing)

@@ -197,8 +197,11 @@ def find(
     explanations: list[Mapping[int, Explanation]] = []
     faults: list[str] = []
     for query, ranking, id in zip(queries, rankings, own, strict=True):
-        ordered = _ordered(snapshot, generation, query, ranking, search)
-        pages.append(_page(snapshot, ordered.hits, search, id))
+        others = [ranked for ranked in ranking if ranked.revision != id]
+        best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
+        ordered = _ordered(snapshot, generation, query, best[:MAX_RANKED], search)
+        hits = [*ordered.hits, *(ranked for ranked, _ in best[MAX_RANKED:])]
+        pages.append(hits[search.offset : search.reach])
         explanations.append(ordered.explanations)
         faults.append(ordered.fault)
     uses = Counter(ranked.revision for page in pages for ranked in page)
@@ -227,12 +230,15 @@ def find(
 
 
 def _ordered(
-    snapshot: Snapshot, generation: Generation, query: Query, ranking: Sequence[Ranked], search: Search
+    snapshot: Snapshot,
+    generation: Generation,
+    query: Query,
+    best: Sequence[tuple[Ranked, str]],
+    search: Search,
 ) -> Ordered:
     """Orders the best hits of a hybrid search by the ranking of the collection."""
     if not search.is_ranked or query.vector is None:
-        return Ordered(ranking, {})
-    best = _existing(snapshot, ranking, MAX_RANKED)[:MAX_RANKED]
+        return Ordered([ranked for ranked, _ in best], {})
     stage = Stage(
         generation=generation.number,
         rankings=generation.rankings,
@@ -242,13 +248,7 @@ def _ordered(
         first=search.offset == 0,
         memory=search.memory or NO_MEMORY,
     )
-    return order(snapshot, query.text, query.vector, ranking, best, stage)
-
-
-def _page(snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, own: int | None) -> list[Ranked]:
-    """Returns the requested hits of a ranking. Leaves out the document with the revision `own`."""
-    others = [ranked for ranked in ranking if ranked.revision != own]
-    return [ranked for ranked, _ in _existing(snapshot, others, search.reach)[search.offset : search.reach]]
+    return order(snapshot, query.text, query.vector, best, stage)
 
 
 def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:

@@ -149,7 +149,7 @@ class Snapshot(Protocol):
         """
 
     def judgment_state(self) -> str:
-        """Returns the state of all judgments. It changes whenever a judgment is stored or deleted."""
+        """Returns the state of all judgments and clicked answers. It changes whenever any of them changes."""
 
     def nearest_words(
         self, query: str, depth: int, allowed: FilterMatches | None, collection: str
@@ -362,10 +362,26 @@ class Feedback(Protocol):
         """Returns the state of all judgments, as `Snapshot.judgment_state` does."""
 
     async def judged_collections(self) -> list[str]:
-        """Returns the names of the collections that have judgments."""
+        """Returns the names of the collections that have judgments or clicked answers."""
 
-    async def remembered(self, collection: str, limit: int, /) -> tuple[str, list[Judgment]]:
-        """Returns the latest judgments of a collection, latest first, and the state that they are from.
+    async def replace_clicked(self, answers: Mapping[str, Mapping[str, float]], collection: str, /) -> int:
+        """Replaces the clicked answers of a collection. They are deleted with their document.
+
+        Args:
+            answers: The queries of each document id, with their gains. A document without events gets none.
+            collection: Name of the collection.
+
+        Returns:
+            The number of stored answers.
+        """
+
+    async def remembered(
+        self, collection: str, limit: int, /
+    ) -> tuple[str, list[Judgment], dict[str, dict[str, float]]]:
+        """Returns what people judged and clicked in a collection.
+
+        The results are the state that the rest is from, the latest judgments, latest first, and the clicked
+        answers: the gain of each document of each query.
 
         Only judgments of keys that were trusted then are included, and those of documents that do not exist.
         """

@@ -1,4 +1,4 @@
-"""An HTTP server that answers GET and POST requests with JSON, for readers of a service."""
+"""An HTTP server that answers GET, POST and PUT requests with JSON, for readers of a service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = Callable[[str, dict[str, Any], Mapping[str, str]], tuple[Any, ...]]
 def json_server(answer: Answer) -> Iterator[str]:
     """Yields the address. `answer` maps path, parameters and headers to status, body and maybe headers.
 
-    For a POST the parameters are those of the JSON body.
+    For a POST or PUT the parameters are those of the JSON body.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -26,6 +26,8 @@ def json_server(answer: Answer) -> Iterator[str]:
 
         def do_POST(self) -> None:
             self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+        do_PUT = do_POST  # noqa: N815  the name that BaseHTTPRequestHandler calls
 
         def _answer(self, parameters: dict[str, Any]) -> None:
             status, body, *headers = answer(urlsplit(self.path).path, parameters, dict(self.headers))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from models.search.ranking import Ranking
 from training.evaluation.significance import Interval, of_mean
 from training.ranking.examples import Example, build_memory, remember
-from training.ranking.fitting import AVERAGED_QUERIES, COSINES, FOLDS, Procedure, Weights, can_boost, fit
+from training.ranking.fitting import AVERAGED_QUERIES, FOLDS, THRESHOLDS, Procedure, Weights, can_boost, fit
 
 NEW, COMING = "new questions", "questions as they come"
 LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
@@ -79,7 +79,7 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit) -> Com
             example = examples[at]
             if not (example.judges and example.relevant):
                 continue
-            scores = ranking.score(remember(example, memory, ranking.memory_cosine))
+            scores = ranking.score(remember(example, memory, ranking.memory_threshold))
             hybrid = -np.arange(len(example.ids), dtype=np.float64)
             before[at], after[at] = example.score(hybrid), example.score(scores)
             chance[at] = example.chance
@@ -114,7 +114,7 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
     def loses(procedure: Procedure) -> bool:
         return new._replace(before=new.after, after=validate(procedure, NEW).after).interval(LIKELY).high < 0
 
-    scores = {each: score(each) for each in (best._replace(cosine=cosine) for cosine in COSINES)}
+    scores = {each: score(each) for each in (best._replace(threshold=each) for each in THRESHOLDS)}
     for procedure in sorted(scores, key=lambda each: -scores[each]):
         if scores[procedure] > best_score and not loses(procedure):
             best, best_score = procedure, scores[procedure]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.features import MEMORY, Features, Memory, Vectors
+from models.search.features import MEMORY, NO_MEMORY, Features, Memory, Vectors
 from training.evaluation.retrieval import judge
 
 
@@ -24,7 +24,9 @@ class Example(NamedTuple):
         relevant: Gains of all relevant documents, found or not.
         wrong: Documents that were judged not relevant.
         judges: Whether the query may judge a ranking. All queries train.
-        recalled: Whether the service remembers the query. It does not remember clicks.
+        seen: The probability that users have examined each candidate, shape (n,), if only clicks judge the
+            query. A candidate without a gain counts as wrong with this weight. None: 1 for all.
+        unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
     """
 
     query: str
@@ -34,7 +36,8 @@ class Example(NamedTuple):
     relevant: dict[str, float]
     wrong: frozenset[str] = frozenset()
     judges: bool = True
-    recalled: bool = True
+    seen: NDArray[np.float64] | None = None
+    unrelated: float = 1.0
 
     @property
     def gains(self) -> NDArray[np.float64]:
@@ -47,7 +50,10 @@ class Example(NamedTuple):
         return self._replace(relevant=kept, wrong=self.wrong.difference(ids))
 
     def score(self, scores: NDArray[np.float64]) -> float:
-        """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order."""
+        """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
+
+        Candidates without a gain count as wrong, so clicks rather favor the order that users saw.
+        """
         order = np.argsort(-scores, kind="stable")
         return judge([self.ids[at] for at in order], self.relevant)["ndcg10"]
 
@@ -66,27 +72,29 @@ class Example(NamedTuple):
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:
+    """Returns the memory that a service has of these queries."""
     answers = [
-        dict.fromkeys(each.relevant, True) | dict.fromkeys(each.wrong, False) if each.recalled else {}
+        {id: min(gain, 1.0) for id, gain in each.relevant.items()} | dict.fromkeys(each.wrong, 0.0)
         for each in examples
     ]
-    vectors = np.stack([each.vector for each in examples]) if examples else np.empty((0, 0), np.float32)
-    return Memory(vectors, answers)
+    if not examples:
+        return NO_MEMORY
+    return Memory(np.stack([each.vector for each in examples]), answers, examples[0].unrelated)
 
 
 def remember(
-    example: Example, memory: Memory, cosine: float | None, without: frozenset[int] = frozenset()
+    example: Example, memory: Memory, threshold: float | None, without: frozenset[int] = frozenset()
 ) -> Features:
-    """Returns the features of an example with the columns of MEMORY filled, or with 0 if there is no cosine.
+    """Returns the features of an example with the columns of MEMORY filled, or with 0 if `threshold` is None.
 
     Args:
         example: The example.
         memory: The judged queries.
-        cosine: Judged queries must have a larger cosine.
+        threshold: Judged queries must have a larger nearness (`Memory.recall`).
         without: Positions of judged queries to leave out.
     """
     features = example.features.copy()
     features[:, -len(MEMORY) :] = (
-        0 if cosine is None else memory.recall(example.vector, example.ids, cosine, without=without)
+        0 if threshold is None else memory.recall(example.vector, example.ids, threshold, without=without)
     )
     return features

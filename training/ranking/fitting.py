@@ -4,8 +4,10 @@
                                                                  └─▶ trees ───────┘
 
 The linear model minimizes the cross-entropy between the gains of a query's candidates, divided by their sum,
-and the softmax of their scores (Cao et al. 2007, ListNet). Its weights are pulled towards a prior. The trees
-are LambdaMART (Burges 2010) by LightGBM. No setting was chosen by the figures that are reported.
+and the softmax of their scores (Cao et al. 2007, ListNet). If clicks judge a query, a candidate without a
+gain weighs as much as the probability that users have examined it (Liang et al. 2016, "Modeling User Exposure
+in Recommendation"). The weights of the model are pulled towards a prior. The trees are LambdaMART (Burges
+2010) by LightGBM. No setting was chosen by the figures that are reported.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MIN_QUERIES = 20  # Judged queries. With fewer, the default ranking is better than an own one.
 AVERAGED_QUERIES = 200  # Up to this number, the result may be averaged with the hybrid order.
-COSINES = (0.5, 0.6, 0.7, 0.8, 0.9)  # From which a judged query can be remembered.
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)  # Nearness from which a judged query can be remembered.
 FOLDS = 5
 _SHARE = 0.5  # Of the hybrid score, if few queries were judged.
 _STRENGTH = 3.0  # Of the pull towards the prior, divided by the number of queries.
@@ -41,27 +43,37 @@ class Procedure(NamedTuple):
     """The choices of a fit.
 
     Attributes:
-        cosine: Judged queries with a larger cosine are remembered, with learned weights. None: the memory of
-            the prior.
+        threshold: Judged queries with a larger nearness (`Memory.recall`) are remembered, with learned
+            weights. None: the memory of the prior.
         trees: Whether trees are added to the linear model.
         averaged: Whether the result is averaged with the hybrid order.
     """
 
-    cosine: float | None
+    threshold: float | None
     trees: bool
     averaged: bool = False
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
         """Returns the procedure of a ranking."""
-        cosine = ranking.memory_cosine if ranking.memory_cosine in COSINES else None
-        return cls(cosine, ranking.trees is not None, ranking.hybrid_share > 0)
+        threshold = ranking.memory_threshold if ranking.memory_threshold in THRESHOLDS else None
+        return cls(threshold, ranking.trees is not None, ranking.hybrid_share > 0)
 
 
 class _Learnable(NamedTuple):
-    features: Features  # With memory, shape (n, f).
+    """The candidates of a query.
+
+    Attributes:
+        features: With memory, shape (n, f).
+        scaled: Standardized, shape (n, f).
+        gains: Shape (n,).
+        weights: Shape (n,), 1 for candidates with a gain.
+    """
+
+    features: Features
     scaled: Features
     gains: NDArray[np.float64]
+    weights: NDArray[np.float64]
 
 
 def fit(
@@ -79,13 +91,18 @@ def fit(
         mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
             and the next ranking can use the mean of these queries.
     """
-    rows = [row for row in _learnable(examples, procedure.cosine) if row.gains.any()]
+    rows = [row for row in _learnable(examples, procedure.threshold) if row.gains.any()]
     start = np.array([prior.get(name, 0.0) for name in FEATURES])
-    weights = fit_linear([(row.scaled[:, :_MEMORY], row.gains, 0) for row in rows], start[:_MEMORY])
+    given = [np.log(np.maximum(row.weights, 1e-9)) for row in rows]
+    alone = [(row.scaled[:, :_MEMORY], row.gains, scores) for row, scores in zip(rows, given, strict=True)]
+    weights = fit_linear(alone, start[:_MEMORY])
     memory = start[_MEMORY:]
-    if procedure.cosine is not None:
+    if procedure.threshold is not None:
         # Learned on top, so that a new question, which recalls nothing, has the order without memory.
-        more = [(row.scaled[:, _MEMORY:], row.gains, row.scaled[:, :_MEMORY] @ weights) for row in rows]
+        more = [
+            (row.scaled[:, _MEMORY:], row.gains, row.scaled[:, :_MEMORY] @ weights + scores)
+            for row, scores in zip(rows, given, strict=True)
+        ]
         memory = fit_linear(more, memory)
     weights = np.append(weights, memory)
     mean = np.mean([each.vector for each in examples], axis=0)
@@ -95,24 +112,26 @@ def fit(
         trees=_fit_trees(rows) if procedure.trees and rows else None,
         hybrid_share=_SHARE if procedure.averaged else 0.0,
         mean_query=[*(mean_query or own)],
-        memory_cosine=procedure.cosine or get_default().memory_cosine,
+        memory_threshold=procedure.threshold or get_default().memory_threshold,
         queries=len(examples),
     )
 
 
-def _learnable(examples: Sequence[Example], cosine: float | None) -> list[_Learnable]:
+def _learnable(examples: Sequence[Example], threshold: float | None) -> list[_Learnable]:
     """Returns the rows of each query. A query recalls neither itself nor the queries of its fold."""
     memory = build_memory(examples)
     folds = [frozenset(range(fold, len(examples), FOLDS)) for fold in range(FOLDS)]
     rows = []
     for at, example in enumerate(examples):
-        features = remember(example, memory, cosine, folds[at % FOLDS])
-        rows.append(_Learnable(features, standardize(features), example.gains))
+        features = remember(example, memory, threshold, folds[at % FOLDS])
+        seen = np.ones(len(features)) if example.seen is None else example.seen
+        weights = np.where(example.gains > 0, 1.0, seen)
+        rows.append(_Learnable(features, standardize(features), example.gains, weights))
     return rows
 
 
 def fit_linear(
-    rows: Sequence[tuple[Features, NDArray[np.float64], NDArray[np.float64] | float]],
+    rows: Sequence[tuple[Features, NDArray[np.float64], NDArray[np.float64]]],
     prior: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Returns the weights of the linear model, shape (f,).
@@ -165,14 +184,15 @@ def can_boost() -> bool:
 def _fit_trees(rows: Sequence[_Learnable]) -> Trees:
     """Returns trees that do not see memory."""
     seen = np.arange(len(FEATURES)) < _MEMORY
-    return convert(boost([(np.hstack([row.features * seen, row.scaled * seen]), row.gains) for row in rows]))
+    inputs = [np.hstack([row.features * seen, row.scaled * seen]) for row in rows]
+    return convert(boost([(each, row.gains, row.weights) for each, row in zip(inputs, rows, strict=True)]))
 
 
-def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> Any:
+def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]) -> Any:
     """Returns LightGBM's model of LambdaMART trees.
 
     Args:
-        rows: Raw and standardized features, shape (n, 2 f), and gains, shape (n,), of each query.
+        rows: Raw and standardized features, shape (n, 2 f), gains and weights, shape (n,), of each query.
     """
     import lightgbm  # noqa: PLC0415  half a second
 
@@ -194,9 +214,10 @@ def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> An
         "seed": 0,
         "verbose": -1,
     }
-    labels = np.concatenate([np.rint(_LABELS * gains / gains.max()) for _, gains in rows])
-    inputs = np.concatenate([features for features, _ in rows])
-    data = lightgbm.Dataset(inputs, labels, group=[len(gains) for _, gains in rows])
+    labels = np.concatenate([np.rint(_LABELS * gains / gains.max()) for _, gains, _ in rows])
+    inputs, weights = (np.concatenate([row[at] for row in rows]) for at in (0, 2))
+    groups = [len(gains) for _, gains, _ in rows]
+    data = lightgbm.Dataset(inputs, labels, group=groups, weight=weights)
     return lightgbm.train(settings, data, num_boost_round=60 if few else 120)
 
 

@@ -15,8 +15,9 @@ harvesting"). Without them, the bias is 1.
 
 A document is relevant to a query if enough searches of enough visitors led to clicks on it, and its
 attraction is high. It is not relevant if users of enough searches skipped it above a clicked hit (Joachims et
-al. 2005), and its attraction is low. Other documents get no judgment. trust.py says which searches count, and
-the weight of each.
+al. 2005), and its attraction is low. Other documents get no judgment. Rankings and the memory of the service
+learn from `grade` instead, where each document with enough clicks has its attraction as its gain. trust.py
+says which searches count, and the weight of each.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 from training.mining.pairs import folded
 from training.retraining import trust
-from training.retraining.judgements import Judgment
+from training.retraining.judgements import Clicked, Judgment
 from training.text.lines import valid
 from training.text.service import fetch_collections, fetch_events, qualified, shown
 
@@ -163,6 +164,7 @@ class Use(NamedTuple):
     judgements: list[Judgment]
     line: str
     queried: dict[str, tuple[str, ...]]  # the queries of the same searches, by collection
+    clicked: Mapping[str, Clicked] = MappingProxyType({})  # by query
     dropped: Mapping[str, int] = MappingProxyType({})  # answers that do not count, by trust.REASONS
     warnings: Sequence[str] = ()
 
@@ -211,7 +213,8 @@ def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, 
     kept = {session.query for session in sessions}
     of_kept = {name: tuple(query for query in queries if query in kept) for name, queries in queried.items()}
     named = any(session.user for session in sessions)
-    return Use(found, line, of_kept, dropped, trust.warnings(relevant, dropped, users=named))
+    graded = grade(sessions, used, least, visitors)
+    return Use(found, line, of_kept, graded, dropped, trust.warnings(relevant, dropped, users=named))
 
 
 def build_judgments(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> list[Judgment]:
@@ -234,13 +237,7 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
     """
     impressions = _impressions(read.found)
     attraction = _attraction(impressions, bias, _MAX_UNSEEN)
-    clicks: dict[Pair, list[Session]] = {}
-    skips: dict[Pair, list[Session]] = {}
-    for session in read.found:
-        for id in session.weights:
-            clicks.setdefault((session.query, id), []).append(session)
-        for id in session.passed_over():
-            skips.setdefault((session.query, id), []).append(session)
+    clicks, skips = _clicks_and_skips(read.found)
     said: list[Judgment] = []
     dropped = Counter[str]()
     requested = dict(zip(impressions.pairs, attraction.tolist(), strict=True))
@@ -257,6 +254,57 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
             dropped[trust.reason_for(count, *left_out, least=least)] += 1
     del dropped[""]
     return said, dropped
+
+
+def grade(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> dict[str, Clicked]:
+    """Returns what clicks say about the hits of each query, in the order in which queries came.
+
+    A document with clicks of too few searches or visitors is neither right nor wrong.
+
+    Args:
+        sessions: The searches that count.
+        bias: Position bias.
+        least: Minimum number of searches that must agree.
+        visitors: Minimum number of visitors that must agree, as trust.get_number counts them.
+    """
+    found = _impressions(sessions)
+    attraction = _attraction(found, bias, _MAX_UNSEEN).tolist()
+    clicks, skips = _clicks_and_skips(sessions)
+    searches: defaultdict[str, float] = defaultdict(float)
+    for session, share in zip(sessions, found.share.tolist(), strict=True):
+        searches[session.query] += share
+
+    def agree(some: Sequence[Session]) -> bool:
+        return len(some) >= least and _visitors(some) >= visitors
+
+    gains: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    unclear: defaultdict[str, set[str]] = defaultdict(set)
+    for (query, id), value in zip(found.pairs, attraction, strict=True):
+        clicked = clicks.get((query, id), [])
+        if value <= _NOT_RELEVANT and agree(skips.get((query, id), [])):
+            gains[query][id] = 0.0
+        elif agree(clicked):
+            gains[query][id] = round(value, 2)
+        elif clicked:
+            unclear[query].add(id)
+    return {
+        query: Clicked(each, frozenset(unclear[query]), searches[query], bias)
+        for query, each in gains.items()
+    }
+
+
+def _clicks_and_skips(
+    sessions: Sequence[Session],
+) -> tuple[dict[Pair, list[Session]], dict[Pair, list[Session]]]:
+    """Returns the searches that led to each document, and those whose users passed it over."""
+    clicks: dict[Pair, list[Session]] = {}
+    skips: dict[Pair, list[Session]] = {}
+    for session in sessions:
+        for id in session.weights:
+            clicks.setdefault((session.query, id), []).append(session)
+        for id in session.passed_over():
+            skips.setdefault((session.query, id), []).append(session)
+    return clicks, skips
 
 
 def _visitors(sessions: Iterable[Session]) -> int:

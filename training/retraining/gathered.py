@@ -53,7 +53,8 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     table, known = config.judgements, _stand_ins(documents, split)
     learned = get_learned(store, active)
     used = _use(config, say)
-    found = judged(_judgments(config, used), known, table.held_out, table.trusted, learned)
+    said = _judgments(config, used)
+    found = judged(said, known, table.held_out, table.trusted, learned, used.clicked)
     split = split.moved(found.parts)
     left = "documents that neither judge nor nearly repeat another"
     require_enough(len(split.train), config.corpus.least, left)

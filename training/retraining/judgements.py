@@ -22,7 +22,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from training.errors import TrainingError
 from training.mining.pairs import folded
@@ -48,6 +52,27 @@ class Judgment(NamedTuple):
     trusted: bool = True  # False: the keys file of the service calls the key untrusted
 
 
+class Clicked(NamedTuple):
+    """What clicks say about the hits of a query.
+
+    Attributes:
+        gains: The attraction of each clicked document, 0 to 1. 0: users passed it over.
+        unclear: Documents with too few clicks to be right, and which are not wrong either.
+        searches: Number of searches that count.
+        bias: Position bias.
+    """
+
+    gains: Mapping[str, float]
+    unclear: frozenset[str]
+    searches: float
+    bias: float
+
+    def get_examined(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the probabilities that a user has examined hits, by the model of clicks.py."""
+        examined: NDArray[np.float64] = 1 - (1 - positions.astype(np.float64) ** -self.bias) ** self.searches
+        return examined
+
+
 PER_DOCUMENT = 10  # queries on one document that judge: a document of many queries is one piece of evidence
 
 
@@ -69,6 +94,9 @@ class Judged(NamedTuple):
     negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
     untrusted: int = 0  # judgements left out: of untrusted keys
     said: int = 0  # judgements of files and trusted keys, those of clicks not counted
+    clicked: Mapping[str, Clicked] = MappingProxyType(
+        {}
+    )  # by query; documents that people judged have no gain
 
 
 def judgments_in(file: Path) -> Iterator[Judgment]:
@@ -110,6 +138,7 @@ def judged(
     share: float,
     trusted: Collection[str] = (),
     learned: Collection[str] = (),
+    clicked: Mapping[str, Clicked] = MappingProxyType({}),
 ) -> Judged:
     """Combines judgments by votes, and assigns the queries to parts.
 
@@ -120,6 +149,7 @@ def judged(
         trusted: Names of the keys whose queries may judge. Empty means all keys, but a single
             key may have at most half of the queries that judge.
         learned: Digests from sides.learned, of all models so far. These queries are used for training only.
+        clicked: What clicks say about each query.
 
     """
     newest: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each key, the oldest first
@@ -184,7 +214,18 @@ def judged(
         negatives,
         untrusted,
         said_in_all,
+        {query: _without_judged(query, each, known, newest) for query, each in clicked.items()},
     )
+
+
+def _without_judged(
+    query: str, clicked: Clicked, known: Mapping[str, str], judged: Collection[tuple[str, str]]
+) -> Clicked:
+    """Returns what clicks say about known documents, without the gains of those that people judged."""
+    gains = {
+        id: gain for id, gain in clicked.gains.items() if id in known and (query, known[id]) not in judged
+    }
+    return clicked._replace(gains=gains)
 
 
 def _voter(judgment: Judgment, trusted: Collection[str]) -> str | None:

@@ -52,11 +52,19 @@ from training.retraining.gate.verdict import Gain, Verdict
 from training.retraining.gate.words import report
 from training.retraining.gathered import get_learned
 from training.retraining.heldout import place
-from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
+from training.retraining.judgements import Clicked, Judged, Judgment, judged, judgments_at, judgments_in
 from training.retraining.publication import Outcome, derive_manifest, left, publish
 from training.retraining.scoring import describe_model
 from training.runs.export import add_models_dir
-from training.text.service import add_options, chosen, fetch_explained, split_qualified
+from training.text.service import (
+    MAX_CLICKED,
+    add_options,
+    chosen,
+    fetch_collections,
+    fetch_explained,
+    send_clicked,
+    split_qualified,
+)
 
 RANKING = "ranking"  # The recipe, as reports name it.
 _HYBRID = FEATURES.index("hybrid")
@@ -81,12 +89,14 @@ class Learned(NamedTuple):
 def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishing: bool = True) -> Outcome:
     """Learns the ranking of each collection with enough judged queries, and publishes those accepted.
 
+    Before that, it sends the clicked answers to the service, which remembers them from then on.
+
     Args:
         found: The judged queries.
         config: The configuration, which names a service.
         store: Store of model versions.
         say: Called with progress messages and the report.
-        publishing: False: report only.
+        publishing: False: report only, and send nothing.
 
     Raises:
         NothingToLearn: No collection has enough judged queries, or none has new judgments.
@@ -95,6 +105,8 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     served = store.verify(active)
     if config.corpus.service is None:
         raise NothingToLearn("A ranking is learned from the searches of a service: set corpus.service.")
+    if publishing:
+        _send_clicked(found, config.corpus.service, config.corpus.collections, say)
     pending = store.requested()
     if pending not in {None, active} and not left(store, str(pending)):
         raise NothingToLearn(f"{pending} is about to go live. Run this again once it is.")
@@ -113,6 +125,22 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     manifest = derive_manifest(store, served, RANKING)
     content = report(verdict, {}, {}, _about(accepted, manifest, served, sorted(get_learned(store, active))))
     return publish(store, active, store.folder(active), manifest, verdict, content, files=files)
+
+
+def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -> None:
+    """Replaces the clicked answers of each collection. A failure does not end the run."""
+    for name in fetch_collections(url, requested):
+        rows = [
+            {"query": query, "id": id, "gain": gain}
+            for query, clicked in found.clicked.items()
+            for id, gain in _within(name, clicked.gains).items()
+        ]
+        try:
+            send_clicked(url, name, rows[-MAX_CLICKED:])
+        except TrainingError as error:
+            say(f"! the clicked queries of {name} are not remembered: {error}")
+        else:
+            say(f"{len(rows[-MAX_CLICKED:]):,} clicked answers are remembered in {name}")
 
 
 def _learn_all(found: Judged, url: str, store: ModelStore, served: Manifest, say: Say) -> dict[str, Learned]:
@@ -138,7 +166,8 @@ def _learn_all(found: Judged, url: str, store: ModelStore, served: Manifest, say
 def _by_collection(found: Judged) -> dict[str, set[str]]:
     """Returns the queries with a judged document in each collection."""
     queries: dict[str, set[str]] = {}
-    for judgments in (found.answers, found.negatives):
+    clicked = {query: each.gains for query, each in found.clicked.items()}
+    for judgments in (found.answers, found.negatives, clicked):
         for query, ids in judgments.items():
             for id in ids:
                 queries.setdefault(split_qualified(id)[0], set()).add(query)
@@ -148,11 +177,11 @@ def _by_collection(found: Judged) -> dict[str, set[str]]:
 def _learn(
     name: str, queries: Iterable[str], found: Judged, url: str, store: ModelStore, served: Manifest, say: Say
 ) -> Learned:
-    relevant = {query: _of(name, found.answers.get(query, ())) for query in queries}
-    wrong = {query: _of(name, found.negatives.get(query, ())) for query in relevant}
+    labels = {query: label(name, query, found) for query in queries}
+    relevant = {query: each.gains for query, each in labels.items()}
     if (count := sum(map(bool, relevant.values()))) < MIN_QUERIES:
         raise NothingToLearn(_too_few(count))
-    digest = _digest(relevant, wrong)
+    digest = _digest(labels)
     before = _active_ranking(store, served, name)
     if before is not None and _learned_before(store, served, name) == digest:
         raise NothingToLearn("no judgment changed since the active ranking was learned.")
@@ -160,12 +189,11 @@ def _learn(
     judging = {*found.held, *found.crossed, *(query for query in found.dev if query not in found.keys)}
     order = sorted(relevant, key=lambda query: place(f"ranking\0{query}"))
     with closing(store.open(served.version, threads=cpus.available())) as encoder:
+        unrelated = encoder.unrelated
         vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
     candidates = fetch_explained(url, name, order, MAX_RANKED)
     examples = [
-        _example(query, vector, hits, relevant[query], wrong[query], query in judging)._replace(
-            recalled=query not in found.of_use
-        )
+        _example(query, vector, hits, labels[query])._replace(judges=query in judging, unrelated=unrelated)
         for query, vector, hits in zip(order, np.nan_to_num(vectors), candidates, strict=True)
     ]
     if (count := sum(bool(each.gains.any()) for each in examples)) < MIN_QUERIES:
@@ -195,30 +223,61 @@ def _too_few(count: int) -> str:
     )
 
 
-def _of(collection: str, ids: Iterable[str]) -> list[str]:
-    names = map(split_qualified, ids)
-    return sorted(id for within, id in names if within == collection)
+class Labels(NamedTuple):
+    """The labels of a query in one collection. `clicked` is None if people judged the query."""
+
+    gains: Mapping[str, float]
+    wrong: Sequence[str]
+    clicked: Clicked | None
+
+    def apply(self, example: Example) -> Example:
+        """Returns the query with these labels. Its candidates are in the order that users see."""
+        labelled = example._replace(relevant=dict(self.gains), wrong=frozenset(self.wrong))
+        if self.clicked is None:
+            return labelled
+        seen = self.clicked.get_examined(np.arange(1, len(example.ids) + 1))
+        seen[np.isin(example.ids, self.wrong)] = 1.0
+        seen[np.isin(example.ids, [*self.clicked.unclear])] = 0.0
+        return labelled._replace(seen=seen)
 
 
-def _example(
-    query: str,
-    vector: np.ndarray,
-    hits: Sequence[Mapping[str, Any]],
-    relevant: Sequence[str],
-    wrong: Sequence[str],
-    judges: bool,
-) -> Example:
-    features = np.array([[hit["features"][name] for name in FEATURES] for hit in hits], np.float64)
-    features = features.reshape(-1, len(FEATURES))
-    order = np.argsort(-features[:, _HYBRID], kind="stable")  # The service may have ordered them again.
-    ids = [str(hits[at]["id"]) for at in order]
-    return Example(
-        query, vector, ids, features[order], dict.fromkeys(relevant, 1.0), frozenset(wrong), judges
+def label(collection: str, query: str, found: Judged) -> Labels:
+    """Returns the labels of a query. Judgments of people override clicks."""
+    clicked = found.clicked.get(query)
+    gains = {**dict.fromkeys(found.answers.get(query, ()), 1.0), **(clicked.gains if clicked else {})}
+    gains |= dict.fromkeys(found.negatives.get(query, ()), 0.0)
+    within = _within(collection, gains)
+    if clicked is not None and query in found.answers and query not in found.of_use:
+        clicked = None
+    if clicked is not None:
+        unclear = _within(collection, dict.fromkeys(clicked.unclear, 0.0))
+        clicked = clicked._replace(gains={}, unclear=frozenset(unclear))
+    return Labels(
+        {id: gain for id, gain in within.items() if gain},
+        [id for id, gain in within.items() if not gain],
+        clicked,
     )
 
 
-def _digest(*judgments: Mapping[str, Sequence[str]]) -> str:
-    return hashlib.sha256(json.dumps(judgments, sort_keys=True).encode()).hexdigest()[:16]
+def _within(collection: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Returns the values of the documents of one collection, by their ids there, sorted."""
+    named = ((*split_qualified(name), value) for name, value in values.items())
+    return {id: value for within, id, value in sorted(named) if within == collection}
+
+
+def _example(query: str, vector: np.ndarray, hits: Sequence[Mapping[str, Any]], labels: Labels) -> Example:
+    features = np.array([[hit["features"][name] for name in FEATURES] for hit in hits], np.float64)
+    features = features.reshape(-1, len(FEATURES))
+    example = labels.apply(Example(query, vector, [str(hit["id"]) for hit in hits], features, {}))
+    order = np.argsort(-features[:, _HYBRID], kind="stable")  # The service may have ordered them again.
+    seen = None if example.seen is None else example.seen[order]
+    ids = [example.ids[at] for at in order]
+    return example._replace(ids=ids, features=features[order], seen=seen)
+
+
+def _digest(labels: Mapping[str, Labels]) -> str:
+    said = [(query, each.gains, each.wrong) for query, each in sorted(labels.items())]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
 
 def _active_ranking(store: ModelStore, served: Manifest, collection: str) -> Ranking | None:
@@ -331,17 +390,20 @@ def read_judged(config: Config, store: ModelStore, say: Say) -> Judged:
     """Reads judgments and clicks without the documents. The rules are those of a retraining."""
     table, service = config.judgements, config.corpus.service
     found: list[Judgment] = []
+    clicked: Mapping[str, Clicked] = {}
     if service is not None and config.events.use:
         bias = None if config.events.position_bias == "estimate" else config.events.position_bias
         used = used_at(service, config.corpus.collections, bias, config.events.least, config.events.visitors)
         say(used.line)
         found += used.judgements
+        clicked = used.clicked
     if table.file is not None:
         found += judgments_in(table.file)
     if service is not None and table.feedback:
         found += judgments_at(service, config.corpus.collections)
-    known = {each.id: each.id for each in found}
-    return judged(found, known, table.held_out, table.trusted, get_learned(store, active_version(store)))
+    ids = {each.id for each in found}.union(*(each.gains for each in clicked.values()))
+    learned = get_learned(store, active_version(store))
+    return judged(found, dict(zip(ids, ids, strict=True)), table.held_out, table.trusted, learned, clicked)
 
 
 def _print(line: str) -> None:

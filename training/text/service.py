@@ -26,6 +26,7 @@ DEFAULT = "default"
 ONLY_DEFAULT = (DEFAULT,)
 ALL = ("*",)
 _PAGE = 1000  # rows, the maximum of the service
+MAX_CLICKED = 20_000  # clicked answers of a collection, the maximum of the service
 _SEARCHES = 8  # queries in one request, which every SIMILE_MAX_CANDIDATES allows
 _TIMEOUT = 60.0  # seconds
 
@@ -101,6 +102,12 @@ def fetch_explained(
                     raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
                 yield found
             progress.add(len(some))
+
+
+def send_clicked(url: str, collection: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replaces the clicked answers of a collection: rows of query, id and gain."""
+    with _client() as client:
+        _get(client, url, f"/collections/{collection}/clicked", body={"clicked": rows}, method="PUT")
 
 
 def fetch_count(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> int:
@@ -185,11 +192,12 @@ def _get(
     path: str,
     parameters: dict[str, str] | None = None,
     body: dict[str, Any] | None = None,
+    method: str | None = None,
 ) -> Any:
-    """Returns the JSON of a response. With a body, the request is a POST."""
+    """Returns the JSON of a response. The method is GET, or POST if there is a body, unless it is given."""
     address = url.rstrip("/") + path
     try:
-        method = "GET" if body is None else "POST"
+        method = method or ("GET" if body is None else "POST")
         response = client.request(method, address, params=parameters, json=body)
     except (httpx2.UnsupportedProtocol, httpx2.InvalidURL):
         raise TrainingError(f"{shown(url)} is no address. Name a service as http://127.0.0.1:8000.") from None

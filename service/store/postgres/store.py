@@ -233,6 +233,7 @@ class PostgresStore(Touch, CommonMethods):
     # Judgments and events of searches.
 
     judge = writing(in_turn(feedback.store_judgments), alone=True)
+    replace_clicked = writing(writes.replace_clicked, alone=True)
     _record_some = writing(writes.record_events, alone=True)
 
     # Generations: missing vectors, and which generation is active.

@@ -13,7 +13,8 @@ from service.store.postgres.documents import sequence
 from service.store.postgres.fulltext import Terms, parse_terms
 from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
-from service.store.sql.feedback import DELETED_ROWS, store_events
+from service.store.sql import feedback
+from service.store.sql.feedback import DELETED_ROWS, forget_clicked, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sql.records import has_collection, refuse_another, unembedded
 from service.store.values import (
@@ -224,6 +225,7 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
     ).rowcount
     if gone == DELETED_ROWS:
         return Step(0, 0, sequence(connection))
+    forget_clicked(connection, collection, [id for (id,) in ids])
     removed = _clear(connection, some, collection)
     connection.execute("DELETE FROM documents WHERE revision = ANY(?)", ([*removed],))
     fulltext.change_postings(connection, collection, {}, removed)
@@ -236,6 +238,15 @@ def record_events(connection: Connection, given: Sequence[Event], limits: EventL
     sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
     rows = connection.execute(sql, (given[0].collection, [event.id for event in given]))
     return in_turn(store_events)(connection, given, limits, {id for (id,) in rows})
+
+
+def replace_clicked(
+    connection: Connection, answers: Mapping[str, Mapping[str, float]], collection: str
+) -> int:
+    """Replaces clicked answers like `feedback.replace_clicked`. Deletes of documents wait for it."""
+    sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
+    connection.execute(sql, (collection, [*answers]))
+    return in_turn(feedback.replace_clicked)(connection, answers, collection)
 
 
 def drop_collection(connection: Connection, collection: str) -> None:

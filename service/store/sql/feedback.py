@@ -7,12 +7,13 @@ number that it has read.
 
 A judgment can be made only of a document that exists. Updates of the document keep the judgment. If the
 document is deleted, the judgment is no longer listed, until a document is stored under that id again. The
-judgment then still has the old number, so a reader that needs all judgments begins at 0. Events are deleted
-with their document. Models learn from judgments, so limits apply to each key separately.
+judgment then still has the old number, so a reader that needs all judgments begins at 0. Events and
+clicked answers are deleted with their document. Models learn from judgments, so limits apply to each key
+separately.
 """
 
-from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf
 from secrets import token_hex
@@ -39,7 +40,8 @@ TOGETHER = 256  # Tuples of texts in one statement.
 MAX_PARAMETERS = 900  # Parameters of one statement; older builds of SQLite accept 999.
 NAMED = 10  # Unknown ids in a message.
 SHOWN_CHARACTERS = 80  # Characters of a query or an id in a message.
-_STATE = "judgments"  # Name of the fact that changes with the judgments.
+_STATE = "judgments"  # Name of the fact that changes with the judgments and the clicked answers.
+_CLICKED = "clicked/"  # Begins the names of the facts with clicked answers: `clicked/COLLECTION/ID`.
 _JUDGMENT_COLUMNS = ("query", "id", "relevant", "key", "collection", "visitor", "trusted")
 _EVENT_COLUMNS = (
     *("key", "collection", "event_id", "search_id", "query", "id", "type", "position", "shown", "at"),
@@ -154,19 +156,87 @@ def _change_state(connection: Connection) -> None:
 
 
 def judged_collections(connection: Connection) -> list[str]:
-    rows = connection.execute("SELECT DISTINCT collection FROM feedback ORDER BY collection")
+    """Returns the collections that have judgments or clicked answers."""
+    rows = connection.execute(
+        "SELECT collection AS name FROM feedback UNION SELECT c.name FROM collections c WHERE EXISTS "
+        "(SELECT 1 FROM facts f WHERE f.name > ? || c.name || '/' AND f.name < ? || c.name || '0') "
+        "ORDER BY name",
+        (_CLICKED, _CLICKED),
+    )
     return [name for (name,) in rows]
 
 
-def remembered(connection: Connection, collection: str, limit: int) -> tuple[str, list[Judgment]]:
-    """Returns the latest judgments, as `protocol.Feedback.remembered` says."""
+def replace_clicked(
+    connection: Connection, answers: Mapping[str, Mapping[str, float]], collection: str
+) -> int:
+    """Replaces the clicked answers of a collection.
+
+    An answer counts only if its document has events, which are deleted with a document. So a new document
+    with the id of a deleted one does not inherit the answers, even if they were derived before.
+
+    Args:
+        connection: A connection to SQLite or PostgreSQL.
+        answers: The queries of each document id, with their gains.
+        collection: Name of the collection.
+
+    Returns:
+        The number of stored answers.
+    """
+    clicked = "e.collection = ? AND e.id = given.column1 GROUP BY e.id"
+    given = [(id,) for id in answers]
+    ids = [id for (id,) in _matches(connection, "events e", "e.id", clicked, (collection,), given)]
+    new = {
+        f"{_CLICKED}{collection}/{id}": orjson.dumps(answers[id], option=orjson.OPT_SORT_KEYS).decode()
+        for id in ids
+    }
+    old = dict(_clicked_facts(connection, collection))
+    changed = [(name, value) for name, value in new.items() if old.get(name) != value]
+    gone = [name for name in old if name not in new]
+    _delete_facts(connection, [*gone, *(name for name, _ in changed)])
+    _insert(connection, "facts", ("name", "value"), changed)
+    if gone or changed:
+        _change_state(connection)
+    return sum(len(answers[id]) for id in ids)
+
+
+def forget_clicked(connection: Connection, collection: str, ids: Iterable[str]) -> None:
+    """Deletes the clicked answers of documents."""
+    if _delete_facts(connection, [f"{_CLICKED}{collection}/{id}" for id in ids]):
+        _change_state(connection)
+
+
+def _clicked_facts(connection: Connection, collection: str) -> Iterable[tuple[str, str]]:
+    begin = f"{_CLICKED}{collection}"  # `0` follows `/` in the order of characters.
+    sql = "SELECT name, value FROM facts WHERE name > ? AND name < ? ORDER BY name"
+    return connection.execute(sql, (f"{begin}/", f"{begin}0"))
+
+
+def _delete_facts(connection: Connection, names: Sequence[str]) -> int:
+    deleted = 0
+    for first in range(0, len(names), MAX_PARAMETERS):
+        some = names[first : first + MAX_PARAMETERS]
+        sql = f"DELETE FROM facts WHERE name IN ({', '.join('?' * len(some))})"
+        deleted += connection.execute(sql, some).rowcount
+    return deleted
+
+
+def remembered(
+    connection: Connection, collection: str, limit: int
+) -> tuple[str, list[Judgment], dict[str, dict[str, float]]]:
+    """Returns the latest judgments and the clicked answers, as `protocol.Feedback.remembered` says."""
     state = judgment_state(connection)
     rows = connection.execute(
         "SELECT query, id, relevant, key FROM feedback WHERE collection = ? AND trusted = 1 "
         "ORDER BY sequence DESC LIMIT ?",
         (collection, limit),
     )
-    return state, [Judgment(query, id, bool(relevant), key, collection) for query, id, relevant, key in rows]
+    judged = [Judgment(query, id, bool(relevant), key, collection) for query, id, relevant, key in rows]
+    clicked: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for name, value in _clicked_facts(connection, collection):
+        id = name.removeprefix(f"{_CLICKED}{collection}/")
+        for query, gain in orjson.loads(value).items():
+            clicked[query][id] = gain
+    return state, judged, clicked
 
 
 def count_judgments(connection: Connection, selection: Selection) -> int:

@@ -170,6 +170,7 @@ class SqliteStore(Alone, CommonMethods):
     # Judgments and events of searches.
 
     judge = writing(feedback.store_judgments)
+    replace_clicked = writing(feedback.replace_clicked)
     _record_some = writing(feedback.store_events)
 
     # Generations: missing vectors, and which generation is active.

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.store.sql.feedback import DELETED_ROWS, delete_events_of_document
+from service.store.sql.feedback import DELETED_ROWS, delete_events_of_document, forget_clicked
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
 from service.store.sql.records import compute_checksums, encode_parts, refuse_another
 from service.store.sqlite import secondary_indexes, vectors
@@ -90,6 +90,7 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
             forgotten += gone
             if gone == DELETED_ROWS:
                 break
+            forget_clicked(transaction.connection, collection, [row[1]])
             _remove(transaction, revision, collection)
             deleted += 1
             characters += row[0]

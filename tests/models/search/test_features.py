@@ -107,7 +107,7 @@ def test_stems_that_do_not_fit_in_memory_are_computed_again(monkeypatch: pytest.
 @pytest.fixture
 def memory() -> Memory:
     vectors = np.stack([unit(1, 0, 0), unit(1, 1, 0), unit(1, 0, 1), unit(0, 1, 0)])
-    return Memory(vectors, [{"a": True, "b": False}, {"a": True}, {"c": True}, {"c": True}])
+    return Memory(vectors, [{"a": 1, "b": 0}, {"a": 1}, {"c": 1}, {"c": 1}])
 
 
 def test_memory_recalls_the_answers_of_similar_queries(memory: Memory) -> None:
@@ -117,6 +117,38 @@ def test_memory_recalls_the_answers_of_similar_queries(memory: Memory) -> None:
     expected = [[1, 1 + similarity, 0], [0, 0, 1], [similarity, similarity, 0], [0, 0, 0]]
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert memory.recall(QUERY, ["c"], 0.8).tolist() == [[0, 0, 0]]
+
+
+def test_a_memory_is_the_same_as_if_each_query_was_looked_at_alone() -> None:
+    random = np.random.default_rng(0)
+    vectors = np.stack([unit(*random.normal(size=3)) for _ in range(40)])
+    answers = [
+        {f"d{id}": float(random.integers(3)) / 2 for id in random.integers(8, size=3)} for _ in vectors
+    ]
+    found = Memory(vectors, answers, 0.2).recall(QUERY, [f"d{id}" for id in range(9)], 0.25)
+    expected = np.zeros((9, 3))
+    for vector, gains in zip(vectors, answers, strict=True):
+        similarity = ((vector @ QUERY - 0.2) / 0.8 - 0.25) / 0.75
+        for id, gain in gains.items():
+            row = expected[int(id[1:])]
+            if similarity > 0:
+                row[:] = (
+                    max(row[0], similarity * gain),
+                    row[1] + similarity * gain,
+                    max(row[2], similarity * (gain == 0)),
+                )
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (found > 0).any(axis=0).all()
+
+
+@pytest.mark.parametrize(("unrelated", "similarity"), [(0.0, 0.8), (0.5, 0.6), (0.8, 0.0), (0.9, 0.0)])
+def test_a_threshold_is_relative_to_the_cosine_of_unrelated_texts(
+    unrelated: float, similarity: float
+) -> None:
+    """A cosine of 0.9 is near if unrelated texts have 0, and says nothing if they have 0.8."""
+    near = unit(0.9, np.sqrt(1 - 0.9**2), 0)
+    memory = Memory(near[None], [{"a": 1}], unrelated)
+    assert memory.recall(QUERY, ["a"], 0.5)[0, 0] == pytest.approx(similarity, abs=1e-6)
 
 
 def test_a_query_can_be_left_out_of_its_memory(memory: Memory) -> None:

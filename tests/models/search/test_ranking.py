@@ -74,7 +74,7 @@ def test_linear_score_and_trees_decide_alike() -> None:
         {"weights": {"dense": float("nan")}},
         {"format": 2},
         {"fingerprint": "short"},
-        {"memory_cosine": 1.0},
+        {"memory_threshold": 1.0},
         {"hybrid_share": 2},
         {"code": "import os"},
         {"trees": STUMP | {"left": [1, 1]}},

@@ -29,6 +29,7 @@ import psycopg
 from service.store.postgres import copying, offline
 from tests.waiting import until
 
+SEARCHED = "text 7 東京"
 LONG = "A sentence of a long text that is split into passages. " * 60
 
 
@@ -59,15 +60,18 @@ def fill(client: TestClient) -> None:
     clicked = [{"search_id": "s", "query": "text", "id": f"{at:05}", "type": "click"} for at in range(3)]
     clicked[0]["user"] = "ann"
     assert client.post("/events", json={"events": clicked}).json()["stored"] == 3
+    answers = {"clicked": [{"query": SEARCHED, "id": "00002", "gain": 1}]}
+    assert client.put("/collections/default/clicked", json=answers).json()["stored"] == 1
 
 
 def seen(client: TestClient) -> Any:
-    """Documents, rankings of each mode, judgments, events and a visitor's events, as a client sees them."""
+    """What a client sees: documents, rankings of each mode, judgments, events and a visitor's events."""
     found: list[Any] = []
     for mode in ("dense", "lexical", "hybrid"):
-        hits = client.get("/search", params={"q": "text 7 東京", "k": 20, "mode": mode}).json()["hits"]
+        hits = client.get("/search", params={"q": SEARCHED, "k": 20, "mode": mode}).json()["hits"]
         found += [(hit["id"], hit["text"], repr(hit["metadata"])) for hit in hits]
         found += [pytest.approx(hit["score"], abs=1e-5) for hit in hits]
+    assert hits[0]["id"] == "00002", "the click is not remembered"
     page = client.get("/documents", params={"limit": 1000}).json()["documents"]
     other = client.get("/collections/other/documents", params={"limit": 1000}).json()["documents"]
     collections = client.get("/collections").json()["collections"]

@@ -59,7 +59,7 @@ def test_memory_helps_where_questions_recur_and_not_for_new_ones() -> None:
 def test_queries_that_recur_are_remembered() -> None:
     examples = judged_queries(60, candidates=20, repeats=3)
     chosen = choose(examples, PRIOR)
-    assert chosen.cosine is not None
+    assert chosen.threshold is not None
     assert learn(examples, PRIOR) == fit(examples, PRIOR, chosen)
 
 

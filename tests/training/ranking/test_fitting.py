@@ -47,7 +47,8 @@ def test_without_judgments_the_weights_are_the_prior() -> None:
 @pytest.mark.parametrize("count", [40, 200])
 def test_converted_trees_predict_as_lightgbm(count: int) -> None:
     rows = [
-        (np.hstack([each.features, standardize(each.features)]), each.gains) for each in judged_queries(count)
+        (np.hstack([each.features, standardize(each.features)]), each.gains, np.ones(len(each.ids)))
+        for each in judged_queries(count)
     ]
     model = boost(rows)
     trees = convert(model)
@@ -62,8 +63,8 @@ def test_converted_trees_predict_as_lightgbm(count: int) -> None:
 def test_a_ranking_tells_its_procedure(procedure: Procedure) -> None:
     ranking = fit(judged_queries(30, candidates=20, repeats=3), PRIOR, procedure)
     assert Procedure.of(ranking) == procedure
-    remembers = ranking.memory_cosine != 0.95
-    assert remembers == (procedure.cosine is not None)
+    remembers = ranking.memory_threshold != 0.95
+    assert remembers == (procedure.threshold is not None)
 
 
 def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
@@ -73,6 +74,22 @@ def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
     assert sum(abs(weights[name]) for name in MEMORY) < 0.5
     memory = build_memory(examples)
     assert remember(examples[0], memory, 0.5)[:, -3].max() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("trees", [False, True])
+def test_an_unseen_hit_counts_as_wrong_as_far_as_it_was_examined(trees: bool) -> None:
+    """Without a difference in `cover`, only hits with a low `length` count as wrong."""
+    procedure = Procedure(None, trees=trees)
+    length = FEATURES.index("length")
+    examples = [
+        each._replace(seen=(each.features[:, length] < 0).astype(np.float64)) for each in judged_queries(60)
+    ]
+    half = [each._replace(seen=each.seen / 2) for each in examples if each.seen is not None]
+    others = [each._replace(seen=np.ones(len(each.ids))) for each in examples]
+    weights = [fit(some, PRIOR, procedure).weights["length"] for some in (others, half, examples)]
+    assert abs(weights[0]) < 0.2 < weights[2]
+    assert fit(others, PRIOR, procedure) == fit(judged_queries(60), PRIOR, procedure)
+    assert fit(half, PRIOR, procedure) != fit(examples, PRIOR, procedure)
 
 
 @pytest.mark.parametrize("averaged", [True, False])
@@ -85,7 +102,7 @@ def test_a_result_is_averaged_with_the_hybrid_order_if_the_procedure_says_so(ave
 def test_without_a_memory_of_its_own_a_ranking_has_that_of_the_prior() -> None:
     ranking = fit(judged_queries(30, candidates=10), {"hybrid": 1.0, "memory_best": 8.0}, LINEAR)
     assert ranking.weights["memory_best"] == 8
-    assert ranking.memory_cosine == 0.95
+    assert ranking.memory_threshold == 0.95
 
 
 def test_without_its_library_lightgbm_is_left_out(

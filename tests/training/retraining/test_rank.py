@@ -20,13 +20,14 @@ from models.store import ModelStore
 from tests.parts.json_server import json_server
 from tests.training.conftest import WORDS
 from training.errors import NothingToLearn, TrainingError
+from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
 from training.retraining.auto import _rank, retrain_auto
 from training.retraining.config import Config, CorpusTable
 from training.retraining.gathered import gather
-from training.retraining.judgements import Judged, Judgment, judged
+from training.retraining.judgements import Clicked, Judged, Judgment, judged
 from training.retraining.one import Job
-from training.retraining.rank import rank
+from training.retraining.rank import label, rank
 from training.text.service import qualified
 
 QUERIES, HITS = 30, 12
@@ -106,6 +107,7 @@ def test_a_ranking_is_published_with_the_encoder_of_the_active_version(
         "questions as they come of default",
     ]
     assert all(gain["shown"] for gain in report["gains"])
+    assert bodies.pop(0) == {"path": "/collections/default/clicked", "clicked": []}
     assert {(each["path"], each["mode"], each["k"], each["explain"]) for each in bodies} == {
         ("/search", "hybrid", 50, True)
     }
@@ -140,9 +142,57 @@ def test_judgments_of_a_single_key_publish_nothing(job: Job, url: str) -> None:
         rank(build_judged(QUERIES, key="robot"), config_at(url), job.store, silent)
 
 
-def test_a_dry_run_publishes_nothing(job: Job, url: str) -> None:
+CLICKED = {"river 0": Clicked({"d0": 0.6, "collection:tickets/t": 0.5}, frozenset(), 3, 1)}
+
+
+def test_clicked_answers_are_sent_before_a_ranking_is_learned(
+    job: Job, url: str, bodies: list[dict[str, Any]]
+) -> None:
+    few = build_judged(MIN_QUERIES - 3)._replace(clicked=CLICKED)
+    with pytest.raises(NothingToLearn):
+        rank(few, config_at(url, collections=("default", "tickets", "empty")), job.store, silent)
+    assert {each["path"]: each["clicked"] for each in bodies} == {
+        "/collections/default/clicked": [{"query": "river 0", "id": "d0", "gain": 0.6}],
+        "/collections/tickets/clicked": [{"query": "river 0", "id": "t", "gain": 0.5}],
+        "/collections/empty/clicked": [],
+    }
+
+
+def test_a_service_that_takes_no_clicks_does_not_end_the_run(job: Job) -> None:
+    def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
+        if path.endswith("/clicked"):
+            return 403, {"error": "This needs a key of role admin."}
+        return 200, {"results": [explain(query) for query in body["queries"]]}
+
+    said: list[str] = []
+    with json_server(answer) as url:
+        assert rank(build_judged(QUERIES), config_at(url), job.store, said.append).published
+    assert any("the clicked queries of default are not remembered" in line for line in said)
+    assert any("role admin" in line for line in said)
+
+
+def test_labels_are_judgments_and_graded_clicks() -> None:
+    people = [Judgment("both", "a", True), Judgment("both", "b", False), Judgment("both", "c", True)]
+    of_use = [Judgment("clicks", "a", True, f"k{at}", of_use=True) for at in range(2)]
+    clicked = {
+        "both": Clicked({"b": 0.9, "d": 0.4}, frozenset("x"), 2, 1),
+        "clicks": Clicked({"a": 0.7, "b": 0.3, "c": 0.0}, frozenset("x"), 2, 1),
+    }
+    found = judged([*people, *of_use], {id: id for id in "abcdx"}, 0.5, clicked=clicked)
+    both, clicks = (label("default", query, found) for query in ("both", "clicks"))
+    assert both == ({"a": 1, "c": 1, "d": 0.4}, ["b"], None)
+    assert clicks[:2] == ({"a": 0.7, "b": 0.3}, ["c"])
+    example = Example("clicks", np.ones(1), [*"yxcz"], np.zeros((4, len(FEATURES))), {})
+    assert both.apply(example).seen is None
+    seen = clicks.apply(example).seen
+    assert seen == pytest.approx([1, 0, 1, 1 - 0.75**2]), "of two users, one in four examines the fourth hit"
+
+
+def test_a_dry_run_publishes_nothing(job: Job, url: str, bodies: list[dict[str, Any]]) -> None:
     before = {each.version for each in job.store.versions()}
-    outcome = rank(build_judged(QUERIES), config_at(url), job.store, silent, publishing=False)
+    given = build_judged(QUERIES)._replace(clicked=CLICKED)
+    outcome = rank(given, config_at(url), job.store, silent, publishing=False)
+    assert not any("clicked" in each for each in bodies)
     assert outcome.verdict is not None
     assert outcome.verdict.accepted
     assert not outcome.published

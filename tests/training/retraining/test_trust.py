@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.retraining import clicks, trust
-from training.retraining.clicks import Use, build_sessions, estimated_bias, judged_by, used_at
+from training.retraining.clicks import Use, build_sessions, estimated_bias, grade, judged_by, used_at
 from training.retraining.gathered import of_keys
-from training.retraining.judgements import Judgment, judged
+from training.retraining.judgements import Clicked, Judgment, judged
 
 Rows = list[dict[str, Any]]
 QUERIES, VISITORS = 20, 10
@@ -379,6 +379,70 @@ def test_events_of_untrusted_keys_alone_are_reported_and_their_queries_train_not
     assert (found.judgements, found.dropped) == ([], {"untrusted key": QUERIES})
     assert found.queried == {"default": ()}
     assert use(monkeypatch, []) == Use([], "no events", {})
+
+
+# Graded labels
+
+LONG_PAGE = [f"d{at}" for at in range(20)]
+
+
+def graded(rows: Rows) -> dict[str, Clicked]:
+    return grade(build_sessions(rows).found, 1.0, 3, 2)
+
+
+def test_every_clicked_hit_has_its_attraction_as_its_gain() -> None:
+    """Four of twelve users examine the third hit, and all of them click it. Three click the second of six."""
+    rows = [
+        event("q", id, LONG_PAGE, search=f"{id} {at}")
+        for id, clicks in (("d0", 5), ("d1", 3), ("d2", 4))
+        for at in range(clicks)
+    ]
+    found = graded(rows)["q"]
+    assert found.gains.keys() == {"d0", "d1", "d2"}
+    assert found.gains["d2"] > found.gains["d1"]
+    assert found.gains["d2"] > found.gains["d0"]
+    assert all(0.2 < gain <= 1 for gain in found.gains.values())
+    binary = {each.id for each in judged_by(build_sessions(rows), 1.0, 3, 2)[0] if each.relevant}
+    assert binary < found.gains.keys(), "as a binary judgment, one of them says nothing"
+
+
+def test_a_hit_is_wrong_as_far_as_users_examined_it() -> None:
+    rows = [event("q", "d4", LONG_PAGE, search=f"{at}") for at in range(8)]
+    once = event("q", "d2", LONG_PAGE, search="once")
+    found = graded([*rows, once])["q"]
+    assert found.gains.keys() == {"d0", "d1", "d3", "d4"}
+    assert [found.gains[f"d{at}"] for at in (0, 1, 3)] == [0, 0, 0], "users passed them over"
+    assert found.unclear == {"d2"}, "one click is too little for right, and no wrong"
+    assert (found.searches, found.bias) == (9, 1)
+    positions = np.array([1, 2, 10])
+    assert found.get_examined(positions) == pytest.approx([1, 1 - 0.5**9, 1 - 0.9**9])
+
+
+@pytest.mark.parametrize("kind", ["click", "skip", "convert"])
+def test_a_single_visitor_grades_nothing(kind: str) -> None:
+    flood = [event("q", "d9", LONG_PAGE, kind, search=f"f{at}", user="one") for at in range(50)]
+    assert graded(flood) == {}
+    rows = [event("q", "d1", LONG_PAGE, search=f"{at}") for at in range(6)]
+    before, after = graded(rows)["q"], graded([*rows, *flood])["q"]
+    assert before.gains.keys() == after.gains.keys() == {"d0", "d1"}
+    assert after.searches <= before.searches + 1, "a visitor weighs as much as the median visitor"
+
+
+def test_untrusted_keys_grade_nothing() -> None:
+    rows = [event("q", "d1", LONG_PAGE, search=f"{at}") for at in range(6)]
+    others = [event("q", "d3", LONG_PAGE, search=f"u{at}") | {"trusted": False} for at in range(60)]
+    assert graded(others) == {}
+    assert graded([*rows, *others]) == graded(rows)
+
+
+def test_a_judgment_takes_the_gain_from_clicks() -> None:
+    clicked = {
+        "q": Clicked({"a": 0.7, "b": 0.6, "gone": 0.9}, frozenset("c"), 3, 1),
+        "r": Clicked({"a": 1}, frozenset(), 3, 1),
+    }
+    known = dict.fromkeys("abc")
+    found = judged([Judgment("q", "a", False)], {id: id for id in known}, 0.5, clicked=clicked)
+    assert [found.clicked[query].gains for query in "qr"] == [{"b": 0.6}, {"a": 1}]
 
 
 # Judgements
