@@ -134,10 +134,10 @@ def test_a_ranking_is_published_with_the_encoder_of_the_active_version(
 
 def test_a_move_below_the_tenth_hit_has_a_row_and_texts_may_be_missing() -> None:
     ids = [f"d{at}" for at in range(20)]
-    empty = np.empty(0)
+    empty = np.empty(0, np.float32)
 
     def example(query: str, answer: int) -> Example:
-        return Example(query, empty, ids, empty, {f"d{answer}": 1.0})
+        return Example(query, empty, ids, np.empty(0), {f"d{answer}": 1.0})
 
     def order(*first: int) -> np.ndarray:
         return np.array([*first, *(at for at in range(20) if at not in first)])
