@@ -135,7 +135,7 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     right = refused.locator("tr .right").first
     expect(right).to_have_text("Money back within 30 days.")
     expect(right).to_have_js_property("value", 7)
-    expect(refused.locator("tbody td").nth(1)).to_have_text("none → 7")
+    expect(refused.locator(".report tbody td").nth(1)).to_have_text("none → 7")
     refused.locator("summary", has_text="Geometry").click()
     expect(refused.locator("[aria-label=Geometry] tbody tr")).to_have_text(
         ["alignment0.21000.2100", "uniformity-3.8000-3.1000"]
