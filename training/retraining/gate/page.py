@@ -111,6 +111,8 @@ def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Itera
 def _changed(content: Mapping[str, Any]) -> Iterator[str]:
     """Yields Markdown for the queries that gained and lost most, with the first hits of both sides."""
     sides = content.get("sides") or ("active", "candidate")
+    if content.get("gained") or content.get("lost"):
+        yield "The rank in these tables is that of the first right hit."
     for word in ("gained", "lost"):
         if rows := content.get(word):
             yield f"## Queries that {word} most"
@@ -129,7 +131,6 @@ def _changed(content: Mapping[str, Any]) -> Iterator[str]:
                 ],
                 words=(0, 1, 3, 4, 5),
             )
-            yield "The rank is that of the first right hit."
 
 
 def _hits(found: Sequence[Mapping[str, Any]]) -> str:
