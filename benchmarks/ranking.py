@@ -4,9 +4,9 @@
 
 Each row is the gain in nDCG@10 with a number of judged queries, on new questions and on questions as they
 come. The prior of a set is a default ranking that was learned on the other sets. `--clicks 0.1 0.2` also
-learns from the clicks of simulated users instead of judgments. `--write-default` writes the default ranking
-learned on all named sets, halfway to hybrid. SIMILE_EVAL_DATA names the folder of the sets;
-`python -m benchmarks.sets` makes simple_wiki.
+learns from the clicks of simulated users instead of judgments. `--figure` draws the gains on new questions
+by judged queries. `--write-default` writes the default ranking learned on all named sets, halfway to hybrid.
+SIMILE_EVAL_DATA names the folder of the sets; `python -m benchmarks.sets` makes simple_wiki.
 """
 
 import argparse
@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="*", default=COUNTS, help="judged queries, besides all")
     parser.add_argument("--clicks", type=float, nargs="*", default=(), metavar="NOISE", help="of users")
     parser.add_argument("--visitors", type=int, default=VISITORS, metavar="N", help="a query (%(default)s)")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw the gains on new questions, as SVG")
     parser.add_argument("--write-default", type=Path, metavar="FILE", help="write the default ranking, only")
     options = parser.parse_args()
     with scratch_folder() as empty:
@@ -85,6 +86,21 @@ def main() -> None:
     rows = [row for name in sets for row in measure(name, sets[name], weights, options)]
     columns = ["set", "queries", "hybrid", "judged", "questions", "gain", "low", "high"]
     report("ranking", {"rows": rows}, [format_table(columns, rows)], [])
+    if options.figure:
+        options.figure.write_text(draw(rows), encoding="utf-8")
+
+
+def draw(rows: Iterable[Sequence[Any]]) -> str:
+    """Returns the gains on new questions by judged queries as SVG. `rows` are from `measure`."""
+    from training.evaluation.report.plots import Gains, gains_by_queries  # noqa: PLC0415  matplotlib
+
+    points: dict[str, list[tuple[float, float, float, float]]] = {}
+    for name, count, _, judged, row, *figures in rows:
+        if row == NEW and judged:
+            gain, low, high = map(float, figures)
+            points.setdefault(name, []).append((count if judged == "all" else judged, gain, low, high))
+    curves = [Gains(name, each) for name, each in points.items()]
+    return gains_by_queries(curves, "Gain of a learned ranking on new questions").svg()
 
 
 def measure(

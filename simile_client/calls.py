@@ -92,6 +92,10 @@ def versions() -> Call[tuple[Version, ...]]:
     return Call("GET", "/models", read)
 
 
+def retraining(*, begin: bool) -> Call[dict[str, Any]]:
+    return Call("POST" if begin else "GET", "/retraining", dict)
+
+
 def _build_path(collection: str, path: str) -> str:
     return path if collection == "default" else f"/collections/{_part(collection)}{path}"
 

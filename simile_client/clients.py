@@ -152,6 +152,14 @@ class Client(_Options):
         """Returns the published versions, oldest first."""
         return self._do(calls.versions())
 
+    def retraining(self) -> dict[str, Any]:
+        """Returns the state of the retraining: `state`, `says`, `progress` and `last_run`."""
+        return self._do(calls.retraining(begin=False))
+
+    def retrain(self) -> dict[str, Any]:
+        """Requests a retraining, which needs a key of role admin. Returns the state as `retraining`."""
+        return self._do(calls.retraining(begin=True))
+
     def _do(self, call: Call[T]) -> T:
         tries = _Tries(self._retries)
         while True:
@@ -237,6 +245,12 @@ class AsyncClient(_Options):
     async def versions(self) -> tuple[Version, ...]:
         """See `Client`."""
         return await self._do(calls.versions())
+
+    async def retraining(self) -> dict[str, Any]:
+        return await self._do(calls.retraining(begin=False))
+
+    async def retrain(self) -> dict[str, Any]:
+        return await self._do(calls.retraining(begin=True))
 
     async def _do(self, call: Call[T]) -> T:
         tries = _Tries(self._retries)

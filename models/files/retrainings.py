@@ -1,14 +1,18 @@
 """Reads and writes the files with the state of retrainings in the models folder.
 
-schedule.json   the last and the next run of the schedule; only `python -m training schedule` writes it
+schedule.json   the last and the next run of the schedule; only `python -m training schedule` writes it, and
+                sets its modification time every few seconds while it runs
 progress.json   the progress of the current retraining; removed at its end
+retrain.json    a request to retrain now; the service creates it, and the schedule removes it
 
 Files are replaced atomically. Readers treat a damaged file like a missing file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,14 +20,16 @@ from typing import Any
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
 
-FILE_NAME, PROGRESS = "schedule.json", "progress.json"
+FILE_NAME, PROGRESS, REQUEST = "schedule.json", "progress.json", "retrain.json"
 # Names for the exit statuses of `retrain`.
 OUTCOMES = {0: "published", 3: "refused", 4: "nothing to learn", 5: "busy", 130: "stopped"}
 FAILED = "failed"
 _PARTS = ("last_run", "running")
 LATE = timedelta(minutes=5)  # A schedule that runs starts due retrainings within this time.
 SILENT = timedelta(hours=1)  # Older progress belongs to a killed retraining.
+ABSENT = timedelta(minutes=1)  # A schedule without a sign of life for this time does not run.
 _START = " Start it with `python -m training schedule --config retrain.toml`."
+NO_TRAINER = f"No schedule of retrainings runs on this models folder.{_START}"
 
 
 def now() -> str:
@@ -54,24 +60,70 @@ def schedule_state(models: Path, now: datetime) -> dict[str, Any] | None:
     """Describes the schedule and the current retraining.
 
     Returns:
-        The content of schedule.json with `state` (running, waiting, stopped or overdue), `says` (a sentence)
-        and `progress` (None without a current retraining). None if both files are missing.
+        The content of schedule.json with `state` (running, requested, waiting, stopped or overdue), `says` (a
+        sentence), `trainer` (whether a schedule runs), `requested` (the request to retrain now, or None) and
+        `progress` (None without a current retraining). None if all files are missing.
     """
-    runs, progress = read_runs(models), read_progress(models, now)
-    if not runs and not progress:
+    runs, progress, requested = read_runs(models), read_progress(models, now), read_request(models)
+    if not runs and not progress and requested is None:
         return None
     last, running = (found if isinstance(found := runs.get(name), dict) else {} for name in _PARTS)
     before = f" The last run ended {last['ended']}: {last.get('outcome')}." if last.get("ended") else ""
-    due = runs.get("next_run")
-    if running or progress:
+    due, alive = runs.get("next_run"), _is_alive(models, now)
+    if progress or (running and alive):
         state, says = "running", f"A retraining is running since {(progress or running).get('started')}."
     elif not due:
         state, says = "stopped", f"The schedule of retrainings is stopped: no run will begin.{_START}"
     elif _is_past(due, now, LATE):
         state, says = "overdue", f"The retraining of {due} did not begin: the schedule does not run.{_START}"
+    elif not alive:
+        state, says = "stopped", NO_TRAINER
+    elif requested is not None:
+        state, says = "requested", "A retraining was requested, and begins within seconds."
     else:
         state, says = "waiting", f"The next retraining is due {due}."
-    return {"state": state, "says": says + before, "progress": progress or None} | runs
+    told = {"state": state, "says": says + before, "trainer": alive and bool(due)}
+    return told | {"requested": requested, "progress": progress or None} | runs
+
+
+def _is_alive(models: Path, now: datetime) -> bool:
+    """Returns whether the schedule gave a sign of life."""
+    try:
+        seen = datetime.fromtimestamp((models / FILE_NAME).stat().st_mtime, UTC)
+    except OSError:
+        return False
+    return seen + ABSENT >= now
+
+
+def give_sign(models: Path) -> None:
+    """Says that the schedule runs."""
+    with contextlib.suppress(OSError):  # The folder may be away for a while.
+        os.utime(models / FILE_NAME)
+
+
+def request_run(models: Path) -> None:
+    """Requests that the schedule retrains now.
+
+    Raises:
+        FileExistsError: A request is pending.
+        OSError: The models folder cannot be written.
+    """
+    with (models / REQUEST).open("x", encoding="utf-8") as file:  # Of two requests at once, one succeeds.
+        json.dump({"at": now()}, file)
+
+
+def read_request(models: Path) -> dict[str, Any] | None:
+    """Returns the time of the pending request, an empty dict if it cannot be read, or None."""
+    return _read(models / REQUEST) if (models / REQUEST).exists() else None
+
+
+def take_request(models: Path) -> bool:
+    """Removes the request, and returns whether one was pending."""
+    try:
+        (models / REQUEST).unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _is_past(moment: object, now: datetime, after: timedelta) -> bool:

@@ -1,4 +1,4 @@
-"""Routes that list and activate model versions, and that return reports of the promotion gate."""
+"""Routes for model versions, reports of the promotion gate, and retrainings."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion, Unreadable
-from models.files.retrainings import schedule_state
+from models.files.retrainings import NO_TRAINER, request_run, schedule_state
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version, read_manifest
 from models.store import ModelStore
 from service.api.openapi import Role, describe
@@ -85,6 +85,18 @@ class Requested(BaseModel):
     wanted: str
 
 
+class Retraining(BaseModel):
+    state: Literal["running", "requested", "waiting", "overdue", "stopped"]
+    says: str = Field(description="The state as a sentence")
+    trainer: bool = Field(description="Whether a schedule runs on the models folder")
+    requested: dict[str, Any] | None = Field(description="Time of a request that has not begun (`at`)")
+    progress: dict[str, Any] | None = Field(description="Of the running retraining, as in GET /models")
+    last_run: dict[str, Any] | None = Field(
+        description="Start, end, `outcome`, its `reason`, and the end of the output (`said`)"
+    )
+    next_run: str | None
+
+
 class Report(RootModel[dict[str, Any]]):
     """The report of the promotion gate about a version."""
 
@@ -99,8 +111,8 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     `canary` compares the version's answers with those of the version that was active when it became ready. It
     has the number of queries and the mean share of common ids in the first ten hits, over all collections and
     in each of the 20 collections with the lowest share. It is null if they were not compared. `schedule` has
-    the last and the next retraining, the schedule's `state` (running, waiting, stopped or overdue) and the
-    same as a sentence (`says`). It is null without a schedule. Its `progress` describes the running
+    the last and the next retraining, the schedule's `state` (running, requested, waiting, stopped or overdue)
+    and the same as a sentence (`says`). It is null without a schedule. Its `progress` describes the running
     retraining, which the schedule or an operator started: its activity (`doing`), `step` of `steps`, the
     `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
     """
@@ -284,6 +296,43 @@ async def keep_version(
     audit("keep", request.scope, version=version)
     answer = {"version": version, "seconds": params.seconds, "loaded": loaded}
     return json_response(answer, status=200 if loaded else 202)
+
+
+@router.get("/retraining", **describe(Role.READ, Retraining))
+async def read_retraining(runtime: Service) -> Response:
+    """Return the state of the retraining: its progress, the last outcome, and the next run."""
+    return json_response(await asyncio.to_thread(_look_at_retraining, runtime.store))
+
+
+@router.post(
+    "/retraining",
+    status_code=202,
+    **describe(Role.ADMIN, Retraining, statuses=[202], raises=[Conflict, Storage]),
+)
+async def retrain_now(request: Request, runtime: Service) -> Response:
+    """Request a retraining from the trainer, which begins within seconds.
+
+    The answer is 409 if a retraining is requested or running, or if no trainer runs.
+    """
+    found = await asyncio.to_thread(_look_at_retraining, runtime.store)
+    if found["state"] in {"running", "requested"}:
+        raise Conflict(f"{found['says']} GET /retraining shows its progress.")
+    if not found["trainer"]:
+        raise Conflict(found["says"])
+    try:
+        await asyncio.to_thread(request_run, runtime.store.root)
+    except FileExistsError as error:
+        raise Conflict("A retraining was requested already. GET /retraining shows its progress.") from error
+    except OSError as error:
+        raise Storage(f"The models folder cannot be used ({error}). Repair it, then ask again.") from error
+    audit("retrain", request.scope)
+    return json_response(await asyncio.to_thread(_look_at_retraining, runtime.store), status=202)
+
+
+def _look_at_retraining(store: ModelStore) -> dict[str, Any]:
+    state = schedule_state(store.root, datetime.now(UTC))
+    found = state or {"state": "stopped", "says": NO_TRAINER, "trainer": False}
+    return {name: found.get(name) for name in Retraining.model_fields}
 
 
 @contextmanager

@@ -36,20 +36,21 @@ export function hitCard({ hit, rank, query, words, own, heading = "h3", score = 
     query && session.may("write") ? thumbs(query, hit.id, own, onjudged) : "");
 }
 
-// What a feature of the second stage (models/search/features.py) says about a hit.
+// What a feature of the second stage (models/search/features.py) says about a hit: "It …".
 const REASONS = {
-  dense: "close in meaning", second: "several passages are close in meaning", bm25: "has rare words of the query",
-  hybrid: "good by meaning and words", feedback: "similar to the best hits", cover: "has many words of the query",
-  bigram: "has the query's words in their order", title_cover: "its title is in the query", length: "its length", hub: "close to usual queries",
-  memory_best: "judged relevant for a similar query", memory_sum: "judged relevant for several queries", trees: "its features together",
+  dense: "is close in meaning", second: "has several passages close in meaning", bm25: "has rare words of the query",
+  hybrid: "is good by meaning and by words", feedback: "resembles the best hits", cover: "has many words of the query",
+  bigram: "has words of the query side by side", title_cover: "has a title that the query repeats", length: "has a length that answers often have", hub: "is close to what is often asked",
+  memory_best: "was judged relevant for this or a similar query", memory_sum: "was judged relevant for several similar queries", trees: "has several signs of an answer at once",
 };
 
-/** Returns the reasons for a hit's place, the strongest first, or "" without an explanation. */
+/** Returns the reasons for a hit's place as a sentence, the strongest first, or "" without an explanation. */
 export function reasons({ features, contributions }) {
   if (!contributions) return "";
-  const against = features.memory_not > 0 ? ["judged not relevant for a similar query"] : [];
+  const against = features.memory_not > 0 ? ["was judged not relevant for this or a similar query"] : [];
   const strongest = Object.entries(contributions).filter(([name, part]) => part > 0 && REASONS[name]).sort(([, a], [, b]) => b - a);
-  return [...against, ...strongest.slice(0, 2).map(([name]) => REASONS[name])].join(", ");
+  const said = [...against, ...strongest.slice(0, 2).map(([name]) => REASONS[name])];
+  return said.length ? `It ${said.join(", and ")}.` : "";
 }
 
 /** Returns the passage that matched. A short one gets some text around it. */

@@ -13,14 +13,16 @@ const SHOWN = 100; // queries that are shown with both answers
 /** Returns elements for a report of `GET /models/{version}/report`. */
 export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, curve = {}, meta = {}, candidate = {}, active = {} }, version) {
   const warnings = meta.corpus_report?.warnings ?? [];
+  const [first = "", ...others] = summary;
   return [
-    h("p", { class: "lead" }, headline ?? ""),
-    h("ul", {}, [...reasons, ...summary].map((sentence) => foreign("li", {}, sentence))),
+    first ? foreign("p", { class: "lead" }, first) : "",
+    h("p", {}, headline ?? ""),
+    h("ul", {}, [...reasons, ...others].map((sentence) => foreign("li", {}, sentence))),
     gains.length ? forest(gains) : "",
     meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the active version"}.`) : "",
     curves(curve),
-    ...["gained", "lost"].filter((word) => changed[word]?.length).map((word) => h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, changed[word], 3))),
-    changed.gained ? later("Both answers to each query", () => everyAnswer(version)) : "",
+    ...["gained", "lost"].filter((word) => changed[word]?.length).map((word) => h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, changed[word], changed.sides))),
+    changed.gained && !changed.sides ? later("Both answers to each query", () => everyAnswer(version)) : "",
     warnings.length ? h("details", {}, h("summary", {}, "Warnings about the texts"), h("ul", {}, warnings.map((warning) => foreign("li", {}, warning)))) : "",
     rows.length ? figures(rows) : "",
     candidate.geometry ? geometry(candidate.geometry, active.geometry ?? {}) : "",
@@ -54,11 +56,11 @@ function forest(gains) {
     h("figcaption", { class: "note" }, "Candidate minus active, in points. A gain is shown when its whole line is right of the middle."));
 }
 
-/** Returns a row for each query with the first `most` hits of both versions, correct ones in bold. */
-function answered(name, rows, most) {
-  return scrolling(name, ["Query", "Points", "Live version", "Candidate"], rows.map(({ query, difference, relevant, active, candidate }) => {
-    const hits = (found) => h("ol", {}, found.slice(0, most).map(({ id, text }) => foreign("li", { class: relevant.includes(id) ? "right" : "" }, text || id)));
-    return [foreign("a", { href: `#/compare?${new URLSearchParams({ q: query })}` }, query), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)];
+/** Returns a row for each query with the hits of both sides and the rank of the first correct hit, correct hits in bold. */
+function answered(name, rows, sides = ["Live version", "Candidate"]) {
+  return scrolling(name, ["Query", "Rank", "Points", ...sides], rows.map(({ query, difference, ranks = [], relevant, active, candidate }) => {
+    const hits = (found) => h("ol", {}, found.map(({ id, rank, text }) => foreign("li", { value: rank, class: relevant.includes(id) ? "right" : "" }, text || id)));
+    return [foreign("a", { href: `#/compare?${new URLSearchParams({ q: query })}` }, query), ranks.map((rank) => rank ?? "none").join(" → "), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)];
   }));
 }
 
@@ -67,7 +69,7 @@ async function everyAnswer(version) {
   const lines = (await text(`models/${encodeURIComponent(version)}/report/answers.jsonl`)).split("\n").filter(Boolean);
   const shown = lines.slice(0, SHOWN).map((line) => JSON.parse(line));
   return [h("p", { class: "note" }, `${lines.length.toLocaleString("en")} queries, the largest change first${lines.length > SHOWN ? `; ${SHOWN} are shown` : ""}. Right answers are bold.`),
-    answered("Both answers to each query", shown, 10)];
+    answered("Both answers to each query", shown)];
 }
 
 const figure = (value) => (typeof value === "number" ? value.toFixed(4) : "none");

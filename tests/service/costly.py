@@ -200,6 +200,8 @@ def others() -> Iterator[Case]:
         "POST /models/{version}/keep": (f"/models/{name}/keep", 422),
         "GET /examples": ("/examples", 422),
         "POST /models/rollback": ("/models/rollback", 409),
+        "GET /retraining": ("/retraining", 200),
+        "POST /retraining": ("/retraining", 409),
     }.items():
         at = f"{path}?{'a=b&' * (LINE // 4)}"
         yield Case(route, "a body that nobody reads", _unread(at), frozenset(statuses))

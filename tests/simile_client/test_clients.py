@@ -73,6 +73,11 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                 assert (await client.search("window", user="7")).hits == waiting.search("window").hits
                 assert await client.judge("window", "async", relevant=False, user="7") == 1
                 assert (await client.info())["dimension"] == waiting.info()["dimension"]
+                assert await client.retraining() == waiting.retraining()
+                with pytest.raises(SimileError, match="No schedule of retrainings runs"):
+                    await client.retrain()
+                with pytest.raises(SimileError, match="No schedule of retrainings runs"):
+                    waiting.retrain()
                 assert await client.delete("async") == 1
 
     asyncio.run(requested())

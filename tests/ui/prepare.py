@@ -32,11 +32,12 @@ HOSTILE = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
 CHANGED = {
     "query": f"how do I get my money back {HOSTILE}",
     "difference": 0.41,
+    "ranks": [None, 7],
     "relevant": ["support-refund-window"],
-    "active": [{"id": "a", "text": "The invoice came twice."}],
+    "active": [{"id": "a", "rank": 1, "text": "The invoice came twice."}],
     "candidate": [
-        {"id": "support-refund-window", "text": "Money back within 30 days."},
-        {"id": "b", "text": HOSTILE},
+        {"id": "b", "rank": 1, "text": HOSTILE},
+        {"id": "support-refund-window", "rank": 7, "text": "Money back within 30 days."},
     ],
 }
 LOSS = [[step, 0.4 + 2.6 / (1 + step / 60)] for step in range(10, 500, 10)]

@@ -1,5 +1,6 @@
 """Hostile texts stay text; keys, other origins and rebound names; a service that dies and comes back."""
 
+import json
 import re
 from urllib.parse import quote
 
@@ -82,6 +83,48 @@ def test_the_page_asks_for_a_key_and_shows_what_its_role_may_do(browsing: Browsi
         expect(page.the(".thumb.up").first).to_have_attribute("aria-pressed", "true")
         [stored] = keyed.get("/feedback")["feedback"]
         assert stored["key"] == "ada"
+
+
+def test_an_admin_requests_a_retraining_and_reads_how_it_ended(browsing: Browsing, keyed: Service) -> None:
+    """The files are those that the schedule writes."""
+    models = keyed.folder / "models"
+    schedule, progress, request = (models / f"{name}.json" for name in ("schedule", "progress", "retrain"))
+    told = json.loads(progress.read_bytes())
+    progress.unlink()
+    schedule.touch()
+    refused = next(one for one in keyed.get("/models")["models"] if one["gate"] == "on")
+    region = {"name": "Retraining"}
+    for name, buttons in (("rita", 0), ("ada", 1)):
+        with browsing.page(keyed.url) as page:
+            page.page.add_init_script(f"sessionStorage.setItem('simile-key', '{KEYS[name][1]}')")
+            page.open("versions")
+            said = page.page.get_by_role("region", **region)
+            expect(said).to_contain_text("The next retraining begins 1 Jan 2099")
+            expect(page.button("Retrain …")).to_have_count(buttons)
+            if not buttons:
+                continue
+            page.check_accessible()
+            page.button("Retrain …").click()
+            expect(page.the("dialog")).to_contain_text("A new version becomes active only if it is better.")
+            page.the("dialog").get_by_role("button", name="Retrain").click()
+            expect(said).to_contain_text("A retraining was requested, and begins within seconds.")
+            expect(page.button("Retrain …")).to_have_count(0)
+            assert request.exists()
+            request.unlink()
+            progress.write_text(json.dumps(told | {"doing": "searching 60 judged queries of default"}))
+            expect(said).to_contain_text("A retraining is running.")
+            expect(said).to_contain_text("searching 60 judged queries of default")
+            runs = json.loads(schedule.read_bytes())
+            last = {"started": refused["created"], "ended": refused["created"], "why": "request"}
+            last |= {"outcome": "refused", "reason": "Nothing became better."}
+            schedule.write_text(json.dumps(runs | {"last_run": last, "ends": [last]}))
+            progress.unlink()
+            expect(said).to_contain_text(
+                "No candidate was better, so nothing changed. Nothing became better."
+            )
+            page.button("Read its report").click()
+            expect(page.the(".version-card .lead")).to_be_in_viewport()
+    progress.write_text(json.dumps(told))
 
 
 def test_a_page_of_another_origin_and_a_rebound_name_get_nothing(

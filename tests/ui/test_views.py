@@ -126,14 +126,18 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     )
     expect(page.the(".version-card:has(.pill.active)")).to_contain_text("From made-for-tests-source-")
     refused.locator("summary", has_text="The gate's report").click()
-    expect(refused.locator(".lead")).to_have_text("Refused.")
+    expect(refused.locator(".lead")).to_contain_text("Search on your judged queries: 0.322 → 0.344")
+    expect(refused.locator(".lead + p")).to_have_text("Refused.")
     expect(refused.locator("svg .interval")).to_have_count(3)
     page.page.wait_for_timeout(2500)  # it is drawn again meanwhile, and stays open
     expect(refused.locator("svg .interval")).to_have_count(3)
     expect(refused.locator("svg.curve")).to_have_count(2)
     refused.locator("summary", has_text="Both answers to each query").click()
     expect(refused.locator("details details[open] tbody tr")).to_have_count(2)
-    expect(refused.locator("tr .right").first).to_have_text("Money back within 30 days.")
+    right = refused.locator("tr .right").first
+    expect(right).to_have_text("Money back within 30 days.")
+    expect(right).to_have_js_property("value", 7)
+    expect(refused.locator(".report tbody td").nth(1)).to_have_text("none → 7")
     refused.locator("summary", has_text="Geometry").click()
     expect(refused.locator("[aria-label=Geometry] tbody tr")).to_have_text(
         ["alignment0.21000.2100", "uniformity-3.8000-3.1000"]
@@ -149,6 +153,8 @@ def test_the_retraining_in_hand_and_the_last_ones_are_told(page: Watched) -> Non
     expect(told.locator("svg.curve path")).to_have_count(2)
     last = told.locator("summary", has_text="Last run: refused, 20 Nov 2026")
     expect(last).to_contain_text("after 31 min")
+    expect(told).to_contain_text("The last run ended 20 Nov 2026")
+    expect(told).to_contain_text("No candidate was better, so nothing changed.")
     last.click()
     expect(told.locator("pre")).to_contain_text("Refused: search for a text by its title fell")
     told.locator("summary", has_text="Earlier runs").click()
@@ -368,7 +374,7 @@ def test_the_map_is_moved_by_keys_and_by_hand_and_names_what_is_under_the_pointe
 def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Service) -> None:
     page.open("judge")
     expect(page.the("main .card[role=status]")).to_contain_text(
-        "106 of about 135 held-out queries needed to see a gain of +2.2 points"
+        "About 135 judged queries would settle a gain of +2.2 points, as a retraining measured it with 106."
     )
     page.the("#queue").fill("first query\nsecond query")
     page.button("Next query").click()
@@ -394,10 +400,10 @@ def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Servi
 @pytest.mark.parametrize(
     ("gains", "said"),
     [
-        ([], "How many held-out queries a gain needs is unknown"),
-        ([{"enough": 90, "shown": True}], "106 held-out queries were enough to see"),
-        ([{"enough": None, "least": 0.031}], "no gain on 106 held-out queries. A gain of +3.1 points would"),
-        ([{"enough": None, "least": None}], "no gain on 106 held-out queries."),
+        ([], "How many judged queries a gain needs is unknown"),
+        ([{"enough": 90, "shown": True}], "106 judged queries were enough to see"),
+        ([{"enough": None, "least": 0.031}], "no gain on 106 judged queries. A gain of +3.1 points would"),
+        ([{"enough": None, "least": None}], "no gain on 106 judged queries."),
     ],
 )
 def test_the_counter_says_what_the_newest_report_knows(
@@ -408,6 +414,35 @@ def test_the_counter_says_what_the_newest_report_knows(
     page.page.route("**/report", lambda route: route.fulfill(json=report))
     page.open("judge")
     expect(page.the("main .card[role=status] .note")).to_contain_text(said)
+
+
+@pytest.mark.parametrize("coming", ["default", "another"])
+def test_the_counter_remembers_the_newest_report_that_knows(
+    page: Watched, service: Service, coming: str
+) -> None:
+    """A newer report shows no gain, or is about another collection."""
+    found = service.get("/models")
+    refused = next(one for one in found["models"] if one["gate"] == "on")
+    newer = "29990101T000000-made-ranking-00000000"
+    found["models"].append(refused | {"version": newer, "created": "2999-01-01T00:00:00+00:00"})
+    gain = {"name": f"own questions as they come of {coming}", "queries": 60, "difference": -0.01}
+    gain |= {"shown": False, "enough": None, "least": 0.05}
+    page.page.route("**/models", lambda route: route.fulfill(json=found))
+    page.page.route(f"**/{newer}/report", lambda route: route.fulfill(json={"gains": [gain]}))
+    page.open("judge")
+    note = page.the("main .card[role=status] .note")
+    expect(note).to_contain_text("About 135 judged queries would settle a gain of +2.2 points")
+    gain |= {"name": "own questions as they come of default", "difference": 0.01, "enough": 120}
+    page.page.reload()
+    expect(note).to_contain_text("About 120 judged queries would settle a gain of +1.0 points")
+    expect(note).to_contain_text("measured it with 60.")
+
+
+def test_a_hit_gives_its_reasons(page: Watched, service: Service) -> None:
+    page.open(f"search?q={QUERY}&mode=hybrid")
+    [hit] = service.get("/search", q=QUERY, mode="hybrid", k=1, explain="true")["hits"]
+    assert hit["contributions"]
+    expect(page.the("li.hit .reasons").first).to_have_text(re.compile(r"^It (is|has|was|resembles) .*\.$"))
 
 
 def test_another_view_begins_at_its_top(page: Watched) -> None:

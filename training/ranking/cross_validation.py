@@ -40,6 +40,8 @@ class Comparison(NamedTuple):
         after: nDCG@10 by the second order.
         groups: Queries of one group share answers, so they are not independent.
         ranks: The position of the first relevant hit of each query by both orders, or 0.
+        queries: The position of each query in the examples.
+        orders: The candidates of each query by the second order, as positions in the first one.
     """
 
     chance: NDArray[np.float64]
@@ -47,6 +49,8 @@ class Comparison(NamedTuple):
     after: NDArray[np.float64]
     groups: NDArray[np.int64]
     ranks: NDArray[np.int64]
+    queries: Sequence[int] = ()
+    orders: Sequence[NDArray[np.int64]] = ()
 
     @property
     def gain(self) -> float:
@@ -72,6 +76,7 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit) -> Com
     chance, before, after = np.full((3, len(examples)), np.nan)
     ranks = np.zeros((len(examples), 2), np.int64)
     groups = find_groups(examples)
+    orders: dict[int, NDArray[np.int64]] = {}
     for fold in folds:
         ranking = fit(fold.train)
         memory = build_memory(fold.train)
@@ -84,8 +89,10 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit) -> Com
             before[at], after[at] = example.score(hybrid), example.score(scores)
             chance[at] = example.chance
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
-    scored = ~np.isnan(after)
-    return Comparison(chance[scored], before[scored], after[scored], groups[scored], ranks[scored])
+            orders[at] = np.argsort(-scores, kind="stable")
+    scored = sorted(orders)
+    figures = (each[scored] for each in (chance, before, after, groups, ranks))
+    return Comparison(*figures, scored, [orders[at] for at in scored])
 
 
 def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[float] | None = None) -> Ranking:

@@ -70,13 +70,18 @@ def describe(rows: Rows, ranking: Ranking) -> list[str]:
     trees = f", and {len(ranking.trees.roots)} trees" if ranking.trees else ""
     return [
         f"A judged document is first for {after} of {len(ranks)} queries ({before} before).",
-        *(
-            f"{name}: {row.before.mean():.3f} → {row.after.mean():.3f} nDCG@10, a gain of "
-            f"{100 * row.gain:+.1f} points ({_between(row.interval(CERTAIN))})."
-            for name, row in rows.items()
-        ),
+        f"nDCG@10 changes {_told(COMING, rows[COMING])}, and {_told(NEW, rows[NEW])}.",
         f"Weights: {told}{trees}.",
     ]
+
+
+def _told(name: str, row: Comparison) -> str:
+    found = row.interval(CERTAIN)
+    certainty = "better" if found.low > 0 else "worse" if found.high < 0 else "not certain"
+    return (
+        f"from {row.before.mean():.3f} to {row.after.mean():.3f} on {name} "
+        f"({100 * row.gain:+.1f} points, {_between(found).removesuffix(' points')}: {certainty})"
+    )
 
 
 def _between(found: Interval) -> str:

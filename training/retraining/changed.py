@@ -1,11 +1,16 @@
-"""Find the queries whose results a candidate changed most, with the hits of both versions."""
+"""Find the queries whose results a candidate changed most, with the hits of both sides.
+
+`changed` compares two versions, and `reordered` compares rankings with the hybrid order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from training.evaluation.retrieval import Collection
+from training.ranking.cross_validation import Comparison
+from training.ranking.examples import Example
 from training.retraining.gate.gains import deciding, list_each
 from training.retraining.gate.verdict import HITS, HYBRID
 
@@ -76,19 +81,88 @@ def _shown(
     difference, name, at = change
     queried = searches[name]
     query = list(queried.queries)[at]
+    orders = [each.get(HYBRID, each)[HITS][at][:_ALL_HITS] for each in (before[name], after[name])]
+    row = _row(name, queried.queries[query], difference, queried.relevant[query], orders, hits)
+    for hit in (*row["active"], *row["candidate"]):
+        hit["text"] = _short(queried.documents[hit["id"]].whole)
+        hit["id"] = _id(hit["id"])
+    return row
+
+
+def reordered(
+    compared: Mapping[str, tuple[Sequence[Example], Comparison]],
+    fetch: Callable[[str, Sequence[str]], Mapping[str, str]],
+) -> dict[str, Any]:
+    """Returns the judged queries that rankings moved most, in the form of `changed`.
+
+    If nDCG@10 is the same, the rank of the first relevant hit counts. So rows exist for moves below the tenth
+    hit, too.
+
+    Args:
+        compared: The examples of each collection, and the comparison of its ranking with the hybrid order.
+        fetch: Returns the texts of documents by id, given a collection and ids.
+    """
+    moves = sorted(
+        (float(after - before), _reciprocal(ranks[1]) - _reciprocal(ranks[0]), name, at)
+        for name, (_, found) in compared.items()
+        for at, (before, after, ranks) in enumerate(
+            zip(found.before, found.after, found.ranks.tolist(), strict=True)
+        )
+    )
+    best = [move for move in reversed(moves[-MAX_CHANGED:]) if move[:2] > (0, 0)]
+    worst = [move for move in moves[:MAX_CHANGED] if move[:2] < (0, 0)]
+    rows = {word: [*_moved(compared, some)] for word, some in (("gained", best), ("lost", worst))}
+    for name in compared:
+        found = [row for some in rows.values() for row in some if row["search"] == name]
+        hits = [hit for row in found for hit in (*row["active"], *row["candidate"])]
+        texts = fetch(name, sorted({hit["id"] for hit in hits}))
+        for hit in hits:
+            hit["text"] = _short(texts.get(hit["id"], ""))
+    return {**rows, "sides": ["hybrid order", "ranking"]}
+
+
+def _moved(
+    compared: Mapping[str, tuple[Sequence[Example], Comparison]],
+    moves: Iterable[tuple[float, float, str, int]],
+) -> Iterator[dict[str, Any]]:
+    for difference, _, name, at in moves:
+        examples, found = compared[name]
+        example = examples[found.queries[at]]
+        orders = [example.ids, [example.ids[place] for place in found.orders[at]]]
+        yield _row(name, example.query, difference, example.relevant, orders, _HITS)
+
+
+def _reciprocal(rank: int) -> float:
+    return 1 / rank if rank else 0.0
+
+
+def _row(
+    search: str,
+    query: str,
+    difference: float,
+    relevant: Mapping[str, float],
+    orders: Sequence[Sequence[str]],
+    number: int,
+) -> dict[str, Any]:
+    """Returns a query with the first `number` hits of both orders, and the first relevant hit below them."""
+    ranks = [next((rank for rank, id in enumerate(ids, 1) if id in relevant), None) for ids in orders]
+    active, candidate = (
+        [
+            {"id": id, "rank": rank, "text": ""}
+            for rank, id in enumerate(ids, 1)
+            if rank <= number or rank == first
+        ]
+        for ids, first in zip(orders, ranks, strict=True)
+    )
     return {
-        "search": name,
-        "query": _short(queried.queries[query]),
+        "search": search,
+        "query": _short(query),
         "difference": difference,
-        "relevant": [_id(id) for id in queried.relevant[query]],
-        "active": _answer(queried, before[name], at, hits),
-        "candidate": _answer(queried, after[name], at, hits),
+        "ranks": ranks,  # Of the first relevant hit. None: it is not among the hits.
+        "relevant": [_id(id) for id in relevant],
+        "active": active,
+        "candidate": candidate,
     }
-
-
-def _answer(queried: Collection, figures: Mapping[str, Any], at: int, number: int) -> list[dict[str, str]]:
-    hits = figures.get(HYBRID, figures)[HITS][at][:number]
-    return [{"id": _id(id), "text": _short(queried.documents[id].whole)} for id in hits]
 
 
 def _id(name: str) -> str:

@@ -38,6 +38,7 @@ from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES, Procedure, fit
 from training.ranking.rules import Rows, describe, judge_first, judge_refit
 from training.retraining.anchor import active_version
+from training.retraining.changed import reordered
 from training.retraining.clicks import used_at
 from training.retraining.config import (
     Config,
@@ -48,6 +49,7 @@ from training.retraining.config import (
     check,
     folders,
 )
+from training.retraining.gate.paired import spread
 from training.retraining.gate.verdict import Gain, Verdict
 from training.retraining.gate.words import report
 from training.retraining.gathered import get_learned
@@ -62,6 +64,7 @@ from training.text.service import (
     chosen,
     fetch_collections,
     fetch_explained,
+    fetch_texts,
     send_clicked,
     split_qualified,
 )
@@ -78,12 +81,18 @@ class Learned(NamedTuple):
         rows: It against the hybrid order, cross-validated.
         reasons: Why it is refused. Empty if it is accepted.
         digest: Of the judgments.
+        examples: The judged queries.
     """
 
     ranking: Ranking
     rows: Rows
     reasons: Sequence[str]
     digest: str
+    examples: Sequence[Example]
+
+    @property
+    def told(self) -> list[str]:
+        return describe(self.rows, self.ranking)
 
 
 def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishing: bool = True) -> Outcome:
@@ -112,7 +121,7 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
         raise NothingToLearn(f"{pending} is about to go live. Run this again once it is.")
     learned = _learn_all(found, config.corpus.service, store, served, say)
     for name, each in learned.items():
-        lines = [*describe(each.rows, each.ranking), *each.reasons]
+        lines = [*each.told, *each.reasons]
         for line in (f"Collection {name}: {'refused' if each.reasons else 'accepted'}.", *lines):
             say(line)
     accepted = {name: each for name, each in learned.items() if not each.reasons}
@@ -124,6 +133,7 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     files = {f"{FOLDER}/{name}.json": each.ranking.model_dump_json() for name, each in accepted.items()}
     manifest = derive_manifest(store, served, RANKING)
     content = report(verdict, {}, {}, _about(accepted, manifest, served, sorted(get_learned(store, active))))
+    content |= {"summary": _summarize(accepted), "changed": _changed(accepted, config.corpus.service, say)}
     return publish(store, active, store.folder(active), manifest, verdict, content, files=files)
 
 
@@ -213,7 +223,7 @@ def _learn(
             rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}
         )
     ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
-    return Learned(ranking, rows, reasons, digest)
+    return Learned(ranking, rows, reasons, digest, examples)
 
 
 def _too_few(count: int) -> str:
@@ -311,7 +321,29 @@ def _verdict(learned: Mapping[str, Learned]) -> Verdict:
 def _gain(name: str, row: Comparison) -> Gain:
     low, high = row.interval(CERTAIN)
     before, after = float(row.before.mean()), float(row.after.mean())
-    return Gain(name, row.gain, low, high, before, after, len(row.after), None, None)
+    found, level = spread(row.before.tolist(), row.after.tolist(), row.groups.tolist()), (1 - CERTAIN) / 2
+    least = found.least_gain(level)
+    return Gain(name, row.gain, low, high, before, after, found.queries, least, found.enough(level))
+
+
+def _summarize(learned: Mapping[str, Learned]) -> list[str]:
+    """Returns the sentences about the rankings, those about first hits at the beginning."""
+    told = [
+        [line if len(learned) == 1 else f"{name}: {line}" for line in each.told]
+        for name, each in learned.items()
+    ]
+    return [line for lines in zip(*told, strict=True) for line in lines]
+
+
+def _changed(learned: Mapping[str, Learned], url: str, say: Say) -> dict[str, Any]:
+    def fetch(collection: str, ids: Sequence[str]) -> dict[str, str]:
+        try:
+            return fetch_texts(url, collection, ids)
+        except TrainingError as error:  # The ids say enough.
+            say(f"! The report has no texts: {error}")
+            return {}
+
+    return reordered({name: (each.examples, each.rows[COMING]) for name, each in learned.items()}, fetch)
 
 
 def _about(
@@ -330,10 +362,7 @@ def _about(
         "looks": 1,
         "asked": [],
         "learned": learned_by_encoder,
-        "rankings": {
-            name: {"judgments": each.digest, "told": describe(each.rows, each.ranking)}
-            for name, each in learned.items()
-        },
+        "rankings": {name: {"judgments": each.digest, "told": each.told} for name, each in learned.items()},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

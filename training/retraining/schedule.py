@@ -1,7 +1,8 @@
-"""`python -m training schedule --config retrain.toml`: retrain at set times, or after new documents.
+"""`python -m training schedule --config retrain.toml`: retrain by clock, documents or request.
 
     clock (cron) ────────────────────┐
-    a number of new documents ───────┴─▶ python -m training retrain --config …   in a separate process
+    a number of new documents ───────┤
+    POST /retraining ────────────────┴─▶ python -m training retrain --config …   in a separate process
                                                  └─▶ MODELS_DIR/schedule.json: last run, next run
 
 Only one retraining runs at a time: a run that becomes due during another run is skipped. The run after a
@@ -35,7 +36,17 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
-from models.files.retrainings import FAILED, OUTCOMES, now, read_runs, remove_progress, write_runs
+from models.files.retrainings import (
+    FAILED,
+    OUTCOMES,
+    give_sign,
+    now,
+    read_request,
+    read_runs,
+    remove_progress,
+    take_request,
+    write_runs,
+)
 from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
@@ -45,10 +56,12 @@ from training.text.service import fetch_count
 log = logging.getLogger(__name__)
 
 _STOPPING_SECONDS = 30.0  # a run that was told to stop ends after its step; later it is killed
-_LOOK_SECONDS = 30.0  # the longest wait between two looks at the clock, so that a jump is noticed
+_LOOK_SECONDS = 2.0  # the longest wait between two looks at the clock and at requests
+_SIGN_SECONDS = 10.0  # between two signs of life, also during a run
 _SET_BACK = timedelta(minutes=1)  # smaller steps of the clock back do not move the next run
 _RUNS_KEPT = 1000  # times that have had their run, so that they have no second one
 _SAID = 2000  # characters of a run's last words that are kept
+_REASON = 500  # of its last line, in the list of runs
 _ENDS = 10  # runs that are kept without them
 _CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
 _NICE = 10  # serving goes first
@@ -59,8 +72,9 @@ _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "schedule",
-        help="retrain by the clock, and when documents have come",
-        description="Retrain by the clock, and when documents have come; never two at once. Ctrl-C ends it.",
+        help="retrain by the clock, when documents have come, and on request",
+        description="Retrain by the clock, when documents have come, and when an admin asks (POST "
+        "/retraining, or the button of the page); never two at once. Ctrl-C ends it.",
     )
     command.add_argument("--config", type=Path, required=True, metavar="FILE", help="retrain.toml")
     command.set_defaults(run=run)
@@ -138,6 +152,7 @@ class Schedule:
                 "the folder of the service (folders.models in retrain.toml, SIMILE_MODELS_DIR)."
             ) from None
         self._thread.start()
+        threading.Thread(target=self._give_signs, name="signs", daemon=True).start()
         log.info("The next retraining is due at %s", self._next())
 
     def stop(self) -> None:
@@ -155,6 +170,10 @@ class Schedule:
             child.kill()
         self._thread.join(_STOPPING_SECONDS)  # until its end is written down
         self._write({"next_run": None})
+
+    def _give_signs(self) -> None:
+        while not self._stopping.wait(_SIGN_SECONDS):
+            give_sign(self._models)
 
     def _keep(self) -> None:
         """Checks the clock and the number of documents until `stop` is called."""
@@ -184,6 +203,8 @@ class Schedule:
                 self._ran.append(self._fires)
             self._set_due(now)
             self._run("clock")
+        elif read_request(self._models) is not None:
+            self._run("request")
         elif self._counts and time.monotonic() >= self._counts_at:
             self._counts_at = time.monotonic() + self.config.schedule.poll_seconds
             self._by_documents()
@@ -231,11 +252,14 @@ class Schedule:
     def _run(self, why: str) -> None:
         """Runs a retraining and waits for its end. `why` is the reason to start it."""
         count = self._count()  # what comes while it trains is new to the next one
+        if not take_request(self._models) and why == "request":
+            return  # The models folder cannot be written now.
         began = now()
         log.info("A retraining begins (%s)", why)
         status, said = self._child_to_its_end({"started": began, "why": why})
         outcome = OUTCOMES.get(status, FAILED)
         last = {"started": began, "ended": now(), "why": why, "status": status, "outcome": outcome}
+        last["reason"] = said.rpartition("\n")[2][:_REASON]
         before = read_runs(self._models)
         runs = dict(before.get("runs") or {})
         runs[outcome] = runs.get(outcome, 0) + 1

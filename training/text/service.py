@@ -8,6 +8,7 @@ collections may have the same id; `qualified` returns a name that is unique over
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from os import environ
@@ -108,6 +109,20 @@ def send_clicked(url: str, collection: str, rows: Sequence[Mapping[str, Any]]) -
     """Replaces the clicked answers of a collection: rows of query, id and gain."""
     with _client() as client:
         _get(client, url, f"/collections/{collection}/clicked", body={"clicked": rows}, method="PUT")
+
+
+def fetch_texts(url: str, collection: str, ids: Sequence[str]) -> dict[str, str]:
+    """Returns title and text of documents by id. Documents that do not exist are missing."""
+    texts: dict[str, str] = {}
+    with _client() as client:
+        for at in range(0, len(ids), _SEARCHES):
+            parameters = {"filter": json.dumps({"$ids": [*ids[at : at + _SEARCHES]]})}
+            page = _get(client, url, f"{_scope(collection)}/documents", parameters)
+            rows = page.get("documents") if isinstance(page, dict) else None
+            if not isinstance(rows, list) or not all(_has(row, {"id": str, "text": str}) for row in rows):
+                raise _stranger(url)
+            texts |= {row["id"]: get_content(row, row["text"]).whole for row in rows}
+    return texts
 
 
 def fetch_count(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> int:

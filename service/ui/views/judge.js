@@ -10,6 +10,7 @@ import { session } from "../session.js";
 import { count } from "../text.js";
 
 const K = 10;
+const REPORTS = 20; // newest reports in which the number of queries that a gain needs is looked up
 
 export async function show(main, { params, signal, keep }) {
   if (!session.may("write")) {
@@ -93,16 +94,21 @@ export async function show(main, { params, signal, keep }) {
   }
 }
 
-/** Describes how many held-out queries a gain needs, according to the newest report of a gate. */
+/** Describes how many judged queries a gain needs, according to the newest report that knows it. */
 async function neededQueries(signal) {
   const { models } = await get("models", {}, { signal });
-  const newest = models.filter(({ gate }) => gate === "on").sort((a, b) => b.created.localeCompare(a.created))[0];
-  const { gains = [] } = newest ? await get(`models/${encodeURIComponent(newest.version)}/report`, {}, { signal }).catch(() => ({})) : {};
-  const { queries, enough, least, difference, shown } = gains.find(({ name }) => name === "own judged") ?? {};
-  if (queries === undefined) return "How many held-out queries a gain needs is unknown until your queries have judged a retraining.";
-  if (shown) return `${queries} held-out queries were enough to see the newest retraining's gain of ${points(difference)} points.`;
-  if (enough !== null) return `${queries} of about ${enough.toLocaleString("en")} held-out queries needed to see a gain of ${points(difference)} points, that of the newest retraining.`;
-  return `The newest retraining showed no gain on ${count(queries, "held-out query")}.${least === null ? "" : ` A gain of ${points(least)} points would have been seen.`}`;
+  const names = ["own judged", `own questions as they come of ${session.collection}`];
+  const gated = models.filter(({ gate }) => gate === "on").sort((a, b) => b.created.localeCompare(a.created));
+  let last;
+  for (const { version } of gated.slice(0, REPORTS)) {
+    const { gains = [] } = await get(`models/${encodeURIComponent(version)}/report`, {}, { signal }).catch(() => ({}));
+    const gain = gains.find(({ name }) => names.includes(name));
+    if (gain?.shown) return `${count(gain.queries, "judged query")} were enough to see a retraining's gain of ${points(gain.difference)} points.`;
+    if (gain?.enough) return `About ${count(gain.enough, "judged query")} would settle a gain of ${points(gain.difference)} points, as a retraining measured it with ${gain.queries.toLocaleString("en")}.`;
+    last ??= gain;
+  }
+  if (!last) return "How many judged queries a gain needs is unknown until your queries have judged a retraining.";
+  return `The newest retraining showed no gain on ${count(last.queries, "judged query")}.${last.least === null ? "" : ` A gain of ${points(last.least)} points would have been seen.`}`;
 }
 
 const flat = (text) => text.replace(/[\t\r\n]+/g, " ");

@@ -13,6 +13,10 @@ const KEEP = 3600; // seconds
 const REPORTED = 10; // newest versions whose gain is loaded at once
 // Phases of a retraining by their names. It scores the active version first, and the candidate last.
 const PHASES = [/^beginning/, /^reading the documents/, /^(scoring|searching)/, /^training/, /^(reading the model|exporting|writing)/, /^verifying/, /^(calibrating|leaving)/, /^(scoring|searching)/, /^timing/];
+const RESULTS = { // by the outcome of a retraining
+  published: "A better version was published.", refused: "No candidate was better, so nothing changed.", "nothing to learn": "There was nothing new to learn.",
+  busy: "Another retraining was running.", stopped: "It was stopped, and the next run continues it.", failed: "It failed, and nothing changed.",
+};
 const STATES = {
   active: ["active", "It answers all searches."],
   building: ["being built", "It embeds all documents in the background."],
@@ -38,7 +42,8 @@ export async function show(main, { signal }) {
     const { active, models, schedule: state } = await get("models", {}, { signal });
     const { progress = null, ...rest } = state ?? {};
     hand.replaceChildren(progress ? running(progress) : "");
-    if (told !== (told = JSON.stringify(rest))) schedule.replaceChildren(...scheduleOf(state, hand, command));
+    const made = madeBy(state?.last_run, models);
+    if (told !== (told = JSON.stringify([rest, made]))) schedule.replaceChildren(...scheduleOf(state, hand, command, retrainButton(state), made ? h("button", { type: "button", onclick: () => openReport(made) }, "Read its report") : ""));
     drawRollback(models, active);
     models.sort((a, b) => (b.created ?? b.version).localeCompare(a.created ?? a.version));
     for (const model of models) {
@@ -53,6 +58,18 @@ export async function show(main, { signal }) {
     for (const [version, { element }] of cards) {
       if (!models.some((model) => model.version === version)) { element.remove(); cards.delete(version); }
     }
+  }
+
+  function retrainButton(state) {
+    if (!session.may("admin") || !state?.trainer || ["running", "requested"].includes(state.state)) return "";
+    return h("button", { type: "button", class: "primary", onclick: () => change("retraining", "Retrain now?",
+      "The trainer learns from the judgments, clicks and texts of now. A new version becomes active only if it is better. A ranking takes seconds to minutes, a model up to hours.", "Retrain").then(draw) }, "Retrain …");
+  }
+
+  function openReport(version) {
+    const { element, reported } = cards.get(version);
+    reported.details.open = true;
+    element.scrollIntoView();
   }
 
   function drawRollback(models, active) {
@@ -102,20 +119,28 @@ export async function show(main, { signal }) {
 function reportOf({ version, gate }, atOnce) {
   const ask = () => get(`models/${encodeURIComponent(version)}/report`);
   const row = foreign("span", {}, ` ${gate ? "Recipe" : "From"} ${version.split("-").slice(1, -1).join("-")}.`);
-  const tell = ({ gains: [gain] = [], meta: { recipe } = {} }) => row.replaceChildren(recipe ? ` Recipe ${recipe}.` : "", gain ? ` ${gainInWords(gain)}.` : "");
+  const tell = ({ gains: [gain] = [], summary: [first] = [], meta: { recipe } = {} }) =>
+    row.replaceChildren(recipe ? ` Recipe ${recipe}.` : "", recipe === "ranking" ? ` ${first}` : gain ? ` ${gainInWords(gain)}.` : "");
   if (gate === "on" && atOnce) ask().then(tell, () => {}); // Opening the report shows the error.
   return { row, details: later("The gate's report", async () => report(await ask(), version)) };
 }
 
-function scheduleOf(state, hand, command) {
+/** Returns the version that a run published, also as refused, or undefined. */
+function madeBy({ started, ended } = {}, models) {
+  return models.find(({ gate, created }) => gate === "on" && created >= started && created <= ended)?.version;
+}
+
+function scheduleOf(state, hand, command, retrain, read) {
   const byHand = h("p", { class: "note" }, "By hand, on the machine with this models folder: ", h("code", {}, command));
   if (!state) return [h("h2", {}, "Retraining"), h("p", {}, "No schedule of retrainings runs here."), byHand];
   const { last_run: last, ends = [] } = state;
-  const words = { running: "A retraining is running.", waiting: `The next retraining begins ${moment(state.next_run)}.` };
+  const words = { running: "A retraining is running.", requested: "A retraining was requested, and begins within seconds.", waiting: `The next retraining begins ${moment(state.next_run)}.` };
   return [
     h("h2", {}, "Retraining"),
     foreign("p", { class: "lead" }, words[state.state] ?? state.says),
     hand,
+    last ? h("p", {}, `The last run ended ${moment(last.ended)}. ${RESULTS[last.outcome] ?? RESULTS.failed} `, foreign("span", { class: "note" }, last.reason ?? "")) : "",
+    h("div", { class: "row" }, retrain, read),
     last ? h("details", {}, h("summary", {}, `Last run: ${ended(last)}`), foreign("pre", { tabindex: "0", "aria-label": "Its output" }, last.said || "No output.")) : "",
     ends.length > 1 ? h("details", {}, h("summary", {}, "Earlier runs"), h("ul", { class: "plain" }, ends.slice(1).map((one) => foreign("li", { class: "note" }, ended(one))))) : "",
     state.state === "running" ? "" : byHand,
@@ -124,16 +149,16 @@ function scheduleOf(state, hand, command) {
 
 function ended({ outcome, started, ended: end, why }) {
   const seconds = (new Date(end) - new Date(started)) / 1000;
-  return `${outcome ?? "unknown"}, ${moment(end)}, after ${duration(seconds)}${why === "documents" ? ", started by new documents" : ""}`;
+  return `${outcome ?? "unknown"}, ${moment(end)}, after ${duration(seconds)}${{ documents: ", started by new documents", request: ", requested here" }[why] ?? ""}`;
 }
 
 /** Returns the running retraining: its phase, its progress and its output so far. */
 function running(progress) {
-  const { doing, step, steps, eta_seconds: eta, updated } = progress;
+  const { doing, started, step, steps, eta_seconds: eta, updated } = progress;
   const begins = (phase) => phase.test(doing);
   const phase = 1 + (step > 0 ? PHASES.findLastIndex(begins) : PHASES.findIndex(begins));
   return h("div", {},
-    foreign("p", {}, phase ? `Phase ${phase} of ${PHASES.length}: ${doing}` : `${doing[0].toUpperCase()}${doing.slice(1)}`, steps ? `, step ${step.toLocaleString("en")} of ${steps.toLocaleString("en")}` : "", eta ? `, about ${duration(eta)} left` : "", ". "),
+    foreign("p", {}, phase ? `Phase ${phase} of ${PHASES.length}: ${doing}` : `${doing[0].toUpperCase()}${doing.slice(1)}`, steps ? `, step ${step.toLocaleString("en")} of ${steps.toLocaleString("en")}` : "", eta ? `, about ${duration(eta)} left` : "", `. Since ${moment(started)}.`),
     steps ? h("progress", { max: steps, value: step, "aria-label": "Steps of the training" }) : "",
     Date.now() - new Date(updated) > SILENT ? h("p", { class: "note" }, `Its last message came ${moment(updated)}.`) : "",
     curves(progress));

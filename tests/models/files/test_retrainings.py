@@ -1,15 +1,22 @@
 """The state of the schedule of retrainings, as people and GET /models read it."""
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from models.files.retrainings import (
+    ABSENT,
+    FILE_NAME,
     PROGRESS,
     SILENT,
+    give_sign,
+    read_request,
     remove_progress,
+    request_run,
     schedule_state,
+    take_request,
     write_progress,
     write_runs,
 )
@@ -68,3 +75,40 @@ def test_progress_that_is_not_understood_is_none(tmp_path: Path, content: bytes)
     found = schedule_state(tmp_path, NOW)
     assert found is not None
     assert (found["state"], found["progress"]) == ("waiting", None)
+
+
+@pytest.mark.parametrize("running", [None, {"started": "2026-03-01T11:00:00+00:00"}])
+def test_a_killed_schedule_gives_no_sign_of_life(tmp_path: Path, running: object) -> None:
+    write_runs(tmp_path, {"next_run": "2026-03-01T13:00:00+00:00", "running": running})
+    for age, trainer in ((0, True), (ABSENT.seconds + 1, False)):
+        seen = NOW.timestamp() - age
+        os.utime(tmp_path / FILE_NAME, (seen, seen))
+        found = schedule_state(tmp_path, NOW)
+        assert found is not None
+        assert found["trainer"] == trainer
+        assert found["state"] == (("running" if running else "waiting") if trainer else "stopped")
+    assert "Start it with `python -m training schedule" in found["says"]
+    give_sign(tmp_path)
+    assert (tmp_path / FILE_NAME).stat().st_mtime > seen
+    (tmp_path / FILE_NAME).unlink()
+    give_sign(tmp_path)
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_a_request_is_pending_until_it_is_taken(tmp_path: Path) -> None:
+    write_runs(tmp_path, {"next_run": "2026-03-01T13:00:00+00:00"})
+    assert read_request(tmp_path) is None
+    assert not take_request(tmp_path)
+    request_run(tmp_path)
+    with pytest.raises(FileExistsError):
+        request_run(tmp_path)
+    found = schedule_state(tmp_path, NOW)
+    assert found is not None
+    assert found["state"] == "requested"
+    assert datetime.fromisoformat(found["requested"]["at"]) <= datetime.now(UTC)
+    (tmp_path / "retrain.json").write_bytes(b"{")
+    assert read_request(tmp_path) == {}, "it is pending all the same"
+    assert take_request(tmp_path)
+    found = schedule_state(tmp_path, NOW)
+    assert found is not None
+    assert (found["state"], found["requested"]) == ("waiting", None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from models.files.retrainings import write_runs
+from models.files.retrainings import read_request, take_request, write_progress, write_runs
 from models.manifest import REPORT_PAGE, Manifest
 from models.store import ModelStore
 from service.runtime.runtime import Runtime
@@ -117,3 +117,36 @@ def test_the_schedule_is_shown_where_there_is_one(scheduled: tuple[TestClient, P
     (models / "schedule.json").write_text('{"last_run": 4, "next', encoding="utf-8")
     assert client.get("/models").json()["schedule"] is None
     assert math.isnan(samples(client)["simile_retrain_last_status"])
+
+
+def test_a_retraining_is_requested_where_a_trainer_runs(scheduled: tuple[TestClient, Path]) -> None:
+    client, models = scheduled
+    found = client.get("/retraining").json()
+    assert (found["state"], found["trainer"]) == ("stopped", False)
+    refused = client.post("/retraining")
+    assert (refused.status_code, refused.json()["error"]) == (409, found["says"])
+    assert "Start it with `python -m training schedule --config retrain.toml`" in found["says"]
+    runs = {
+        "next_run": "2099-01-02T03:30:00+00:00",
+        "last_run": {"ended": "2026-01-01T00:01:00+00:00", "outcome": "refused", "reason": "no gain"},
+    }
+    write_runs(models, runs)
+    assert read_request(models) is None
+    accepted = client.post("/retraining")
+    assert (accepted.status_code, accepted.json()["state"]) == (202, "requested")
+    assert client.get("/retraining").json() == accepted.json()
+    assert accepted.json()["last_run"] == runs["last_run"]
+    again = client.post("/retraining")
+    assert (again.status_code, again.json()["error_type"]) == (409, "Conflict")
+    assert "A retraining was requested, and begins within seconds." in again.json()["error"]
+    assert take_request(models)
+    write_progress(
+        models,
+        {"started": "2026-01-02T03:30:00+00:00", "updated": "2099-01-01T00:00:00+00:00", "doing": "training"},
+    )
+    running = client.get("/retraining").json()
+    assert (running["state"], running["progress"]["doing"]) == ("running", "training")
+    again = client.post("/retraining")
+    assert again.status_code == 409
+    assert "A retraining is running since 2026-01-02T03:30:00+00:00." in again.json()["error"]
+    assert read_request(models) is None

@@ -80,6 +80,9 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     "/map": [({}, 405, "/map does not take POST; it takes GET, HEAD.")],
     "/models/mine/activate": [({}, 404, "There is no version 'mine'. GET /models lists them.")],
     "/models/rollback": [({}, 409, "There is no version to go back to.")],
+    "/retraining": [
+        ({}, 409, "No schedule of retrainings runs on this models folder. Start it with `python -m training")
+    ],
 }
 
 

@@ -32,10 +32,10 @@ open HEAD /openapi.json
 read POST / /embed /similarity /tokenize /decode /embeddings /v1/embeddings /v2/embed /search
 read GET /v1/models /search /documents /documents/count /documents/{id:anything} /feedback /feedback/count
 read GET /feedback/summary /me /map /events /events/count /info /examples /models /collections
-read GET /models/{version}/report /models/{version}/report/{file}
+read GET /retraining /models/{version}/report /models/{version}/report/{file}
 write POST /documents /files /files/preview /feedback /events
 write DELETE /documents /documents/{id:anything} /feedback /events /collections/{collection}
-admin POST /models/{version}/activate /models/{version}/keep /models/rollback
+admin POST /retraining /models/{version}/activate /models/{version}/keep /models/rollback
 """
 ROUTES = {
     (method, path): role

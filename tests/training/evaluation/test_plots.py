@@ -22,11 +22,13 @@ from training.evaluation.report.plots import (
     LIGHT,
     ON_DARK,
     Curve,
+    Gains,
     Mark,
     Picture,
     _look,
     cosines,
     dev_scores,
+    gains_by_queries,
     intervals,
     plane,
     spectra,
@@ -158,6 +160,26 @@ def test_gains_are_intervals_beside_zero_and_those_that_are_shown_are_told() -> 
     assert ticks(axes, "y") == ["own titles", "own judged"]
     assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("better", (6, -3))]
     assert drawn.description.startswith("own titles: +0.0100, from -0.0100 to +0.0200; own judged: ")
+
+
+def test_gains_by_queries_are_points_with_intervals_over_a_logarithmic_axis() -> None:
+    first = [(50.0, 0.5, -0.1, 1.1), (225.0, 1.4, 0.4, 2.3)]
+    drawn = gains_by_queries([Gains("a", first), Gains("b", [(50.0, 0.2, -0.6, 1.0)])], "Gains")
+    [axes] = drawn.figure.axes
+    zero, *rest = map(places, axes.lines)
+    assert [y for _, y in zero] == [0, 0]
+    assert [[y for _, y in line] for line in rest] == [[0.5, 1.4], [0.2]]
+    assert [[x for x, _ in line] for line in rest] == [
+        pytest.approx([49.25, 221.625]),
+        pytest.approx([50.75]),
+    ]
+    spans = [
+        np.asarray(path.vertices)[:, 1].tolist() for each in axes.collections for path in each.get_paths()
+    ]
+    assert spans == [[-0.1, 1.1], [0.4, 2.3], [-0.6, 1.0]]
+    assert (axes.get_xscale(), ticks(axes, "x")) == ("log", ["50", "225"])
+    assert names(drawn) == ["a", "b"]
+    assert drawn.description == "a: +0.5 with 50, +1.4 with 225; b: +0.2 with 50."
 
 
 @pytest.mark.parametrize(

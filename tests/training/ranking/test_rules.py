@@ -75,8 +75,12 @@ def test_true_labels_pass_and_are_described() -> None:
     examples = [*map(with_good_hybrid, judged_queries(60))]
     rows = {name: compare(examples, draw_folds(examples, name), LINEAR) for name in (NEW, COMING)}
     assert judge_first(rows) == []
-    first, *_, weights = describe(rows, LINEAR(examples))
+    first, both, weights = describe(rows, LINEAR(examples))
     before, after = ((rows[COMING].ranks == 1).sum(axis=0)).tolist()
     assert first == f"A judged document is first for {after} of 60 queries ({before} before)."
+    for name in (NEW, COMING):
+        scores = f"from {rows[name].before.mean():.3f} to {rows[name].after.mean():.3f} on {name} ("
+        assert scores in both
+    assert both.count("better)") == 2
     assert weights.startswith("Weights: ")
     assert "cover +" in weights

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
-from models.manifest import REPORT
+from models.manifest import REPORT, REPORT_PAGE
 from models.progress import silent
 from models.search.features import FEATURES, MEMORY
 from models.search.ranking import Ranking
@@ -20,9 +20,11 @@ from models.store import ModelStore
 from tests.parts.json_server import json_server
 from tests.training.conftest import WORDS
 from training.errors import NothingToLearn, TrainingError
+from training.ranking.cross_validation import Comparison
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
 from training.retraining.auto import _rank, retrain_auto
+from training.retraining.changed import MAX_CHANGED, reordered
 from training.retraining.config import Config, CorpusTable
 from training.retraining.gathered import gather
 from training.retraining.judgements import Clicked, Judged, Judgment, judged
@@ -65,6 +67,9 @@ def bodies() -> list[dict[str, Any]]:
 @pytest.fixture
 def url(bodies: list[dict[str, Any]]) -> Iterator[str]:
     def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
+        if path.endswith("/documents"):
+            ids = json.loads(body["filter"])["$ids"]
+            return 200, {"documents": [{"id": id, "title": "A title", "text": f"text of {id}"} for id in ids]}
         bodies.append({"path": path, **body})
         return 200, {"results": [explain(query) for query in body["queries"]]}
 
@@ -111,6 +116,56 @@ def test_a_ranking_is_published_with_the_encoder_of_the_active_version(
     assert {(each["path"], each["mode"], each["k"], each["explain"]) for each in bodies} == {
         ("/search", "hybrid", 50, True)
     }
+    told, compared, _ = report["summary"]
+    assert told == f"A judged document is first for {QUERIES} of {QUERIES} queries (0 before)."
+    assert compared.count("better") == 2
+    page = (job.store.folder(version) / REPORT_PAGE / "report.md").read_text(encoding="utf-8")
+    assert page.split("\n\n")[1] == told, "the page begins with it"
+    moved, lost = (report["changed"][word] for word in ("gained", "lost"))
+    assert (len(moved), lost) == (MAX_CHANGED, [])
+    for row in moved:
+        [answer] = row["relevant"]
+        before, after = row["ranks"]
+        assert (before, after) == (3 + int(answer[1:]) % 4, 1)
+        assert [hit["rank"] for hit in row["active"]] == [1, 2, 3, *([before] if before > 3 else [])]
+        assert row["active"][before - 1 if before < 4 else 3]["id"] == answer
+        assert row["candidate"][0] == {"id": answer, "rank": 1, "text": f"A title text of {answer}"}
+    assert f"| {moved[0]['query']} | {moved[0]['ranks'][0]} → 1 |" in page
+
+
+def test_a_move_below_the_tenth_hit_has_a_row_and_texts_may_be_missing() -> None:
+    ids = [f"d{at}" for at in range(20)]
+    empty = np.empty(0, np.float32)
+
+    def example(query: str, answer: int) -> Example:
+        return Example(query, empty, ids, np.empty(0), {f"d{answer}": 1.0})
+
+    def order(*first: int) -> np.ndarray:
+        return np.array([*first, *(at for at in range(20) if at not in first)])
+
+    examples = [example("unused", 3), example("up", 15), example("down", 2), example("same", 4)]
+    orders = [order(*range(11), 15), order(7, 8, 9), order()]
+    score, nothing = np.zeros(3), np.zeros(3, np.int64)
+    ranks = np.array([(16, 12), (3, 6), (5, 5)])
+    found = Comparison(score, score, score, nothing, ranks, [1, 2, 3], orders)
+    asked: list[Any] = []
+
+    def fetch(*arguments: Any) -> dict[str, str]:
+        asked.append(arguments)
+        return {"d15": "x" * 500}
+
+    rows = reordered({"tickets": (examples, found)}, fetch)
+    [gained], [lost] = rows["gained"], rows["lost"]
+    assert (gained["query"], gained["ranks"], lost["query"], lost["ranks"]) == (
+        "up",
+        [16, 12],
+        "down",
+        [3, 6],
+    )
+    assert [hit["rank"] for hit in gained["candidate"]] == [1, 2, 3, 12]
+    assert [hit["id"] for hit in lost["candidate"]] == ["d7", "d8", "d9", "d2"]
+    assert (len(gained["candidate"][-1]["text"]), gained["candidate"][0]["text"]) == (120, "")
+    assert asked == [("tickets", ["d0", "d1", "d15", "d2", "d7", "d8", "d9"])]
 
 
 def test_the_same_judgments_teach_nothing_twice_and_new_ones_do(job: Job, url: str) -> None:

@@ -21,7 +21,15 @@ from typing import Any
 import pytest
 
 from models.engines.opening import has_int8
-from models.files.retrainings import PROGRESS, read_progress, read_runs
+from models.files.retrainings import (
+    FILE_NAME,
+    PROGRESS,
+    read_progress,
+    read_request,
+    read_runs,
+    request_run,
+    schedule_state,
+)
 from tests.parts.json_server import json_server
 from tests.waiting import until
 from training.errors import TrainingError
@@ -77,11 +85,35 @@ def test_how_a_run_ended_is_written_down_with_what_it_said(tmp_path: Path, statu
     assert (found["last_run"]["status"], found["last_run"]["outcome"]) == (status, word)
     assert found["last_run"]["said"] == "because\nof that"
     assert found["last_run"]["why"] == "clock"
+    assert found["last_run"]["reason"] == "of that"
     assert found["runs"][word] >= 1
     assert found["ends"][0] == {key: value for key, value in found["last_run"].items() if key != "said"}
     began, ended = (datetime.fromisoformat(found["last_run"][key]) for key in ("started", "ended"))
     assert began <= ended <= datetime.now(UTC)
     assert read_runs(tmp_path)["next_run"] is None, "it has stopped, so nothing is due"
+
+
+def test_a_request_begins_a_run_at_once_and_signs_of_life_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.retraining.schedule._SIGN_SECONDS", 0.1)
+    code = f"import time\nwhile not __import__('os').path.exists(r'{tmp_path / 'end'}'): time.sleep(0.1)"
+
+    def state() -> dict[str, Any]:
+        return schedule_state(tmp_path, datetime.now(UTC)) or {}
+
+    with started(small(tmp_path, code, cron="0 3 1 1 *")):
+        assert (state()["state"], state()["trainer"]) == ("waiting", True)
+        request_run(tmp_path)
+        until(lambda: state()["state"] == "running")
+        assert (state()["running"]["why"], state()["requested"]) == ("request", None)
+        os.utime(tmp_path / FILE_NAME, (0, 0))
+        until(lambda: state()["trainer"])
+        (tmp_path / "end").touch()
+        until(lambda: state().get("last_run"))
+        assert (state()["last_run"]["why"], state()["state"]) == ("request", "waiting")
+        assert read_request(tmp_path) is None
+    assert (state()["state"], state()["trainer"]) == ("stopped", False)
 
 
 def test_what_is_written_down_is_when_the_next_run_begins(tmp_path: Path) -> None:

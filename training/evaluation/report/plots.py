@@ -19,7 +19,7 @@ import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 # Each has a contrast of at least 4.5 on its background, on light and on dark pages.
 LIGHT = ("#1f5fbf", "#a8400a", "#1d6e36", "#7a3fc4", "#a82a72", "#6a5700", "#0a6877", "#4f575f")
@@ -213,6 +213,42 @@ def intervals(gains: Sequence[Mapping[str, Any]]) -> Picture:
     said = (
         f"{gain['name']}: {gain['difference']:+.4f}, from {gain['low']:+.4f} to {gain['high']:+.4f}"
         for gain in gains
+    )
+    return Picture(figure, _sentence(said))
+
+
+class Gains(NamedTuple):
+    """The gains of a collection.
+
+    Attributes:
+        name: Of the collection.
+        points: (judged queries, gain, low, high) of each, sorted by the first. Gains are in points.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float, float, float]]
+
+
+def gains_by_queries(curves: Sequence[Gains], title: str) -> Picture:
+    """Draws gains with their intervals over the number of judged queries, and a line at zero."""
+    figure = titled(title)
+    axes = figure.add_subplot(xlabel="judged queries (log)", ylabel="gain in nDCG@10, points", xscale="log")
+    axes.axhline(0, color=_NOTE, linewidth=0.8, linestyle=":")
+    shown: dict[str, Artist] = {}
+    for number, (name, points) in enumerate(curves):
+        look = _look(number)
+        counts, gains, lows, highs = zip(*points, strict=True)
+        # Lines at the same number would cover each other.
+        places = [count * (1 + 0.03 * (number - (len(curves) - 1) / 2)) for count in counts]
+        axes.vlines(places, lows, highs, color=look["color"], alpha=0.45)
+        [shown[name]] = axes.plot(places, gains, marker=_MARKERS[number % len(_MARKERS)], **look)
+    ticks = sorted({count for _, points in curves for count, *_ in points})
+    axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=45)
+    axes.xaxis.set_minor_locator(NullLocator())
+    _name(figure, shown)
+    said = (
+        f"{name}: " + ", ".join(f"{gain:+.1f} with {count:,.0f}" for count, gain, _, _ in points)
+        for name, points in curves
     )
     return Picture(figure, _sentence(said))
 

@@ -109,15 +109,19 @@ def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Itera
 
 
 def _changed(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields Markdown for the queries that gained and lost most, with the first hits of both models."""
+    """Yields Markdown for the queries that gained and lost most, with the first hits of both sides."""
+    sides = content.get("sides") or ("active", "candidate")
+    if content.get("gained") or content.get("lost"):
+        yield "The rank in these tables is that of the first right hit."
     for word in ("gained", "lost"):
         if rows := content.get(word):
             yield f"## Queries that {word} most"
             yield table(
-                ("query", "points", "right", "active", "candidate"),
+                ("query", "rank", "points", "right", *sides),
                 [
                     (
                         row["query"],
+                        " → ".join("none" if rank is None else str(rank) for rank in row["ranks"]),
                         f"{100 * row['difference']:+.0f}",
                         ", ".join(row["relevant"]),
                         _hits(row["active"]),
@@ -125,9 +129,9 @@ def _changed(content: Mapping[str, Any]) -> Iterator[str]:
                     )
                     for row in rows
                 ],
-                words=(0, 2, 3, 4),
+                words=(0, 1, 3, 4, 5),
             )
 
 
-def _hits(found: Sequence[Mapping[str, str]]) -> str:
-    return "; ".join(f"{at}. {hit['id']}: {hit['text']}" for at, hit in enumerate(found, 1))
+def _hits(found: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(f"{hit['rank']}. {hit['id']}: {hit['text']}" for hit in found)
