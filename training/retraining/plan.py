@@ -188,6 +188,7 @@ def build_rows(
             withheld,
             found.negatives,
             gathered.queried,
+            config.corpus.service,
         )
     if corpus.digest == corpus.rows:
         return corpus
