@@ -31,7 +31,7 @@ from training.evaluation.scorable import Scorable, build_scorable
 from training.mining.corpus_report import look_at
 from training.retraining import searches as own
 from training.retraining import sides
-from training.retraining.choosing import CANDIDATES, choose_by, compute_score
+from training.retraining.choosing import build_choose, compute_score
 from training.retraining.config import Config, GateTable
 from training.retraining.crossfit import OF_LABELS, Fold, all_judging, all_training, build_halves, queried
 from training.retraining.gate.gains import count_looks
@@ -108,7 +108,9 @@ def build_job(
     require_judge(config, bool(searches or folds), data)
     searches |= own.guarding(split, found.held, found.groups, config.corpus.candidates)
     looks = count_looks(store, {**searches, **queried(folds)})
-    dev = own.dev_collections(split, found.dev, CANDIDATES)
+    with _active(config, store, active, passages=gathered.served.passages) as model:
+        settings = Manifest.read(store.folder(active)).search, gathered.served.mode
+        choose = build_choose(split, found.dev, model, *settings, config.corpus.service)
     corpus = material(split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -134,13 +136,13 @@ def build_job(
         require=config.gate.require,
         pair=config.train.pair,
         searches=searches if config.gate.mode == "on" else {},
-        choose=choose_by(dev),
+        choose=choose,
         evidence=own.evidence(searches, found.groups, found.keys),
         folds=folds,
         passages=gathered.served.passages,
         looks=looks.number,
         sweep=True,
-        options=Options(dev=compute_score(dev)),
+        options=Options(dev=compute_score(choose)),
         about={
             "documents": counts(gathered.documents, split, found, gathered.used),
             "collections": dict(Counter(document.collection for document in gathered.documents.kept)),

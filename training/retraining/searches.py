@@ -80,11 +80,25 @@ def collections(
 
 
 def dev_collections(
-    split: Split, judged: Mapping[str, Sequence[str]], candidates: int
+    split: Split, judged: Mapping[str, Sequence[str]], candidates: int, nearest: Sequence[str] = ()
 ) -> dict[str, Collection]:
-    """Builds the same searches from the dev part, which choose the best step and the best weights."""
+    """Builds the same searches from the dev part, which choose the best step and the best weights.
+
+    Args:
+        split: The documents by part.
+        judged: Ids of the relevant documents of each dev query.
+        candidates: Maximum number of documents to rank.
+        nearest: Ids of the documents that judged queries rank first of all, in this order.
+
+    """
     choosing = Split(split.train, split.dev, split.copies)
-    return collections(choosing, judged, candidates, MIN_DEV_QUERIES)
+    made = collections(choosing, judged, candidates, MIN_DEV_QUERIES)
+    if nearest and JUDGED in made:
+        found = _judged(choosing, _others(choosing), judged)
+        order = dict.fromkeys([*nearest, *found.documents])
+        documents = {id: found.documents[id] for id in order if id in found.documents}
+        made[JUDGED] = _bounded(found._replace(documents=documents), candidates)
+    return made
 
 
 def guarding(
