@@ -136,6 +136,34 @@ def test_judged_queries_that_are_too_few_to_decide_guard(queries: int, names: li
         }
 
 
+def test_clicked_queries_guard_and_decide_nothing(job: Job, tmp_path: Path) -> None:
+    """Each judged query and each clicked one has a document of its own."""
+    rows = documents(WORDS, 500)
+    queried = [(f"{each['text'].split()[0]} {at * 7919}", each["id"]) for at, each in enumerate(rows[:200])]
+    config = configured(tmp_path, rows, queried, held_out=0.3, least=2)
+    gathered = gather(config, job.store, silent)
+
+    def built(clicked: set[str]) -> dict[str, set[str]]:
+        of_use = gathered._replace(found=gathered.found._replace(of_use=frozenset(clicked)))
+        made = build_job(of_use, config, load_recipe("pairs"), job.store, job.work, silent)
+        assert not made.folds
+        found = {
+            name: {*made.searches[name].queries.values()}
+            for name in ("judged", "clicked", "few")
+            if name in made.searches
+        }
+        decides = {digest(query) for query in found.get("judged", ())}
+        assert decides <= {*made.about["asked"]}
+        assert not {digest(query) for query in clicked} & {*made.about["asked"]}, "no look to pay"
+        return found
+
+    held = {*gathered.found.held}
+    some = {query for query in held if digest(query) < "8"}
+    assert built(set()) == {"judged": held}
+    assert built(some) == {"judged": held - some, "clicked": some}
+    assert built(held) == {"few": held}, "the text decides"
+
+
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
     few = collections(SPLIT, {}, MIN_QUERIES + 5)["titles"]
     assert len(few.documents) == MIN_QUERIES + 5
