@@ -385,7 +385,7 @@ def test_the_minutes_are_those_of_the_trainings_that_a_run_makes(
     monkeypatch.setattr(crossfit, "CROSSFIT_GROUPS", few)  # groups held out, from which on one half is enough
     monkeypatch.setattr(advise, "_pace", lambda *_: 1.0)
     monkeypatch.setattr(advise, "_minutes", lambda *_, **__: 7.0)
-    assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0
+    assert _advise(job, tmp_path, WORDS, 420, judged=100) == 0
     assert re.search(rf"\n1\. triples, .* About {7 * times} min here\.", capsys.readouterr().out)
 
 
