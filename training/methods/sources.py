@@ -4,7 +4,8 @@
 
 A row is one or more texts that belong together. A batch depends only on the seed and the step, so a resumed
 run continues exactly where it stopped. An epoch, called a round here, uses each row once. The last batch of a
-round may be smaller. papers/ has sources that cut documents.
+round may be smaller. If the steps are fewer than a round, rows that are not in `Corpus.first` are left out.
+papers/ has sources that cut documents.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -79,7 +80,9 @@ class Rows:
 
     def __init__(self, given: Given, *, queries: bool = False) -> None:
         corpus = given.corpus
-        seen = draw_order(given.seed, 0, len(corpus))[: given.batch * given.steps]
+        order = draw_order(given.seed, 0, len(corpus))
+        chosen = np.argsort(order >= corpus.first, kind="stable")[: given.batch * given.steps]
+        seen = order[np.sort(chosen)]
         self._columns = corpus.columns
         self._special = sum(map(len, given.tokenizer.affixes))
         self.rounds = Rounds(len(seen), given.batch, given.seed)

@@ -12,22 +12,31 @@ The third rule avoids false negatives. Labels are never complete: the highest hi
 correct but unlabeled, and training against them does harm (Qu et al. 2021, RocketQA). Moreira et al. 2024
 (NV-Retriever) compared such filters. The best was a maximum of 95 % of the positive's score (TopK-PercPos),
 which is the default here.
+
+A retraining mines documents instead of texts: `search` finds the nearest documents of queries with their best
+passages, and retraining/rows.py applies the same margin.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.progress import counted
+from models.search.content import Content
+from models.search.passages import usual_tokens
 from training.errors import TrainingError
-from training.evaluation.encoding import Encode
+from training.evaluation.encoding import Encode, Vectors
+from training.evaluation.modes import CANDIDATES
+from training.evaluation.scorable import Scorable
 from training.mining.neighbors import cosine_blocks, highest, unit_vectors
-from training.mining.pairs import Labelled
+from training.mining.pairs import Labelled, folded
 from training.text.corpus import MAX_NEGATIVES
 
 
@@ -132,3 +141,64 @@ def _of_pair(
         none=not negatives,
     )
     return negatives
+
+
+PASSAGE_TOKENS = 128  # `max_length` of the recipes for search; also the default model's passage length
+
+
+class Hits(NamedTuple):
+    """The nearest documents of a query, by their places in a list of documents."""
+
+    cosines: Mapping[int, float]  # of the best passage, the best document first
+    text: Callable[[int], str]  # returns the best passage of a document, after its title
+
+
+class Passages:
+    """The vectors and texts of the passages of several documents, one document after another.
+
+    Passages are those of the service, unless they have more than the PASSAGE_TOKENS that a training reads. A
+    longer head is left out, because the other passages have its text.
+    """
+
+    def __init__(self, contents: Sequence[Content], model: Scorable) -> None:
+        shown = counted(contents, "texts", len(contents), "splitting")
+        length = PASSAGE_TOKENS if usual_tokens(model.reads) > PASSAGE_TOKENS else None
+        parts = [model.split(content, length) for content in shown]
+        if model.reads > PASSAGE_TOKENS:
+            parts = [others or [head] for head, *others in parts]
+        self.texts = [folded(part) for of_text in parts for part in of_text]
+        self.starts = np.cumsum([0, *map(len, parts)])
+        self.vectors: Vectors = unit_vectors(model.encode_documents, self.texts)
+
+    def best(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns the best cosine of each document, given the cosines of all passages."""
+        return np.maximum.reduceat(cosines, self.starts[:-1])
+
+    def nearest(self, document: int, query: Vectors) -> tuple[float, str]:
+        """Returns the highest cosine of a query with the passages of a document, and that passage."""
+        start, end = self.starts[document : document + 2]
+        cosines = self.vectors[start:end] @ query
+        at = int(cosines.argmax())
+        return float(cosines[at]), self.texts[start + at]
+
+    def text(self, query: Vectors, document: int) -> str:
+        """Returns the passage of `nearest`."""
+        return self.nearest(document, query)[1]
+
+
+def search(documents: Sequence[Content], queries: Vectors, model: Scorable) -> Iterator[Hits]:
+    """Embeds documents, and yields the best CANDIDATES of them for each query.
+
+    Args:
+        documents: The documents.
+        queries: Unit vectors of the queries, shape (q, d).
+        model: The model of these vectors.
+
+    """
+    passages = Passages(documents, model)
+    for start, block in cosine_blocks(queries, passages.vectors, "queries"):
+        for row, query in zip(block, queries[start:], strict=False):
+            best = passages.best(row)
+            order = np.argsort(-best, kind="stable")[:CANDIDATES].tolist()
+            cosines = {place: float(best[place]) for place in order}
+            yield Hits(cosines, partial(passages.text, query))

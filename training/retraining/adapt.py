@@ -16,12 +16,14 @@ from models.progress import Say
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.methods.stages import Stages
+from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.config import Config
 from training.retraining.gate.gains import deciding
 from training.retraining.gathered import Gathered
 from training.retraining.one import Job, Staged
-from training.retraining.plan import build_job, build_rows, require_judge
+from training.retraining.plan import build_job, require_judge
+from training.retraining.rows import build_corpus
 from training.text.corpus import PAIRS, TEXTS
 
 MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
@@ -43,7 +45,8 @@ def adapt_job(
     require_judge(config, bool(deciding(job.searches)), config.gate.data)
     corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
-        pairs = build_rows(PAIRS, config, store, gathered, gathered.split, gathered.found)
+        withheld = own.withheld(gathered.split, (*gathered.found.held, *gathered.found.dev))
+        pairs = build_corpus(PAIRS, gathered.split.train, gathered.found.train, None, 0, withheld)
         if len(pairs) >= MIN_PAIRS:
             corpora[PAIRS] = pairs
             learned |= sides.learned(gathered.found.train)

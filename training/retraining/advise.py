@@ -83,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
     texts = [document.whole for document in gathered.split.train[:_TIMED]]
     pace = _pace(store, gathered.active, texts)
     crossed = bool(build_halves(config, TRIPLES, gathered.split, gathered.found))
-    for line in advice(material, found, pace, get_minutes(config.train) or math.inf, crossed=crossed):
+    how = {"crossed": crossed, "served": config.corpus.service is not None}
+    for line in advice(material, found, pace, get_minutes(config.train) or math.inf, **how):
         print(line)  # noqa: T201
     return 0
 
@@ -107,7 +108,13 @@ def _nothing(why: str) -> int:
 
 
 def advice(
-    material: Material, found: Sequence[Choice], pace: float, most: float, *, crossed: bool = False
+    material: Material,
+    found: Sequence[Choice],
+    pace: float,
+    most: float,
+    *,
+    crossed: bool = False,
+    served: bool = False,
 ) -> list[str]:
     """Returns a line of text for each recipe that the retraining would try.
 
@@ -117,27 +124,34 @@ def advice(
         pace: Texts per second that the active model embeds on this machine.
         most: Maximum minutes of one training.
         crossed: True if judged queries are cross-fitted. Recipes on judged queries then train three times.
+        served: True if a service has the documents.
     """
     times = {"triples": _CROSSED} if crossed else {}
+    minutes = {
+        choice: times.get(choice.recipe, 1) * _minutes(choice.recipe, material, pace, most, served=served)
+        for choice in found
+    }
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
-        f"About {max(1.0, times.get(choice.recipe, 1) * _minutes(choice.recipe, material, pace, most)):.0f} "
-        "min here."
+        f"About {max(1.0, minutes[choice]):.0f} min here."
         for number, choice in enumerate(found, 1)
     ]
 
 
-def _minutes(recipe: str, material: Material, pace: float, most: float) -> float:
+def _minutes(recipe: str, material: Material, pace: float, most: float, *, served: bool) -> float:
     """Estimates the minutes for encoding texts and for training.
 
-    For `distil-hybrid`, each query also costs encoding the rest of its document.
+    For `distil-hybrid`, each query also costs encoding the rest of its document. A service has the vectors of
+    its documents, so mining encodes none of them.
     """
     documents, queries = material.documents, min(material.queries, MAX_LISTS)
+    mined = 0 if served else documents
+    titles = min(material.titles, material.judged)  # Each judged pair has one title pair at most.
     encoded, trained = {
         SEARCH: (documents * _LENGTHS, 0),
         "adapt": (0, documents * _READ),
-        "triples": (documents, (material.judged + material.titles) * _TEXTS["triples"]),
-        "distil-hybrid": (documents + queries, queries * _TEXTS["distil-hybrid"]),
+        "triples": (mined, (material.judged + titles) * _TEXTS["triples"]),
+        "distil-hybrid": (mined + queries, queries * _TEXTS["distil-hybrid"]),
     }[recipe]
     return encoded / pace / 60 + min(most, trained * _STEP / pace / 60)
 

@@ -1,49 +1,96 @@
 """Scores on the dev part, which choose the best step of a training or the share of the trained weights.
 
-The dev part is used neither for training nor by the gate (sides.py, heldout.py).
+The dev part is used neither for training nor by the gate (sides.py, heldout.py). A score is nDCG@10 as the
+service would search: with its passages and its search mode. Start reading at `build_choose`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.manifest import Mode, SearchDefaults
+from models.search.fusion import get_mode
+from models.search.passages import learned_tokens
 from training.evaluation.encoding import Choose, Encode
-from training.evaluation.modes import whole
+from training.evaluation.modes import DENSE
 from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import Scorable
+from training.mining.neighbors import unit_vectors
 from training.model.encoder import TrainedEncoder
 from training.retraining import searches as own
 from training.retraining.gate.verdict import EACH, JUDGED
+from training.retraining.heldout import Split
 from training.runs.dev import Score
+from training.text.service import fetch_nearest, qualified, split_qualified
 
-CANDIDATES = 300  # texts among which an answer is looked for; each of four looks encodes them all
+CANDIDATES = 500  # documents of a search by judged queries. Each of five looks encodes their passages
 
 
-def choose_by(dev: Mapping[str, Collection]) -> Choose | None:
-    """Returns a function that scores a model on the dev part, or None if dev has no queries.
+def build_choose(
+    split: Split,
+    judged: Mapping[str, Sequence[str]],
+    active: Callable[[], Scorable],
+    learned: Mapping[str, SearchDefaults],
+    mode: Mode | None,
+    service: str | None,
+) -> Choose | None:
+    """Returns a function that scores a model on the dev part, or None if dev has too few queries.
 
-    The function returns one score per judged query, or per query made from text if none is judged. A score is
-    the mean nDCG@10 of dense and hybrid search. Long documents are cut and not split into passages.
+    The function returns one score per judged query, or per query made from text if too few are judged. Judged
+    queries search the documents that the service finds for any of them, because others do not compete.
+
+    Args:
+        split: The documents by part.
+        judged: Ids of the relevant documents of each dev query.
+        active: Function that opens the active model. The result does not use the model any more.
+        learned: Search settings of the active version, by collection.
+        mode: Mode that the service uses for searches without a mode. None means the learned mode.
+        service: Address of a service with the documents, or None.
+
     """
+    nearest: Sequence[str] = ()
+    if service is not None and len(judged) >= own.MIN_DEV_QUERIES:
+        nearest = _find_nearest(service, judged, active())
+    made = own.dev_collections(split, judged, CANDIDATES, nearest)
     # What people said counts more than what text can be made to say.
-    made = {JUDGED: dev[JUDGED]} if JUDGED in dev else dev
-    if not made:
-        return None
+    made = {JUDGED: made[JUDGED]} if JUDGED in made else own.dev_collections(split, {}, CANDIDATES // 2)
+    return choose_by(made, active(), learned, mode) if made else None
+
+
+def choose_by(
+    dev: Mapping[str, Collection], model: Scorable, learned: Mapping[str, SearchDefaults], mode: Mode | None
+) -> Choose:
+    """Returns a function with one score per query of the searches `dev`. See `build_choose`."""
+    parts = [(name, part) for collection in dev.values() for name, part in collection.parts()]
+    modes = {query: mode or get_mode(learned.get(name)) for name, part in parts for query in part.queries}
+    passages = {
+        (content, tokens): model.split(content, tokens)
+        for name, part in parts
+        for tokens in [learned_tokens(learned.get(name))]
+        for content in part.documents.values()
+    }
 
     def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
-        scores = own.score(made, encode_queries, encode_documents, whole)
-        return np.concatenate(
-            [np.mean([each[EACH], each["hybrid"][EACH]], axis=0) for each in scores.values()]
+        encoders = encode_queries, encode_documents
+        scores = own.score(dev, *encoders, lambda *key: passages[key], learned, model.unrelated)
+        return np.array(
+            [
+                _get_each(scores[name], modes[query])[at]
+                for name, collection in dev.items()
+                for at, query in enumerate(collection.queries)
+            ]
         )
 
     return figures
 
 
-def compute_score(dev: Mapping[str, Collection]) -> Score | None:
-    """Returns a function with the mean score of `choose_by`, for recipes without interpolation of weights."""
-    choose = choose_by(dev)
+def compute_score(choose: Choose | None) -> Score | None:
+    """Returns a function with the mean score of `choose`, for recipes without interpolation of weights."""
     if choose is None:
         return None
 
@@ -51,3 +98,24 @@ def compute_score(dev: Mapping[str, Collection]) -> Score | None:
         return float(choose(encoder.encode_queries, encoder.encode_documents).mean())
 
     return score
+
+
+def _get_each(figures: Mapping[str, Any], mode: Mode) -> Sequence[float]:
+    found: Sequence[float] = (figures if mode == DENSE else figures[mode])[EACH]
+    return found
+
+
+def _find_nearest(service: str, judged: Mapping[str, Sequence[str]], model: Scorable) -> list[str]:
+    """Returns the ids of the documents that the service finds for any query, the best of each first."""
+    queries: dict[str, list[str]] = {}
+    for query, ids in judged.items():
+        for name in dict.fromkeys(split_qualified(id)[0] for id in ids):
+            queries.setdefault(name, []).append(query)
+    lists = [
+        [qualified(name, hit["id"]) for hit in found]
+        for name, some in queries.items()
+        for found in fetch_nearest(
+            service, name, unit_vectors(model.encode_queries, some), str(model.version)
+        )
+    ]
+    return list(dict.fromkeys(id for rank in zip_longest(*lists) for id in rank if id is not None))

@@ -18,7 +18,7 @@ from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
-from training.retraining.heldout import Split, hold_out
+from training.retraining.heldout import DEV, Split, hold_out, place
 from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
 from training.retraining.publication import activated_by_hand
 from training.retraining.searches import plain
@@ -55,7 +55,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     used = _use(config, say)
     said = _judgments(config, used)
     found = judged(said, known, table.held_out, table.trusted, learned, used.clicked)
-    split = split.moved(found.parts)
+    split, found = fill_dev(split.moved(found.parts), found)
     left = "documents that neither judge nor nearly repeat another"
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
@@ -63,6 +63,39 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     served = Searches() if service is None else fetch_searches(service)
     unjudged = _unjudged(config, used, found)
     return Gathered(active, documents, split, found, frozenset(learned), unjudged, served, used)
+
+
+MIN_DEV = 16  # judged queries; the gate's dev share, 5 %, gives so many of 320 only. Chosen by us
+MIN_TO_FILL = 50  # judged queries
+
+
+def fill_dev(split: Split, found: Judged) -> tuple[Split, Judged]:
+    """Moves judged queries with their answers from the training part to dev, if dev has fewer than MIN_DEV.
+
+    Otherwise titles would choose, which are made like the training rows. At least two thirds stay in the
+    training part. Queries that share an answer move together, in the order of a hash. A query that a version
+    was trained on stays.
+    """
+    judged = len(found.train) + len(found.dev)
+    missing = min(MIN_DEV, judged // 3) - len(found.dev)
+    if judged + len(found.held) < MIN_TO_FILL or missing <= 0:
+        return split, found
+    groups: dict[int, list[str]] = {}
+    for query in found.train:
+        groups.setdefault(found.groups[query], []).append(query)
+    whole = [some for some in groups.values() if found.crossed.keys() >= {*some}]
+    moved: dict[str, list[str]] = {}
+    for some in sorted(whole, key=lambda some: place(f"dev\0{min(some)}")):
+        if len(moved) + len(some) <= missing:
+            moved |= {query: found.train[query] for query in some}
+    answers = {*chain.from_iterable(moved.values())}
+    left = {query: [id for id in ids if id not in answers] for query, ids in found.train.items()}
+    train = {query: ids for query, ids in left.items() if ids and query not in moved}
+    crossed = {query: train[query] for query in found.crossed if query in train}
+    return (
+        split.moved(dict.fromkeys(answers, DEV)),
+        found._replace(train=train, dev=found.dev | moved, crossed=crossed),
+    )
 
 
 def _documents(table: CorpusTable) -> Documents:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import cache, partial
 from hashlib import sha256
@@ -31,7 +31,7 @@ from training.evaluation.scorable import Scorable, build_scorable
 from training.mining.corpus_report import look_at
 from training.retraining import searches as own
 from training.retraining import sides
-from training.retraining.choosing import CANDIDATES, choose_by, compute_score
+from training.retraining.choosing import build_choose, compute_score
 from training.retraining.config import Config, GateTable
 from training.retraining.crossfit import OF_LABELS, Fold, all_judging, all_training, build_halves, queried
 from training.retraining.gate.gains import count_looks
@@ -92,7 +92,8 @@ def build_job(
 
     """
     active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
-    halves = build_halves(config, recipe.source.kind, split, found)
+    deciding = found._replace(held=_said(found.held, found), crossed=_said(found.crossed, found))
+    halves = build_halves(config, recipe.source.kind, split, deciding)
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
         split, found = all_training(split, found)
@@ -103,12 +104,14 @@ def build_job(
             say(f"{more:,} judged queries that other recipes train on judge this one, and their answers wait")
     material = partial(build_rows, recipe.source.kind, config, store, gathered)
     folds = tuple(_fold(half, config, material) for half in halves)
-    searches = own.collections(split, found.held, config.corpus.candidates)
+    searches = own.collections(split, _said(found.held, found), config.corpus.candidates)
     data = optional_data_folder(config.gate.data)  # absent sets are none where the own text judges
     require_judge(config, bool(searches or folds), data)
-    searches |= own.guarding(split, found.held, found.groups, config.corpus.candidates)
+    searches |= own.guarding(split, found.held, found.groups, config.corpus.candidates, found.of_use)
     looks = count_looks(store, {**searches, **queried(folds)})
-    dev = own.dev_collections(split, found.dev, CANDIDATES)
+    with _active(config, store, active, passages=gathered.served.passages) as model:
+        settings = Manifest.read(store.folder(active)).search, gathered.served.mode
+        choose = build_choose(split, found.dev, model, *settings, config.corpus.service)
     corpus = material(split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -134,13 +137,13 @@ def build_job(
         require=config.gate.require,
         pair=config.train.pair,
         searches=searches if config.gate.mode == "on" else {},
-        choose=choose_by(dev),
+        choose=choose,
         evidence=own.evidence(searches, found.groups, found.keys),
         folds=folds,
         passages=gathered.served.passages,
         looks=looks.number,
         sweep=True,
-        options=Options(dev=compute_score(dev)),
+        options=Options(dev=compute_score(choose)),
         about={
             "documents": counts(gathered.documents, split, found, gathered.used),
             "collections": dict(Counter(document.collection for document in gathered.documents.kept)),
@@ -150,6 +153,11 @@ def build_job(
             "asked": looks.queried,
         },
     )
+
+
+def _said(judged: Mapping[str, list[str]], found: Judged) -> dict[str, list[str]]:
+    """Returns the judged queries without those whose answers rest on clicks alone, which do not decide."""
+    return {query: ids for query, ids in judged.items() if query not in found.of_use}
 
 
 def build_limits(config: Config) -> GateTable:
@@ -188,6 +196,7 @@ def build_rows(
             withheld,
             found.negatives,
             gathered.queried,
+            config.corpus.service,
         )
     if corpus.digest == corpus.rows:
         return corpus

@@ -3,46 +3,65 @@
     texts      each document's text
     pairs      a judged query with its document, and a title with its text
     triples    the same pairs, each with negatives: first documents that people called not relevant or passed
-               over, then documents that the active model ranks high (mining/negatives.py)
+               over, then documents that the active model ranks high
     lists      queries made of titles, headings and first sentences, and queries of users, each with documents
                and their scores in hybrid search with the active model (mining/teacher.py)
+
+A document in a row is its passage that fits the query best, after its title, as the service embeds it. The
+service finds the nearest documents of each query, because it has their vectors. Without a service, the
+documents are embedded. Title pairs are at most as many as judged pairs, and a short training leaves out title
+pairs first (Corpus.first).
 
 Held-out queries, titles and texts are never used. Titles and negatives are from the collection of the query.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
-from itertools import starmap
+from itertools import chain, starmap
+from typing import Any, NamedTuple
 
+from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.encoding import Vectors, remembering
 from training.evaluation.scorable import Scorable
-from training.mining.negatives import Rules, mine_negatives
-from training.mining.pairs import Labelled, folded, get_body, title_pairs
+from training.mining.negatives import Hits, Passages, Rules, search
+from training.mining.neighbors import unit_vectors
+from training.mining.pairs import folded, get_body, title_pairs
 from training.mining.queries import Query, build_queries
 from training.mining.teacher import lists
 from training.retraining.documents import Document
+from training.retraining.heldout import place
 from training.retraining.searches import plain
 from training.text.corpus import LISTED, LISTS, PAIRS, TEXTS, TRIPLES, Corpus, Kind, Row
+from training.text.service import fetch_nearest, split_qualified
 
 # Two processors train on fewer lists than this in half an hour. Each costs an encoding of the text that its
 # query was cut out of, before the first step.
 MAX_LISTS = 16_000
 
 
+class _Pair(NamedTuple):
+    anchor: str  # a judged query, or a title
+    answer: Content  # the document, or its text without the title that asks for it
+    place: int  # of the document
+    judged: bool
+
+
 def build_corpus(
     kind: Kind,
     documents: Sequence[Document],
     judged: Mapping[str, Sequence[str]],
-    active: Callable[[], Scorable],
+    active: Callable[[], Scorable] | None,
     negatives: int,
     withheld: AbstractSet[str] = frozenset(),
     not_relevant: Mapping[str, Sequence[str]] | None = None,
     queried: Mapping[str, Sequence[str]] | None = None,
+    service: str | None = None,
 ) -> Corpus:
     """Builds the corpus for a recipe.
 
@@ -50,11 +69,13 @@ def build_corpus(
         kind: Kind of rows that the recipe reads.
         documents: Documents to train on.
         judged: Ids of the relevant documents of each training query.
-        active: Function that opens the active model. Called for triples and lists only.
+        active: Function that opens the active model. Not called for texts. None: the active model cannot read
+            the text. Then pairs have all titles and whole documents.
         negatives: Number of negatives for each pair.
         withheld: Held-out texts, as `searches.plain` returns them.
         not_relevant: Ids of documents that are not relevant, by query.
         queried: Queries of users without judgments, by collection.
+        service: Address of a service with the documents. None: documents are embedded.
 
     Raises:
         NothingToLearn: There are no rows of that kind.
@@ -63,65 +84,59 @@ def build_corpus(
     if kind is TEXTS:
         texts = (document.text for document in documents if plain(document.text) not in withheld)
         return Corpus.of(texts, "what may be trained on")
-    if kind is LISTS:
-        return _lists(documents, active, withheld, queried or {})
+    parts: dict[str, list[Document]] = {}
+    for document in documents:
+        if plain(document.text) not in withheld:
+            bare = plain(document.title) in withheld
+            parts.setdefault(document.collection, []).append(
+                document._replace(title="") if bare else document
+            )
+    if kind is LISTS and active is not None:
+        return _lists(parts, active, withheld, queried or {}, service)
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
-    kept: dict[str, list[Document]] = {}
-    for document in documents:
-        kept.setdefault(document.collection, []).append(document)
-    named_pairs = {
-        collection: [
-            pair
-            for pair in dict.fromkeys(_pairs(some, judged))
-            if not withheld & {plain(each) for each in pair}
-        ]
-        for collection, some in kept.items()
-    }
-    if not any(named_pairs.values()):
+    pairs = {name: _pairs(part, judged, withheld) for name, part in parts.items()}
+    if active is not None:
+        pairs = _balanced(pairs)
+    if not any(pairs.values()):
         raise NothingToLearn(
             "There is no pair to learn from: documents need a title, or queries that people judged."
         )
-    rows = ((pair, None) for pairs in named_pairs.values() for pair in pairs)
-    of_pairs = Corpus.of_rows(rows, "the pairs to train on")
+    first = {pair.anchor for pair in chain.from_iterable(pairs.values()) if pair.judged}
+    if active is None:
+        whole = chain.from_iterable(pairs.values())
+        rows: Iterable[Row] = (((pair.anchor, folded(pair.answer.whole)), None) for pair in whole)
+        return Corpus.of_rows(rows, "the pairs to train on", first)
+    model = active()
+    model = model._replace(encode_documents=remembering(model.encode_documents))
     if kind is PAIRS:
-        return of_pairs
-    found = (
+        rows = chain.from_iterable(_best_passages(some, model) for some in pairs.values())
+        return Corpus.of_rows(rows, "the pairs to train on", first)
+    rows = (
         row
-        for collection, pairs in named_pairs.items()
-        if pairs
-        for row in _triples(
-            pairs,
-            [document for document in kept[collection] if plain(document.text) not in withheld],
-            active(),
-            negatives,
-            not_relevant or {},
-        )
+        for name, some in pairs.items()
+        if some
+        for row in _triples(some, parts[name], model, negatives, not_relevant or {}, service)
     )
-    triples = Corpus.of_rows(found, "the triples to train on")
+    triples = Corpus.of_rows(rows, "the triples to train on", first)
     # Named by what they are made of: rounding may give other negatives, and that is no new text.
-    said = f" {sorted(not_relevant.items())}" if not_relevant else ""
-    name = f"{of_pairs.digest} {negatives} negatives{said}"
+    made_of = sorted((pair.anchor, pair.answer) for pair in chain.from_iterable(pairs.values()))
+    said = sorted(not_relevant.items()) if not_relevant else ""
+    name = f"triples {made_of} {negatives} negatives {said}"
     return replace(triples, digest=sha256(name.encode()).hexdigest())
 
 
 def _lists(
-    documents: Sequence[Document],
+    parts: Mapping[str, Sequence[Document]],
     active: Callable[[], Scorable],
     withheld: AbstractSet[str],
     queried: Mapping[str, Sequence[str]],
+    service: str | None,
 ) -> Corpus:
     """Builds lists of scored documents for the queries of each collection.
 
     Collections with fewer documents than a list needs are skipped.
     """
-    of_collection: dict[str, list[Document]] = {}
-    for document in documents:
-        if plain(document.text) not in withheld:
-            bare = plain(document.title) in withheld
-            of_collection.setdefault(document.collection, []).append(
-                document._replace(title="") if bare else document
-            )
     queries_in = {
         collection: [
             query
@@ -131,7 +146,7 @@ def _lists(
             )
             if not withheld & {plain(query.text), plain(query.rest)}
         ]
-        for collection, some in of_collection.items()
+        for collection, some in parts.items()
         if len(some) >= LISTED
     }
     if not any(queries_in.values()):
@@ -144,7 +159,12 @@ def _lists(
     found = (
         each.row()
         for collection, queries in queries_in.items()
-        for each in lists([document.content for document in of_collection[collection]], queries, teacher)
+        for each in lists(
+            [document.content for document in parts[collection]],
+            queries,
+            teacher,
+            partial(_find_nearest, service, parts[collection], teacher),
+        )
     )
     corpus = Corpus.of_rows(found, "the lists to train on")
     # Named by what they are made of; another active model is another teacher, and there is more to learn.
@@ -174,42 +194,114 @@ def _at_most(count: int, queries_in: Mapping[str, Sequence[Query]]) -> dict[str,
     return kept
 
 
-def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    text = {document.id: folded(document.text) for document in documents}
-    for query, ids in judged.items():
-        for id in ids:
-            if id in text and text[id] != query:  # a document that is held out is in no pair
-                yield query, text[id]
-    for pair in title_pairs([(document.title, document.text) for document in documents if document.title]):
-        yield pair.anchor, pair.positive
+def _pairs(
+    documents: Sequence[Document], judged: Mapping[str, Sequence[str]], withheld: AbstractSet[str]
+) -> list[_Pair]:
+    """Returns the judged pairs and the title pairs of a collection."""
+    places = {document.id: at for at, document in enumerate(documents)}
+    found = [
+        _Pair(query, documents[places[id]].content, places[id], judged=True)
+        for query, ids in judged.items()
+        if plain(query) not in withheld
+        for id in ids
+        if id in places and folded(documents[places[id]].text) != query
+    ]
+    titled = title_pairs([(document.title, document.text) for document in documents if document.title])
+    bodies = {pair.anchor: pair.positive for pair in titled if plain(pair.positive) not in withheld}
+    titles = ((folded(document.title), at) for at, document in enumerate(documents))
+    found += [
+        _Pair(title, Content(bodies[title]), at, judged=False) for title, at in titles if title in bodies
+    ]
+    return found
+
+
+def _balanced(pairs: Mapping[str, Sequence[_Pair]]) -> dict[str, list[_Pair]]:
+    """Drops title pairs that are more than the judged pairs, unless nothing is judged.
+
+    Title pairs gain nothing by themselves (training/RESULTS.md), so they must not displace judged pairs.
+    Every run keeps the same titles.
+    """
+    judged = sum(pair.judged for some in pairs.values() for pair in some)
+    titles = [(name, pair.anchor) for name, some in pairs.items() for pair in some if not pair.judged]
+    titles.sort(key=lambda title: place("title\0" + "\0".join(title)))
+    kept = {*titles[: judged or len(titles)]}
+    return {
+        name: [pair for pair in some if pair.judged or (name, pair.anchor) in kept]
+        for name, some in pairs.items()
+    }
+
+
+def _best_passages(pairs: Sequence[_Pair], model: Scorable) -> Iterator[Row]:
+    if pairs:
+        answers = Passages([pair.answer for pair in pairs], model)
+        vectors = unit_vectors(model.encode_queries, [pair.anchor for pair in pairs])
+        for at, (pair, vector) in enumerate(zip(pairs, vectors, strict=True)):
+            yield (pair.anchor, answers.nearest(at, vector)[1]), None
 
 
 def _triples(
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[_Pair],
     documents: Sequence[Document],
-    active: Scorable,
+    model: Scorable,
     negatives: int,
     not_relevant: Mapping[str, Sequence[str]],
+    service: str | None,
 ) -> Iterator[Row]:
     """Yields triples. Documents that people called not relevant are the first negatives of a pair.
 
-    The margin rule of the mining does not apply to these, because they are known to be not relevant.
+    The margin rule of the mining does not apply to these, because they are known to be not relevant. If no
+    other document satisfies the rule, the least near of those found are the negatives.
     """
-    positives: dict[str, list[str]] = {}
-    for anchor, positive in pairs:
-        positives.setdefault(anchor, []).append(positive)
-    candidates = list(dict.fromkeys(folded(document.text) for document in documents))
-    labelled = Labelled(positives, candidates, 0, 0)
-    wholes = {get_body(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
-    encoders = active.encode_queries, active.encode_documents
-    mined: dict[tuple[str, str], list[str]] = {}
-    for row in mine_negatives(labelled, *encoders, Rules(count=negatives), Counter()):
-        own = wholes.get(row.positive)  # its own document, with the title before it
-        mined[row.anchor, row.positive] = [negative for negative in row.negatives if negative != own]
-    text = {document.id: folded(document.text) for document in documents}
-    for anchor, positive in pairs:
-        said = [text[id] for id in not_relevant.get(anchor, ()) if id in text]
-        both = dict.fromkeys(each for each in said if each not in positives[anchor])
-        found = [*both, *(each for each in mined.get((anchor, positive), ()) if each not in both)]
-        if found:
-            yield (anchor, positive, *found[:negatives]), None
+    texts = [folded(document.text) for document in documents]
+    places = {document.id: at for at, document in enumerate(documents)}
+    of_anchor: dict[str, list[int]] = {}
+    for number, pair in enumerate(pairs):
+        of_anchor.setdefault(pair.anchor, []).append(number)
+    answers = Passages([pair.answer for pair in pairs], model)
+    vectors = unit_vectors(model.encode_queries, [*of_anchor])
+    found = _find_nearest(service, documents, model, vectors)
+    for (anchor, some), vector, hits in zip(of_anchor.items(), vectors, found, strict=True):
+        known = {texts[pairs[number].place] for number in some}
+        said = [places[id] for id in not_relevant.get(anchor, ()) if id in places]
+        said = [at for at in said if texts[at] not in known]
+        known.update(texts[at] for at in said)
+        others = {at: cosine for at, cosine in hits.cosines.items() if texts[at] not in known}
+        for number in some:
+            score, positive = answers.nearest(number, vector)
+            ceiling = score - Rules.margin * abs(score)
+            mined = [at for at, cosine in others.items() if cosine <= ceiling] or [*others][-negatives:]
+            chosen = {at: hits.text(at) for at in [*said, *mined][:negatives]}
+            if not pairs[number].judged:  # The positive has no title either.
+                chosen = {at: get_body(folded(documents[at].title), text) for at, text in chosen.items()}
+            if shown := [text for text in dict.fromkeys(chosen.values()) if text != positive]:
+                yield (anchor, positive, *shown), None
+
+
+def _find_nearest(
+    service: str | None, documents: Sequence[Document], model: Scorable, queries: Vectors
+) -> Iterator[Hits]:
+    """Yields the nearest documents of query vectors, by the service if there is one.
+
+    Args:
+        service: Address of the service, or None.
+        documents: Documents of one collection. Others that the service has are left out.
+        model: The active model.
+        queries: Unit vectors of the queries, shape (q, d).
+
+    """
+    contents = [document.content for document in documents]
+    if service is None:
+        yield from search(contents, queries, model)
+        return
+    places = {split_qualified(document.id)[1]: at for at, document in enumerate(documents)}
+    for found in fetch_nearest(service, documents[0].collection, queries, str(model.version)):
+        hits = {places[hit["id"]]: hit for hit in found if hit["id"] in places}
+        yield Hits({at: hit["score"] for at, hit in hits.items()}, partial(_get_passage, contents, hits))
+
+
+def _get_passage(contents: Sequence[Content], hits: Mapping[int, Mapping[str, Any]], at: int) -> str:
+    """Returns the best passage of a document after its title, or the whole document if it is not split."""
+    content, passage = contents[at], hits.get(at, {}).get("passage")
+    if passage:
+        content = content._replace(text=content.text[passage["start"] : passage["end"]])
+    return folded(content.whole)

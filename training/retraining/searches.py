@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from statistics import fmean
@@ -32,6 +32,7 @@ from training.evaluation.retrieval import Collection, counts, judge_all, mean, s
 from training.mining.pairs import folded, get_body
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import (
+    CLICKED,
     EACH,
     GROUPS,
     HITS,
@@ -80,32 +81,54 @@ def collections(
 
 
 def dev_collections(
-    split: Split, judged: Mapping[str, Sequence[str]], candidates: int
+    split: Split, judged: Mapping[str, Sequence[str]], candidates: int, nearest: Sequence[str] = ()
 ) -> dict[str, Collection]:
-    """Builds the same searches from the dev part, which choose the best step and the best weights."""
+    """Builds the same searches from the dev part, which choose the best step and the best weights.
+
+    Args:
+        split: The documents by part.
+        judged: Ids of the relevant documents of each dev query.
+        candidates: Maximum number of documents to rank.
+        nearest: Ids of the documents that judged queries rank first of all, in this order.
+
+    """
     choosing = Split(split.train, split.dev, split.copies)
-    return collections(choosing, judged, candidates, MIN_DEV_QUERIES)
+    made = collections(choosing, judged, candidates, MIN_DEV_QUERIES)
+    if nearest and JUDGED in made:
+        found = _judged(choosing, _others(choosing), judged)
+        order = dict.fromkeys([*nearest, *found.documents])
+        documents = {id: found.documents[id] for id in order if id in found.documents}
+        made[JUDGED] = _bounded(found._replace(documents=documents), candidates)
+    return made
 
 
 def guarding(
-    split: Split, judged: Mapping[str, Sequence[str]], groups: Mapping[str, int], candidates: int
+    split: Split,
+    judged: Mapping[str, Sequence[str]],
+    groups: Mapping[str, int],
+    candidates: int,
+    of_use: Container[str] = (),
 ) -> dict[str, Collection]:
-    """Builds the search `few`: judged queries that are too few to decide, but enough to detect a loss.
+    """Builds the search of judged queries that do not decide, but are enough to detect a loss.
 
     Args:
         split: The documents by part.
         judged: Ids of the relevant documents of each held-out query.
         groups: Group of each query. Queries of one group are not independent.
         candidates: Maximum number of documents to rank.
+        of_use: Queries whose answers rest on clicks alone, which never decide.
 
     Returns:
-        The search by name. Empty if the judged queries are enough to decide, or too few for `few`.
+        The search `few` if there are too few other queries to decide, or else `clicked`. Empty if there are
+        too few queries for either.
 
     """
-    if len(judged) >= MIN_QUERIES or len({groups[query] for query in judged}) < MIN_GUARDING:
+    others, said = _others(split), {query: ids for query, ids in judged.items() if query not in of_use}
+    decide = len(_judged(split, others, said).queries) >= MIN_QUERIES  # A query counts in each collection.
+    guards = {query: ids for query, ids in judged.items() if not decide or query in of_use}
+    if len({groups[query] for query in guards}) < MIN_GUARDING:
         return {}
-    found = _judged(split, _others(split), judged)  # a query in several collections is one in each
-    return {TOO_FEW_JUDGED: _bounded(found, candidates)} if len(found.queries) < MIN_QUERIES else {}
+    return {CLICKED if decide else TOO_FEW_JUDGED: _bounded(_judged(split, others, guards), candidates)}
 
 
 def evidence(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +62,7 @@ class Corpus:
     columns: int = 1  # texts of a row
     labels: tuple[Label, ...] | None = None  # of each row
     rows: str = ""  # SHA-256 over rows and labels, also if `digest` is that of their source
+    first: int = 0  # leading rows, which a training reads even if it has no time for the others
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -73,12 +74,13 @@ class Corpus:
         return cls.of_rows((((text,), None) for text in found), name)
 
     @classmethod
-    def of_rows(cls, found: Iterable[Row], name: str) -> Corpus:
+    def of_rows(cls, found: Iterable[Row], name: str, first: Container[str] = ()) -> Corpus:
         """Returns a corpus of rows. Drops repeated rows, and rows with a blank text.
 
         Args:
             found: The rows. Either all of them have a label, or none.
             name: Name of the source in messages.
+            first: Rows that begin with one of these texts come before the others.
 
         Raises:
             NothingToLearn: No row is left.
@@ -94,12 +96,13 @@ class Corpus:
                 blank += 1
         if not distinct:
             raise NothingToLearn(f"{name} holds no text.")
-        rows = sorted(distinct, key=lambda row: (row[0], row[1] or 0))
+        rows = sorted(distinct, key=lambda row: (row[0][0] not in first, row[0], row[1] or 0))
         columns = max(len(row) for row, _ in rows)
         texts = tuple(text for row, _ in rows for text in (*row, *[""] * (columns - len(row))))
         labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
         digest = _digest(texts, columns, labels)
-        return cls(texts, digest, blank, count - blank - len(rows), columns, labels, digest)
+        leading = sum(row[0] in first for row, _ in rows)
+        return cls(texts, digest, blank, count - blank - len(rows), columns, labels, digest, leading)
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones dropped)"

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import httpx2
+import numpy as np
+from numpy.typing import NDArray
 
 from models.files.bounded import parse_json
 from models.manifest import Mode
@@ -29,6 +31,7 @@ ALL = ("*",)
 _PAGE = 1000  # rows, the maximum of the service
 MAX_CLICKED = 20_000  # clicked answers of a collection, the maximum of the service
 _SEARCHES = 8  # queries in one request, which every SIMILE_MAX_CANDIDATES allows
+_NEAREST = 1000  # hits of a query, as many as hybrid search fuses; every SIMILE_MAX_HITS allows them
 _TIMEOUT = 60.0  # seconds
 
 
@@ -89,19 +92,53 @@ def fetch_explained(
     url: str, collection: str, queries: Sequence[str], hits: int
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the best hits of each query by hybrid search, with their `id` and `features`."""
-    path = f"{_scope(collection)}/search"
     body = {"mode": "hybrid", "k": hits, "explain": True, "fields": []}
+    for found in _search(url, collection, queries, body, _SEARCHES):
+        if not all(_has(hit, {"id": str, "features": dict}) for hit in found):
+            raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
+        yield found
+
+
+def fetch_nearest(
+    url: str, collection: str, vectors: NDArray[np.float32], version: str
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the nearest documents of each query vector by dense search, the best first.
+
+    The service embeds nothing and remembers no search, because it is sent no text.
+
+    Args:
+        url: Address of the service.
+        collection: Collection to search.
+        vectors: Vectors of the queries, shape (q, d).
+        version: Active version of the service, which computed the vectors.
+
+    Yields:
+        Up to 1,000 hits with `id`, `score` (a cosine), and `passage` if the text is split.
+
+    Raises:
+        TrainingError: Another version is active, or the service does not answer as expected.
+
+    """
+    body = {"mode": "dense", "k": _NEAREST, "fields": [], "model": version}
+    for found in _search(url, collection, vectors.tolist(), body, 1):
+        if not all(_has(hit, {"id": str, "score": float}) for hit in found):
+            raise _stranger(url)
+        yield found
+
+
+def _search(
+    url: str, collection: str, queries: Sequence[Any], body: dict[str, Any], together: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields the hits of each query. A request has `together` queries."""
+    path = f"{_scope(collection)}/search"
     with _client() as client, Progress("queries", len(queries), "searching") as progress:
-        for at in range(0, len(queries), _SEARCHES):
-            some = [*queries[at : at + _SEARCHES]]
+        for at in range(0, len(queries), together):
+            some = [*queries[at : at + together]]
             answer = _get(client, url, path, body={**body, "queries": some})
             results = answer.get("results") if isinstance(answer, dict) else None
             if not isinstance(results, list) or len(results) != len(some):
                 raise _stranger(url)
-            for found in results:
-                if not all(_has(hit, {"id": str, "features": dict}) for hit in found):
-                    raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
-                yield found
+            yield from results
             progress.add(len(some))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,32 @@ def test_only_what_the_steps_will_see_is_tokenized(corpus: Corpus, tiny_source: 
     assert (few.distinct(), many.distinct()) == (24, 64)
     for step in range(3):
         assert few.batch(step).columns[0].ids.tolist() == many.batch(step).columns[0].ids.tolist()
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5, 8])
+def test_a_short_training_reads_the_rows_that_come_first(steps: int, tiny_source: Path) -> None:
+    """They are among the others, in an order that the seed decides."""
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
+    first = [f"a cat and {at} rivers" for at in range(10)]
+    rows = [(text, "dog", "stone") for text in (*first, *(f"a dog and {at} rivers" for at in range(20)))]
+    corpus = Corpus.of_rows(((row, None) for row in rows), "rows", {*first})
+    assert corpus.first == 10
+    assert {*corpus.texts[:30:3]} == {*first}
+    written = {tuple(tokenizer.tokenize([row[0]])[0].ids): row[0] for row in rows}
+
+    def read(corpus: Corpus, seed: int) -> list[str]:
+        source = Triples().build(Given(corpus, tokenizer, batch=4, steps=steps, seed=seed))
+        batches = [build_rows(source.batch(step).columns[0]) for step in range(steps)]
+        return [written[tuple(ids)] for batch in batches for ids in batch]
+
+    found = read(corpus, 1)
+    assert len({*found} & {*first}) == min(10, 4 * steps)
+    assert len(found) == min(30, 4 * steps)
+    assert found == read(corpus, 1) != read(corpus, 2)
+    assert found[:10] != sorted(found[:10])
+    if steps > 5:
+        assert found == read(replace(corpus, first=0), 1), "a training that reads all has no other order"
+        assert {*found[:10]} != {*first}
 
 
 def test_texts_that_are_equal_at_the_training_length_count_as_equal(tiny_source: Path) -> None:

@@ -6,7 +6,8 @@ import itertools
 import json
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ import pytest
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
+from models.search.content import Content
 from models.store import ModelStore
+from tests.service.process import Service
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import WORDS
 from tests.training.recipe_cases import triples
@@ -25,8 +28,9 @@ from tests.training.run_cases import events, stop_after
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.modes import whole
-from training.evaluation.scorable import Scorable
+from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe import load_recipe
+from training.mining.negatives import PASSAGE_TOKENS
 from training.retraining import rows
 from training.retraining.config import Config, CorpusTable, TrainTable
 from training.retraining.documents import Document
@@ -34,8 +38,9 @@ from training.retraining.gathered import gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import build_job, prepare
 from training.retraining.rows import build_corpus
+from training.retraining.searches import plain
 from training.retraining.sides import digest
-from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus
+from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
 
 DOCUMENTS = [
     Document("a", "Alpha", "first  text"),
@@ -68,38 +73,111 @@ def test_texts_are_the_documents() -> None:
     assert corpus.texts == ("first  text", "second text", "third text")
 
 
-def test_pairs_are_judged_queries_and_titles_with_their_text() -> None:
-    corpus = build_corpus(PAIRS, DOCUMENTS, JUDGED, never, 1)
-    rows = list(zip(corpus.texts[::2], corpus.texts[1::2], strict=True))
-    assert rows == [("Alpha", "first text"), ("Gamma", "third text"), ("which is second?", "second text")]
+def rows_of(corpus: Corpus) -> list[tuple[str, ...]]:
+    return [corpus.texts[at : at + corpus.columns] for at in range(0, len(corpus.texts), corpus.columns)]
 
 
-def test_triples_have_the_negative_that_the_model_finds_nearest_below_the_margin() -> None:
-    places = {"Alpha": 0, "Gamma": 0, "which is second?": 1}
-    vectors = {"first text": [1.0, 0.0], "second text": [0.6, 0.8], "third text": [0.8, 0.6]}
-
-    def queries(texts: list[str]) -> np.ndarray:
-        return np.eye(2, dtype=np.float32)[[places[text] for text in texts]]
-
-    def documents(texts: list[str]) -> np.ndarray:
-        return np.array([vectors[text] for text in texts], np.float32)
-
-    corpus = build_corpus(TRIPLES, DOCUMENTS, JUDGED, lambda: model(queries, documents), 1)
-    rows = [corpus.texts[at : at + 3] for at in range(0, len(corpus.texts), 3)]
-    assert rows == [
-        ("Alpha", "first text", "third text"),  # 0.8 of 1.0
-        ("Gamma", "third text", "second text"),  # 0.6 of 0.8; 1.0 is above the positive
-        ("which is second?", "second text", "third text"),  # 0.6 of 0.8
-    ]
-
-
-def placed(vectors: dict[str, list[float]], other: list[float]) -> Scorable:
+def placed(vectors: Mapping[str, Sequence[float]], other: Sequence[float]) -> Scorable:
     """A model that gives these vectors, and `other` to any other text."""
 
     def of(texts: list[str]) -> np.ndarray:
         return np.array([vectors.get(text, other) for text in texts], np.float32)
 
     return model(of, of)
+
+
+def test_pairs_are_judged_queries_and_titles_with_their_text() -> None:
+    """A judged document has its title, and the answer of a title has not."""
+    judged = JUDGED | {"which is third?": ["c"]}
+    corpus = build_corpus(PAIRS, DOCUMENTS, judged, lambda: placed({}, [1.0, 0.0]), 1)
+    assert rows_of(corpus) == [
+        ("which is second?", "second text"),
+        ("which is third?", "Gamma third text"),
+        ("Alpha", "first text"),
+        ("Gamma", "third text"),
+    ]
+    assert corpus.first == 2
+
+
+def test_title_pairs_are_at_most_as_many_as_judged_pairs() -> None:
+    documents = [Document(f"d{at}", f"Title {at}", f"text {at}") for at in range(40)]
+    judged = {f"query {at}": [f"d{at}", f"d{at + 1}"] for at in range(3)}
+    by = placed({}, [1.0, 0.0])
+
+    def pairs(documents: list[Document], judged: dict[str, list[str]]) -> list[tuple[str, ...]]:
+        return rows_of(build_corpus(PAIRS, documents, judged, lambda: by, 1))
+
+    found = pairs(documents, judged)
+    assert [row[0].split()[0] for row in found] == ["query"] * 6 + ["Title"] * 6
+    assert pairs(documents[::-1], judged) == found
+    more = {"query 7": ["d7"]}
+    assert {*found[6:]} < {*pairs(documents, judged | more)}, "the same titles, and one more"
+    assert len(pairs(documents, {})) == 40, "where nothing is judged, all titles train"
+    unread = build_corpus(PAIRS, documents, judged, None, 1)
+    assert (len(unread), unread.first) == (46, 6), "a model that cannot read learns from all titles"
+
+
+def test_triples_have_the_negative_that_the_model_finds_nearest_below_the_margin() -> None:
+    vectors = {"first": [1.0, 0.0], "second": [0.6, 0.8], "third": [0.8, 0.6]}
+
+    def queries(texts: list[str]) -> np.ndarray:
+        return np.eye(2, dtype=np.float32)[[int(text.startswith("which")) for text in texts]]
+
+    def documents(texts: list[str]) -> np.ndarray:
+        return np.array([vectors[text.split()[-2]] for text in texts], np.float32)
+
+    judged = JUDGED | {"which is third?": ["c"]}
+    corpus = build_corpus(TRIPLES, DOCUMENTS, judged, lambda: model(queries, documents), 1)
+    assert rows_of(corpus) == [
+        ("which is second?", "second text", "Gamma third text"),  # 0.6 of 0.8
+        ("which is third?", "Gamma third text", "Alpha first text"),  # 0.8 is above the positive
+        ("Alpha", "first text", "third text"),  # 0.8 of 1.0
+        ("Gamma", "third text", "second text"),  # 0.6 of 0.8; 1.0 is above the positive
+    ]
+
+
+def test_where_all_documents_are_nearer_than_the_answer_the_least_near_is_the_negative() -> None:
+    vectors = {"second text": [-1.0, 0.0], "Gamma third text": [0.6, 0.8]}
+    by = placed(vectors, [1.0, 0.0])
+    corpus = build_corpus(TRIPLES, DOCUMENTS, JUDGED, lambda: by, 1)
+    assert rows_of(corpus)[0] == ("which is second?", "second text", "Gamma third text")
+
+
+def test_a_document_is_trained_as_its_best_passage_with_its_title() -> None:
+    """The head is left out, which is longer than a training reads. A model that reads more is split finer."""
+    lengths: list[int | None] = []
+    documents = [
+        Document("a", "Alpha", "far. near. other"),
+        Document("b", "Beta", "middle. elsewhere"),
+        Document("c", "Gamma", "short"),
+    ]
+
+    def split(content: Content, tokens: int | None) -> list[str]:
+        lengths.append(tokens)
+        parts = content.text.split(". ")
+        return [content.whole, *(content.lead + part for part in parts if len(parts) > 1)]
+
+    vectors = {"near": [1.0, 0.0], "middle": [0.8, 0.6], "far. near. other": [1.0, 0.0]}
+
+    def encode(texts: list[str]) -> np.ndarray:
+        ends = [text.removeprefix("Alpha ").removeprefix("Beta ") for text in texts]
+        asked = [[1.0, 0.0] if text in ("who?", "Alpha", "Beta") else [0.0, 1.0] for text in texts]
+        return np.array([vectors.get(end, ask) for end, ask in zip(ends, asked, strict=True)], np.float32)
+
+    by = Scorable(None, "one", None, encode, encode, encode, split, 256)
+    corpus = build_corpus(TRIPLES, documents, {"who?": ["a"], "what?": ["c"]}, lambda: by, 1)
+    found = {row[0]: row[1:] for row in rows_of(corpus)}
+    assert found["who?"] == ("Alpha near", "Beta middle")
+    assert found["what?"] == ("Gamma short", "Beta elsewhere")
+    assert {*lengths} == {None}
+    by = by._replace(reads=512)
+    assert ("Alpha", "near", "middle") in rows_of(build_corpus(TRIPLES, documents, {}, lambda: by, 1))
+    assert {*lengths} == {None, PASSAGE_TOKENS}
+
+
+@pytest.mark.parametrize("name", ["pairs", "triples", "distil-hybrid"])
+def test_a_training_reads_passages_of_the_length_that_rows_have(name: str) -> None:
+    assert load_recipe(name).max_length == PASSAGE_TOKENS
 
 
 def test_a_document_that_begins_with_its_title_is_no_negative_of_itself() -> None:
@@ -110,12 +188,12 @@ def test_a_document_that_begins_with_its_title_is_no_negative_of_itself() -> Non
 
 
 def test_the_negatives_of_a_pair_are_one_row() -> None:
-    vectors = {"first text": [1.0, 0.0], "second text": [0.6, 0.8], "third text": [0.8, 0.6]}
+    vectors = {"third text": [0.8, 0.6], "Gamma third text": [0.8, 0.6], "second text": [0.6, 0.8]}
     corpus = build_corpus(TRIPLES, DOCUMENTS, {}, lambda: placed(vectors, [1.0, 0.0]), 2)
     assert corpus.columns == 4
     assert corpus.texts == (
         *("Alpha", "first text", "third text", "second text"),
-        *("Gamma", "third text", "second text", ""),  # of the two below 0.8 less the margin one is its own
+        *("Gamma", "third text", "second text", ""),  # the other is above 0.8 less the margin
     )
 
 
@@ -130,8 +208,11 @@ def test_nothing_that_judges_is_trained_on_however_it_is_written() -> None:
     withheld = {"alpha", "third text"}  # a query that was held out is a title here, a held-out text a text
     texts = build_corpus(TEXTS, DOCUMENTS, JUDGED, never, 1, withheld).texts
     assert texts == ("first  text", "second text")
-    corpus = build_corpus(PAIRS, DOCUMENTS, JUDGED, never, 1, withheld)
-    assert corpus.texts == ("which is second?", "second text")
+    by = placed({}, [1.0, 0.0])
+    corpus = build_corpus(PAIRS, DOCUMENTS, JUDGED | {"Beta": ["a"]}, lambda: by, 1, withheld)
+    assert rows_of(corpus) == [("Beta", "first text"), ("which is second?", "second text")], "without Alpha"
+    corpus = build_corpus(TRIPLES, DOCUMENTS, JUDGED, lambda: by, 5, withheld)
+    assert rows_of(corpus) == [("which is second?", "second text", "first text")]
 
 
 def test_triples_are_named_by_their_pairs_whatever_is_mined_for_them() -> None:
@@ -228,6 +309,47 @@ def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those
     assert found - listed(documents, {}) == {"where is the bridge", "what is a letter"}
 
 
+@pytest.mark.parametrize("kind", [TRIPLES, LISTS])
+def test_the_service_finds_what_the_documents_would_give_without_embedding_them(
+    kind: Kind, job: Job, tmp_path: Path
+) -> None:
+    """Long documents are passages. Documents that judge are in the service, and in no row."""
+    draw = random.Random(1)
+    documents = [
+        Document(f"d{at}", f"Title {at}", f"{' '.join(draw.choices(WORDS, k=90 if at % 3 else 9))}. end {at}")
+        for at in range(60)
+    ]
+    judged = {f"{' '.join(draw.choices(WORDS, k=3))} {at}": [f"d{at}"] for at in range(12)}
+    held, others = documents[:6], documents[6:]
+    withheld = {plain(text) for document in held for text in (document.title, document.text)}
+    embedded: list[str] = []
+    folder, active = tmp_path / "service", str(job.store.requested())
+    folder.mkdir()
+    with Service(folder, job.store.root) as service, closing(job.store.open(active)) as encoder:
+        body = [{"id": each.id, "title": each.title, "text": each.text} for each in documents]
+        service.client.post("/documents", json={"documents": body}).raise_for_status()
+        opened = build_scorable(encoder)
+
+        def encode(texts: list[str]) -> np.ndarray:
+            embedded.extend(texts)
+            return opened.encode_documents(texts)
+
+        by = opened._replace(encode_documents=encode)
+        alone = build_corpus(kind, others, judged, lambda: by, 2, withheld)
+        count = len(embedded)
+        url = f"http://127.0.0.1:{service.port}"
+        served = build_corpus(kind, others, judged, lambda: by, 2, withheld, service=url)
+    assert served.digest == alone.digest
+    for one, other in zip(alone.texts, served.texts, strict=True):
+        assert one.startswith(other), "the service ends a head where the model does"
+    if served.labels is not None and alone.labels is not None:
+        assert np.allclose(served.labels, alone.labels, atol=1e-4)
+    assert len(embedded) - count <= count - len(others), "no document but answers and rests is embedded"
+    assert len(rows_of(served)) > 10
+    assert not {plain(text) for text in served.texts} & withheld
+    assert not [text for text in served.texts if text.split(" ")[-1] in {"0", "1", "2"}]
+
+
 def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
     with pytest.raises(NothingToLearn, match="a collection needs 8 documents, and some of them a title"):
         build_corpus(LISTS, DOCUMENTS, {}, never, 1)
@@ -235,8 +357,8 @@ def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
 
 def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_mined() -> None:
     documents = [*DOCUMENTS, Document("d", "", "fourth text"), Document("e", "", "second  text")]
-    vectors = {"second text": [0.6, 0.8], "first text": [0.6, 0.8], "third text": [0.8, 0.6]}
-    by = placed(vectors, [0.0, 1.0])
+    near = dict.fromkeys(("second text", "Alpha first text"), (0.6, 0.8))
+    by = placed(near | {"Gamma third text": (0.8, 0.6), "third text": (0.8, 0.6)}, [0.0, 1.0])
     said = {"which is second?": ["d", "e", "held out"], "Alpha": ["c"], "nobody asked": ["a"]}
 
     def row(negatives: int) -> tuple[str, ...]:
@@ -246,7 +368,7 @@ def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_min
         return of_query[1:]
 
     assert row(1) == ("second text", "fourth text"), "its cosine of 1.0 is above the positive's"
-    assert row(2) == ("second text", "fourth text", "third text")
+    assert row(2) == ("second text", "fourth text", "Gamma third text")
 
 
 def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
@@ -285,7 +407,7 @@ def test_lists_are_mined_in_the_quickest_nearly_exact_form_unless_all_is_fp32(
     tables["train"] = {"recipe": "distil-hybrid", "precision": precision}
     config = Config.model_validate(tables)
     prepare(config, load_recipe("distil-hybrid", {}), job.store, job.work, lambda line: None)
-    assert opened == [form]
+    assert {*opened} == {form}
 
 
 MADE_OF = "0" * 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,27 @@ import pytest
 from numpy.typing import NDArray
 
 from models.errors import Damaged
-from models.manifest import SearchDefaults
+from models.manifest import Mode, SearchDefaults
 from models.progress import silent
 from models.search.content import Content
+from tests.parts.json_server import json_server
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.training.conftest import WORDS
 from tests.training.jobs import configured
 from tests.training.retraining.test_auto import documents
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
-from training.evaluation.scorable import build_scorable
+from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe import load_recipe
 from training.retraining import one
 from training.retraining import searches as own
 from training.retraining.changed import MAX_ANSWERS, MAX_CHANGED, answers, changed
-from training.retraining.choosing import CANDIDATES, compute_score
+from training.retraining.choosing import CANDIDATES, build_choose, choose_by, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
-from training.retraining.gathered import gather
+from training.retraining.gathered import fill_dev, gather
 from training.retraining.heldout import Split, hold_out
+from training.retraining.judgements import Judgment, judged
 from training.retraining.one import Job
 from training.retraining.plan import build_job
 from training.retraining.scoring import KnownScores, compute_scores
@@ -49,7 +51,7 @@ from training.retraining.searches import (
     score,
     withheld,
 )
-from training.retraining.sides import digest
+from training.retraining.sides import digest, learned
 from training.text.service import Searches
 
 
@@ -132,6 +134,34 @@ def test_judged_queries_that_are_too_few_to_decide_guard(queries: int, names: li
             "groups": [groups[query] for query in few.queries.values()],
             "keys": ["shop" if query == "query 1" else None for query in few.queries.values()],
         }
+
+
+def test_clicked_queries_guard_and_decide_nothing(job: Job, tmp_path: Path) -> None:
+    """Each judged query and each clicked one has a document of its own."""
+    rows = documents(WORDS, 500)
+    queried = [(f"{each['text'].split()[0]} {at * 7919}", each["id"]) for at, each in enumerate(rows[:200])]
+    config = configured(tmp_path, rows, queried, held_out=0.3, least=2)
+    gathered = gather(config, job.store, silent)
+
+    def built(clicked: set[str]) -> dict[str, set[str]]:
+        of_use = gathered._replace(found=gathered.found._replace(of_use=frozenset(clicked)))
+        made = build_job(of_use, config, load_recipe("pairs"), job.store, job.work, silent)
+        assert not made.folds
+        found = {
+            name: {*made.searches[name].queries.values()}
+            for name in ("judged", "clicked", "few")
+            if name in made.searches
+        }
+        decides = {digest(query) for query in found.get("judged", ())}
+        assert decides <= {*made.about["asked"]}
+        assert not {digest(query) for query in clicked} & {*made.about["asked"]}, "no look to pay"
+        return found
+
+    held = {*gathered.found.held}
+    some = {query for query in held if digest(query) < "8"}
+    assert built(set()) == {"judged": held}
+    assert built(some) == {"judged": held - some, "clicked": some}
+    assert built(held) == {"few": held}, "the text decides"
 
 
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
@@ -385,31 +415,139 @@ class Told:
         return np.eye(3000, dtype=np.float32)[[number + shift for number in numbers]]
 
 
+def told(split: Callable[[Content, int | None], list[str]] = whole) -> Scorable:
+    encoder = Told(0)
+    return Scorable(
+        "told", "one", None, encoder.encode, encoder.encode_queries, encoder.encode_documents, split, 64
+    )
+
+
+def score_by(
+    split: Split, judged: Mapping[str, Sequence[str]], mode: Mode | None = None, url: str | None = None
+) -> Any:
+    return compute_score(build_choose(split, judged, told, {}, mode, url))
+
+
 def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     split = hold_out(numbered(1000), 0.1)
     made = own.dev_collections(split, {}, CANDIDATES)
-    score: Any = compute_score({"titles": made["titles"]})
-    assert score is not None
+    score: Any = compute_score(choose_by({"titles": made["titles"]}, told(), {}, "dense"))
     right, wrong = Told(0), Told(1)
     assert score(right) == 1.0
-    assert score(wrong) < 0.5, "dense finds nothing; hybrid still has the words"
+    assert score(wrong) < 0.1
     assert right.queried == {document.title for document in split.dev}
     held = {document.title for document in split.held} | {document.text for document in split.held}
     assert not held & (right.queried | right.found)
+    every: Any = score_by(split, {})
+    other = Told(0)
+    assert every(other) > every(wrong)
+    assert other.queried > right.queried, "neighbours and known items choose, too"
+
+
+def asked(split: Split) -> dict[str, list[str]]:
+    return {f"query {document.id[1:]} asks": [document.id] for document in split.dev}
 
 
 def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
     split = hold_out(numbered(1000), 0.1)
-    judged = {f"query {document.id[1:]} asks": [document.id] for document in split.dev}
-    score: Any = compute_score(own.dev_collections(split, judged, CANDIDATES))
-    assert score is not None
+    score = score_by(split, asked(split))
     right = Told(0)
     assert score(right) == 1.0
-    assert right.queried == {*judged}
+    assert right.queried == {*asked(split)}
+
+
+def test_a_training_is_chosen_by_searches_as_the_service_does_them() -> None:
+    """In its mode, and among the passages of the documents."""
+    split = hold_out(numbered(1000), 0.1)
+    judged, wrong = asked(split), Told(1)
+    assert score_by(split, judged, "dense")(wrong) < 0.1
+    assert score_by(split, judged, "hybrid")(wrong) == score_by(split, judged)(wrong) > 0.5, "words are right"
+    halves = Told(0)
+
+    def cut(content: Content, tokens: int | None) -> list[str]:
+        assert tokens == 32
+        first, _, last = content.text.rpartition(" ")
+        return [f"{content.title} | {first}", last]
+
+    learned = {"default": SearchDefaults(mode="dense", weight=1, passage_tokens=32)}
+    score: Any = compute_score(build_choose(split, judged, lambda: told(cut), learned, None, None))
+    assert score(wrong) < 0.1, "the mode that the collection learned"
+    assert score(halves) == 1.0
+    assert len(halves.found) == 2 * CANDIDATES
+    assert {text.isdigit() for text in halves.found} == {True, False}
+
+
+def test_queries_that_choose_search_what_the_service_finds_for_them() -> None:
+    documents = numbered(2000)
+    split = hold_out(documents, 0.1)
+    judged = dict([*asked(split).items()][:20])
+    near = {
+        query: [f"d{(int(ids[0][1:]) + step) % 2000}" for step in range(40)] for query, ids in judged.items()
+    }
+    bodies: list[dict[str, Any]] = []
+
+    def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
+        bodies.append(body | {"path": path})
+        number = int(np.argmax(body["queries"][0]))
+        found = next(ids for query, ids in near.items() if query.split()[1] == str(number))
+        return 200, {"results": [[{"id": id, "score": 1 - at / 40} for at, id in enumerate(found)]]}
+
+    with json_server(answer) as url:
+        score = score_by(split, judged, "dense", url)
+    assert len(bodies) == 20
+    assert {(each["path"], each["mode"], each["model"], len(each["queries"])) for each in bodies} == {
+        ("/search", "dense", "told", 1)
+    }
+    right = Told(0)
+    score(right)
+    numbers = {f"d{text.split()[-1]}" for text in right.found}
+    held = {document.id for document in split.held}
+    assert len(numbers) == CANDIDATES
+    first = {id for ids in near.values() for id in ids[:20]} - held - {*split.copies}
+    assert first <= numbers, "the best of each query"
+    assert not numbers & held
+
+
+@pytest.mark.parametrize(("count", "expected"), [(49, 0), (50, 8), (100, 16), (160, 16), (400, 16)])
+def test_dev_has_judged_queries_enough_to_choose_by(count: int, expected: int) -> None:
+    """With their answers. Two thirds train, and what a version learned stays."""
+    said = [Judgment(f"query {at * 7919}", f"d{at}", True) for at in range(count)]
+    ids = {f"d{at}": f"d{at}" for at in range(count)}
+    documents = [Document(id, "", id) for id in ids]
+    found = judged(said, ids, 0.5)
+    split = Split(tuple(documents), (), {}).moved(found.parts)
+    moved, filled = fill_dev(split, found)
+    assert len(filled.dev) >= min(expected, (len(found.train) + len(found.dev)) // 3)
+    assert filled.train.keys() | filled.dev.keys() == found.train.keys() | found.dev.keys()
+    assert filled.held == found.held
+    assert not filled.train.keys() & filled.dev.keys()
+    assert filled.crossed.keys() == filled.train.keys()
+    assert {document.id for document in moved.dev} == {id for ids in filled.dev.values() for id in ids}
+    assert {document.id for document in moved.train} == {id for ids in filled.train.values() for id in ids}
+    if count >= 100:
+        assert len(filled.train) >= 2 * len(filled.dev) - 2
+    assert fill_dev(moved, filled) == (moved, filled)
+    known = judged(said, ids, 0.5, learned=learned(found.train))
+    assert fill_dev(split, known) == (split, known)
+
+
+def test_queries_that_share_an_answer_choose_together_or_not_at_all() -> None:
+    said = [Judgment(f"query {at * 7919}", f"d{at // 3}", True) for at in range(120)]
+    ids = {f"d{at}": f"d{at}" for at in range(40)}
+    found = judged(said, ids, 0.5)
+    split = Split(tuple(Document(id, "", id) for id in ids), (), {}).moved(found.parts)
+    moved, filled = fill_dev(split, found)
+    assert len(filled.dev) > len(found.dev)
+    answers = [
+        {id for ids in part.values() for id in ids} for part in (filled.train, filled.dev, filled.held)
+    ]
+    assert sum(map(len, answers)) == len(set.union(*answers))
+    assert {document.id for document in moved.dev} == answers[1]
 
 
 def test_without_searches_nothing_chooses() -> None:
-    assert compute_score({}) is None
+    assert build_choose(Split((), (), {}), {}, told, {}, None, None) is None
+    assert compute_score(None) is None
 
 
 TWO_DOCUMENTS = {"right": "the  right\none " + "x" * 200, "wrong": "the wrong one"}
