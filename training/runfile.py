@@ -33,7 +33,15 @@ _WORDS = {
 }
 
 
-_KEYS = ("method", *_WORDS, "texts", "base_name", "parent", "code")  # what export has to know
+_SINCE = {"rows"}  # keys that runs of earlier releases do not have
+_KEYS = (
+    "method",
+    *(_WORDS.keys() - _SINCE),
+    "texts",
+    "base_name",
+    "parent",
+    "code",
+)  # what export has to know
 
 
 class OtherRun(TrainingError):
@@ -74,7 +82,7 @@ def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
         return identity
     found = read_run(out)
     for key, name in _WORDS.items():
-        if found.get(key) != identity[key]:
+        if (key in found or key not in _SINCE) and found.get(key) != identity[key]:
             raise OtherRun(
                 f"{out} holds a run with {name} ({found.get(key)}, not {identity[key]}).",
                 "Give the same to resume it, or name another --out without --resume.",
