@@ -1,4 +1,4 @@
-"""`python -m training evaluate`: score a model, and write a table, JSON, CSV or a report."""
+"""`python -m training evaluate`: score a model, and write a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from typing import Any
 from models.files.fsync import replace_text
 from models.progress import step_to_stderr
 from training.arguments import add_data, target
-from training.errors import TrainingError
 from training.evaluation.data import data_folder
-from training.evaluation.report.markdown import report_folder
-from training.evaluation.report.model_report import write_report
-from training.evaluation.report.runs import add_runs, read_runs
 from training.evaluation.report.table import table
 from training.evaluation.scorable import open_scorable
 from training.evaluation.suites import DEFAULT, SUITES, check_suites, score
@@ -55,13 +51,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--json",
         metavar="FILE",
-        help="write the figures as fractions; - prints them, and the table goes to stderr",
+        help="write the figures as fractions, for `compare`; - prints them, and the table goes to stderr",
     )
     command.add_argument("--csv", metavar="FILE", help="write a row for each figure, as fractions")
-    command.add_argument(
-        "--report", metavar="FOLDER", help="write report.md there, with every figure and with pictures"
-    )
-    add_runs(command)
     command.set_defaults(run=run)
 
 
@@ -71,10 +63,6 @@ def run(options: argparse.Namespace) -> int:
     data = data_folder(options.data)
     file = target(options.json) if options.json and options.json != _STDOUT else None
     rows = target(options.csv) if options.csv else None
-    if options.runs and not options.report:
-        raise TrainingError("--run is for the report: name its folder with --report.")
-    courses = read_runs(options.runs)
-    folder = report_folder(options.report) if options.report else None
     with open_scorable(options.model, os.environ, step_to_stderr, options.precision) as scorable:
         about = {
             "model": options.model,
@@ -105,8 +93,6 @@ def run(options: argparse.Namespace) -> int:
         replace_text(file, text)
     if rows:
         _write_csv(rows, scores)
-    if folder:
-        sys.stderr.write(f"{write_report(folder, scores, courses)}\n")
     return 0
 
 

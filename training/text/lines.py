@@ -92,12 +92,8 @@ def valid(text: str, at: str) -> str:
     return text
 
 
-def read_lines(file: Path, otherwise: str | None = None) -> Iterator[Line]:
+def read_lines(file: Path) -> Iterator[Line]:
     """Yields the lines of a UTF-8 file. Only a newline ends a line, as texts may contain other separators.
-
-    Args:
-        file: File to read.
-        otherwise: Encoding of lines that are not UTF-8. None means that such lines are an error.
 
     Raises:
         TrainingError: A line cannot be read. The message names the line.
@@ -105,30 +101,28 @@ def read_lines(file: Path, otherwise: str | None = None) -> Iterator[Line]:
     """
     if not file.is_file():
         raise TrainingError(f"There is no file {file}.")
-    return _lines(file, otherwise)
+    return _lines(file)
 
 
-def _lines(file: Path, otherwise: str | None) -> Iterator[Line]:
+def _lines(file: Path) -> Iterator[Line]:
     packed = file.name.lower().endswith(".gz")
     with gzip.open(file) if packed else file.open("rb") as stream:
         try:
             number = 0
             while raw := stream.readline(LARGEST_LINE + 2):
                 number += 1
-                yield _line(raw, f"{file}, line {number}", otherwise, first=number == 1)
+                yield _line(raw, f"{file}, line {number}", first=number == 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise TrainingError(f"{file} is not a whole gzip file: {error}") from None
 
 
-def _line(raw: bytes, at: str, otherwise: str | None, *, first: bool) -> Line:
+def _line(raw: bytes, at: str, *, first: bool) -> Line:
     raw = raw.rstrip(b"\r\n")
     if len(raw) > LARGEST_LINE:
         raise TrainingError(f"{at} is longer than 1 MiB. Put each text on a line of its own.")
     try:
         return Line(raw.decode("utf-8-sig" if first else "utf-8"), at)
     except UnicodeDecodeError as error:
-        if otherwise:
-            return Line(raw.decode(otherwise), at)
         raise TrainingError(f"{at} is not UTF-8 (byte {error.start + 1}). Save the file as UTF-8.") from None
 
 

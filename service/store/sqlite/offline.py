@@ -193,7 +193,7 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
                 raise CommandError(
                     f"{path} has schema {schema}, and this version knows {SCHEMA_VERSION}: {what}."
                 )
-            if (problem := foreign(store, MIGRATIONS)) is not None:
+            if (problem := foreign(store, schema)) is not None:
                 raise CommandError(f"{path} is not a store of Simile as it should be: {problem}.")
             if (problem := unfinished_copy(store, str(data_dir))) is not None:
                 raise CommandError(problem)
@@ -278,9 +278,10 @@ def examine(folder: Path, schema: int) -> Facts:
 
 def _not_as_made(store: OfflineStore, schema: int) -> str | None:
     version = store.number("PRAGMA user_version")
-    if version != schema or not 0 < version <= SCHEMA_VERSION:
-        return f"its schema is {version}, and the manifest says {schema}"
-    if (problem := foreign(store, MIGRATIONS[:version])) is not None:
+    if version != schema or version not in MIGRATIONS:
+        readable = f"this version reads {min(MIGRATIONS)} to {SCHEMA_VERSION}"
+        return f"its schema is {version}; the manifest says {schema}, and {readable}"
+    if (problem := foreign(store, version)) is not None:
         return problem
     if unfinished_copy(store, DATABASE) is not None:
         return "it is of an unfinished `copy`, so documents may be missing"

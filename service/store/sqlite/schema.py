@@ -53,9 +53,9 @@ def harden(connection: sqlite3.Connection) -> None:
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, False)
 
 
-def foreign(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> str | None:
-    """Returns the first difference between the tables of the file and those of `migrations`, or None."""
-    found, expected = _entries(connection), _made_by(migrations)
+def foreign(connection: sqlite3.Connection, version: int) -> str | None:
+    """Returns the first difference between the tables of the file and those of a schema version, or None."""
+    found, expected = _entries(connection), _made_until(version)
     for entry in found:
         kind, name, _, sql = entry
         as_first = tuple(_WORDS.sub("lexical_1", part) for part in entry)
@@ -84,10 +84,11 @@ def _is_of_full_text(name: str, sql: str, expected: frozenset[Entry]) -> bool:
 
 
 @functools.cache
-def _made_by(migrations: tuple[str, ...]) -> frozenset[Entry]:
+def _made_until(version: int) -> frozenset[Entry]:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for statements in migrations:
-            connection.executescript(statements)
+        for number, statements in MIGRATIONS.items():
+            if number <= version:
+                connection.executescript(statements)
         return frozenset(_entries(connection))
 
 
@@ -102,9 +103,15 @@ def _plain(sql: object) -> str:
     return _SPACE.sub(" ", text).strip()
 
 
-# The statements of each schema version, which run after those of the version before.
-MIGRATIONS = (
-    """
+# The statements of each schema version, which run after those of the version before. The first one has the
+# tables of the first release candidate. Files of older development versions are refused.
+MIGRATIONS = {
+    12: """
+    CREATE TABLE collections (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        name   TEXT NOT NULL UNIQUE
+    );
+    INSERT INTO collections (name) VALUES ('default');
     CREATE TABLE documents (
         revision   INTEGER PRIMARY KEY AUTOINCREMENT,
         collection TEXT NOT NULL,
@@ -113,13 +120,18 @@ MIGRATIONS = (
         metadata   TEXT NOT NULL,  -- a JSON object
         UNIQUE (collection, id)
     );
+    -- Empty means no title. Existing files have the column at this place.
+    ALTER TABLE documents ADD COLUMN title TEXT NOT NULL DEFAULT '';
     CREATE TABLE vectors (
         generation INTEGER NOT NULL,
         revision   INTEGER NOT NULL,
+        passage    INTEGER NOT NULL,  -- 0 is always there; a text that is short, or not split, has no other
         vector     BLOB NOT NULL,     -- little-endian float32, unit length
         checksum   INTEGER NOT NULL,  -- CRC-32 of the blob: finds a flipped bit
-        truncated  INTEGER NOT NULL,  -- 1 when the model did not see the whole text
-        PRIMARY KEY (generation, revision)
+        truncated  INTEGER NOT NULL,  -- 1 when the model saw the end of the text in no passage
+        start_at   INTEGER NOT NULL,  -- characters of the text
+        end_at     INTEGER,           -- NULL where there is one passage
+        PRIMARY KEY (generation, revision, passage)
     ) WITHOUT ROWID;
     CREATE TABLE operations (
         sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -135,8 +147,6 @@ MIGRATIONS = (
         state       TEXT NOT NULL
     );
     CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-    """,
-    """
     CREATE TABLE skipped (
         generation INTEGER NOT NULL,
         revision   INTEGER NOT NULL,
@@ -152,44 +162,6 @@ MIGRATIONS = (
         state   TEXT NOT NULL CHECK (state IN ('failed', 'rolled back')),
         reason  TEXT NOT NULL
     ) WITHOUT ROWID;
-    INSERT INTO history (version) SELECT version FROM generations WHERE state = 'active';
-    """,
-    """
-    CREATE TABLE feedback (
-        sequence   INTEGER PRIMARY KEY AUTOINCREMENT,  -- a judgement that replaces another takes a new one
-        collection TEXT NOT NULL,
-        query      TEXT NOT NULL,
-        id         TEXT NOT NULL,     -- a document's, which may have been deleted since
-        relevant   INTEGER NOT NULL,  -- 1 or 0
-        UNIQUE (collection, query, id)
-    );
-    CREATE INDEX feedback_of_document ON feedback (collection, id);
-    """,
-    """
-    CREATE TABLE passages (
-        generation INTEGER NOT NULL,
-        revision   INTEGER NOT NULL,
-        passage    INTEGER NOT NULL,  -- 0 is always there; a text that is short, or not split, has no other
-        vector     BLOB NOT NULL,     -- little-endian float32, unit length
-        checksum   INTEGER NOT NULL,  -- CRC-32 of the blob: finds a flipped bit
-        truncated  INTEGER NOT NULL,  -- 1 when the model saw the end of the text in no passage
-        start_at   INTEGER NOT NULL,  -- characters of the text
-        end_at     INTEGER,           -- NULL where there is one passage
-        PRIMARY KEY (generation, revision, passage)
-    ) WITHOUT ROWID;
-    INSERT INTO passages SELECT generation, revision, 0, vector, checksum, truncated, 0, NULL FROM vectors;
-    DROP TABLE vectors;
-    ALTER TABLE passages RENAME TO vectors;
-    """,
-    """
-    CREATE TABLE collections (name TEXT PRIMARY KEY) WITHOUT ROWID;
-    INSERT INTO collections (name) VALUES ('default');
-    """,
-    # Contentless: `documents` has the texts. secondary_indexes.py fills it, also with stored documents.
-    """
-    CREATE VIRTUAL TABLE lexical USING fts5 (text, content='', tokenize='porter ascii');
-    """,
-    """
     CREATE TABLE fields (
         collection TEXT NOT NULL,
         field      TEXT NOT NULL,     -- dots between its names
@@ -197,23 +169,9 @@ MIGRATIONS = (
         revision   INTEGER NOT NULL,
         PRIMARY KEY (collection, field, value, revision)
     ) WITHOUT ROWID;
-    """,
-    # A table of terms for each collection; secondary_indexes.py creates the other tables and fills all.
-    """
-    CREATE TABLE numbered (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        name   TEXT NOT NULL UNIQUE
-    );
-    INSERT INTO numbered (name) SELECT name FROM collections ORDER BY name <> 'default', name;
-    DROP TABLE collections;
-    ALTER TABLE numbered RENAME TO collections;
-    DROP TABLE lexical;
+    -- Contentless: `documents` has the texts. secondary_indexes.py makes a table for each collection.
     CREATE VIRTUAL TABLE lexical_1 USING fts5 (text, content='', tokenize='porter ascii');
-    DELETE FROM facts WHERE name = 'lexical rules';
-    """,
-    # Older judgments belong to no key. The last number stays in use, even if its judgment was deleted.
-    """
-    CREATE TABLE judgements (
+    CREATE TABLE feedback (
         sequence   INTEGER PRIMARY KEY AUTOINCREMENT,  -- a judgement that replaces another takes a new one
         collection TEXT NOT NULL,
         query      TEXT NOT NULL,
@@ -222,16 +180,8 @@ MIGRATIONS = (
         relevant   INTEGER NOT NULL,  -- 1 or 0
         UNIQUE (collection, query, key, id)
     );
-    INSERT INTO judgements SELECT sequence, collection, query, id, '', relevant FROM feedback;
-    DELETE FROM sqlite_sequence WHERE name = 'judgements';
-    INSERT INTO sqlite_sequence (name, seq)
-        SELECT 'judgements', seq FROM sqlite_sequence WHERE name = 'feedback';
-    DROP TABLE feedback;
-    ALTER TABLE judgements RENAME TO feedback;
     CREATE INDEX feedback_of_document ON feedback (collection, id, key);
     CREATE INDEX feedback_of_key ON feedback (key);
-    """,
-    """
     CREATE TABLE events (
         sequence   INTEGER PRIMARY KEY AUTOINCREMENT,
         collection TEXT NOT NULL,
@@ -248,17 +198,11 @@ MIGRATIONS = (
     );
     CREATE INDEX events_of_document ON events (collection, id, key);
     CREATE INDEX events_of_time ON events (at);
-    """,
-    # Empty means no title. Older documents have none, so their vectors and terms stay valid.
-    """
-    ALTER TABLE documents ADD COLUMN title TEXT NOT NULL DEFAULT '';
-    """,
-    # Lists the events of one key by number; the unique index lists them by event_id.
-    """
+    -- Lists the events of one key by number; the unique index lists them by event_id.
     CREATE INDEX events_of_key ON events (key);
     """,
     # Older rows name no visitor, and their keys count as trusted.
-    """
+    13: """
     ALTER TABLE events ADD COLUMN visitor TEXT NOT NULL DEFAULT '';
     ALTER TABLE events ADD COLUMN trusted INTEGER NOT NULL DEFAULT 1;
     ALTER TABLE feedback ADD COLUMN visitor TEXT NOT NULL DEFAULT '';
@@ -267,12 +211,12 @@ MIGRATIONS = (
     CREATE INDEX feedback_of_visitor ON feedback (visitor);
     """,
     # NULL in older rows. documents.py fills it in the background.
-    """
+    14: """
     ALTER TABLE documents ADD COLUMN checksums BLOB;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
     """,
-)
-SCHEMA_VERSION = len(MIGRATIONS)
+}
+SCHEMA_VERSION = max(MIGRATIONS)
 DATABASE = "simile.db"  # In the data directory.
 BUSY_SECONDS = 30.0
 
@@ -326,13 +270,20 @@ def migrate(path: Path) -> bool:
                 f"{path} was written by a newer Simile (schema {version}, this one knows {SCHEMA_VERSION}). "
                 "Install that version again, or start with another SIMILE_DATA_DIR."
             )
-        if (problem := foreign(connection, MIGRATIONS[:version])) is not None:
+        if version not in (0, *MIGRATIONS):
+            raise StartupError(
+                f"{path} was written by an early development version (schema {version}, this one reads "
+                f"{min(MIGRATIONS)} and later). Export it with that version, or start with another "
+                "SIMILE_DATA_DIR."
+            )
+        if (problem := foreign(connection, version)) is not None:
             raise StartupError(
                 f"{path} is not a store of Simile as it should be: {problem}. Nothing in it was run or "
                 "changed. Restore a backup, or remove the additions."
             )
-        for number in range(version, SCHEMA_VERSION):
-            connection.executescript(
-                f"BEGIN IMMEDIATE; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
-            )
+        for number, statements in MIGRATIONS.items():
+            if number > version:
+                connection.executescript(
+                    f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;"
+                )
         return version == 0

@@ -25,7 +25,6 @@ from service.store.sqlite.filters import compile_filter
 from service.store.sqlite.reader import Readers, Snapshot
 from service.store.sqlite.schema import (
     DATABASE,
-    MIGRATIONS,
     SCHEMA_VERSION,
     connect,
     foreign,
@@ -204,7 +203,7 @@ def _damage(snapshot: Snapshot) -> str | None:
             f"A newer Simile has changed {DATABASE} to schema {version}, and this one knows "
             f"{SCHEMA_VERSION}. Start this service with that version."
         )
-    problem = foreign(snapshot, MIGRATIONS) or fulltext.lacking(snapshot)
+    problem = foreign(snapshot, SCHEMA_VERSION) or fulltext.lacking(snapshot)
     if problem is None:
         return None
     return (

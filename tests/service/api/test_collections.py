@@ -1,7 +1,5 @@
 """Collections: each stores, finds and deletes its own documents."""
 
-import contextlib
-import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -18,7 +16,6 @@ from service.corpus.corpus import Corpus
 from service.index.index_set import Indexes
 from service.settings import Settings
 from service.store.filters.grammar import Predicate
-from service.store.sqlite.schema import MIGRATIONS
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import drop_name, upsert
 from service.store.values import Document, Embedding
@@ -257,36 +254,6 @@ def test_they_are_there_again_after_a_restart(place: Settings) -> None:
         fill(client)
     with serving(place) as client:
         check(client, TEXTS)
-
-
-@pytest.mark.sqlite("it looks into SQLite's file")
-def test_words_of_each_are_found_after_the_schema_that_had_one_table_for_all(place: Settings) -> None:
-    with serving(place) as client:
-        fill(client)
-        before = {name: found(client, name, mode="lexical") for name in TEXTS}
-    store = sqlite3.connect(place.data_dir / "simile.db", isolation_level=None)
-    numbers = [number for (number,) in store.execute("SELECT number FROM collections")]
-    # The older schema: names without numbers, one table of terms, judgments without keys.
-    with contextlib.closing(sqlite3.connect(":memory:")) as old:
-        for statements in MIGRATIONS[:7]:
-            old.executescript(statements)
-        rows = old.execute(
-            "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL "
-            "AND (tbl_name IN ('collections', 'feedback') OR name = 'lexical')"
-        )
-        tables = ";".join(sql for (sql,) in rows)
-    store.executescript(
-        "".join(f"DROP TABLE lexical_{number};" for number in numbers)
-        + "CREATE TEMP TABLE named AS SELECT name FROM collections;"
-        + f"DROP TABLE collections; DROP TABLE feedback; {tables};"
-        + "ALTER TABLE documents DROP COLUMN title; DROP TABLE events;"
-        + "DROP INDEX documents_without_checksums; ALTER TABLE documents DROP COLUMN checksums;"
-        + "INSERT INTO collections SELECT name FROM named; PRAGMA user_version = 7;"
-    )
-    store.close()
-    with serving(place) as client:
-        check(client, TEXTS)
-        assert {name: found(client, name, mode="lexical") for name in TEXTS} == before
 
 
 def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:

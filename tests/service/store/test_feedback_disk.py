@@ -1,44 +1,15 @@
-"""Judgments on disk: kill -9, and a store from before judgments had keys."""
+"""Judgments on disk after kill -9."""
 
 import random
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from service.store.sql.feedback import count_judgments, list_judgments, store_judgments
-from service.store.sqlite.schema import MIGRATIONS, connect, migrate
-from service.store.values import DEFAULT_COLLECTION, NO_KEY, Judgment, Selection
 from tests.service.api.test_feedback import judge, listed, pages, said
 from tests.service.process import Service
 from tests.waiting import LIMIT, until
-
-
-def test_judgments_from_before_keys_are_of_none_and_their_numbers_are_not_used_again(tmp_path: Path) -> None:
-    path = tmp_path / "simile.db"
-    before = next(at for at, part in enumerate(MIGRATIONS) if "'judgements'" in part)
-    old = sqlite3.connect(path, isolation_level=None)
-    old.executescript("".join(MIGRATIONS[:before]))
-    old.execute(f"PRAGMA user_version = {before}")
-    for id in "abc":
-        row = ("default", id, "red", "{}")
-        old.execute("INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, ?)", row)
-        old.execute(
-            "INSERT INTO feedback (collection, query, id, relevant) VALUES ('default', 'q', ?, 1)", id
-        )
-    old.execute("DELETE FROM feedback WHERE sequence = 3")
-    old.close()
-    migrate(path)
-    connection = connect(path)
-    kept = [(1, Judgment("q", "a", relevant=True)), (2, Judgment("q", "b", relevant=True))]
-    assert list_judgments(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
-    again = [Judgment("q", "a", relevant=False)]
-    assert store_judgments(connection, again, DEFAULT_COLLECTION, "k") == (4, set())
-    assert count_judgments(connection, Selection()) == 3
-    connection.close()
 
 
 def judge_until_killed(

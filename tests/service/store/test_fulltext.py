@@ -103,7 +103,7 @@ def test_a_query_is_quoted_terms_and_nothing_of_a_user_is_syntax(query: str, exp
 def test_any_text_is_found_by_itself_and_gone_when_it_is_removed(text: str) -> None:
     text = text.encode(errors="replace").decode()
     store = sqlite3.connect(":memory:")
-    store.executescript("".join(MIGRATIONS))
+    store.executescript("".join(MIGRATIONS.values()))
     store.isolation_level = None
     bring_up_to_date(store)
     put(store, "quite another xylophone", text)

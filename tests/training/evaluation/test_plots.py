@@ -27,7 +27,6 @@ from training.evaluation.report.plots import (
     Picture,
     _look,
     cosines,
-    dev_scores,
     gains_by_queries,
     intervals,
     plane,
@@ -96,23 +95,6 @@ def test_the_axes_of_a_spectrum_are_whole_numbers_and_powers_of_ten() -> None:
     assert all(text.isdigit() for text in ticks(axes, "x"))
     assert axes.get_xlabel() == "direction, from the largest"
     assert axes.get_ylabel() == "singular value, by the largest (log)"
-
-
-def test_dev_scores_are_lines_over_the_steps_with_a_ring_at_the_best() -> None:
-    falling = [(125.0, 80.0), (250.0, 82.5), (500.0, 81.25)]
-    drawn = dev_scores([Curve("a", falling, falling[1]), Curve("b", [(250.0, 79.0)])])
-    line, ring = lines(drawn, 0)
-    assert places(line) == falling
-    assert (places(ring), ring.get_fillstyle()) == ([(250, 82.5)], "none")
-    [alone] = lines(drawn, 1)  # a line of one point would not be seen
-    assert (places(alone), alone.get_marker()) == ([(250, 79)], "o")
-    assert drawn.description == "a: 81.25 at step 500, the best 82.50 at step 250; b: 79.00 at step 250."
-
-
-def test_one_score_is_drawn_although_it_spans_no_range() -> None:
-    drawn = dev_scores([Curve("a", [(0.0, 83.2)], (0.0, 83.2))])
-    low, high = drawn.figure.axes[0].get_ylim()
-    assert low < 83.2 < high
 
 
 def test_files_of_one_name_share_its_color_and_are_named_once() -> None:
@@ -193,7 +175,6 @@ def test_any_name_of_a_file_is_well_formed(name: str) -> None:
     for drawn in (
         plane([Mark(name, [(-2.0, 0.25)])]),
         spectra([curve]),
-        dev_scores([curve]),
         cosines({name: histogram, "b": histogram}),
     ):
         root = ET.fromstring(drawn.svg().encode())  # as it is written to a file

@@ -69,14 +69,12 @@ def test_other_languages_stand_beside_the_mean_and_are_not_missed(tmp_path: Path
 
 
 def test_a_folder_with_another_language_alone_is_scored(tmp_path: Path) -> None:
-    line = {"sentence1": EAST, "sentence2": "0.5", "label": 3}
-    (tmp_path / "jsts").mkdir()
-    rows = [json.dumps(line), json.dumps(line | {"sentence2": "0.7", "label": 4})]
-    (tmp_path / "jsts" / "valid.jsonl").write_text("\n".join(rows))
+    korean = [(3, EAST, "0.5"), (4, EAST, "0.7")]
+    write(tmp_path / "korsts" / "test.tsv.gz", korean, "score sentence1 sentence2")
     found = score(encode, tmp_path, ["sts"])
-    assert found["sts"]["jsts"]["spearman_all"] == pytest.approx(1)
+    assert found["sts"]["korsts"]["spearman_all"] == pytest.approx(1)
     assert "mean" not in found
-    assert "JSTS" in table(found)
+    assert "KorSTS" in table(found)
 
 
 def test_every_folder_in_beirs_layout_is_searched(tmp_path: Path) -> None:

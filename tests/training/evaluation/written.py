@@ -51,7 +51,7 @@ def scores(sts: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         "seconds": 1.5,
     }
     if sts is not None:
-        english = [key for key in sts if key not in {"korsts", "jsts"}]
+        english = [key for key in sts if key != "korsts"]
         known = {key: value if isinstance(value, dict) else similar(value) for key, value in sts.items()}
         each = [known[key]["spearman_all"] for key in english]
         mean = None if None in each else sum(each) / len(each)

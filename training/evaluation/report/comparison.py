@@ -10,24 +10,26 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import GenericAlias
-from typing import Annotated, Any, Literal, NamedTuple
-
-from pydantic import Field, StrictInt, ValidationError, create_model
+from typing import Any, NamedTuple
 
 from models.files.bounded import parse_json
 from training.arguments import expanded
 from training.errors import TrainingError
 from training.evaluation.data import BY_KEY, SETS
-from training.evaluation.geometry import BINS, GRADES
 from training.evaluation.modes import MODES
-from training.evaluation.report.markdown import escape, listed, report_folder, table, write
-from training.evaluation.report.model_report import READING, absent, pictures, shown, training
-from training.evaluation.report.runs import add_runs, read_runs
+from training.evaluation.report.markdown import (
+    escape,
+    listed,
+    pictures,
+    report_folder,
+    shown,
+    table,
+    write,
+)
 from training.evaluation.report.table import (
     COLUMNS,
     GEOMETRY,
@@ -36,6 +38,7 @@ from training.evaluation.report.table import (
     percent,
     plain,
     search_remarks,
+    sections,
     similarity_remarks,
     title,
     transfer_remarks,
@@ -44,6 +47,11 @@ from training.evaluation.tasks import TITLES
 
 _HEADINGS = ("Spearman", "Spearman, mean of subsets", "Spearman, weighted mean of subsets", "Pearson")
 _COUNTED = (("sts", "pairs"), ("retrieval", "documents"), ("retrieval", "queries"), ("transfer", "examples"))
+READING = (
+    "Similarity, search and transfer are times 100. The Spearman that papers report is the first: a year's "
+    "subsets are put together and ranked once. Geometry explains a score and does not replace it: a model "
+    "may be better in each figure and worse at similarity."
+)
 Figure = Callable[[Scores], Any]
 Show = Callable[[float | None], str]
 
@@ -64,16 +72,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--report", metavar="FOLDER", required=True, help="where report.md and its pictures go"
     )
-    add_runs(command)
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     models = read_models(options.files)
-    courses = read_runs(options.runs)
     folder = report_folder(options.report)
     seeds = {name: [each.scores for each in files] for name, files in models.items()}
-    drawn = pictures(seeds, courses)
+    drawn = pictures(seeds)
     remarks = list(_remarks(models))
     sections = [
         "# Comparison",
@@ -82,7 +88,6 @@ def run(options: argparse.Namespace) -> int:
         *(["## What keeps figures from being compared", listed(remarks)] if remarks else []),
         *_tables(models),
         *shown(drawn),
-        *training(courses, drawn),
     ]
     sys.stdout.write(f"{write(folder, sections, drawn)}\n")
     return 0
@@ -95,8 +100,8 @@ def _about(models: Models) -> str:
             version = scores["version"] or "not published"
             fingerprint = (scores["fingerprint"] or "unknown")[:8]
             form, data = (scores.get(key) or "unknown" for key in ("form", "data"))
-            model = str(scores["model"])
-            rows += [(name, file, model, version, fingerprint, form, scores["date"], data, absent(scores))]
+            model, absent = str(scores["model"]), ", ".join(map(title, scores["absent"]))
+            rows += [(name, file, model, version, fingerprint, form, scores["date"], data, absent)]
     header = ("name", "file", "model", "version", "fingerprint", "form", "date", "data", "absent")
     return table(header, rows, words=range(len(header)))
 
@@ -285,75 +290,14 @@ def _named(given: str) -> tuple[str, Path, bool]:
 
 def _read(file: Path) -> Scores:
     try:
-        found = parse_json(file.read_bytes(), parse_constant=lambda _: None)
+        scores: Scores = parse_json(file.read_bytes(), parse_constant=lambda _: None)
     except OSError as error:
         raise TrainingError(f"{file} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise TrainingError(f"{file} is not JSON: {error}") from None
-    if fault := _fault(found):
-        raise TrainingError(f"{file} is not what `evaluate --json` of this release writes: {fault}.")
-    scores: Scores = found
-    return scores
-
-
-def _fault(found: Any) -> str | None:
-    """Describes the first field of a file that is missing or has the wrong type. None if all are valid."""
     try:
-        _EVALUATION.model_validate(found)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = ".".join(part for part in problem["loc"] if isinstance(part, str))
-        if where.endswith(".[key]"):
-            return f"{where.removesuffix('.[key]')} is no set that is known"
-        if problem["type"] in ("model_type", "dict_type"):
-            return f"{where or 'it'} is no JSON object"
-        return f"{where} is missing or of another kind"
-    for mean, suite in (("mean", "sts"), ("transfer_mean", "transfer")):
-        if mean in found and not set(found[mean]["sets"]) <= found.get(suite, {}).keys():
-            return f"{mean}.sets is missing or of another kind"
-    return None
-
-
-_FIGURE: Any = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-_TEXTS: Any = (list[str | None], ...)
-
-
-def _table(figures: Iterable[str] = (), counts: Iterable[str] = (), **more: Any) -> Any:
-    fields: dict[str, Any] = dict.fromkeys(figures, (_FIGURE | None, ...))
-    fields |= dict.fromkeys(counts, (StrictInt, ...)) | more
-    return create_model("Table", **fields)
-
-
-def _by_name(names: Iterable[str], value: Any) -> Any:
-    """Returns the type of a dictionary with optional keys `names` and values of type `value`."""
-    return GenericAlias(dict, (Literal.__getitem__(tuple(names)), value))
-
-
-_SIMILARITY = _table(COLUMNS, ("pairs", "unscored", "undefined"))
-_MODE = (_table(SEARCH.values()), None)
-_RETRIEVAL = _table(
-    SEARCH.values(), ("queries", "documents", "empty", "undefined"), lexical=_MODE, hybrid=_MODE
-)
-_TRANSFER = _table(("accuracy", "f1"), ("examples", "undefined"), remarks=_TEXTS)
-_CLUSTERED = _table(("accuracy",), ("classes", "sentences", "undefined"))
-_STEPS = Annotated[list[StrictInt], Field(min_length=BINS, max_length=BINS)]
-_GEOMETRY = _table(
-    ("alignment", "uniformity", "mean_cosine", "top_energy", "effective_rank"),
-    spectrum=(list[_FIGURE], ...),
-    histogram=(Annotated[_by_name(GRADES, _STEPS), Field(min_length=len(GRADES))], ...),
-)
-_MEAN = (_table(sets=_TEXTS), None)
-_EVALUATION = _table(
-    model=(str | None, ...),
-    version=(str | None, ...),
-    fingerprint=(str | None, ...),
-    date=(str | None, ...),
-    absent=_TEXTS,
-    sts=(_by_name(BY_KEY, _SIMILARITY), {}),
-    retrieval=(GenericAlias(dict, (str, _RETRIEVAL)), {}),
-    transfer=(_by_name(TITLES, _TRANSFER), {}),
-    clustering=(_by_name(TITLES, _CLUSTERED), {}),
-    mean=_MEAN,
-    transfer_mean=_MEAN,
-    geometry=(_GEOMETRY, None),
-)
+        list(sections(scores))  # reads every figure
+        [scores[key] for key in ("model", "version", "fingerprint", "date", "absent")]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise TrainingError(f"{file} is not what `evaluate --json` of this release writes.") from None
+    return scores

@@ -1,4 +1,4 @@
-"""Draw the pictures of reports with matplotlib: alignment, uniformity, spectra, cosines, scores, intervals.
+"""Draw the pictures of reports with matplotlib: alignment, uniformity, spectra, cosines, intervals.
 
 Each picture has a text description for readers who do not see it. The number of a model, from 0, sets the
 color and the dashes of its line. All seeds of a model look the same. Importing matplotlib takes a second, so
@@ -105,7 +105,6 @@ class Mark(NamedTuple):
 class Curve(NamedTuple):
     name: str
     points: Sequence[Place]  # sorted by x, at least one
-    best: Place | None = None  # marked
 
 
 def titled(title: str, height: float = 4.4) -> Figure:
@@ -157,19 +156,6 @@ def spectra(curves: Sequence[Curve]) -> Picture:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     return Picture(figure, _sentence(f"{curve.name}: {_falls(curve.points)}" for curve in curves))
-
-
-def dev_scores(curves: Sequence[Curve]) -> Picture:
-    """Draws dev scores over steps. A point is (step, Spearman times 100). A ring marks the best step."""
-    figure = titled("STS-B dev over the training")
-    axes = figure.add_subplot(xlabel="step", ylabel="STS-B dev, Spearman times 100")
-    _lines(figure, axes, curves)
-    said = (
-        f"{curve.name}: {curve.points[-1][1]:.2f} at step {curve.points[-1][0]:g}"
-        + (f", the best {curve.best[1]:.2f} at step {curve.best[0]:g}" if curve.best else "")
-        for curve in curves
-    )
-    return Picture(figure, _sentence(said))
 
 
 def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
@@ -256,12 +242,10 @@ def gains_by_queries(curves: Sequence[Gains], title: str) -> Picture:
 def _lines(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(curve.name for curve in curves))}
     shown: dict[str, Artist] = {}
-    for name, points, best in curves:
+    for name, points in curves:
         look = _look(numbers[name])
         marker = "o" if len(points) == 1 else ""  # a line of one point is invisible
         [shown[name]] = axes.plot(*zip(*points, strict=True), marker=marker, **look)
-        if best:
-            axes.plot(*best, "o", color=look["color"], fillstyle="none", markersize=10)
     _name(figure, shown)
 
 

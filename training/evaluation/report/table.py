@@ -1,4 +1,4 @@
-"""Format scores as tables for the terminal and for reports.
+"""Format scores as tables for the terminal, and words and numbers for reports.
 
 Correlations, accuracies and search scores are multiplied by 100, as in papers.
 """
@@ -46,17 +46,11 @@ class Section(NamedTuple):
     title: str
     header: tuple[str, ...]
     rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-
-    @property
-    def words(self) -> list[int]:
-        """Indices of the columns with text, which are left-aligned. Other columns are right-aligned."""
-        return [at for at, head in enumerate(self.header) if head in ("", "remarks")]
 
     def __str__(self) -> str:
         table = [self.header, *self.rows]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        marks = ["<" if at in self.words else ">" for at in range(len(widths))]
+        marks = ["<" if head in ("", "remarks") else ">" for head in self.header]  # text is left-aligned
         shapes = [*zip(marks, widths, strict=True)]
         lines = (
             "  ".join(f"{cell:{mark}{width}}" for cell, (mark, width) in zip(row, shapes, strict=True))
@@ -121,15 +115,14 @@ def _similarity(scores: Scores) -> Section:
 
 
 def _transfer(tasks: Mapping[str, Any], mean: Mapping[str, Any]) -> Section:
-    rows, protocols = [], []
+    rows = []
     for key, figures in tasks.items():
         f1 = "" if figures["f1"] is None else percent(figures["f1"])
         remarks = "; ".join(transfer_remarks(figures))
         rows += [(title(key), percent(figures["accuracy"]), f1, str(figures["examples"]), remarks)]
-        protocols += [f"{title(key)}: {figures['protocol']}; on held-out examples {percent(figures['dev'])}"]
     names = ", ".join(map(title, mean["sets"]))
     rows += [(f"mean of {len(mean['sets'])}", percent(mean["accuracy"]), "", "", f"over {names}")]
-    return Section("Transfer", ("", "accuracy", "F1", "examples", "remarks"), rows, protocols)
+    return Section("Transfer", ("", "accuracy", "F1", "examples", "remarks"), rows)
 
 
 def _found(figures: Mapping[str, Any]) -> Iterator[str]:

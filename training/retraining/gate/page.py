@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 from markdown_it import MarkdownIt
 
 from models.files.fsync import replace_text
-from training.evaluation.report.markdown import escape, listed, picture, table, write
-from training.evaluation.report.model_report import pictures, shown
+from training.evaluation.report.markdown import (
+    escape,
+    listed,
+    picture,
+    pictures,
+    shown,
+    table,
+    write,
+)
 from training.retraining.gate.words import figure, title_of_row
 
 if TYPE_CHECKING:
@@ -42,7 +49,7 @@ def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
     """
     folder.mkdir(exist_ok=True)
     sides = {name: [content[name]] for name in ("active", "candidate")}
-    drawn = pictures(sides, ())
+    drawn = pictures(sides)
     if content["gains"]:
         from training.evaluation.report.plots import intervals  # noqa: PLC0415  matplotlib
 
