@@ -49,9 +49,9 @@ from training.evaluation.significance import of_mean
 from training.evaluation.suites import score
 from training.methods.recipe_files import AUTO, SEARCH
 from training.retraining.config import Config
-from training.retraining.gathered import gather
+from training.retraining.gather import gather
 from training.retraining.publication import Outcome
-from training.retraining.retune import retune
+from training.retraining.settings import tune
 from training.text.lines import read_records
 from training.text.service import DEFAULT
 
@@ -74,7 +74,6 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "poisoned": ("pairs", {}, "false"),
     "nothing": ("crops", {"optim.lr": 1e-7}, "none"),
     "search": (SEARCH, {}, "all"),
-    "search, of text alone": (SEARCH, {}, "none"),
     "auto": (AUTO, {}, "all"),
     "auto, of text alone": (AUTO, {}, "none"),
     **{name: ("crops", {"optim.lr": 1e-7}, "all") for name in ("worse", "far worse", "mended")},
@@ -230,7 +229,7 @@ class Trial:
         if train.recipe == AUTO:
             return retrain_auto(config, self.store, work, {"threads": self.threads}, progress)
         if train.recipe == SEARCH:
-            return retune(gather(config, self.store, progress), config, self.store, progress)
+            return tune(gather(config, self.store, progress), config, self.store, progress)
         recipe = load_recipe(train.recipe, train.set | {"seed": train.seed})
         if name in self._jobs:
             job, _ = self._jobs[name]

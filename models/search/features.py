@@ -37,6 +37,7 @@ FEATURES = (
     "memory_not",  # Similarity of the most similar judged query that this document does not answer.
 )
 MEMORY = FEATURES[-3:]
+CHARACTERS = 2000  # Of a text and of a title that are read for features.
 FEEDBACK_HITS = 3  # Hits that move the query vector (pseudo relevance feedback; Rocchio, 1971).
 
 Features = NDArray[np.float64]  # (n, len(FEATURES))

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.features import MEMORY, Features, Memory, Vectors
+from models.search.content import Content
+from models.search.features import (
+    CHARACTERS,
+    FEATURES,
+    MEMORY,
+    Candidates,
+    Features,
+    Memory,
+    Vectors,
+    build,
+)
+from models.search.ranking import MAX_RANKED
+from training.evaluation.modes import Scores
 from training.evaluation.retrieval import judge
 
 
@@ -25,6 +37,7 @@ class Example(NamedTuple):
         wrong: Documents that were judged not relevant.
         judges: Whether the query may judge a ranking. All queries train.
         recalled: Whether the service remembers the query. It does not remember clicks.
+        alike: A text that nearly equal queries share. Empty: `query`.
     """
 
     query: str
@@ -35,6 +48,7 @@ class Example(NamedTuple):
     wrong: frozenset[str] = frozenset()
     judges: bool = True
     recalled: bool = True
+    alike: str = ""
 
     @property
     def gains(self) -> NDArray[np.float64]:
@@ -63,6 +77,52 @@ class Example(NamedTuple):
         """Returns the position of the first relevant candidate, from 1, or None."""
         ordered = self.gains[np.argsort(-scores, kind="stable")]
         return int(np.argmax(ordered > 0)) + 1 if ordered.any() else None
+
+
+class Texts(NamedTuple):
+    """Documents: ids, contents, and the vectors of each one's passages, length 1, shape (p, d)."""
+
+    ids: Sequence[str]
+    contents: Sequence[Content]
+    passages: Sequence[Vectors]
+
+
+def build_example(
+    query: str,
+    vector: Vectors,
+    scores: Mapping[int, float | np.float32],
+    bm25: Scores,
+    texts: Texts,
+    relevant: dict[str, float],
+    mean_query: Vectors | None = None,
+    *,
+    ranked: bool = True,
+) -> Example:
+    """Returns the judged query with the best documents by `scores`.
+
+    Args:
+        query: The text of the query.
+        vector: Its vector, length 1, shape (d,).
+        scores: Scores of documents by their position in `texts`.
+        bm25: Those of keyword search.
+        texts: The documents.
+        relevant: Gains of the relevant documents by id.
+        mean_query: For the feature `hub`, length 1, shape (d,).
+        ranked: Whether to compute features. Otherwise they are 0.
+    """
+    best = sorted(scores, key=lambda at: (-scores[at], at))[:MAX_RANKED]
+    if not ranked:
+        none = np.zeros((len(best), len(FEATURES)))
+        return Example(query, vector, [texts.ids[at] for at in best], none, relevant)
+    candidates = Candidates(
+        hybrid=np.array([scores[at] for at in best], np.float64),
+        bm25=np.array([bm25.get(at, 0.0) for at in best], np.float64),
+        passages=[texts.passages[at] for at in best],
+        titles=[texts.contents[at].title[:CHARACTERS] for at in best],
+        texts=[texts.contents[at].text[:CHARACTERS] for at in best],
+    )
+    features = build(query, vector, candidates, mean_query)
+    return Example(query, vector, [texts.ids[at] for at in best], features, relevant)
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:

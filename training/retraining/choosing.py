@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from training.evaluation.encoding import Choose, Encode
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import Scorable
 from training.model.encoder import TrainedEncoder
 from training.retraining import searches as own
 from training.retraining.gate.verdict import EACH, JUDGED
@@ -25,7 +26,7 @@ def choose_by(dev: Mapping[str, Collection]) -> Choose | None:
     """Returns a function that scores a model on the dev part, or None if dev has no queries.
 
     The function returns one score per judged query, or per query made from text if none is judged. A score is
-    the mean nDCG@10 of dense and hybrid search. Long documents are cut and not split into passages.
+    the nDCG@10 of hybrid search. Long documents are cut and not split into passages.
     """
     # What people said counts more than what text can be made to say.
     made = {JUDGED: dev[JUDGED]} if JUDGED in dev else dev
@@ -33,10 +34,8 @@ def choose_by(dev: Mapping[str, Collection]) -> Choose | None:
         return None
 
     def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
-        scores = own.score(made, encode_queries, encode_documents, whole)
-        return np.concatenate(
-            [np.mean([each[EACH], each["hybrid"][EACH]], axis=0) for each in scores.values()]
-        )
+        model = Scorable(None, None, None, encode_queries, encode_queries, encode_documents, whole, 0)
+        return np.concatenate([each[EACH] for each in own.score(made, own.caching(model)).values()])
 
     return figures
 

@@ -84,9 +84,13 @@ def fetch_info(url: str) -> dict[str, Any]:
 
 
 def fetch_explained(
-    url: str, collection: str, queries: Sequence[str], hits: int
+    url: str, collection: str, queries: Sequence[str], hits: int, version: str
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields the best hits of each query by hybrid search, with their `id` and `features`."""
+    """Yields the best hits of each query by hybrid search, with their `id` and `features`.
+
+    Raises:
+        TrainingError: The service serves another version than `version`.
+    """
     path = f"{_scope(collection)}/search"
     body = {"mode": "hybrid", "k": hits, "explain": True, "fields": []}
     with _client() as client, Progress("queries", len(queries), "searching") as progress:
@@ -94,6 +98,8 @@ def fetch_explained(
             some = [*queries[at : at + _SEARCHES]]
             answer = _get(client, url, path, body={**body, "queries": some})
             results = answer.get("results") if isinstance(answer, dict) else None
+            if isinstance(answer, dict) and answer.get("model", version) != version:
+                raise TrainingError(f"{shown(url)} serves {answer['model']}, and not {version} any more.")
             if not isinstance(results, list) or len(results) != len(some):
                 raise _stranger(url)
             for found in results:

@@ -98,7 +98,7 @@ async function neededQueries(signal) {
   const { models } = await get("models", {}, { signal });
   const newest = models.filter(({ gate }) => gate === "on").sort((a, b) => b.created.localeCompare(a.created))[0];
   const { gains = [] } = newest ? await get(`models/${encodeURIComponent(newest.version)}/report`, {}, { signal }).catch(() => ({})) : {};
-  const { queries, enough, least, difference, shown } = gains.find(({ name }) => name === "own judged") ?? {};
+  const { queries, enough, least, difference, shown } = gains.find(({ name }) => name.startsWith("own questions as they come")) ?? {};
   if (queries === undefined) return "How many held-out queries a gain needs is unknown until your queries have judged a retraining.";
   if (shown) return `${queries} held-out queries were enough to see the newest retraining's gain of ${points(difference)} points.`;
   if (enough !== null) return `${queries} of about ${enough.toLocaleString("en")} held-out queries needed to see a gain of ${points(difference)} points, that of the newest retraining.`;

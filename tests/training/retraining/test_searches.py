@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,32 +25,31 @@ from tests.training.jobs import configured
 from tests.training.retraining.test_auto import documents
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
-from training.evaluation.scorable import build_scorable
+from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe import load_recipe
+from training.ranking.cross_validation import COMING, NEW
 from training.retraining import one
 from training.retraining import searches as own
-from training.retraining.changed import MAX_ANSWERS, MAX_CHANGED, answers, changed
+from training.retraining.changes import MAX_ANSWERS, MAX_CHANGED, answers, changed
 from training.retraining.choosing import CANDIDATES, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
-from training.retraining.gathered import gather
+from training.retraining.gate.gains import deciding
+from training.retraining.gather import gather
 from training.retraining.heldout import Split, hold_out
+from training.retraining.judgements import Judged, Judgment, judged
 from training.retraining.one import Job
 from training.retraining.plan import build_job
 from training.retraining.scoring import KnownScores, compute_scores
 from training.retraining.searches import (
     MAX_QUERIES,
-    MIN_GUARDING,
     MIN_QUERIES,
     collections,
     dev_collections,
-    evidence,
-    guarding,
     overlap,
     score,
     withheld,
 )
-from training.retraining.sides import digest
 from training.text.service import Searches
 
 
@@ -110,28 +110,21 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
     assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(MIN_QUERIES))}
 
 
-@pytest.mark.parametrize(
-    ("queries", "names"),
-    [
-        (MIN_GUARDING - 1, []),
-        (MIN_GUARDING, ["few"]),
-        (MIN_QUERIES - 1, ["few"]),
-        (MIN_QUERIES, []),
-    ],
-)
-def test_judged_queries_that_are_too_few_to_decide_guard(queries: int, names: list[str]) -> None:
-    judged = {f"query {at}": [f"h{at}"] for at in range(queries)}
-    groups = {query: at for at, query in enumerate(judged)}
-    found = guarding(SPLIT, judged, groups, 1000)
-    assert list(found) == names
-    assert not guarding(SPLIT, judged, dict.fromkeys(groups, 1), 1000), "all on one answer are one piece"
-    assert "few" not in collections(SPLIT, judged, 1000)
-    for few in found.values():
-        assert few == collections(SPLIT, judged, 1000, least=1)["judged"]
-        assert evidence(found, groups, {"query 1": "shop"}) == {
-            "groups": [groups[query] for query in few.queries.values()],
-            "keys": ["shop" if query == "query 1" else None for query in few.queries.values()],
-        }
+def judged_ones(queries: int, held: int) -> Judged:
+    """Each query has the document of its number as its answer. The first `held` of them judge."""
+    said = [Judgment(f"query {at}", f"h{at}", True) for at in range(queries)]
+    found = judged(said, {document.id: document.id for document in (*HELD, *TRAIN)}, 0.5)
+    return found._replace(held={f"query {at}": [f"h{at}"] for at in range(held)})
+
+
+@pytest.mark.parametrize(("held", "decides"), [(MIN_QUERIES - 1, False), (MIN_QUERIES, True)])
+def test_too_few_judged_queries_guard_and_do_not_decide(held: int, decides: bool) -> None:
+    found = judged_ones(MIN_QUERIES, held)
+    made = own.judged_search(SPLIT, found, 1000)
+    assert {*made["judged"].queries.values()} == found.answers.keys(), "the others fit rankings"
+    assert own.can_decide(made, found) == decides
+    assert own.can_decide(collections(SPLIT, {}, 1000) | made, found)
+    assert own.judged_search(SPLIT, judged_ones(MIN_QUERIES, 0), 1000) == {}
 
 
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
@@ -204,7 +197,8 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
         numbers = [int(re.search(r"\d+", text)[0]) for text in texts]  # type: ignore[index]
         return np.eye(MIN_QUERIES, dtype=np.float32)[numbers]
 
-    found = score({name: made[name] for name in ("titles", "judged")}, encode, encode, whole)
+    model = Scorable(None, None, None, encode, encode, encode, whole, 0)  # type: ignore[arg-type]
+    found = score({name: made[name] for name in ("titles", "judged")}, model, mode="dense")
     for name, figures in found.items():
         assert figures["each"] == [1.0] * (2 * MIN_QUERIES), name
         for query, hits in zip(made[name].queries, figures["hits"], strict=True):
@@ -230,7 +224,8 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
                 vectors[row, number], vectors[row, number + 1] = 0.6, 0.8
         return vectors
 
-    found = score({"titles": titles}, queries, documents, whole)["titles"]
+    model = Scorable(None, None, None, queries, queries, documents, whole, 0)
+    found = score({"titles": titles}, model, mode="dense")["titles"]
     assert set(names) == set(titles.queries)
     assert found["each"] == pytest.approx([1 / math.log2(3)] * MIN_QUERIES)
     assert found["ndcg10"] == pytest.approx(1 / math.log2(3))
@@ -264,7 +259,7 @@ class Overrides:
     def __call__(
         self, version: str, searched: Collection = TWO, learned: Mapping[str, SearchDefaults] | None = None
     ) -> dict[str, Any]:
-        data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, learned or {})
+        data: tuple[Any, ...] = (1, None, {"titles": searched}, None, learned or {})
         return self.known.of(self.job.store, version, *data, say=self.said.append)
 
     @property
@@ -280,7 +275,7 @@ def queried(job: Job) -> Overrides:
 def test_equal_data_are_scored_once_and_others_anew(queried: Overrides) -> None:
     store, active = queried.job.store, str(queried.job.store.requested())
     first = queried(active)
-    assert first == compute_scores(store, active, 1, None, {"titles": TWO}, {}, {}, say=queried.said.append)
+    assert first == compute_scores(store, active, 1, None, {"titles": TWO}, say=queried.said.append)
     before = queried.scored
     assert queried(active, TWO._replace(queries=dict(TWO.queries))) == first
     assert queried.scored == before, "equal, though another object"
@@ -317,10 +312,9 @@ def test_where_no_document_is_split_its_head_alone_is_searched(queried: Override
         heads = build_scorable(encoder, passages=False)
         assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
     searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
-    data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, {})
-    found = [
-        queried.known.of(store, active, *data, split, say=queried.said.append) for split in (True, False)
-    ]
+    data: tuple[Any, ...] = (1, None, {"titles": searched}, None, {})
+    services = [Searches(mode="dense", passages=passages) for passages in (True, False)]
+    found = [queried.known.of(store, active, *data, each, say=queried.said.append) for each in services]
     assert [each["own"]["titles"]["hits"][0][0] for each in found] == ["long", "like"]
 
 
@@ -330,9 +324,11 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
 
     def data_of(served: Searches) -> tuple[Any, ...]:
         of_service, recipe = gathered._replace(served=served), load_recipe("simcse-unsup")
-        return one._data(build_job(of_service, config, recipe, job.store, job.work, silent), {})
+        made = build_job(of_service, config, recipe, job.store, job.work, silent)
+        return one._data(made, {}, job.store.verify(str(job.store.requested())))
 
-    assert [data_of(Searches(passages=passages))[-1] for passages in (True, False)] == [True, False]
+    for each in (Searches(passages=False), Searches(mode="lexical")):
+        assert each in data_of(each)
 
 
 @pytest.mark.parametrize("method", ["simcse-unsup", "pairs"])
@@ -342,16 +338,16 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     config = configured(tmp_path, rows, queried, held_out=0.3, least=2)
     gathered = gather(config, job.store, silent)
     found = build_job(gathered, config, load_recipe(method), job.store, job.work, silent)
-    # Text alone learns from none of them, so all judge.
-    judging = {**gathered.found.held, **(gathered.found.crossed if method == "simcse-unsup" else {})}
-    assert {*found.searches["few"].queries.values()} == judging.keys()
-    assert "judged" not in found.searches
-    assert not found.folds
-    assert not {digest(query) for query in judging} & {*found.about["asked"]}, "no look to pay"
+    assert found.found is not None
+    # Text alone learns from none of them, so those judge whose answers are few enough to be held back.
+    judging = found.found.held.keys()
+    assert (judging > gathered.found.held.keys()) == (method == "simcse-unsup")
     active = str(job.store.requested())
-    scores = compute_scores(job.store, active, 1, None, found.searches, found.evidence, {}, say=silent)
-    few = scores["own"]["few"]
-    assert len(few["groups"]) == len(few["each"]) == len(judging)
+    scores = compute_scores(job.store, active, 1, None, found.searches, found.found, say=silent)
+    for row in (NEW, COMING):
+        few = scores["own"][row]
+        assert len(few["groups"]) == len(few["each"]) == len(judging)
+    assert deciding(scores["own"]) == [name for name in scores["own"] if name not in {NEW, COMING}]
     assert "groups" not in scores["own"]["titles"]
 
 
@@ -392,7 +388,7 @@ def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     assert score is not None
     right, wrong = Told(0), Told(1)
     assert score(right) == 1.0
-    assert score(wrong) < 0.5, "dense finds nothing; hybrid still has the words"
+    assert score(wrong) < 1, "dense finds nothing; hybrid still has the words"
     assert right.queried == {document.title for document in split.dev}
     held = {document.title for document in split.held} | {document.text for document in split.held}
     assert not held & (right.queried | right.found)
@@ -424,9 +420,10 @@ REQUESTED_TEXTS = {
 }
 
 
-def scores(each: list[float], hits: list[list[str]]) -> dict[str, Any]:
-    figures = {"each": each, "hits": hits}
-    return {"judged": figures | {"hybrid": figures}}
+def scores(
+    each: list[float], hits: list[list[str]], queries: Mapping[str, str] = MappingProxyType(QUERIES)
+) -> dict[str, Any]:
+    return {COMING: {"each": each, "hits": hits, "names": [*queries], "queries": len(each)}}
 
 
 def test_the_largest_changes_come_first_with_what_both_found() -> None:
@@ -446,7 +443,9 @@ def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents
     same = scores([0.5] * 40, [["wrong"]] * 40)
     assert changed(REQUESTED_TEXTS, same, same) == {"gained": [], "lost": []}
     titles = {"titles": Collection({"a\0text": Content("A text")}, {"a": "A"}, {"a": {"a\0text": 1.0}}, 0)}
-    before, after = ({"titles": {"each": [each], "hits": [["a\0text"]]}} for each in (0.0, 1.0))
+    before, after = (
+        {"titles": {"each": [each], "hits": [["a\0text"]], "names": ["a"]}} for each in (0.0, 1.0)
+    )
     [row] = changed(titles, before, after)["gained"]
     assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "text": "A text"}])
 
@@ -467,8 +466,8 @@ def test_every_query_has_both_answers_the_largest_change_first() -> None:
 def test_of_very_many_queries_those_that_changed_most_are_kept() -> None:
     many = {f"q{at}": f"question {at}" for at in range(MAX_ANSWERS + 5)}
     queried = {"judged": Collection({"a": Content("a")}, many, {name: {"a": 1.0} for name in many}, 0)}
-    before = scores([0.0] * len(many), [["a"]] * len(many))
-    after = scores([0.0] * 5 + [1.0] * MAX_ANSWERS, [["a"]] * len(many))
+    before = scores([0.0] * len(many), [["a"]] * len(many), many)
+    after = scores([0.0] * 5 + [1.0] * MAX_ANSWERS, [["a"]] * len(many), many)
     found = answers(queried, before, after)
     assert len(found) == MAX_ANSWERS
     assert {row["difference"] for row in found} == {1.0}

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from models.files.fsync import replace_text
 from training.evaluation.report.markdown import escape, listed, picture, table, write
 from training.evaluation.report.model_report import pictures, shown
-from training.retraining.gate.words import figure, title_of_row
+from training.retraining.gate.words import figure, title
 
 if TYPE_CHECKING:
     from training.evaluation.report.plots import Picture
@@ -96,7 +96,7 @@ def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Itera
         yield f"{picture(_GAINS, drawn[_GAINS])}\n\nA gain is shown when its line is above 0."
     if content.get("overlap"):
         yield "## Hits in common"
-        shares = [(title_of_row(f"own {name}"), f"{share:.3f}") for name, share in content["overlap"].items()]
+        shares = [(title(f"own {name}"), f"{share:.3f}") for name, share in content["overlap"].items()]
         yield table(("search over held-out text", "overlap@10"), shares)
         yield "The mean share of documents that both models have among their first ten."
     if "documents" in meta:

@@ -8,8 +8,6 @@ from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
-from models.files.bounded import read_json
-from models.manifest import REPORT
 from models.progress import Say
 from models.store import ModelStore
 from training.errors import NothingToLearn
@@ -20,7 +18,7 @@ from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
-from training.retraining.publication import activated_by_hand
+from training.retraining.publication import activated_by_hand, get_learned
 from training.retraining.searches import plain
 from training.retraining.trust import REASONS, described
 from training.text.service import Searches, fetch_searches
@@ -32,8 +30,8 @@ class Gathered(NamedTuple):
     split: Split
     found: Judged
     learned: frozenset[str]  # sides.learned of the models so far
-    queried: Mapping[str, Sequence[str]] = MappingProxyType({})  # queries that nobody judged, by collection
-    served: Searches = Searches()  # as the service was told to search
+    queried: Mapping[str, Sequence[str]] = MappingProxyType({})  # unjudged queries, by collection
+    served: Searches = Searches()  # search settings of the service
     used: Use = Use([], "", {})
 
 
@@ -69,15 +67,6 @@ def _documents(table: CorpusTable) -> Documents:
         return documents_at(table.service, table.collections)
     assert table.file is not None  # noqa: S101  one of the two is there
     return documents_in(table.file)
-
-
-def get_learned(store: ModelStore, active: str) -> set[str]:
-    """Returns digests of the judged pairs on which the active version or an ancestor was trained."""
-    try:
-        content = read_json(store.folder(active) / REPORT)
-        return {*map(str, content["meta"]["learned"])}
-    except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
-        return set()
 
 
 def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:

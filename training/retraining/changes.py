@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from training.evaluation.retrieval import Collection
-from training.retraining.gate.gains import deciding, list_each
-from training.retraining.gate.verdict import HITS, HYBRID
+from training.retraining.gate.gains import deciding
+from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
 
 MAX_CHANGED = 10  # queries to either side
 MAX_ANSWERS = 1000  # queries: about 2 MB
@@ -18,7 +18,7 @@ _LETTERS = 120  # of each of them, and of a query
 class _Change(NamedTuple):
     difference: float
     name: str  # of the search
-    at: int  # the query's place in it
+    at: int  # the position of the query
 
 
 def changed(
@@ -32,7 +32,7 @@ def changed(
         after: Scores of the candidate, from searches.score.
 
     Returns:
-        Queries of the searches that decide, largest change first, with the hits of hybrid search.
+        Queries of the searches that decide, largest change first, with the first hits.
 
     """
     found = sorted(_changes(searches, before, after))
@@ -49,7 +49,7 @@ def answers(
 ) -> list[dict[str, Any]]:
     """Returns all queries that decide, with the first ten hits of both versions.
 
-    If there are very many queries, only those with the largest changes are returned.
+    Of more than MAX_ANSWERS queries, only those with the largest changes are returned.
     """
     found = sorted(_changes(searches, before, after), key=lambda change: -abs(change.difference))
     return [_shown(change, searches, before, after, _ALL_HITS) for change in found[:MAX_ANSWERS]]
@@ -59,10 +59,8 @@ def _changes(
     searches: Mapping[str, Collection], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[_Change]:
     for name in deciding(before):
-        if name in after and name in searches:
-            for at, (was, now) in enumerate(
-                zip(list_each(before[name]), list_each(after[name]), strict=True)
-            ):
+        if name in after:
+            for at, (was, now) in enumerate(zip(before[name][EACH], after[name][EACH], strict=True)):
                 yield _Change(now - was, name, at)
 
 
@@ -74,8 +72,8 @@ def _shown(
     hits: int,
 ) -> dict[str, Any]:
     difference, name, at = change
-    queried = searches[name]
-    query = list(queried.queries)[at]
+    queried = searches.get(name) or searches[JUDGED]
+    query = before[name][NAMES][at]
     return {
         "search": name,
         "query": _short(queried.queries[query]),
@@ -87,7 +85,7 @@ def _shown(
 
 
 def _answer(queried: Collection, figures: Mapping[str, Any], at: int, number: int) -> list[dict[str, str]]:
-    hits = figures.get(HYBRID, figures)[HITS][at][:number]
+    hits = figures[HITS][at][:number]
     return [{"id": _id(id), "text": _short(queried.documents[id].whole)} for id in hits]
 
 
