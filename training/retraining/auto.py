@@ -34,7 +34,6 @@ from training.retraining.one import Job, retrain
 from training.retraining.plan import build_job
 from training.retraining.publication import Outcome
 from training.retraining.rank import RANKING, rank, read_judged
-from training.retraining.scoring import KnownScores
 from training.retraining.settings import tune
 
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
@@ -194,13 +193,13 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     ranks = on and config.corpus.service is not None
     if ranks and attempt(RANKING, partial(_rank, config, store, say)):
         gathered = gathered._replace(active=str(outcomes[-1].version))
-    found, scored = choices(material), KnownScores()
+    found = choices(material)
     for choice in found:
         say(f"{choice.recipe}, because {choice.why}")
 
         def run(choice: Choice = choice, gathered: Gathered = gathered) -> Outcome:
             job = _job(choice, gathered, bounded, store, work, say)
-            return retrain(replace(job, options=replace(job.options, **options), scored=scored), say)
+            return retrain(replace(job, options=replace(job.options, **options)), say)
 
         if attempt(choice.recipe, run):
             return outcomes[-1]

@@ -35,9 +35,8 @@ from training.methods.recipe_files import TRIED
 from training.methods.stages import Stages
 from training.model.base import Base, open_base
 from training.model.encoder import compute_digest
-from training.retraining import searches as own
 from training.retraining.anchor import active_version, find_anchor
-from training.retraining.changes import answers, changed
+from training.retraining.changes import find_answers, find_changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import compute_drift
@@ -46,7 +45,7 @@ from training.retraining.gate.verdict import NAMES, RANKINGS, Scores
 from training.retraining.gate.words import report
 from training.retraining.ledger import count_test
 from training.retraining.publication import Outcome, known, publish
-from training.retraining.scoring import KnownScores, build_meta, compute_scores, read_rankings, short
+from training.retraining.scoring import build_meta, compute_scores, read_rankings, short
 from training.retraining.students import beside, build_lineage, find_start, require_pace
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, OtherRun, Result
@@ -111,7 +110,6 @@ class Job:
     pair: bool = False  # a student is judged and published next to its teacher
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
-    scored: KnownScores = field(default_factory=KnownScores, compare=False)  # of the active version
 
 
 def retrain(job: Job, say: Say = silent) -> Outcome:
@@ -137,7 +135,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         _check_new(job, active, base)
         served = Manifest.read(job.store.folder(active))
         before = (
-            job.scored.of(job.store, active, *_data(job, served.search, served), say=say)
+            compute_scores(job.store, active, *_data(job, served.search, served), say=say)
             if _needs_scores(job)
             else {}
         )
@@ -205,15 +203,14 @@ def judge(
     verdict = gate.compare(after, before, job.thresholds, job.require, number)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
-    content["changed"] = changed(job.searches, was, now)
-    content["overlap"] = own.overlap(was, now)
+    answers = find_answers(job.searches, was, now)
+    content["changed"] = find_changed(answers)
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
     scored = manifest.model_copy(update={"scores": short(after)})
-    found = answers(job.searches, was, now)
     rankings = {
         f"{FOLDER}/{name}.json": each.model_dump_json() for name, each in after.get(RANKINGS, {}).items()
     }
-    return publish(job.store, active, files, scored, verdict, content, found, rankings)
+    return publish(job.store, active, files, scored, verdict, content, answers, rankings)
 
 
 def _train(job: Job, base: Base, run: Path, say: Say) -> Result:

@@ -144,28 +144,6 @@ def read_rankings(store: ModelStore, manifest: Manifest) -> dict[str, Ranking]:
     return found
 
 
-class KnownScores:
-    """A cache of the active version's scores, for several recipes that are judged with the same data."""
-
-    def __init__(self) -> None:
-        self._queried: tuple[Any, ...] = ()
-        self._found: dict[str, Any] = {}
-
-    def of(self, store: ModelStore, version: str, *data: Any, say: Say) -> dict[str, Any]:
-        """Returns the result of `compute_scores`. Repeats the last result if the arguments are equal.
-
-        Raises:
-            Damaged: A file of the version is missing or changed.
-
-        """
-        if self._queried == (store.root, version, *data):
-            store.verify(version)  # as opening it would
-        else:
-            self._found = compute_scores(store, version, *data, say=say)
-            self._queried = store.root, version, *data
-        return dict(self._found)
-
-
 def describe_model(manifest: Manifest) -> dict[str, Any]:
     """Describes a model for the report: its name, and how it is used."""
     kept = {

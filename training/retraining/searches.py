@@ -1,7 +1,6 @@
 """Build and search the collections that judge a candidate, from documents of the user.
 
     titles       the title of a document must find the text of the document
-    neighbours   a sentence must find the next sentence of the same document
     known        some rare words of a document must find the document
     judged       a query must find the documents that people called relevant
 
@@ -45,9 +44,6 @@ MIN_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is 
 TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
 _KNOWN_WORDS = 4  # that ask for a known item; chosen by us
 _WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
-_WORDS = 4  # of a sentence that can ask or answer; chosen by us
-# Behind a full stop, a question or exclamation mark and white space; scripts without spaces; a new line.
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001  full-width marks
 
 
 def collections(
@@ -65,7 +61,6 @@ def collections(
     others = _others(split)
     made = {
         "titles": _titles(split.held, others),
-        "neighbours": _neighbors(split.held, others),
         "known": _known(split.held, others),
         JUDGED: _judged(split, others, judged),
     }
@@ -199,21 +194,6 @@ def find(part: Collection, model: Scorable, setting: Setting, *, ranked: bool = 
     return found
 
 
-def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Returns overlap@10 of each search: the mean share of the first ten hits that two versions share.
-
-    The overlap shows how much of the results would change. The verdict does not depend on it.
-    """
-    return {
-        name: fmean(
-            len({*first} & {*second}) / max(1, len(first))
-            for first, second in zip(before[name][HITS], after[name][HITS], strict=True)
-        )
-        for name in before
-        if name in after and len(before[name][HITS]) == len(after[name][HITS])
-    }
-
-
 def _others(split: Split) -> list[Document]:
     """Returns the documents that are not held out, in the order that searches add them."""
     return sorted((*split.train, *split.dev), key=lambda document: place(f"candidate\0{document.id}"))
@@ -240,21 +220,6 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     }
     documents = {name: Content(body) for name, body in candidates.items() if body}
     return _one_each(queries, documents, "\0text", within)
-
-
-def _neighbors(held: Sequence[Document], others: Iterable[Document]) -> Collection:
-    """Builds the search `neighbours`, with one pair of consecutive sentences from each document."""
-    queries: dict[str, str] = {}
-    answers: dict[str, Content] = {}
-    for at, document in enumerate((*held, *others)):
-        sentences = _sentences(document.text)
-        if len(sentences) > 1:
-            first = int(place(f"sentence\0{document.id}") * (len(sentences) - 1))
-            answers[f"{document.id}\0next"] = Content(sentences[first + 1])
-            if at < len(held) and sentences[first] != sentences[first + 1]:
-                queries[document.id] = sentences[first]
-    within = {document.id: document.collection for document in (*held, *others)}
-    return _one_each(queries, answers, "\0next", within)
 
 
 def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
@@ -334,11 +299,6 @@ def _bounded(collection: Collection, candidates: int, first: Container[str] = ()
     return collection._replace(documents=kept)
 
 
-def _sentences(text: str) -> list[str]:
-    found = (folded(part) for part in _SENTENCE.split(text))
-    return [sentence for sentence in found if len(sentence.split()) >= _WORDS or _unspaced(sentence)]
-
-
 def _words(text: str) -> list[str]:
     """Splits a text into lower-case words. Long runs of scripts without spaces are cut into pieces."""
     found = _WORD.findall(plain(text))
@@ -347,8 +307,3 @@ def _words(text: str) -> list[str]:
         for word in found
         for piece in ([word] if word.isascii() or len(word) <= _LONG else _PIECE.findall(word))
     ]
-
-
-def _unspaced(sentence: str) -> bool:
-    """Returns True if a sentence is long enough and in a script without spaces."""
-    return " " not in sentence and len(sentence) >= 2 * _WORDS and not sentence.isascii()

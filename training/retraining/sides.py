@@ -56,9 +56,9 @@ def sides(
     """
     alike = dict(zip(relevant, find_alike([*relevant]), strict=True))
     of_query = _choose_parts(relevant, alike, share, may_judge)
-    every = {query: [*ids] for query, ids in relevant.items()}
-    known_names = {alike[query] for query in every.keys() - unlearned(every, learned, every).keys()}
-    known = {query for query in every if alike[query] in known_names}
+    digests = frozenset(learned)
+    names = {alike[query] for query, ids in relevant.items() if {digest(query), *map(digest, ids)} & digests}
+    known = {query for query in relevant if alike[query] in names}
     of_query |= dict.fromkeys(known, TRAIN)
     parts: dict[str, Part] = {}
     for query, ids in relevant.items():
@@ -71,16 +71,6 @@ def sides(
         if same and (part != JUDGE or query in may_judge):
             kept[part][query] = same
     return Sides(kept[TRAIN], kept[DEV], kept[JUDGE], parts, alike, frozenset(known))
-
-
-def unlearned(part: Relevant, learned: Collection[str], may_judge: Collection[str]) -> Relevant:
-    """Returns the queries of a part that may judge and were never trained on, nor any of their answers."""
-    known, may = frozenset(learned), frozenset(may_judge)
-    return {
-        query: ids
-        for query, ids in part.items()
-        if query in may and not {digest(query), *map(digest, ids)} & known
-    }
 
 
 def digest(text: str) -> str:

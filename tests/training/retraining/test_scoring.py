@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_judged_queries_are_scored_with_a_ranking_where_one_is_served(ranked: Jo
     store, version, found = ranked.store, str(ranked.active), ranked.found
     assert found is not None
     rankings = read_rankings(store, store.verify(version))
-    known = (store, version, 1, None, ranked.searches, found, {})
+    known: tuple[Any, ...] = (store, version, 1, None, ranked.searches, found, {})
     plain, served, dense = (
         compute_scores(*known, *more, say=silent)
         for more in ((), (Searches(), rankings), (Searches(mode="dense"), rankings))

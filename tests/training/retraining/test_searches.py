@@ -15,11 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.errors import Damaged
 from models.manifest import SearchDefaults
 from models.progress import silent
 from models.search.content import Content
-from tests.service.lifecycle.test_learned_search import with_search
 from tests.training.conftest import WORDS
 from tests.training.jobs import configured
 from tests.training.retraining.test_auto import documents
@@ -30,7 +28,7 @@ from training.methods.recipe import load_recipe
 from training.ranking.cross_validation import COMING, NEW
 from training.retraining import one
 from training.retraining import searches as own
-from training.retraining.changes import MAX_ANSWERS, MAX_CHANGED, answers, changed
+from training.retraining.changes import MAX_ANSWERS, MAX_CHANGED, find_answers, find_changed
 from training.retraining.choosing import CANDIDATES, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
@@ -40,13 +38,12 @@ from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgment, judged
 from training.retraining.one import Job
 from training.retraining.plan import build_job
-from training.retraining.scoring import KnownScores, compute_scores
+from training.retraining.scoring import compute_scores
 from training.retraining.searches import (
     MAX_QUERIES,
     MIN_QUERIES,
     collections,
     dev_collections,
-    overlap,
     score,
     withheld,
 )
@@ -80,21 +77,6 @@ def test_a_text_that_begins_with_its_title_does_not_give_it_away() -> None:
     held = (*HELD, document("x", "Fuel cells", "Fuel cells: they make power."))
     titles = collections(SPLIT._replace(held=held), {}, 1000)["titles"]
     assert titles.documents["x\0text"] == Content("they make power.")
-
-
-def test_a_sentence_finds_the_one_behind_it() -> None:
-    held = (*HELD, document("x", "", "One two three four. Short. Five six seven eight!"))
-    found = collections(SPLIT._replace(held=held), {}, 1000)["neighbours"]
-    assert found.queries["x"] == "One two three four."
-    assert found.documents["x\0next"] == Content("Five six seven eight!")
-    assert found.relevant["x"] == {"x\0next": 1.0}
-    assert "x" not in collections(SPLIT, {}, 1000)["neighbours"].queries
-
-
-def test_sentences_of_a_script_without_spaces_are_found() -> None:
-    held = (*HELD, document("x", "", "これは最初の文です。これは二番目の文です。"))
-    found = collections(SPLIT._replace(held=held), {}, 1000)["neighbours"]
-    assert found.queries["x"] == "これは最初の文です。"
 
 
 def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> None:
@@ -159,7 +141,7 @@ def test_too_few_queries_judge_nothing() -> None:
     few = SPLIT._replace(held=HELD[:-1])
     assert collections(few, {"q": ["h1"]}, 1000) == {}
     dev = few._replace(held=(), dev=HELD[:-1])
-    assert dev_collections(dev, {}, 1000).keys() == {"titles", "neighbours", "known"}
+    assert dev_collections(dev, {}, 1000).keys() == {"titles", "known"}
 
 
 def test_rare_words_of_a_document_ask_for_it() -> None:
@@ -197,7 +179,7 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
         numbers = [int(re.search(r"\d+", text)[0]) for text in texts]  # type: ignore[index]
         return np.eye(MIN_QUERIES, dtype=np.float32)[numbers]
 
-    model = Scorable(None, None, None, encode, encode, encode, whole, 0)  # type: ignore[arg-type]
+    model = Scorable(None, None, None, encode, encode, encode, whole, 0)
     found = score({name: made[name] for name in ("titles", "judged")}, model, mode="dense")
     for name, figures in found.items():
         assert figures["each"] == [1.0] * (2 * MIN_QUERIES), name
@@ -232,89 +214,39 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
     assert found["queries"] == MIN_QUERIES
 
 
-def test_the_overlap_is_the_share_of_first_hits_that_both_have() -> None:
-    def queried(*lists: str) -> dict[str, list[list[str]]]:
-        return {"hits": [list(found) for found in lists]}
-
-    before = {
-        "titles": queried("abcdefghij", "abcdefghij"),
-        "judged": queried("ab"),
-        "neighbours": queried("ab"),
-    }
-    after = {"titles": queried("jihgfedcba", "abcdeVWXYZ"), "judged": queried("cd")}
-    after["neighbours"] = queried("ab", "c")
-    # The order of the ten does not count: (10 + 5) of 20. Searches with other queries are not compared.
-    assert overlap(before, after) == {"titles": 0.75, "judged": 0.0}
-
-
 DOCUMENTS = {f"d{at}": Content(f"{WORDS[at]} {WORDS[at + 1]}") for at in range(6)}
 TWO = Collection(DOCUMENTS, {"q": f"{WORDS[1]} {WORDS[2]}"}, {"q": {"d1": 1.0}}, 0)
 OTHER = TWO._replace(relevant={"q": {"d5": 1.0}})
 
 
-class Overrides:
-    def __init__(self, job: Job) -> None:
-        self.job, self.known, self.said = job, KnownScores(), list[str]()
+def test_each_setting_of_a_collection_counts(job: Job) -> None:
+    """The hits are those of the mode that the collection learned, or that the service prescribes."""
+    active = str(job.store.requested())
 
-    def __call__(
-        self, version: str, searched: Collection = TWO, learned: Mapping[str, SearchDefaults] | None = None
-    ) -> dict[str, Any]:
-        data: tuple[Any, ...] = (1, None, {"titles": searched}, None, learned or {})
-        return self.known.of(self.job.store, version, *data, say=self.said.append)
+    def hits(learned: dict[str, SearchDefaults], served: Searches) -> list[list[str]]:
+        found = compute_scores(job.store, active, 1, None, {"titles": TWO}, None, learned, served, say=silent)
+        return list(found["own"]["titles"]["hits"])
 
-    @property
-    def scored(self) -> int:
-        return sum(line.startswith("scoring ") for line in self.said)
-
-
-@pytest.fixture
-def queried(job: Job) -> Overrides:
-    return Overrides(job)
-
-
-def test_equal_data_are_scored_once_and_others_anew(queried: Overrides) -> None:
-    store, active = queried.job.store, str(queried.job.store.requested())
-    first = queried(active)
-    assert first == compute_scores(store, active, 1, None, {"titles": TWO}, say=queried.said.append)
-    before = queried.scored
-    assert queried(active, TWO._replace(queries=dict(TWO.queries))) == first
-    assert queried.scored == before, "equal, though another object"
-    assert queried(active, OTHER) != first
-    assert queried(active) == first
-    queried(active, learned={"default": SearchDefaults(mode="lexical", weight=0.5)})
-    queried(with_search(store, active, {"default": SearchDefaults(mode="hybrid", weight=0.5)}))
-    assert queried.scored == before + 4, "another search, another version, and only the last answer is kept"
-
-
-def test_what_a_caller_adds_is_not_remembered(queried: Overrides) -> None:
-    active = str(queried.job.store.requested())
-    queried(active)["own"] = {}
-    assert queried(active)["own"]
-
-
-def test_a_version_that_was_damaged_meanwhile_has_no_scores(queried: Overrides) -> None:
-    active = str(queried.job.store.requested())
-    queried(active)
-    model = next(queried.job.store.folder(active).rglob("*.onnx"))
-    model.write_bytes(model.read_bytes()[:-1])
-    with pytest.raises(Damaged):
-        queried(active)
+    lexical = {"default": SearchDefaults(mode="lexical", weight=0.5)}
+    assert hits(lexical, Searches()) == hits({}, Searches(mode="lexical")) != hits({}, Searches(mode="dense"))
 
 
 LONG = Content(" ".join([*WORDS[:4] * 16, *WORDS[7:] * 12]))  # the model reads the first words alone
 LIKE = Content(" ".join(WORDS[7:] * 3))  # the last passage of it
 
 
-def test_where_no_document_is_split_its_head_alone_is_searched(queried: Overrides) -> None:
-    store, active = queried.job.store, str(queried.job.store.requested())
+def test_where_no_document_is_split_its_head_alone_is_searched(job: Job) -> None:
+    store, active = job.store, str(job.store.requested())
     with closing(store.open(active)) as encoder:
         *_, passage = build_scorable(encoder).split(LONG, None)
         heads = build_scorable(encoder, passages=False)
         assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
     searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
-    data: tuple[Any, ...] = (1, None, {"titles": searched}, None, {})
     services = [Searches(mode="dense", passages=passages) for passages in (True, False)]
-    found = [queried.known.of(store, active, *data, each, say=queried.said.append) for each in services]
+    found = [
+        compute_scores(store, active, 1, None, {"titles": searched}, None, {}, each, say=silent)
+        for each in services
+    ]
     assert [each["own"]["titles"]["hits"][0][0] for each in found] == ["long", "like"]
 
 
@@ -429,7 +361,7 @@ def scores(
 def test_the_largest_changes_come_first_with_what_both_found() -> None:
     before = scores([0.5] * 40, [["wrong", "right"]] * 40)
     after = scores([at / 40 for at in range(40)], [["right", "wrong"]] * 40)
-    found = changed(REQUESTED_TEXTS, before, after)
+    found = find_changed(find_answers(REQUESTED_TEXTS, before, after))
     assert [row["query"] for row in found["gained"]] == [f"question {39 - at}" for at in range(MAX_CHANGED)]
     assert [row["query"] for row in found["lost"]] == [f"question {at}" for at in range(MAX_CHANGED)]
     worst = found["lost"][0]
@@ -441,26 +373,26 @@ def test_the_largest_changes_come_first_with_what_both_found() -> None:
 
 def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents() -> None:
     same = scores([0.5] * 40, [["wrong"]] * 40)
-    assert changed(REQUESTED_TEXTS, same, same) == {"gained": [], "lost": []}
+    assert find_changed(find_answers(REQUESTED_TEXTS, same, same)) == {"gained": [], "lost": []}
     titles = {"titles": Collection({"a\0text": Content("A text")}, {"a": "A"}, {"a": {"a\0text": 1.0}}, 0)}
     before, after = (
         {"titles": {"each": [each], "hits": [["a\0text"]], "names": ["a"]}} for each in (0.0, 1.0)
     )
-    [row] = changed(titles, before, after)["gained"]
+    [row] = find_changed(find_answers(titles, before, after))["gained"]
     assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "text": "A text"}])
 
 
 def test_every_query_has_both_answers_the_largest_change_first() -> None:
-    hits = [f"d{at}" for at in range(12)]
+    hits = [f"d{at}" for at in range(10)]
     documents = {id: Content(id) for id in hits}
     queried = {"judged": Collection(documents, QUERIES, {name: {"d0": 1.0} for name in QUERIES}, 0)}
     before = scores([0.5] * 40, [hits] * 40)
     after = scores([0.5] * 38 + [0.2, 0.7], [hits[::-1]] * 40)
-    found = answers(queried, before, after)
+    found = find_answers(queried, before, after)
     assert [row["query"] for row in found[:3]] == ["question 38", "question 39", "question 0"]
     assert len(found) == 40
-    assert [hit["id"] for hit in found[0]["active"]] == hits[:10]
-    assert [hit["id"] for hit in found[0]["candidate"]] == hits[:1:-1]
+    assert [hit["id"] for hit in found[0]["active"]] == hits
+    assert [hit["id"] for hit in found[0]["candidate"]] == hits[::-1]
 
 
 def test_of_very_many_queries_those_that_changed_most_are_kept() -> None:
@@ -468,6 +400,6 @@ def test_of_very_many_queries_those_that_changed_most_are_kept() -> None:
     queried = {"judged": Collection({"a": Content("a")}, many, {name: {"a": 1.0} for name in many}, 0)}
     before = scores([0.0] * len(many), [["a"]] * len(many), many)
     after = scores([0.0] * 5 + [1.0] * MAX_ANSWERS, [["a"]] * len(many), many)
-    found = answers(queried, before, after)
+    found = find_answers(queried, before, after)
     assert len(found) == MAX_ANSWERS
     assert {row["difference"] for row in found} == {1.0}

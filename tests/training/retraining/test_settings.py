@@ -171,7 +171,7 @@ def search(answer: str) -> tuple[Collection, Scorable]:
 @pytest.mark.parametrize(("answer", "now"), [("dense", "lexical"), ("lexical", "dense"), ("dense", "dense")])
 def test_the_mode_that_answers_is_found(answer: str, now: Any) -> None:
     queried, model = search(answer)
-    said = [Judgment(text, *queried.relevant[name], True) for name, text in queried.queries.items()]
+    said = [Judgment(text, min(queried.relevant[name]), True) for name, text in queried.queries.items()]
     found = choosing(judged(said, {id: id for id in queried.documents}, 0.5))
     learned = _learn(DEFAULT, queried, model, list_settings(Setting(now), 0, None), None, found, "digest")
     if answer == now:

@@ -14,7 +14,6 @@ _TITLES = {
     f"own {NEW}": "New questions",
     f"own {COMING}": "Questions as they come",
     "own titles": "Search for a text by its title",
-    "own neighbours": "Search for a sentence by the one before it",
     "own known": "Search for a document by its rare words",
 }
 _UNITS = {
