@@ -21,17 +21,16 @@ from numpy.typing import NDArray
 
 from benchmarks.command import build_parser, format_table, progress, report, scratch_folder
 from benchmarks.workloads import evaluation_folder
-from models.search.features import FEATURES, Candidates, build
+from models.search.features import FEATURES
 from models.search.fusion import fuse
-from models.search.ranking import MAX_RANKED, Ranking
-from service.ranking import CHARACTERS
+from models.search.ranking import Ranking
 from training.evaluation.modes import Passages, Scores, WordIndex, candidates, get_passages
 from training.evaluation.retrieval import Collection, judge, load
 from training.evaluation.scorable import open_scorable
 from training.evaluation.significance import of_mean
 from training.mining.pairs import folded
 from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_folds, learn
-from training.ranking.examples import Example
+from training.ranking.examples import Example, Texts, build_example
 from training.ranking.fitting import Procedure, fit
 from training.retraining import judgements
 from training.retraining.clicks import build_sessions, estimated_bias, grade, judged_by
@@ -226,7 +225,7 @@ def prepare(name: str, cache: Path) -> Prepared:
     mean = stored["queries"].mean(axis=0)
     mean /= np.linalg.norm(mean)
     starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
-    parts = np.split(passages.vectors, starts[1:])
+    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]))
     examples, scores = [], []
     for (query, text), vector, ([near], worded), cover in zip(
         collection.queries.items(), stored["queries"], lists, covers, strict=True
@@ -235,17 +234,10 @@ def prepare(name: str, cache: Path) -> Prepared:
         fused = fuse(near, worded, unrelated=float(stored["unrelated"]), cover=cover)
         orders = [sorted(each, key=lambda at: (-each[at], at)) for each in (fuse_old(near, worded), fused)]
         scores.append([judge([ids[at] for at in order[:10]], relevant)["ndcg10"] for order in orders])
-        best = orders[1][:MAX_RANKED]
-        found = Candidates(
-            hybrid=np.array([fused[at] for at in best]),
-            bm25=np.array([worded.get(at, 0.0) for at in best]),
-            passages=[parts[at] for at in best],
-            titles=[contents[at].title[:CHARACTERS] for at in best],
-            texts=[contents[at].text[:CHARACTERS] for at in best],
+        unrelated = float(stored["unrelated"])
+        examples.append(
+            build_example(text, vector, fused, worded, texts, dict(relevant), mean, unrelated=unrelated)
         )
-        features = build(text, vector, found, mean)
-        example = Example(text, vector, [ids[at] for at in best], features, dict(relevant))
-        examples.append(example._replace(unrelated=float(stored["unrelated"])))
     both = np.array(scores)
     means = both.mean(axis=0)
     progress(f"{name}: {100 * means[0]:.2f} by the old hybrid search, {100 * means[1]:.2f} by the new one")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
-from models.search.features import FEATURES, MEMORY, Candidates, Features, Memory, build
+from models.search.features import CHARACTERS, FEATURES, MEMORY, Candidates, Features, Memory, build
 from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
 from service.observability.logs import safe_message
 from service.store.protocol import Snapshot
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 clock = time.perf_counter
 
-CHARACTERS = 2000  # Of a text and of a title that are read for features.
 EXPLAIN_SECONDS = 5.0  # An explanation may take this time for each query.
 REMEMBERED = 1000  # Queries whose order later pages have.
 WORK = 2000  # The second stage costs about as much as fusing this many candidates.

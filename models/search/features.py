@@ -37,6 +37,7 @@ FEATURES = (
     "memory_not",  # Similarity of the most similar judged query that this document does not answer.
 )
 MEMORY = FEATURES[-3:]
+CHARACTERS = 2000  # Of a text and of a title that are read for features.
 COVER_CHARACTERS = 10_000  # Splitting them takes about 2 ms.
 FEEDBACK_HITS = 3  # Hits that move the query vector (pseudo relevance feedback; Rocchio, 1971).
 

@@ -19,13 +19,13 @@ from tests.tiny import tiny_source
 
 REASON = "search for a text by its title fell by 6.1 points, more than the 2.0 allowed"
 GAINS = [
-    ("own judged", "Search on your judged queries", 0.022, -0.003, 0.047, False),
+    ("own questions as they come", "Questions as they come", 0.022, -0.003, 0.047, False),
     ("own titles", "Search for a text by its title", -0.061, -0.090, -0.032, False),
     ("own neighbours", "Search for a sentence by the one before it", 0.031, 0.008, 0.054, True),
 ]
 GEOMETRY = {"alignment": 0.21, "uniformity": -3.1, "spectrum": [3.0, 2.0], "pairs": 1406, "sentences": 15487}
 SUMMARY = (
-    "Search on your judged queries: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
+    "Questions as they come: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
     "points: not certain; about 135 judged queries would settle a gain of this size, you have 106."
 )
 HOSTILE = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"

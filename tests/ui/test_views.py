@@ -122,7 +122,7 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     refused = page.the(".version-card:has(.pill.refused)")
     expect(refused.locator(".reason")).to_contain_text("fell by 6.1 points")
     expect(refused).to_contain_text(
-        "Recipe pairs. Search on your judged queries: +2.2 points, between -0.3 and +4.7."
+        "Recipe pairs. Questions as they come: +2.2 points, between -0.3 and +4.7."
     )
     expect(page.the(".version-card:has(.pill.active)")).to_contain_text("From made-for-tests-source-")
     refused.locator("summary", has_text="The gate's report").click()
@@ -409,7 +409,7 @@ def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Servi
 def test_the_counter_says_what_the_newest_report_knows(
     page: Watched, gains: list[dict[str, object]], said: str
 ) -> None:
-    judged = {"name": "own judged", "queries": 106, "difference": 0.022, "shown": False}
+    judged = {"name": "own questions as they come", "queries": 106, "difference": 0.022, "shown": False}
     report = {"gains": [judged | gain for gain in gains]}
     page.page.route("**/report", lambda route: route.fulfill(json=report))
     page.open("judge")

@@ -55,7 +55,7 @@ def remembering(encode: Encode) -> Encode:
     def encoded(texts: list[str]) -> Vectors:
         new = [text for text in dict.fromkeys(texts) if text not in known]
         if new:
-            known.update(zip(new, encode(new), strict=True))
+            known.update(zip(new, encode_once(encode, new)(new), strict=True))
         return np.array([known[text] for text in texts], np.float32)
 
     return encoded

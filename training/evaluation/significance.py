@@ -1,15 +1,16 @@
 """Test if two models differ significantly: `python -m training significance BEFORE AFTER`.
 
-    both models ─▶ the same pairs and queries ─▶ paired bootstrap ─▶ each difference with its interval
+    both models ─▶ the same pairs and queries ─▶ paired differences ─▶ each with its interval
 
 Similarity is Spearman's correlation over the pairs of a set. Search is nDCG@10 over the queries of a set, in
 dense and hybrid mode. If an interval contains 0, the difference may be due to the choice of test data. The
 test does not cover training seeds, so two runs of a recipe may differ by more than their intervals. Transfer,
 clustering and geometry have only one figure per set, so this command does not compare them.
 
-The bootstrap draws as many queries or pairs as the set has, with replacement, and scores both models on the
-same draw. The interval covers the middle part of the differences over many draws (Efron and Tibshirani 1993,
-percentile interval; Koehn 2004 for two systems on one test set).
+The interval of a search is Student's (paired.py). That of a correlation is from the bootstrap, which draws as
+many pairs as the set has, with replacement, and scores both models on the same draw. It covers the middle
+part of the differences over many draws (Efron and Tibshirani 1993, percentile interval; Koehn 2004 for two
+systems on one test set).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from training.errors import TrainingError
 from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
 from training.evaluation.data import load as load_pairs
 from training.evaluation.encoding import encode_once
+from training.evaluation.paired import spread
 from training.evaluation.report.table import title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
@@ -186,27 +188,18 @@ def of_mean(
     *,
     level: float,
     groups: NDArray[np.int64] | None = None,
-    rounds: int = ROUNDS,
 ) -> Interval:
-    """Returns the bootstrap interval of mean(after) - mean(before). Both ends are NaN without queries.
+    """Returns the interval of mean(after) - mean(before), as paired.py. Both ends are NaN without queries.
 
     Args:
         before: Scores of queries by the model before.
         after: Scores of the same queries by the model after.
         level: Probability that the interval contains the true difference, such as 0.95.
-        groups: Group of each query. Queries of a group are drawn together. None: each is drawn alone.
-        rounds: Number of bootstrap draws.
+        groups: Group of each query. Queries of a group are not independent. None: all are.
     """
-    difference = np.asarray(after, np.float64) - np.asarray(before, np.float64)
-    if not len(difference):
-        return Interval(float("nan"), float("nan"))
-    labels = np.arange(len(difference)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    sums, sizes = np.bincount(labels, difference), np.bincount(labels)
-    n = len(sizes)
-    random = np.random.default_rng(_SEED)
-    # A row counts how often each group is drawn.
-    draws = random.multinomial(n, np.full(n, 1 / n), size=rounds)
-    return _interval((draws @ sums) / (draws @ sizes), level)
+    found = spread(before, after, groups)
+    half = found.half((1 - level) / 2)
+    return Interval(found.mean - half, found.mean + half)
 
 
 def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -> Interval:

@@ -1,6 +1,6 @@
 """Compare rankings by cross-validation over judged queries. Start at `compare` and `learn`.
 
-    new questions           queries that share an answer are in one fold
+    new questions           nearly equal queries, and those that share an answer, are in one fold
     questions as they come  folds by query; answers recur as in a log
 
 Each query is scored by a ranking that was fitted without it, and with memory of the training queries alone.
@@ -8,7 +8,7 @@ Each query is scored by a ranking that was fitted without it, and with memory of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -41,7 +41,7 @@ class Comparison(NamedTuple):
         groups: Queries of one group share answers, so they are not independent.
         ranks: The position of the first relevant hit of each query by both orders, or 0.
         queries: The position of each query in the examples.
-        orders: The candidates of each query by the second order, as positions in the first one.
+        hits: The candidates of each query by the second order, best first.
     """
 
     chance: NDArray[np.float64]
@@ -50,7 +50,7 @@ class Comparison(NamedTuple):
     groups: NDArray[np.int64]
     ranks: NDArray[np.int64]
     queries: Sequence[int] = ()
-    orders: Sequence[NDArray[np.int64]] = ()
+    hits: Sequence[Sequence[str]] = ()
 
     @property
     def gain(self) -> float:
@@ -65,34 +65,42 @@ class Fold(NamedTuple):
     test: Sequence[int]
 
 
-def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit) -> Comparison:
-    """Cross-validates a ranking against the hybrid order.
+def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None) -> Comparison:
+    """Cross-validates a ranking against the order of the candidates.
 
     Args:
         examples: Judged queries. Only those that judge and have an answer are scored.
         folds: From `draw_folds`.
-        fit: Fits a ranking to the training queries of a fold.
+        fit: Fits a ranking to the training queries of a fold. None: both orders are that of the candidates.
     """
     chance, before, after = np.full((3, len(examples)), np.nan)
     ranks = np.zeros((len(examples), 2), np.int64)
-    groups = find_groups(examples)
-    orders: dict[int, NDArray[np.int64]] = {}
+    groups = _find_groups(examples)
+    hits: dict[int, list[str]] = {}
     for fold in folds:
-        ranking = fit(fold.train)
+        ranking = None if fit is None else fit(fold.train)
         memory = build_memory(fold.train)
         for at in fold.test:
             example = examples[at]
             if not (example.judges and example.relevant):
                 continue
-            scores = ranking.score(remember(example, memory, ranking.memory_threshold))
-            hybrid = -np.arange(len(example.ids), dtype=np.float64)
+            hybrid = scores = -np.arange(len(example.ids), dtype=np.float64)
+            if ranking is not None:
+                scores = ranking.score(remember(example, memory, ranking.memory_threshold))
             before[at], after[at] = example.score(hybrid), example.score(scores)
             chance[at] = example.chance
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
-            orders[at] = np.argsort(-scores, kind="stable")
-    scored = sorted(orders)
-    figures = (each[scored] for each in (chance, before, after, groups, ranks))
-    return Comparison(*figures, scored, [orders[at] for at in scored])
+            hits[at] = [example.ids[place] for place in np.argsort(-scores, kind="stable").tolist()]
+    scored = sorted(hits)
+    return Comparison(
+        chance[scored],
+        before[scored],
+        after[scored],
+        groups[scored],
+        ranks[scored],
+        scored,
+        [hits[at] for at in scored],
+    )
 
 
 def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[float] | None = None) -> Ranking:
@@ -135,7 +143,7 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
 
 def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterator[Fold]:
     """Draws five folds. With NEW, training queries lose the answers of test queries."""
-    pieces = find_groups(examples) if name == NEW else np.arange(len(examples))
+    pieces = _find_groups(examples) if name == NEW else np.arange(len(examples))
     labels, number = np.unique(pieces, return_inverse=True)
     of_query = (np.random.default_rng(seed).permutation(len(labels)) % FOLDS)[number]
     for fold in range(FOLDS):
@@ -148,27 +156,40 @@ def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterato
             yield Fold(train, test)
 
 
-def find_groups(examples: Sequence[Example]) -> NDArray[np.int64]:
-    """Returns the group of each query, shape (q,). Queries that are connected by answers are in one group.
+def _find_groups(examples: Sequence[Example]) -> NDArray[np.int64]:
+    return find_groups([each.relevant for each in examples], [each.alike or each.query for each in examples])
 
-    If more than a tenth of all queries are connected, only those with the same answers are one group.
+
+def find_groups(answers: Sequence[Iterable[str]], alike: Sequence[str]) -> NDArray[np.int64]:
+    """Returns the group of each query, shape (q,). Connected queries are in one group.
+
+    Nearly equal queries are connected, and so are queries that share an answer. If more than a tenth of all
+    queries are connected, only those with the same answers are. The numbers of such groups are at least q.
+
+    Args:
+        answers: Ids of the relevant documents of each query.
+        alike: A text for each query, the same for nearly equal queries.
     """
+    groups = _connect([[*ids, (name,)] for ids, name in zip(answers, alike, strict=True)])
+    pieces = _connect([[frozenset(ids), (name,)] for ids, name in zip(answers, alike, strict=True)])
+    count = len(groups)
+    large = np.bincount(groups, minlength=1) > max(SMALL, LARGEST * count)
+    return np.where(large[groups], count + pieces, groups)
+
+
+def _connect(links: Sequence[Sequence[Hashable]]) -> NDArray[np.int64]:
+    """Returns a number for each query, shape (q,). Queries with a common link have the same number."""
     from scipy.sparse import coo_array  # noqa: PLC0415  a quarter of a second
     from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
 
-    documents: dict[str, int] = {}
+    nodes: dict[Hashable, int] = {}
     edges = [
-        (at, len(examples) + documents.setdefault(id, len(documents)))
-        for at, example in enumerate(examples)
-        for id in example.relevant
+        (at, len(links) + nodes.setdefault(link, len(nodes)))
+        for at, some in enumerate(links)
+        for link in some
     ]
     rows, columns = np.array(edges, np.int64).reshape(-1, 2).T
-    size = len(examples) + len(documents)
+    size = len(links) + len(nodes)
     graph = coo_array((np.ones(len(rows)), (rows, columns)), shape=(size, size))
-    labels: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
-    groups = labels[: len(examples)].copy()
-    large = np.flatnonzero(np.bincount(groups, minlength=1) > max(SMALL, LARGEST * len(groups)))
-    same: dict[frozenset[str], int] = {}
-    for at in np.flatnonzero(np.isin(groups, large)).tolist():
-        groups[at] = size + same.setdefault(frozenset(examples[at].relevant), len(same))
-    return groups
+    labels = connected_components(graph, directed=False)[1][: len(links)]
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.features import MEMORY, NO_MEMORY, Features, Memory, Vectors
+from models.search.content import Content
+from models.search.features import (
+    CHARACTERS,
+    FEATURES,
+    MEMORY,
+    NO_MEMORY,
+    Candidates,
+    Features,
+    Memory,
+    Vectors,
+    build,
+)
+from models.search.ranking import MAX_RANKED
+from training.evaluation.modes import Scores
 from training.evaluation.retrieval import judge
 
 
@@ -27,6 +40,7 @@ class Example(NamedTuple):
         seen: The probability that users have examined each candidate, shape (n,), if only clicks judge the
             query. A candidate without a gain counts as wrong with this weight. None: 1 for all.
         unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
+        alike: A text that nearly equal queries share. Empty: `query`.
     """
 
     query: str
@@ -38,6 +52,7 @@ class Example(NamedTuple):
     judges: bool = True
     seen: NDArray[np.float64] | None = None
     unrelated: float = 1.0
+    alike: str = ""
 
     @property
     def gains(self) -> NDArray[np.float64]:
@@ -69,6 +84,60 @@ class Example(NamedTuple):
         """Returns the position of the first relevant candidate, from 1, or None."""
         ordered = self.gains[np.argsort(-scores, kind="stable")]
         return int(np.argmax(ordered > 0)) + 1 if ordered.any() else None
+
+
+class Texts(NamedTuple):
+    """Documents: ids, contents, and the vectors of each one's passages, length 1, shape (p, d)."""
+
+    ids: Sequence[str]
+    contents: Sequence[Content]
+    passages: Sequence[Vectors]
+
+
+def build_example(
+    query: str,
+    vector: Vectors,
+    scores: Mapping[int, float | np.float32],
+    bm25: Scores,
+    texts: Texts,
+    relevant: dict[str, float],
+    mean_query: Vectors | None = None,
+    *,
+    unrelated: float = 1.0,
+    ranked: bool = True,
+) -> Example:
+    """Returns the judged query with the best documents by `scores`.
+
+    Args:
+        query: The text of the query.
+        vector: Its vector, length 1, shape (d,).
+        scores: Scores of documents by their position in `texts`.
+        bm25: Those of keyword search.
+        texts: The documents.
+        relevant: Gains of the relevant documents by id.
+        mean_query: For the feature `hub`, length 1, shape (d,).
+        unrelated: Mean cosine of unrelated texts by the encoder.
+        ranked: Whether to compute features. Otherwise they are 0.
+    """
+    best = sorted(scores, key=lambda at: (-scores[at], at))[:MAX_RANKED]
+    example = Example(
+        query,
+        vector,
+        [texts.ids[at] for at in best],
+        np.zeros((len(best), len(FEATURES))),
+        relevant,
+        unrelated=unrelated,
+    )
+    if not ranked:
+        return example
+    candidates = Candidates(
+        hybrid=np.array([scores[at] for at in best], np.float64),
+        bm25=np.array([bm25.get(at, 0.0) for at in best], np.float64),
+        passages=[texts.passages[at] for at in best],
+        titles=[texts.contents[at].title[:CHARACTERS] for at in best],
+        texts=[texts.contents[at].text[:CHARACTERS] for at in best],
+    )
+    return example._replace(features=build(query, vector, candidates, mean_query))
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:

@@ -39,6 +39,13 @@ def judge_refit(rows: Rows, against_active: Rows) -> list[str]:
     return judge_judgments(rows) + _losses(rows, (NEW, COMING)) + _losses(against_active, (NEW, COMING))
 
 
+def judge_settings(rows: Rows) -> list[str]:
+    """Returns the reasons not to publish other search settings of a collection."""
+    found = rows[COMING].interval(CERTAIN)
+    reasons = [] if found.low > 0 else [f"On {COMING} no gain is certain: {_between(found)}."]
+    return reasons + _losses(rows, (NEW,))
+
+
 def judge_judgments(rows: Rows) -> list[str]:
     """Returns a reason if the judgments cannot judge.
 
@@ -61,18 +68,20 @@ def _losses(rows: Rows, names: tuple[str, ...]) -> list[str]:
     return [f"On {name} there is a loss: {_between(each)}." for name, each in found.items() if each.high < 0]
 
 
-def describe(rows: Rows, ranking: Ranking) -> list[str]:
+def describe(rows: Rows, ranking: Ranking | None = None) -> list[str]:
     """Returns sentences about a ranking: first hits, both comparisons, and the weights, largest first."""
     ranks = rows[COMING].ranks
     before, after = (int(np.sum(ranks[:, side] == 1)) for side in (0, 1))
-    weights = sorted(ranking.weights.items(), key=lambda item: -abs(item[1]))
-    told = ", ".join(f"{name} {weight:+.2f}" for name, weight in weights if round(weight, 2))
-    trees = f", and {len(ranking.trees.roots)} trees" if ranking.trees else ""
-    return [
+    told = [
         f"A judged document is first for {after} of {len(ranks)} queries ({before} before).",
         f"nDCG@10 changes {_told(COMING, rows[COMING])}, and {_told(NEW, rows[NEW])}.",
-        f"Weights: {told}{trees}.",
     ]
+    if ranking is not None:
+        weights = sorted(ranking.weights.items(), key=lambda item: -abs(item[1]))
+        named = ", ".join(f"{name} {weight:+.2f}" for name, weight in weights if round(weight, 2))
+        trees = f", and {len(ranking.trees.roots)} trees" if ranking.trees else ""
+        told.append(f"Weights: {named}{trees}.")
+    return told
 
 
 def _told(name: str, row: Comparison) -> str:

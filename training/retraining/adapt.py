@@ -19,11 +19,11 @@ from training.methods.stages import Stages
 from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.config import Config
-from training.retraining.gate.gains import deciding
-from training.retraining.gathered import Gathered
+from training.retraining.gather import Gathered
 from training.retraining.one import Job, Staged
 from training.retraining.plan import build_job, require_judge
 from training.retraining.rows import build_corpus
+from training.retraining.searches import can_decide
 from training.text.corpus import PAIRS, TEXTS
 
 MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
@@ -35,14 +35,14 @@ def adapt_job(
     """Creates the job that trains the stages. train.minutes limits the time, if it is set.
 
     Raises:
-        NothingToLearn: There are no rows to train on.
+        NothingToLearn: The corpus has no rows.
 
     """
     table = config.train
     first = replace(stages.recipes()[0], name=stages.name)
     seeded = first if table.seed is None else replace(first, seed=table.seed)
     job = build_job(gathered, config, seeded, store, work, say, labels=True)
-    require_judge(config, bool(deciding(job.searches)), config.gate.data)
+    require_judge(config, can_decide(job.searches, gathered.found), config.gate.data)
     corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
         withheld = own.withheld(gathered.split, (*gathered.found.held, *gathered.found.dev))

@@ -17,12 +17,12 @@ from models.store import ModelStore
 from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.recipe_files import SEARCH
+from training.ranking.fitting import MIN_QUERIES
 from training.retraining.command import NOTHING, of_service
 from training.retraining.config import MIN_ROWS, Config, FoldersTable, check, folders, read_config
 from training.retraining.rows import MAX_LISTS
 from training.retraining.students import why_slower
 from training.runs.export import add_models_dir
-from training.text.corpus import TRIPLES
 from training.text.service import add_options
 
 if TYPE_CHECKING:
@@ -33,15 +33,14 @@ _TIMED = 64  # documents
 _STEP = 3
 # Texts that are read for each query of a choice: a query, its document and negatives; a query and its list.
 _TEXTS = {"triples": 5, "distil-hybrid": 9}
-_LENGTHS = 3  # of passages, with which `search` reads each document by the default model (tuning.py)
-_CROSSED = 3  # trainings, each with its own mining: without either half of the judged queries, and with all
+_LENGTHS = 3  # of passages: `search` reads each document with each of them
 _READ = 5  # times that `adapt` reads each text: masked, and two views twice
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "advise",
-        help="say what a retraining could learn from, what it would gain and cost; train nothing",
+        help="print what a retraining could learn from, with gain and cost; train nothing",
         description="Look at documents and judgements as `retrain` does, and say what it would do and why.",
     )
     source = command.add_mutually_exclusive_group(required=True)
@@ -54,7 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the advice. Returns exit status 4 if there is nothing to learn."""
+    """Prints the advice. Returns exit status 4 if no recipe can help."""
     if options.config:
         config = read_config(options.config)
     else:
@@ -62,8 +61,7 @@ def run(options: argparse.Namespace) -> int:
     check(config)
     to_stderr(LOADING)
     from training.retraining.auto import TUNE, choices, get_minutes, look, nothing  # noqa: PLC0415  torch
-    from training.retraining.crossfit import build_halves  # noqa: PLC0415  torch
-    from training.retraining.retune import sides  # noqa: PLC0415  torch
+    from training.retraining.settings import choosing  # noqa: PLC0415  torch
 
     store = ModelStore(folders(config).models)
     try:
@@ -75,16 +73,15 @@ def run(options: argparse.Namespace) -> int:
     if slower:
         to_stderr(f"! {slower}")
         found = []
-    if config.gate.mode == "on" and all(sides(gathered, config)):
+    if config.gate.mode == "on" and len(choosing(gathered.found).held) >= MIN_QUERIES:
         found.append(TUNE)
     if not found:
         return _nothing(slower or nothing(material))
     print(material)  # noqa: T201  the answer of the command
     texts = [document.whole for document in gathered.split.train[:_TIMED]]
     pace = _pace(store, gathered.active, texts)
-    crossed = bool(build_halves(config, TRIPLES, gathered.split, gathered.found))
-    how = {"crossed": crossed, "served": config.corpus.service is not None}
-    for line in advice(material, found, pace, get_minutes(config.train) or math.inf, **how):
+    served = config.corpus.service is not None
+    for line in advice(material, found, pace, get_minutes(config.train) or math.inf, served=served):
         print(line)  # noqa: T201
     return 0
 
@@ -108,13 +105,7 @@ def _nothing(why: str) -> int:
 
 
 def advice(
-    material: Material,
-    found: Sequence[Choice],
-    pace: float,
-    most: float,
-    *,
-    crossed: bool = False,
-    served: bool = False,
+    material: Material, found: Sequence[Choice], pace: float, most: float, *, served: bool = False
 ) -> list[str]:
     """Returns a line of text for each recipe that the retraining would try.
 
@@ -123,14 +114,9 @@ def advice(
         found: The choices of `auto`.
         pace: Texts per second that the active model embeds on this machine.
         most: Maximum minutes of one training.
-        crossed: True if judged queries are cross-fitted. Recipes on judged queries then train three times.
         served: True if a service has the documents.
     """
-    times = {"triples": _CROSSED} if crossed else {}
-    minutes = {
-        choice: times.get(choice.recipe, 1) * _minutes(choice.recipe, material, pace, most, served=served)
-        for choice in found
-    }
+    minutes = {choice: _minutes(choice.recipe, material, pace, most, served=served) for choice in found}
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
         f"About {max(1.0, minutes[choice]):.0f} min here."

@@ -1,4 +1,4 @@
-"""Find the active version and its anchor, the version with which a series of retrainings began.
+"""Find the active version and its anchor, the first version of a series of retrainings.
 
     anchor ─▶ trained on all judgments and text of today ─▶ candidate
       └─ reference for the drift of the candidate (gate/drift.py)
@@ -36,7 +36,7 @@ def active_version(store: ModelStore) -> str:
     """Returns the active version, or the requested version if the service has never run.
 
     Raises:
-        TrainingError: There is neither an active nor a requested version.
+        TrainingError: The store has neither an active nor a requested version.
 
     """
     version = store.read_state().get("live") or store.requested()

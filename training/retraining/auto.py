@@ -1,4 +1,4 @@
-"""`recipe = "auto"`: learn the ranking first. Else choose recipes, and try them until one is accepted.
+"""`recipe = "auto"`: learn the ranking first. Then choose recipes, and try them until one is accepted.
 
     judged queries, titles, text, tokens ─▶ Material ─▶ choices ─▶ train and judge one after another
 
@@ -9,7 +9,9 @@ help, nothing is trained.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,23 +23,23 @@ from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
 from training.methods.recipe_files import SEARCH
 from training.methods.stages import find_stages
+from training.mining.corpus_report import read
 from training.mining.queries import build_queries
 from training.model.new_bases import takes_tokens
 from training.retraining.adapt import adapt_job
 from training.retraining.config import Config, TrainTable
-from training.retraining.crossfit import judged_to_train_on
-from training.retraining.gathered import Gathered, gather
+from training.retraining.documents import Document
+from training.retraining.gather import Gathered, gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import build_job
 from training.retraining.publication import Outcome
-from training.retraining.rank import RANKING, rank
-from training.retraining.readability import measure_reading
-from training.retraining.retune import retune
-from training.retraining.scoring import KnownScores
+from training.retraining.rank import RANKING, rank, read_judged
+from training.retraining.settings import tune
 
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
 MIN_JUDGED, MIN_QUERIES = 30, 200
+_LOOKED_AT = 500  # documents whose tokens are counted, at least, and fewer than twice as many
 MIN_TO_READ = 1000  # documents, for tokens of their own
 
 
@@ -59,6 +61,11 @@ class Material(NamedTuple):
             f"There are {self.documents:,} documents, {self.judged:,} judged queries, and {self.queries:,} "
             f"titles, headings and first sentences to learn from.{told}"
         )
+
+
+class Reading(NamedTuple):
+    why_not: str  # the reason why the model cannot read the documents as a whole; empty when it can
+    most: bool  # more than half of them can be read
 
 
 class Choice(NamedTuple):
@@ -87,7 +94,7 @@ DISTIL = Choice(
 )
 TUNE = Choice(
     SEARCH,
-    "words, vectors and passages may be set better for this text",
+    "another mode or other passages may find more in this text",
     "2 points of dense nDCG@10 on MLQA by shorter passages",
 )
 
@@ -112,7 +119,7 @@ def build_material(gathered: Gathered, config: Config, tokenizer: Path) -> Mater
     reading = measure_reading(documents, tokenizer)
     return Material(
         len(documents),
-        judged_to_train_on(gathered, config),
+        len(gathered.found.train),
         len(build_queries([(document.title, document.text) for document in documents]))
         + sum(map(len, gathered.queried.values())),
         reading.why_not,
@@ -120,6 +127,16 @@ def build_material(gathered: Gathered, config: Config, tokenizer: Path) -> Mater
         sum(bool(document.title) for document in documents),
         bool(reading.why_not) and reading.most,
     )
+
+
+def measure_reading(documents: Sequence[Document], tokenizer: Path) -> Reading:
+    """Tests if a tokenizer.json can read a sample of the documents.
+
+    If about a tenth of them are in a language that it cannot read, it cannot read them as a whole.
+    """
+    sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
+    why_not, found = read(sample, tokenizer)
+    return Reading(why_not, 2 * len(found) > len(sample))
 
 
 def look(config: Config, store: ModelStore, say: Say) -> tuple[Gathered, Material]:
@@ -134,9 +151,9 @@ def get_minutes(train: TrainTable) -> float | None:
 
 
 def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[str, Any], say: Say) -> Outcome:
-    """Learns the rankings (rank.py). If none is published, tries each choice until one is accepted.
+    """Learns the rankings (rank.py), then tries each recipe until one is accepted, or else search settings.
 
-    After an accepted choice, it learns the search settings (retune.py).
+    Recipes and settings are compared with the version that has the new rankings.
 
     Args:
         config: The configuration.
@@ -146,8 +163,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         say: Called with progress messages.
 
     Returns:
-        The outcome of the rankings or of the search settings if they were published, or else of the last
-        choice.
+        The outcome of what was published last, or else of the last attempt.
 
     Raises:
         NothingToLearn: Nothing can help. Also raises the errors of `one.retrain`.
@@ -157,80 +173,53 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     say(str(material))
     train = config.train.model_copy(update={"minutes": get_minutes(config.train)})
     bounded = config.model_copy(update={"train": train})
-    refused: list[Outcome] = []
+    outcomes: list[Outcome] = []
     reasons: list[str] = []
-    if config.corpus.service is not None and config.gate.mode == "on":
-        ranked, reasons = _rank(gathered, config, store, say)
-        if ranked and ranked.published and not material.unreadable:
-            return ranked
-        refused += [ranked] if ranked else []
+
+    def attempt(name: str, run: Callable[[], Outcome]) -> bool:
+        """Returns whether it was published."""
+        try:
+            outcome = run()
+        except NothingToLearn as error:
+            reasons.append(f"{name}: {error}")
+            say(f"nothing to learn by {name}: {error}")
+            return False
+        said = f"published as {outcome.version}" if outcome.published else f"refused: {outcome.reason}"
+        say(f"{name} was {said}")
+        outcomes.append(outcome)
+        return outcome.published
+
+    on = config.gate.mode == "on"
+    ranks = on and config.corpus.service is not None
+    if ranks and attempt(RANKING, partial(_rank, config, store, say)):
+        gathered = gathered._replace(active=str(outcomes[-1].version))
     found = choices(material)
-    scored = KnownScores()
     for choice in found:
         say(f"{choice.recipe}, because {choice.why}")
-        try:
+
+        def run(choice: Choice = choice, gathered: Gathered = gathered) -> Outcome:
             job = _job(choice, gathered, bounded, store, work, say)
-            outcome = retrain(replace(job, options=replace(job.options, **options), scored=scored), say)
-        except NothingToLearn as error:
-            reasons.append(f"{choice.recipe}: {error}")
-            say(f"nothing to learn by {choice.recipe}: {error}")
-            continue
-        if outcome.published:
-            if job.folds:  # it has seen every judged query, so none can choose its search
-                return outcome
-            say(f"{choice.recipe} was published as {outcome.version}")
-            learned = frozenset(map(str, job.about["learned"]))
-            trained = gathered._replace(active=str(outcome.version), learned=learned)
-            try:
-                tuned, _ = _search(trained, config, store, say)
-            except (TrainingError, ModelError, OSError) as error:  # the next run tries it again
-                say(f"! {SEARCH} failed, and {outcome.version} keeps the one that it has: {error}")
-                return outcome
-            return tuned if tuned and tuned.published else outcome
-        say(f"{choice.recipe} was refused: {outcome.reason}")
-        refused.append(outcome)
-    tuned, why = _search(gathered, config, store, say)
-    if tuned and (tuned.published or not refused):
-        return tuned
-    reasons += why
-    if refused:
-        return refused[-1]
+            return retrain(replace(job, options=replace(job.options, **options)), say)
+
+        if attempt(choice.recipe, run):
+            return outcomes[-1]
+    if on:
+        attempt(SEARCH, partial(tune, gathered, config, store, say))
+    if outcomes:
+        return next((each for each in reversed(outcomes) if each.published), outcomes[-1])
     missing = [] if found else [nothing(material)]
     raise NothingToLearn(" ".join([*missing, *reasons]))
 
 
-def _rank(
-    gathered: Gathered, config: Config, store: ModelStore, say: Say
-) -> tuple[Outcome | None, list[str]]:
-    """Learns the rankings. Returns the outcome, or reasons why there is none."""
+def _rank(config: Config, store: ModelStore, say: Say) -> Outcome:
     try:
-        outcome = rank(gathered.found, config, store, say)
-    except NothingToLearn as error:
-        say(f"nothing to learn by {RANKING}: {error}")
-        return None, [f"{RANKING}: {error}"]
+        # Near copies of a document are different hits, so judgments are read by the rules of `rank`.
+        return rank(read_judged(config, store, say), config, store, say)
+    except NothingToLearn:
+        raise
     except (TrainingError, ModelError, OSError) as error:  # An encoder can still be trained.
         say(f"! {RANKING} failed: {error}")
-        return None, []
-    if not outcome.published:
-        say(f"{RANKING} was refused: {outcome.reason}")
-    return outcome, []
-
-
-def _search(
-    gathered: Gathered, config: Config, store: ModelStore, say: Say
-) -> tuple[Outcome | None, list[str]]:
-    """Learns the search settings of the active version. Returns the outcome, or reasons why there is none."""
-    if config.gate.mode == "off":
-        return None, []
-    say(f"{TUNE.recipe}, because {TUNE.why}")
-    try:
-        outcome = retune(gathered, config, store, say)
-    except NothingToLearn as error:
-        say(f"nothing to learn by {SEARCH}: {error}")
-        return None, [f"{SEARCH}: {error}."]
-    if not outcome.published:
-        say(f"{SEARCH} was refused: {outcome.reason}")
-    return outcome, []
+        raise NothingToLearn(str(error)) from error
 
 
 def _job(choice: Choice, gathered: Gathered, config: Config, store: ModelStore, work: Path, say: Say) -> Job:

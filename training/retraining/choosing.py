@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.manifest import Mode, SearchDefaults
-from models.search.fusion import get_mode
 from models.search.passages import learned_tokens
 from training.evaluation.encoding import Choose, Encode
-from training.evaluation.modes import DENSE
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
 from training.mining.neighbors import unit_vectors
@@ -66,25 +63,20 @@ def choose_by(
     dev: Mapping[str, Collection], model: Scorable, learned: Mapping[str, SearchDefaults], mode: Mode | None
 ) -> Choose:
     """Returns a function with one score per query of the searches `dev`. See `build_choose`."""
-    parts = [(name, part) for collection in dev.values() for name, part in collection.parts()]
-    modes = {query: mode or get_mode(learned.get(name)) for name, part in parts for query in part.queries}
+    unrelated = model.unrelated
     passages = {
         (content, tokens): model.split(content, tokens)
-        for name, part in parts
+        for collection in dev.values()
+        for name, part in collection.parts()
         for tokens in [learned_tokens(learned.get(name))]
         for content in part.documents.values()
     }
 
     def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
-        encoders = encode_queries, encode_documents
-        scores = own.score(dev, *encoders, lambda *key: passages[key], learned, model.unrelated)
-        return np.array(
-            [
-                _get_each(scores[name], modes[query])[at]
-                for name, collection in dev.items()
-                for at, query in enumerate(collection.queries)
-            ]
-        )
+        encoders = encode_queries, encode_queries, encode_documents
+        trained = Scorable(None, None, None, *encoders, lambda *key: passages[key], 0, unrelated)
+        scores = own.score(dev, own.caching(trained), learned, mode)
+        return np.concatenate([each[EACH] for each in scores.values()])
 
     return figures
 
@@ -98,11 +90,6 @@ def compute_score(choose: Choose | None) -> Score | None:
         return float(choose(encoder.encode_queries, encoder.encode_documents).mean())
 
     return score
-
-
-def _get_each(figures: Mapping[str, Any], mode: Mode) -> Sequence[float]:
-    found: Sequence[float] = (figures if mode == DENSE else figures[mode])[EACH]
-    return found
 
 
 def _find_nearest(service: str, judged: Mapping[str, Sequence[str]], model: Scorable) -> list[str]:

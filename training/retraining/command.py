@@ -171,7 +171,7 @@ def of_service(options: argparse.Namespace) -> CorpusTable:
 
 
 def _judged(config: Config, place: Path | None) -> int:
-    """Retrains on documents, some of which are held out. `place` is the work folder, or None."""
+    """Retrains on documents, and holds some out. `place` is the work folder, or None."""
     check(config)
     to_stderr(LOADING)
     from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch

@@ -34,10 +34,10 @@ from training.retraining.workplace import require_same_folder
 from training.text.service import ALL, ONLY_DEFAULT, fetch_count, is_name
 from training.validation import refusal
 
-MIN_ROWS = 100  # documents, or other rows; with fewer there is nothing to learn
+MIN_ROWS = 100  # documents, or other rows
 _PAIR = 'pair needs a recipe that makes a student: recipe = "distil"'
 _OF_THE_LINE = ("anchor", "active")  # of the versions that the active one comes from
-_BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name
+_BASES = (*_OF_THE_LINE, "default")  # even if a folder has that name
 
 
 def _rooted(path: Path, info: ValidationInfo) -> Path:
@@ -74,17 +74,17 @@ class CorpusTable(Table):
 
 class JudgmentsTable(Table):
     file: Rooted | None = None  # .tsv or .jsonl with query and id
-    feedback: bool = True  # also what the service was told by POST /feedback
+    feedback: bool = True  # also read POST /feedback
     held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that only judge
     trusted: tuple[str, ...] = ()  # names of keys whose word judges; others then only train
 
 
 class EventsTable(Table):
-    use: bool = True  # also what the service was told by POST /events
+    use: bool = True  # also read POST /events
     position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
     least: int = Field(3, ge=1)  # searches that must agree on a document
     visitors: int = Field(2, ge=1)  # that these searches must come from (trust.py)
-    queries: bool = False  # also train on queries of events that nobody judged, where a recipe can
+    queries: bool = False  # also train on unjudged queries of events, if a recipe can
 
     @model_validator(mode="before")
     @classmethod
@@ -111,7 +111,7 @@ class TrainTable(Table):
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     negatives: int = Field(3, ge=1, le=10)  # of each pair, for a recipe of triples
-    pair: bool = False  # with `distil`: the student encodes queries beside its teacher, and replaces nothing
+    pair: bool = False  # with `distil`: the student encodes queries, and the teacher documents
     set: dict[str, Any] = Field(default_factory=dict)  # changes to the recipe, as `train --set`
 
     @field_validator("base", "recipe")
@@ -150,8 +150,8 @@ class ScheduleTable(Table):
     cron: str = "30 3 * * *"  # minute hour day month weekday
     timezone: str = "UTC"
     jitter_seconds: int = Field(300, ge=0)  # a run begins up to so much later: not all machines at once
-    new_documents: int | None = Field(None, ge=1)  # so many more begin a run before the clock does
-    poll_seconds: float = Field(300.0, gt=0)  # between two looks at how many there are
+    new_documents: int | None = Field(None, ge=1)  # this many more begin a run early
+    poll_seconds: float = Field(300.0, gt=0)  # between two counts of documents
     threads: int | None = Field(None, ge=1)  # of a run; its own choice unless given
     memory_mb: int | None = Field(None, ge=256)  # of a run; more ends it
 
@@ -175,7 +175,7 @@ class Config(Table):
 
 class Folders(NamedTuple):
     models: Path
-    work: Path  # the run in hand; what a killed run had done is in it
+    work: Path  # the current run, also after a kill
 
 
 def folders(config: Config) -> Folders:

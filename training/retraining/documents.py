@@ -56,9 +56,7 @@ class Documents(NamedTuple):
     kept: tuple[Document, ...]  # by id, each text once
     blank: int  # left out: nothing but white space
     repeated: int  # left out: another document has this very title and text
-    copies: Mapping[
-        str, str
-    ]  # id of one that is left out to that of the document with this very title and text
+    copies: Mapping[str, str]  # ids of repeated documents to the id of the first one
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones left out)"

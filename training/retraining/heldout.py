@@ -75,7 +75,7 @@ def hold_out(documents: Sequence[Document], share: float) -> Split:
     held = parts[JUDGE]
     every = [*held, *parts[DEV], *parts[TRAIN]]
     found = near_duplicates([document.whole for document in held])
-    # Every document that judges is compared with, the near copies among them too: a copy of a copy is one.
+    # Near copies that judge are also compared with the others, because a copy of a copy is a copy.
     found += near_duplicates([document.whole for document in every], keep=len(held))
     stands = {every[each.place].id: every[each.first].id for each in found}
     copies = {id: stands.get(first, first) for id, first in stands.items()}

@@ -46,7 +46,7 @@ class Judgment(NamedTuple):
     query: str
     id: str  # of the document, qualified by its collection
     relevant: bool
-    key: str | None = None  # the name of the key that judged, empty where there was none; None: of a file
+    key: str | None = None  # name of the key that judged, empty without a key; None: a file
     of_use: bool = False  # the key's users did not say so, but acted so
     user: str = ""  # the hash of the visitor's id, empty if none was given
     trusted: bool = True  # False: the keys file of the service calls the key untrusted
@@ -82,14 +82,14 @@ class Judged(NamedTuple):
     train: dict[str, list[str]]
     dev: dict[str, list[str]]
     held: dict[str, list[str]]  # to judge
-    answers: Mapping[str, list[str]]  # of each query, on whatever side
-    crossed: dict[str, list[str]]  # of `train`: those that may judge a model that is trained without them
+    answers: Mapping[str, list[str]]  # of each query, in any part
+    judges: frozenset[str]  # queries of any part that may judge rankings and settings
     unknown: int  # judgements left out: of documents that are not there
     contradicted: int  # pairs left out: as many keys say relevant as say not
     parts: Mapping[str, Part]  # of each document that answers a query
-    groups: Mapping[str, int]  # of each query: those of one group share an answer
+    alike: Mapping[str, str]  # of each query: a text that nearly equal queries share
     keys: Mapping[str, str]  # of each query that rests on one key: its name
-    of_use: frozenset[str]  # queries whose answers nobody named, but users clicked
+    of_use: frozenset[str]  # queries whose answers were clicked only
     kept_from_judging: int  # queries that rest on a key which may not judge, or not so much
     negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
     untrusted: int = 0  # judgements left out: of untrusted keys
@@ -195,19 +195,20 @@ def judged(
     may_judge = [
         query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
     ]
-    split = sides(relevants, share, may_judge, learned)
+    may_decide = [query for query in may_judge if query not in of_use_alone]
+    split = sides(relevants, share, may_decide, learned)
     held = bounded(split.judge, keys)
-    may_cross = {*may_judge} - split.known
+    unknown_to_all = {query: relevants[query] for query in may_judge if query not in split.known}
     return Judged(
         split.train,
         split.dev,
         held,
         relevants,
-        bounded({query: ids for query, ids in split.train.items() if query in may_cross}, keys),
+        frozenset(bounded(unknown_to_all, keys)),
         unknown,
         contradicted,
         split.parts,
-        split.groups,
+        split.alike,
         keys,
         of_use_alone,
         len(relevants) - len(may_judge) + len(split.judge) - len(held),

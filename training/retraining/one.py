@@ -16,7 +16,6 @@ import hashlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -24,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from models import cpus
 from models.errors import Damaged, ProofFailed
 from models.files.bounded import read_json
-from models.manifest import ANCHOR, Manifest, SearchDefaults
+from models.manifest import Manifest, SearchDefaults
 from models.progress import Say, silent
+from models.search.ranking import FOLDER
 from models.sources.folder import read_source
 from models.store import ModelStore
 from training.errors import Interrupted, NothingToLearn, TrainingError
@@ -35,17 +35,17 @@ from training.methods.recipe_files import TRIED
 from training.methods.stages import Stages
 from training.model.base import Base, open_base
 from training.model.encoder import compute_digest
-from training.retraining import searches as own
 from training.retraining.anchor import active_version, find_anchor
-from training.retraining.changed import answers, changed
-from training.retraining.crossfit import Fold, pooled, queried
+from training.retraining.changes import find_answers, find_changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import compute_drift
-from training.retraining.gate.verdict import JUDGED, Scores
+from training.retraining.gate.gains import deciding
+from training.retraining.gate.verdict import NAMES, RANKINGS, Scores
 from training.retraining.gate.words import report
+from training.retraining.ledger import count_test
 from training.retraining.publication import Outcome, known, publish
-from training.retraining.scoring import KnownScores, compute_scores, describe_model, short
+from training.retraining.scoring import build_meta, compute_scores, read_rankings, short
 from training.retraining.students import beside, build_lineage, find_start, require_pace
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, OtherRun, Result
@@ -56,12 +56,14 @@ from training.runs.options import Options
 from training.runs.record import read_curve
 from training.runs.stages import COUNTED, build_lineage_identity, build_parts, run_stages, steps_within
 from training.text.corpus import Corpus, Kind
+from training.text.service import Searches
 
 if TYPE_CHECKING:
     from training.evaluation.retrieval import Collection
     from training.methods.recipe import Recipe
+    from training.retraining.judgements import Judged
 
-_RUN = "run"  # in the folder of a job, beside its artifact
+_RUN = "run"  # in the folder of a job, next to its artifact
 
 
 class Staged(NamedTuple):
@@ -93,23 +95,21 @@ class Job:
     steps: int | None
     store: ModelStore
     work: Path  # the run and its artifact go into a folder of their own in it
-    data: Path | None  # evaluation sets; None only with the gate off, or where there is `searches`
+    data: Path | None  # evaluation sets; None only with the gate off, or with `searches`
     mode: Literal["on", "off"] = "on"
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
     require: gate.Require = "not worse"
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
-    evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
-    folds: tuple[Fold, ...] = ()  # where judged queries are few; none of them is in `searches` then
-    passages: bool = True  # False: the service splits no document
-    looks: float = 1.0  # the number of this look at the same queries
+    found: Judged | None = None  # the judged queries in `searches`
+    served: Searches = field(default_factory=Searches)  # search settings of the service
+    active: str | None = None  # the version to compare with; None: the active one
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
     minutes: float | None = None  # of training, at most; None: each row once
     choose: Choose | None = None  # which share of the training is kept; None: all of it
-    staged: Staged | None = None  # several recipes in the place of `recipe`, which is the first of them
-    pair: bool = False  # of a student: it is judged and published beside its teacher, for queries
+    staged: Staged | None = None  # several recipes; `recipe` is the first
+    pair: bool = False  # a student is judged and published next to its teacher
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
-    scored: KnownScores = field(default_factory=KnownScores, compare=False)  # of the active version
 
 
 def retrain(job: Job, say: Say = silent) -> Outcome:
@@ -121,7 +121,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         ModelError: The base cannot be used.
 
     """
-    active = active_version(job.store)
+    active = job.active or active_version(job.store)
     job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
     job.store.require_writable()
     if job.mode == "on" and job.thresholds.slower < 1:
@@ -133,22 +133,22 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
         anchor = None if new_line else find_anchor(job.store, str(base.version))
         _check_new(job, active, base)
-        learned = Manifest.read(job.store.folder(active)).search
-        before = job.scored.of(job.store, active, *_data(job, learned), say=say) if _needs_scores(job) else {}
+        served = Manifest.read(job.store.folder(active))
+        before = (
+            compute_scores(job.store, active, *_data(job, served.search, served), say=say)
+            if _needs_scores(job)
+            else {}
+        )
         place = job.work / _name(job, base)
         if job.sweep:
             _sweep(job.work, place, job.recipe.name, say)
-        crossed: Scores = {}
         try:
-            if job.folds and job.mode == "on":
-                judged_before, crossed = _crossed(job, active, learned, base, place, say)
-                before["own"] = {**before.get("own", {}), JUDGED: judged_before}
-            artifacts, candidate = _artifact(job, job.corpus, base, place, say, anchor)
+            artifacts, candidate = _artifact(job, base, place, say, anchor)
             if job.pair:
                 candidate = beside(job.store, str(base.version), artifacts, candidate, say)
-        except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
+        except ProofFailed as error:  # the graph does not compute the trained model
             return Outcome(None, False, str(error), None)
-    return judge(job, active, before, artifacts, candidate, say, crossed)
+    return judge(job, active, before, artifacts, candidate, say)
 
 
 def judge(
@@ -158,7 +158,6 @@ def judge(
     artifacts: ModelStore,
     candidate: str,
     say: Say = silent,
-    crossed: Scores | None = None,
 ) -> Outcome:
     """Scores a candidate, publishes it with the verdict, and requests it if it is accepted.
 
@@ -169,36 +168,25 @@ def judge(
         artifacts: Store with the candidate.
         candidate: Version of the candidate.
         say: Called with progress messages.
-        crossed: Scores of judged queries by the models of cross-fitting, or None.
 
     """
     served = job.store.verify(active)
     try:
         manifest = artifacts.verify(candidate)
-        # Stages read what the active version cannot: what was learned for that one is void.
+        # Settings that were learned for text that the active version cannot read are void.
         if not job.staged:
             manifest = manifest.model_copy(update={"search": served.search})
-        data = _data(job, manifest.search)
+        data = _data(job, manifest.search, served)
         after = compute_scores(artifacts, candidate, *data, say=say) if _needs_scores(job) else {}
-        if crossed:
-            after["own"] = {**after.get("own", {}), JUDGED: crossed}
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     files = artifacts.folder(candidate)
-    about = {
-        "candidate": describe_model(manifest),
-        "active": describe_model(served),
-        "anchor": manifest.lineage.get(ANCHOR),
-        "base": job.base,
-        "recipe": job.recipe.name,
+    about = build_meta(manifest, served, job.recipe.name, job.base, len(job.corpus), ()) | {
         "corpus": job.corpus.digest,
-        "texts": len(job.corpus),
         "gate": job.mode,
         "require": job.require,
         "thresholds": job.thresholds.model_dump(include={*gate.Thresholds.model_fields}),
-        "looks": round(job.looks, 2),
         **job.about,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if job.mode == "off":
         content: dict[str, Any] = {"verdict": "not asked", "meta": about}
@@ -209,26 +197,32 @@ def judge(
     began = find_anchor(job.store, active) if job.staged else about["anchor"]
     if began:
         after["drift"] = compute_drift((job.store, began), (artifacts, candidate), job.corpus.texts)
-    verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
+    was, now = before.get("own", {}), after.get("own", {})
+    number = count_test(job.store, [name for each in deciding(was) for name in was[each][NAMES]])
+    about["looks"] = round(number, 2)
+    verdict = gate.compare(after, before, job.thresholds, job.require, number)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
-    was, now = before.get("own", {}), after.get("own", {})
-    searches = {**job.searches, **queried(job.folds)}
-    content["changed"] = changed(searches, was, now)
-    content["overlap"] = own.overlap(was, now)
+    answers = find_answers(job.searches, was, now)
+    content["changed"] = find_changed(answers)
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
     scored = manifest.model_copy(update={"scores": short(after)})
-    return publish(job.store, active, files, scored, verdict, content, answers(searches, was, now))
+    rankings = {
+        f"{FOLDER}/{name}.json": each.model_dump_json() for name, each in after.get(RANKINGS, {}).items()
+    }
+    return publish(job.store, active, files, scored, verdict, content, answers, rankings)
 
 
-def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
+def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
     """Trains in the folder `run`. Continues a stopped run in it if possible, or else starts again."""
     known = replace(
         job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
     )
-    begin = partial(job.staged.train if job.staged else partial(train, job.recipe, corpus), base.folder, run)
+    begin = partial(
+        job.staged.train if job.staged else partial(train, job.recipe, job.corpus), base.folder, run
+    )
     if not job.staged and job.steps is None and job.minutes is not None:
-        steps = steps_within(job.minutes, job.recipe, corpus, base.folder, run.parent, known)
+        steps = steps_within(job.minutes, job.recipe, job.corpus, base.folder, run.parent, known)
         known = replace(known, steps=steps)
     if (run / RUN).is_file():
         try:
@@ -295,62 +289,37 @@ def _sweep(work: Path, place: Path, recipe: str, say: Say) -> None:
 
 
 def _needs_scores(job: Job) -> bool:
-    """Returns False if the gate is off, or only the queries of cross-fitting judge.
+    """Returns False if the gate is off.
 
     Raises:
-        TrainingError: The gate is on, but there is nothing to judge with.
+        TrainingError: The gate is on, without searches and evaluation sets.
 
     """
     if job.mode == "off":
         return False
-    found = job.data is not None or bool(job.searches)
-    if not found and not job.folds:
+    if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
-    return found
+    return True
 
 
-def _data(job: Job, learned: Mapping[str, SearchDefaults]) -> tuple[Any, ...]:
-    """Returns the arguments of `compute_scores` for data and search settings."""
-    threads = job.options.threads or cpus.available()
-    return threads, job.data, job.searches, job.evidence, learned, job.passages
+def _data(job: Job, learned: Mapping[str, SearchDefaults], active: Manifest) -> tuple[Any, ...]:
+    """Returns the arguments of `compute_scores` for data, search settings and rankings."""
+    threads, rankings = job.options.threads or cpus.available(), read_rankings(job.store, active)
+    return threads, job.data, job.searches, job.found, learned, job.served, rankings
 
 
-def _crossed(
-    job: Job, active: str, learned: Mapping[str, SearchDefaults], base: Base, place: Path, say: Say
-) -> tuple[Scores, Scores]:
-    """Cross-fits: trains a model on each half, and scores it on the judged queries of the other half.
-
-    Returns:
-        The scores of the active version on both halves, and the scores of the two models.
-
-    """
-    sides: tuple[list[Scores], list[Scores]] = ([], [])
-    threads = job.options.threads or cpus.available()
-    for number, fold in enumerate(job.folds, 1):
-        say(f"training without half of the judged queries, {number} of {len(job.folds)}")
-        store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)
-        for side, (of, name) in zip(sides, ((job.store, active), (store, version)), strict=True):
-            data = None, fold.searches, fold.evidence, learned, job.passages
-            found = compute_scores(of, name, threads, *data, say=say)
-            side.append(found["own"][JUDGED])
-    return pooled(sides[0]), pooled(sides[1])
-
-
-def _artifact(
-    job: Job, corpus: Corpus, base: Base, place: Path, say: Say, anchor: str | None = None
-) -> tuple[ModelStore, str]:
+def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -> tuple[ModelStore, str]:
     """Trains and exports a model. Continues a stopped run in the folder `place`.
 
     Raises:
         Interrupted: The user stopped the training.
-        NothingToLearn: The best share of the training is none.
+        NothingToLearn: No share of the training helps.
         ProofFailed: The exported graph does not compute the same vectors as the weights.
 
     """
-    result = _train(job, corpus, base, place / _RUN, say)
+    result = _train(job, base, place / _RUN, say)
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
-    if corpus is job.corpus:  # The model of a fold may be the base.
-        _require_share(place / _RUN)
+    _require_share(place / _RUN)
     artifacts = ModelStore(place / "artifact")
     return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, say=say).version

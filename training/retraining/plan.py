@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,19 +33,20 @@ from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import build_choose, compute_score
 from training.retraining.config import Config, GateTable
-from training.retraining.crossfit import OF_LABELS, Fold, all_judging, all_training, build_halves, queried
-from training.retraining.gate.gains import count_looks
-from training.retraining.gate.verdict import JUDGED
-from training.retraining.gathered import Gathered, counts, gather, of_keys
-from training.retraining.heldout import Split
-from training.retraining.judgements import Judged
+from training.retraining.gather import Gathered, counts, gather, of_keys
+from training.retraining.heldout import JUDGE, Split
+from training.retraining.judgements import Judged, bounded
 from training.retraining.one import Job
 from training.retraining.rows import build_corpus
 from training.runs.options import Options
-from training.text.corpus import LISTS, Corpus, Kind
+from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
+
+
+OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
+_MAX_ANSWERS_SHARE = 0.1  # of the documents to train on that may be held back. Chosen by us
 
 
 @contextlib.contextmanager
@@ -88,31 +89,21 @@ def build_job(
         labels: True if judged queries are used for training although the recipe does not read pairs.
 
     Raises:
-        NothingToLearn: There are no rows for the recipe.
+        NothingToLearn: The data have no rows for the recipe.
 
     """
     active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
-    deciding = found._replace(held=_said(found.held, found), crossed=_said(found.crossed, found))
-    halves = build_halves(config, recipe.source.kind, split, deciding)
-    if halves:
-        say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
-        split, found = all_training(split, found)
-    elif not labels and recipe.source.kind not in OF_LABELS and config.gate.mode == "on":
-        few = len(found.held)
-        split, found = all_judging(split, found)
-        if more := len(found.held) - few:
-            say(f"{more:,} judged queries that other recipes train on judge this one, and their answers wait")
-    material = partial(build_rows, recipe.source.kind, config, store, gathered)
-    folds = tuple(_fold(half, config, material) for half in halves)
-    searches = own.collections(split, _said(found.held, found), config.corpus.candidates)
-    data = optional_data_folder(config.gate.data)  # absent sets are none where the own text judges
-    require_judge(config, bool(searches or folds), data)
-    searches |= own.guarding(split, found.held, found.groups, config.corpus.candidates, found.of_use)
-    looks = count_looks(store, {**searches, **queried(folds)})
+    of_judged = labels or recipe.source.kind in OF_LABELS
+    if not of_judged and config.gate.mode == "on":
+        split, found = let_judge(split, found)
+    searches = own.collections(split, {}, config.corpus.candidates)
+    searches |= own.judged_search(split, found, config.corpus.candidates)
+    data = optional_data_folder(config.gate.data)  # missing sets do not matter if the own text judges
+    require_judge(config, own.can_decide(searches, found), data)
     with _active(config, store, active, passages=gathered.served.passages) as model:
         settings = Manifest.read(store.folder(active)).search, gathered.served.mode
         choose = build_choose(split, found.dev, model, *settings, config.corpus.service)
-    corpus = material(split, found)
+    corpus = build_rows(recipe.source.kind, config, store, gathered, split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
     report["warnings"] = [*report["warnings"], *gathered.used.warnings, *of_keys(found)]
@@ -138,10 +129,9 @@ def build_job(
         pair=config.train.pair,
         searches=searches if config.gate.mode == "on" else {},
         choose=choose,
-        evidence=own.evidence(searches, found.groups, found.keys),
-        folds=folds,
-        passages=gathered.served.passages,
-        looks=looks.number,
+        found=found,
+        served=gathered.served,
+        active=active,
         sweep=True,
         options=Options(dev=compute_score(choose)),
         about={
@@ -149,15 +139,8 @@ def build_job(
             "collections": dict(Counter(document.collection for document in gathered.documents.kept)),
             "corpus_report": report,
             "learned": sorted(learned),
-            "cross_fitted": bool(folds),
-            "asked": looks.queried,
         },
     )
-
-
-def _said(judged: Mapping[str, list[str]], found: Judged) -> dict[str, list[str]]:
-    """Returns the judged queries without those whose answers rest on clicks alone, which do not decide."""
-    return {query: ids for query, ids in judged.items() if query not in found.of_use}
 
 
 def build_limits(config: Config) -> GateTable:
@@ -166,11 +149,19 @@ def build_limits(config: Config) -> GateTable:
     return config.gate if given or not config.train.pair else config.gate.model_copy(update={"larger": 1.0})
 
 
-def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split, Judged], Corpus]) -> Fold:
-    split, found = half
-    searches = own.collections(split, found.held, config.corpus.candidates, least=1)
-    judging = {JUDGED: searches[JUDGED]}
-    return Fold(material(split, found), judging, own.evidence(judging, found.groups, found.keys))
+def let_judge(split: Split, found: Judged) -> tuple[Split, Judged]:
+    """Moves all queries that may judge to the part that judges, for a recipe that learns from text alone.
+
+    Nothing is moved if too large a share of the documents to train on would be moved with them, because
+    their answers must not be learned.
+    """
+    may = found.held.keys() | (found.judges & found.train.keys()) - found.of_use
+    held = bounded({query: ids for query, ids in found.answers.items() if query in may}, found.keys)
+    moved = split.moved({id: JUDGE for ids in held.values() for id in ids})
+    if len(moved.train) < (1 - _MAX_ANSWERS_SHARE) * len(split.train):
+        return split, found
+    train = {query: ids for query, ids in found.train.items() if query not in held}
+    return moved, found._replace(train=train, held=held)
 
 
 def build_rows(
@@ -178,10 +169,8 @@ def build_rows(
 ) -> Corpus:
     """Builds the corpus of a kind from the documents and queries in the training part.
 
-    `split` and `found` are those of `gathered`, or of one fold of cross-fitting.
-
     Raises:
-        NothingToLearn: There are no rows of that kind.
+        NothingToLearn: The data have no rows of that kind.
 
     """
     active = gathered.active
@@ -200,7 +189,7 @@ def build_rows(
         )
     if corpus.digest == corpus.rows:
         return corpus
-    # Rows that the active model mined: another one finds others, so there is something new to learn.
+    # The active model mined the rows. Another model finds others, which teach something new.
     model_name = Manifest.read(store.folder(active)).fingerprint  # the same where only the search was retuned
     return replace(corpus, digest=sha256(f"{corpus.digest} by {model_name}".encode()).hexdigest())
 
@@ -234,7 +223,7 @@ def require_judge(config: Config, searches: bool, data: Path | None) -> None:
 
 def _report(corpus: Corpus, recipe: Recipe, store: ModelStore, active: str) -> dict[str, Any]:
     """Returns statistics of the corpus, and warnings about properties that may harm the training."""
-    # A text of several rows is no repetition.
+    # A text may be in several rows.
     texts = (
         corpus if corpus.columns == 1 else Corpus.of(dict.fromkeys(filter(None, corpus.texts)), "the rows")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -12,21 +12,41 @@ from typing import Any, Literal, NamedTuple
 
 from models.encoder import ONNX
 from models.errors import ModelError
+from models.files.bounded import read_json
 from models.files.folders import copy_tree
-from models.manifest import ANCHOR, ANSWERS, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest, version_name
+from models.manifest import (
+    ANCHOR,
+    ANSWERS,
+    FILE_NAME,
+    REPORT,
+    REPORT_PAGE,
+    Gate,
+    Manifest,
+    SearchDefaults,
+    version_name,
+)
+from models.progress import Say
 from models.publishing.layout import write_card
+from models.search.ranking import FOLDER, Ranking
 from models.store import REQUESTED, ModelStore
 from training.errors import NothingToLearn
+from training.evaluation.paired import spread
 from training.evaluation.report.markdown import escape, listed, table
+from training.ranking.cross_validation import CERTAIN, COMING, Comparison
+from training.ranking.examples import Example
+from training.ranking.rules import Rows
+from training.retraining import ledger
 from training.retraining.anchor import active_version, find_anchor
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import TOO_FEW_JUDGED, Verdict
+from training.retraining.gate.verdict import Gain, Verdict
 from training.retraining.gate.words import figure
+from training.retraining.gate.words import report as build_report
+from training.retraining.scoring import build_meta
 
 
 class Outcome(NamedTuple):
-    version: str | None  # None when there was nothing to publish
-    published: bool  # and wanted; else it was refused
+    version: str | None  # None if nothing was stored
+    published: bool  # and requested; otherwise refused
     reason: str  # why it was refused; empty when it was not
     verdict: Verdict | None  # None without a gate
 
@@ -50,7 +70,7 @@ def publish(
         candidate: Manifest of the candidate.
         verdict: Verdict of the gate, or None if the gate was off.
         report: The report of the gate.
-        answers: Hits of both versions for the queries that judged, from changed.answers.
+        answers: Hits of both versions for the queries that judged, from changes.find_answers.
         files: Texts of further files by their path in the folder. They replace files of `source`.
 
     Raises:
@@ -88,7 +108,7 @@ def _copy(
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if "rows" in report:  # with the gate off there is nothing to show
+    if "rows" in report:  # not with the gate off
         write_page(folder / REPORT_PAGE, report)
     if answers:
         lines = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in answers)
@@ -123,15 +143,115 @@ def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
         f"Of the corpus, {counts['trained_on']:,} documents were there to learn from, and "
         f"{counts['held_out']:,} others were held out and judged it."
     )
-    if meta.get("cross_fitted"):
-        yield (
-            "Labelled queries were few: two other models, each trained without half of them, were judged by "
-            "them, and this one learned from all."
-        )
-    elif any(row["name"].startswith(f"own {TOO_FEW_JUDGED}") for row in report.get("rows", ())):
-        yield f"{counts['queries_held_out']:,} labelled queries, too few to show a gain, guarded it."
-    else:
-        yield f"{counts['queries_held_out']:,} labelled queries were held out and judged it."
+    yield f"{counts['queries_held_out']:,} judged queries were held out and judged it."
+
+
+class Learned(NamedTuple):
+    """A new ranking or new search settings of a collection.
+
+    Attributes:
+        rows: Comparisons with the served order, cross-validated, by kind of questions.
+        reasons: Reasons to refuse it. Empty if it is accepted.
+        told: Sentences about it.
+        digest: Of the judgments.
+        result: The ranking or the search settings.
+        examples: The judged queries of a ranking.
+    """
+
+    rows: Rows
+    reasons: Sequence[str]
+    told: Sequence[str]
+    digest: str
+    result: Ranking | SearchDefaults
+    examples: Sequence[Example] = ()
+
+
+def publish_learned(
+    store: ModelStore,
+    served: Manifest,
+    recipe: str,
+    learned: Mapping[str, Learned],
+    say: Say,
+    find_changed: Callable[[Mapping[str, Learned]], Mapping[str, Any]] = lambda _: {},
+    *,
+    publishing: bool = True,
+) -> Outcome:
+    """Publishes the rankings or search settings that are accepted, with the encoder of the active version.
+
+    Args:
+        store: Store of model versions.
+        served: Manifest of the active version.
+        recipe: RANKING or SEARCH.
+        learned: The rankings or settings, by collection.
+        say: Called with the report.
+        find_changed: Returns the queries that those accepted change most, for the report.
+        publishing: False: report only.
+    """
+    for name, each in learned.items():
+        for line in (
+            f"Collection {name}: {'refused' if each.reasons else 'accepted'}.",
+            *each.told,
+            *each.reasons,
+        ):
+            say(line)
+    accepted = {name: each for name, each in learned.items() if not each.reasons}
+    verdict = _verdict(accepted or learned)
+    if not publishing:
+        return Outcome(None, False, "This was a dry run.", verdict)
+    ledger.remember(store, recipe, {name: each.digest for name, each in learned.items()})
+    if not accepted:
+        return Outcome(None, False, " ".join(verdict.reasons), verdict)
+    results = {name: each.result for name, each in accepted.items()}
+    files = {
+        f"{FOLDER}/{name}.json": each.model_dump_json()
+        for name, each in results.items()
+        if isinstance(each, Ranking)
+    }
+    search = {name: each for name, each in results.items() if isinstance(each, SearchDefaults)}
+    manifest = derive_manifest(store, served, recipe, search=served.search | search)
+    queries = sum(len(each.rows[COMING].after) for each in accepted.values())
+    meta = build_meta(manifest, served, recipe, served.version, queries, get_learned(store, served.version))
+    meta["learned_for"] = {name: each.told for name, each in accepted.items()}
+    content = build_report(verdict, {}, {}, meta)
+    content |= {"summary": _summarize(accepted), "changed": find_changed(accepted)}
+    return publish(
+        store, served.version, store.folder(served.version), manifest, verdict, content, files=files
+    )
+
+
+def _summarize(learned: Mapping[str, Learned]) -> list[str]:
+    """Returns the sentences about the results, those about the same matter side by side."""
+    told = [
+        [line if len(learned) == 1 else f"{name}: {line}" for line in each.told]
+        for name, each in learned.items()
+    ]
+    return [line for lines in zip(*told, strict=True) for line in lines]
+
+
+def _verdict(learned: Mapping[str, Learned]) -> Verdict:
+    reasons = tuple(f"{name}: {reason}" for name, each in learned.items() for reason in each.reasons)
+    gains = tuple(
+        _gain(f"own {row} of {name}", found)
+        for name, each in learned.items()
+        for row, found in each.rows.items()
+    )
+    return Verdict(not reasons, reasons, (), (), gains)
+
+
+def _gain(name: str, row: Comparison) -> Gain:
+    found, level = spread(row.before, row.after, row.groups), (1 - CERTAIN) / 2
+    half, before, after = found.half(level), float(row.before.mean()), float(row.after.mean())
+    ends, needed = (found.mean - half, found.mean + half), found.enough(level)
+    return Gain(name, found.mean, *ends, before, after, found.queries, found.least_gain(level), needed)
+
+
+def get_learned(store: ModelStore, active: str) -> set[str]:
+    """Returns digests of the judged pairs on which the active version or an ancestor was trained."""
+    try:
+        content = read_json(store.folder(active) / REPORT)
+        return {*map(str, content["meta"]["learned"])}
+    except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
+        return set()
 
 
 def derive_manifest(store: ModelStore, served: Manifest, recipe: str, **changes: object) -> Manifest:
@@ -181,7 +301,7 @@ def activated_by_hand(store: ModelStore) -> str | None:
     queried = store.read_request()
     if queried is None or queried.kind == "want" or queried.version == active_version(store):
         return None
-    known = store.read_state().get(REQUESTED) == queried.id  # else what it says of the version may be older
+    known = store.read_state().get(REQUESTED) == queried.id  # otherwise its state may be older
     return None if known and left(store, queried.version) else queried.version
 
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,22 +21,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models import cpus
-from models.files.bounded import read_json
-from models.manifest import ANCHOR, REPORT, Manifest
+from models.manifest import Manifest
 from models.messages import positive
 from models.progress import Say, to_stderr
 from models.search.features import FEATURES
-from models.search.ranking import FOLDER, MAX_RANKED, Ranking, get_default, read_ranking
+from models.search.ranking import MAX_RANKED, get_default
 from models.store import ModelStore
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
-from training.ranking.cross_validation import CERTAIN, COMING, NEW, Comparison, compare, draw_folds, learn
+from training.ranking.cross_validation import COMING, NEW, compare, draw_folds, learn
 from training.ranking.examples import Example
-from training.ranking.fitting import MIN_QUERIES, Procedure, fit
-from training.ranking.rules import Rows, describe, judge_first, judge_refit
+from training.ranking.fitting import MIN_QUERIES
+from training.ranking.rules import describe, judge_first, judge_refit
+from training.retraining import ledger
 from training.retraining.anchor import active_version
-from training.retraining.changed import reordered
+from training.retraining.changes import reordered
 from training.retraining.clicks import used_at
 from training.retraining.config import (
     Config,
@@ -49,14 +47,10 @@ from training.retraining.config import (
     check,
     folders,
 )
-from training.retraining.gate.paired import spread
-from training.retraining.gate.verdict import Gain, Verdict
-from training.retraining.gate.words import report
-from training.retraining.gathered import get_learned
 from training.retraining.heldout import place
 from training.retraining.judgements import Clicked, Judged, Judgment, judged, judgments_at, judgments_in
-from training.retraining.publication import Outcome, derive_manifest, left, publish
-from training.retraining.scoring import describe_model
+from training.retraining.publication import Learned, Outcome, get_learned, left, publish_learned
+from training.retraining.scoring import read_rankings, refitting
 from training.runs.export import add_models_dir
 from training.text.service import (
     MAX_CLICKED,
@@ -71,28 +65,6 @@ from training.text.service import (
 
 RANKING = "ranking"  # The recipe, as reports name it.
 _HYBRID = FEATURES.index("hybrid")
-
-
-class Learned(NamedTuple):
-    """The new ranking of a collection with its report.
-
-    Attributes:
-        ranking: The ranking.
-        rows: It against the hybrid order, cross-validated.
-        reasons: Why it is refused. Empty if it is accepted.
-        digest: Of the judgments.
-        examples: The judged queries.
-    """
-
-    ranking: Ranking
-    rows: Rows
-    reasons: Sequence[str]
-    digest: str
-    examples: Sequence[Example]
-
-    @property
-    def told(self) -> list[str]:
-        return describe(self.rows, self.ranking)
 
 
 def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishing: bool = True) -> Outcome:
@@ -120,21 +92,8 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     if pending not in {None, active} and not left(store, str(pending)):
         raise NothingToLearn(f"{pending} is about to go live. Run this again once it is.")
     learned = _learn_all(found, config.corpus.service, store, served, say)
-    for name, each in learned.items():
-        lines = [*each.told, *each.reasons]
-        for line in (f"Collection {name}: {'refused' if each.reasons else 'accepted'}.", *lines):
-            say(line)
-    accepted = {name: each for name, each in learned.items() if not each.reasons}
-    verdict = _verdict(accepted or learned)
-    if not publishing:
-        return Outcome(None, False, "This was a dry run.", verdict)
-    if not accepted:
-        return Outcome(None, False, " ".join(verdict.reasons), verdict)
-    files = {f"{FOLDER}/{name}.json": each.ranking.model_dump_json() for name, each in accepted.items()}
-    manifest = derive_manifest(store, served, RANKING)
-    content = report(verdict, {}, {}, _about(accepted, manifest, served, sorted(get_learned(store, active))))
-    content |= {"summary": _summarize(accepted), "changed": _changed(accepted, config.corpus.service, say)}
-    return publish(store, active, store.folder(active), manifest, verdict, content, files=files)
+    changed = partial(_changed, url=config.corpus.service, say=say)
+    return publish_learned(store, served, RANKING, learned, say, changed, publishing=publishing)
 
 
 def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -> None:
@@ -187,23 +146,24 @@ def _by_collection(found: Judged) -> dict[str, set[str]]:
 def _learn(
     name: str, queries: Iterable[str], found: Judged, url: str, store: ModelStore, served: Manifest, say: Say
 ) -> Learned:
-    labels = {query: label(name, query, found) for query in queries}
+    labels = {query: label(name, query, found) for query in sorted(queries)}
     relevant = {query: each.gains for query, each in labels.items()}
     if (count := sum(map(bool, relevant.values()))) < MIN_QUERIES:
         raise NothingToLearn(_too_few(count))
-    digest = _digest(labels)
-    before = _active_ranking(store, served, name)
-    if before is not None and _learned_before(store, served, name) == digest:
-        raise NothingToLearn("no judgment changed since the active ranking was learned.")
+    digest = _digest(served, name, labels)
+    if ledger.read(store, RANKING).get(name) == digest:
+        raise NothingToLearn("no judgment changed since the last ranking was learned.")
+    before = read_rankings(store, served).get(name)
     say(f"searching {count:,} judged queries of {name}")
-    judging = {*found.held, *found.crossed, *(query for query in found.dev if query not in found.keys)}
     order = sorted(relevant, key=lambda query: place(f"ranking\0{query}"))
     with closing(store.open(served.version, threads=cpus.available())) as encoder:
         unrelated = encoder.unrelated
         vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
-    candidates = fetch_explained(url, name, order, MAX_RANKED)
+    candidates = fetch_explained(url, name, order, MAX_RANKED, served.version)
     examples = [
-        _example(query, vector, hits, labels[query])._replace(judges=query in judging, unrelated=unrelated)
+        _example(query, vector, hits, labels[query])._replace(
+            judges=query in found.judges, unrelated=unrelated, alike=found.alike.get(query, query)
+        )
         for query, vector, hits in zip(order, np.nan_to_num(vectors), candidates, strict=True)
     ]
     if (count := sum(bool(each.gains.any()) for each in examples)) < MIN_QUERIES:
@@ -217,13 +177,12 @@ def _learn(
     if before is None:
         reasons = judge_first(rows)
     else:
-        active = partial(fit, prior=prior, procedure=Procedure.of(before))
-        against = {each: compare(examples, draw_folds(examples, each), active) for each in rows}
+        against = {each: compare(examples, draw_folds(examples, each), refitting(before)) for each in rows}
         reasons = judge_refit(
             rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}
         )
     ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
-    return Learned(ranking, rows, reasons, digest, examples)
+    return Learned(rows, reasons, describe(rows, ranking), digest, ranking, examples)
 
 
 def _too_few(count: int) -> str:
@@ -285,57 +244,14 @@ def _example(query: str, vector: np.ndarray, hits: Sequence[Mapping[str, Any]], 
     return example._replace(ids=ids, features=features[order], seen=seen)
 
 
-def _digest(labels: Mapping[str, Labels]) -> str:
+def _digest(served: Manifest, collection: str, labels: Mapping[str, Labels]) -> str:
+    """Returns the digest of everything from which a ranking is learned."""
     said = [(query, each.gains, each.wrong) for query, each in sorted(labels.items())]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+    known = served.fingerprint, served.search.get(collection), said
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
-def _active_ranking(store: ModelStore, served: Manifest, collection: str) -> Ranking | None:
-    """Returns the ranking that the active version serves, or None."""
-    if f"{FOLDER}/{collection}.json" not in served.files:
-        return None
-    try:
-        return read_ranking(store.folder(served.version), collection, served)
-    except ValueError:
-        return None
-
-
-def _learned_before(store: ModelStore, served: Manifest, collection: str) -> str | None:
-    try:
-        meta = read_json(store.folder(served.version) / REPORT)["meta"]
-        return str(meta["rankings"][collection]["judgments"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _verdict(learned: Mapping[str, Learned]) -> Verdict:
-    reasons = tuple(f"{name}: {reason}" for name, each in learned.items() for reason in each.reasons)
-    gains = tuple(
-        _gain(f"own {row} of {name}", found)
-        for name, each in learned.items()
-        for row, found in each.rows.items()
-    )
-    return Verdict(not reasons, reasons, (), (), gains)
-
-
-def _gain(name: str, row: Comparison) -> Gain:
-    low, high = row.interval(CERTAIN)
-    before, after = float(row.before.mean()), float(row.after.mean())
-    found, level = spread(row.before.tolist(), row.after.tolist(), row.groups.tolist()), (1 - CERTAIN) / 2
-    least = found.least_gain(level)
-    return Gain(name, row.gain, low, high, before, after, found.queries, least, found.enough(level))
-
-
-def _summarize(learned: Mapping[str, Learned]) -> list[str]:
-    """Returns the sentences about the rankings, those about first hits at the beginning."""
-    told = [
-        [line if len(learned) == 1 else f"{name}: {line}" for line in each.told]
-        for name, each in learned.items()
-    ]
-    return [line for lines in zip(*told, strict=True) for line in lines]
-
-
-def _changed(learned: Mapping[str, Learned], url: str, say: Say) -> dict[str, Any]:
+def _changed(learned: Mapping[str, Learned], *, url: str, say: Say) -> dict[str, Any]:
     def fetch(collection: str, ids: Sequence[str]) -> dict[str, str]:
         try:
             return fetch_texts(url, collection, ids)
@@ -344,27 +260,6 @@ def _changed(learned: Mapping[str, Learned], url: str, say: Say) -> dict[str, An
             return {}
 
     return reordered({name: (each.examples, each.rows[COMING]) for name, each in learned.items()}, fetch)
-
-
-def _about(
-    learned: Mapping[str, Learned], manifest: Manifest, served: Manifest, learned_by_encoder: Sequence[str]
-) -> dict[str, Any]:
-    """Returns the fields of the report besides the verdict."""
-    return {
-        "candidate": describe_model(manifest),
-        "active": describe_model(served),
-        "anchor": manifest.lineage[ANCHOR],
-        "base": served.version,
-        "recipe": RANKING,
-        "texts": sum(each.ranking.queries for each in learned.values()),
-        "gate": "on",
-        "require": "better",
-        "looks": 1,
-        "asked": [],
-        "learned": learned_by_encoder,
-        "rankings": {name: {"judgments": each.digest, "told": each.told} for name, each in learned.items()},
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -55,7 +55,7 @@ from training.text.service import fetch_count
 
 log = logging.getLogger(__name__)
 
-_STOPPING_SECONDS = 30.0  # a run that was told to stop ends after its step; later it is killed
+_STOPPING_SECONDS = 30.0  # a stopped run ends after its step; later it is killed
 _LOOK_SECONDS = 2.0  # the longest wait between two looks at the clock and at requests
 _SIGN_SECONDS = 10.0  # between two signs of life, also during a run
 _SET_BACK = timedelta(minutes=1)  # smaller steps of the clock back do not move the next run
@@ -82,7 +82,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of each look at the count
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each count
     config = read_config(options.config)
     check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
     _check_folder(config)
@@ -302,7 +302,7 @@ class Schedule:
                 said = (said + line)[-_SAID:]
         self._child = None
         with contextlib.suppress(OSError):
-            remove_progress(self._models)  # of one that was killed
+            remove_progress(self._models)  # of a killed run
         return child.returncode, said.strip()
 
     def _next(self) -> str | None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from models.manifest import Manifest, SearchDefaults
+from models.manifest import ANCHOR, Manifest, SearchDefaults
 from models.progress import Say
+from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
 from models.store import ModelStore
 from training.evaluation.retrieval import Collection
-from training.evaluation.scorable import build_scorable
+from training.evaluation.scorable import Scorable, build_scorable
 from training.evaluation.suites import score
+from training.ranking.cross_validation import COMING, NEW, Comparison, Fit, compare, draw_folds
+from training.ranking.examples import Example
+from training.ranking.fitting import Procedure, fit
 from training.retraining import searches as own
-from training.retraining.gate.verdict import LABELLED, measures
+from training.retraining.gate.verdict import GROUPS, JUDGED, KEYS, RANKINGS
+from training.retraining.judgements import Judged
+from training.text.service import Searches
 
 
 def compute_scores(
@@ -23,9 +33,10 @@ def compute_scores(
     threads: int,
     data: Path | None,
     searches: Mapping[str, Collection],
-    evidence: Mapping[str, Any],
-    learned: Mapping[str, SearchDefaults],
-    passages: bool = True,
+    found: Judged | None = None,
+    learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
+    served: Searches = Searches(),  # noqa: B008  immutable
+    rankings: Mapping[str, Ranking] = MappingProxyType({}),
     *,
     say: Say,
 ) -> dict[str, Any]:
@@ -37,45 +48,100 @@ def compute_scores(
         threads: Number of threads.
         data: Folder with evaluation sets, or None.
         searches: Searches over the user's own text, by name.
-        evidence: Groups and keys of the judged queries, from searches.evidence.
+        found: The judged queries in `searches`.
         learned: Search settings of the version, by collection.
-        passages: False if the service does not split documents.
+        served: Search settings of the service.
+        rankings: Rankings of the active version, by collection. The scores are those with rankings that are
+            fitted in the same way to this version. They are returned under RANKINGS.
         say: Called with progress messages.
 
     """
     say(f"scoring {version}")
     with closing(store.open(version, threads=threads)) as encoder:
-        model = build_scorable(encoder, passages=passages)
+        model = own.caching(build_scorable(encoder, passages=served.passages))
         scores = score(model.encode, data, samples=True) if data is not None else {}
         if searches:
             say(f"searching the held-out text: {', '.join(searches)}")
-            encoders = model.encode_queries, model.encode_documents
-            scores["own"] = own.score(searches, *encoders, model.split, learned, model.unrelated)
-            for name in searches.keys() & {*LABELLED}:
-                scores["own"][name] |= evidence
+            made = {name: searched for name, searched in searches.items() if name != JUDGED}
+            scores["own"] = own.score(made, model, learned, served.mode)
+            if found is not None and JUDGED in searches:
+                settings = {
+                    name: own.Setting.of(learned.get(name), served.mode)
+                    for name, _ in searches[JUDGED].parts()
+                }
+                rows, fitted = _score_judged(searches[JUDGED], model, settings, found, rankings)
+                scores["own"] |= rows
+                scores[RANKINGS] = {
+                    name: each.model_copy(update={"fingerprint": encoder.manifest.fingerprint})
+                    for name, each in fitted.items()
+                }
         return scores
 
 
-class KnownScores:
-    """A cache of the active version's scores, for several recipes that are judged with the same data."""
+def _score_judged(
+    searched: Collection,
+    model: Scorable,
+    settings: Mapping[str, own.Setting],
+    found: Judged,
+    rankings: Mapping[str, Ranking],
+) -> tuple[dict[str, dict[str, Any]], dict[str, Ranking]]:
+    """Cross-validates a ranking on top of the search, where the active version serves one.
 
-    def __init__(self) -> None:
-        self._queried: tuple[Any, ...] = ()
-        self._found: dict[str, Any] = {}
+    Returns:
+        The figures of both kinds of questions, and the rankings that are fitted to all judged queries.
+    """
+    fitted: dict[str, Ranking] = {}
+    rows: dict[str, list[Comparison]] = {NEW: [], COMING: []}
+    names: list[str] = []
+    for name, part in searched.parts():
+        ranking = rankings.get(name) if settings[name].mode == "hybrid" else None
+        examples = [
+            add_judgments(each, found, found.held)
+            for each in own.find(part, model, settings[name], ranked=ranking is not None)
+        ]
+        fitting = None if ranking is None else refitting(ranking)
+        if fitting is not None:
+            fitted[name] = fitting(examples)
+        judging = [query for query, each in zip(part.queries, examples, strict=True) if each.judges]
+        names += judging
+        for row, parts in rows.items():
+            if judging:
+                parts.append(compare(examples, draw_folds(examples, row), fitting))
+    keys = [found.keys.get(searched.queries[name]) for name in names]
+    return {row: _join(names, parts) | {KEYS: keys} for row, parts in rows.items()}, fitted
 
-    def of(self, store: ModelStore, version: str, *data: Any, say: Say) -> dict[str, Any]:
-        """Returns the result of `compute_scores`. Repeats the last result if the arguments are equal.
 
-        Raises:
-            Damaged: A file of the version is missing or changed.
+def _join(names: Sequence[str], parts: Sequence[Comparison]) -> dict[str, Any]:
+    each = [float(score) for part in parts for score in part.after]
+    groups = [f"{number} {group}" for number, part in enumerate(parts) for group in part.groups.tolist()]
+    hits = [found[: own.TOP] for part in parts for found in part.hits]
+    return own.figures(names, each, hits) | {GROUPS: groups}
 
-        """
-        if self._queried == (store.root, version, *data):
-            store.verify(version)  # as opening it would
-        else:
-            self._found = compute_scores(store, version, *data, say=say)
-            self._queried = store.root, version, *data
-        return dict(self._found)
+
+def add_judgments(example: Example, found: Judged, judges: Container[str]) -> Example:
+    """Adds the judgments of a query besides its answers. Queries in `judges` judge."""
+    query = example.query
+    return example._replace(
+        wrong=frozenset(found.negatives.get(query, ())),
+        judges=query in judges,
+        alike=found.alike.get(query, query),
+    )
+
+
+def refitting(ranking: Ranking) -> Fit:
+    """Returns a function that fits a ranking by the procedure of `ranking`."""
+    return partial(fit, prior=get_default().weights, procedure=Procedure.of(ranking))
+
+
+def read_rankings(store: ModelStore, manifest: Manifest) -> dict[str, Ranking]:
+    """Returns the rankings that a version serves, by collection."""
+    found = {}
+    for path in manifest.files:
+        if path.startswith(f"{FOLDER}/"):
+            name = path.removeprefix(f"{FOLDER}/").removesuffix(".json")
+            with contextlib.suppress(ValueError):  # Nor does the service use it.
+                found[name] = read_ranking(store.folder(manifest.version), name, manifest)
+    return found
 
 
 def describe_model(manifest: Manifest) -> dict[str, Any]:
@@ -92,11 +158,39 @@ def describe_model(manifest: Manifest) -> dict[str, Any]:
     return manifest.model_dump(include=kept)
 
 
+def build_meta(
+    candidate: Manifest, served: Manifest, recipe: str, base: str, texts: int, learned: Iterable[str]
+) -> dict[str, Any]:
+    """Returns the fields of a report that say which versions it compares.
+
+    Args:
+        candidate: The candidate.
+        served: The active version.
+        recipe: Name of the recipe.
+        base: Version that the candidate was made from.
+        texts: Number of texts or judged queries that it learned from.
+        learned: Digests of the judged queries that its encoder learned.
+    """
+    return {
+        "candidate": describe_model(candidate),
+        "active": describe_model(served),
+        "anchor": candidate.lineage.get(ANCHOR),
+        "base": base,
+        "recipe": recipe,
+        "texts": texts,
+        "gate": "on",
+        "require": "better",
+        "looks": 1,
+        "learned": sorted(learned),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
 def short(scores: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a summary of scores for the manifest and `GET /models`. The report has all scores."""
     sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
     geometry = scores.get("geometry", {})
-    found = {name: figures["ndcg10"] for name, figures in measures(scores.get("own", {})).items()}
+    found = {name: figures["ndcg10"] for name, figures in scores.get("own", {}).items()}
     own_scores = {"own": found} if found else {}
     return (
         {"sts": sts}

@@ -1,14 +1,12 @@
-"""Build and score the searches that judge a candidate, from held-out documents of the user.
+"""Build and search the collections that judge a candidate, from documents of the user.
 
     titles       the title of a document must find the text of the document
-    neighbours   a sentence must find the next sentence of the same document
     known        some rare words of a document must find the document
     judged       a query must find the documents that people called relevant
-    few          like `judged`, if there are too few queries to decide
 
 A search ranks the held-out documents together with other documents, which make the search harder. A hash of
 the ids chooses the other documents, so they are the same in every run. A query searches only documents of its
-collection, as in the service, in each search mode (evaluation/modes.py). Both versions get the same queries.
+collection, as a search that names no mode does in the service (`find`). Both versions get the same queries.
 """
 
 from __future__ import annotations
@@ -16,45 +14,36 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from functools import cache
-from itertools import chain
+from contextlib import closing
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from models.manifest import SearchDefaults
+import numpy as np
+
+from models.manifest import Mode, SearchDefaults
 from models.search.content import Content
+from models.search.fusion import DENSE_WEIGHT, fuse, get_mode, get_weight
 from models.search.passages import learned_tokens
-from training.evaluation.encoding import Encode, encode_once
-from training.evaluation.modes import DENSE
-from training.evaluation.modes import Split as Passages
-from training.evaluation.retrieval import Collection, counts, judge_all, mean, search
+from training.evaluation import modes
+from training.evaluation.encoding import remembering
+from training.evaluation.geometry import directions
+from training.evaluation.retrieval import Collection, judge
+from training.evaluation.scorable import Scorable
 from training.mining.pairs import folded, get_body
+from training.ranking.examples import Example, Texts, build_example
 from training.retraining.documents import Document
-from training.retraining.gate.verdict import (
-    CLICKED,
-    EACH,
-    GROUPS,
-    HITS,
-    JUDGED,
-    KEYS,
-    LABELLED,
-    TOO_FEW_JUDGED,
-    measures,
-)
+from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
 from training.retraining.heldout import Split, place
+from training.retraining.judgements import Judged
 from training.text.service import DEFAULT
 
 MAX_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
-MIN_DEV_QUERIES = 8  # dev chooses among a few settings, of which the first is safe; chosen by us
+MIN_DEV_QUERIES = 8  # dev chooses among a few settings, and the first is safe; chosen by us
 MIN_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
-MIN_GUARDING = 5  # groups of judged queries; of fewer no fall is certain. Chosen by us
 TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
 _KNOWN_WORDS = 4  # that ask for a known item; chosen by us
 _WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
-_WORDS = 4  # of a sentence that can ask or answer; chosen by us
-# Behind a full stop, a question or exclamation mark and white space; scripts without spaces; a new line.
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001  full-width marks
 
 
 def collections(
@@ -72,7 +61,6 @@ def collections(
     others = _others(split)
     made = {
         "titles": _titles(split.held, others),
-        "neighbours": _neighbors(split.held, others),
         "known": _known(split.held, others),
         JUDGED: _judged(split, others, judged),
     }
@@ -102,41 +90,21 @@ def dev_collections(
     return made
 
 
-def guarding(
-    split: Split,
-    judged: Mapping[str, Sequence[str]],
-    groups: Mapping[str, int],
-    candidates: int,
-    of_use: Container[str] = (),
-) -> dict[str, Collection]:
-    """Builds the search of judged queries that do not decide, but are enough to detect a loss.
-
-    Args:
-        split: The documents by part.
-        judged: Ids of the relevant documents of each held-out query.
-        groups: Group of each query. Queries of one group are not independent.
-        candidates: Maximum number of documents to rank.
-        of_use: Queries whose answers rest on clicks alone, which never decide.
+def judged_search(split: Split, found: Judged, candidates: int) -> dict[str, Collection]:
+    """Builds the search with all judged queries. Those in `found.held` judge, and the others fit rankings.
 
     Returns:
-        The search `few` if there are too few other queries to decide, or else `clicked`. Empty if there are
-        too few queries for either.
-
+        The search by name. Empty if no query judges.
     """
-    others, said = _others(split), {query: ids for query, ids in judged.items() if query not in of_use}
-    decide = len(_judged(split, others, said).queries) >= MIN_QUERIES  # A query counts in each collection.
-    guards = {query: ids for query, ids in judged.items() if not decide or query in of_use}
-    if len({groups[query] for query in guards}) < MIN_GUARDING:
+    if not found.held:
         return {}
-    return {CLICKED if decide else TOO_FEW_JUDGED: _bounded(_judged(split, others, guards), candidates)}
+    every = _judged(split, _others(split), found.answers)
+    return {JUDGED: _bounded(every, candidates, found.held.keys())}
 
 
-def evidence(
-    searches: Mapping[str, Collection], groups: Mapping[str, int], keys: Mapping[str, str]
-) -> dict[str, list[Any]]:
-    """Returns the group of each judged query, and the API key on which it rests, or None."""
-    queries = [query for name in LABELLED if name in searches for query in searches[name].queries.values()]
-    return {GROUPS: [groups[query] for query in queries], KEYS: [keys.get(query) for query in queries]}
+def can_decide(searches: Mapping[str, Collection], found: Judged) -> bool:
+    """Returns whether the searches can show a gain."""
+    return len(found.held) >= MIN_QUERIES or bool(searches.keys() - {JUDGED})
 
 
 def withheld(split: Split, judged: Iterable[str]) -> set[str]:
@@ -151,76 +119,109 @@ def plain(text: str) -> str:
     return folded(text).casefold()
 
 
+class Setting(NamedTuple):
+    """How a collection is searched if a query names no mode."""
+
+    mode: Mode
+    passage_tokens: int | None = None  # None: the default length
+    weight: float = DENSE_WEIGHT  # of vectors in hybrid search
+
+    @classmethod
+    def of(cls, learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
+        """Returns the setting that a collection learned. `mode` is the default mode of the service."""
+        return cls(mode or get_mode(learned), learned_tokens(learned), get_weight(learned))
+
+
+def caching(model: Scorable) -> Scorable:
+    """Returns the model with a cache of vectors, for several searches over almost the same documents."""
+    return model._replace(
+        encode_queries=remembering(model.encode_queries), encode_documents=remembering(model.encode_documents)
+    )
+
+
 def score(
     made: Mapping[str, Collection],
-    encode_queries: Encode,
-    encode_documents: Encode,
-    split: Passages,
+    model: Scorable,
     learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
-    unrelated: float = 1.0,
+    mode: Mode | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Scores a model on searches. Returns nDCG@10 and other figures by search and mode.
-
-    Figures at the top level of a search are for dense search. `each` has the nDCG@10 of every query in order,
-    and `hits` the ids of the first documents.
+    """Returns the nDCG@10 of searches, as a search that names no mode is answered, without a learned ranking.
 
     Args:
         made: Searches by name.
-        encode_queries: Encodes queries.
-        encode_documents: Encodes documents.
-        split: Splits a document into passages.
+        model: The encoder.
         learned: Search settings of the version, by collection of the service.
-        unrelated: Mean cosine of unrelated texts, for hybrid search.
+        mode: Default mode of the service. None: the learned one, or hybrid.
 
     """
-    passages = cache(split)
-    found = (
-        (content, learned_tokens(learned.get(part)))
-        for collection in made.values()
-        for part, queried in collection.parts()
-        for content in queried.documents.values()
-    )
-    texts = dict.fromkeys(found)
-    queried = chain.from_iterable(collection.queries.values() for collection in made.values())
-    queries = encode_once(encode_queries, queried)
-    parts = chain.from_iterable(passages(content, size) for content, size in texts)
-    documents = encode_once(encode_documents, parts)
     scores = {}
     for name, collection in made.items():
-        lists, undefined = search(collection, queries, documents, passages, learned, unrelated)
-        modes = {mode: _figures(collection, ranked) for mode, ranked in lists.items()}
-        scores[name] = modes.pop(DENSE) | counts(collection, undefined) | modes
+        found: dict[str, Example] = {}
+        for part, queried in collection.parts():
+            found |= zip(
+                queried.queries, find(queried, model, Setting.of(learned.get(part), mode)), strict=True
+            )
+        every = [found[query] for query in collection.queries]
+        hits = [each.ids[:TOP] for each in every]
+        scores[name] = figures(
+            [*collection.queries], [judge(each.ids, each.relevant)["ndcg10"] for each in every], hits
+        )
     return scores
 
 
-def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Returns overlap@10 of each search: the mean share of the first ten hits that two versions share.
+def figures(names: Sequence[str], each: Sequence[float], hits: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Returns the mean nDCG@10, with the name, the nDCG@10 and the first hits of each query in order."""
+    return {"ndcg10": fmean(each), "queries": len(each), NAMES: names, EACH: [*each], HITS: hits}
 
-    The overlap shows how much of the results would change. The verdict does not depend on it.
+
+def find(part: Collection, model: Scorable, setting: Setting, *, ranked: bool = False) -> list[Example]:
+    """Searches one collection as the service does.
+
+    Args:
+        part: Documents and queries of one collection.
+        model: The encoder.
+        setting: Mode and length of passages.
+        ranked: Whether to compute the features from which a ranking learns.
+
+    Returns:
+        The queries with the best documents in the order of that mode. Equal scores are ordered by descending
+        id, as in trec_eval.
     """
-    was, now = measures(before), measures(after)
-    return {
-        name: fmean(
-            len({*first} & {*second}) / max(1, len(first))
-            for first, second in zip(was[name][HITS], now[name][HITS], strict=True)
-        )
-        for name in was
-        if name in now and len(was[name][HITS]) == len(now[name][HITS])
-    }
+    ids = sorted(part.documents, reverse=True)
+    contents = [part.documents[id] for id in ids]
+    passages = modes.get_passages(contents, model.split, model.encode_documents, setting.passage_tokens)
+    starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
+    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]))
+    queries = [*part.queries.values()]
+    vectors = np.nan_to_num(directions(model.encode_queries(queries))).astype(np.float32)
+    mean = vectors.mean(axis=0)
+    mean /= np.linalg.norm(mean) or 1
+    found = []
+    with closing(modes.WordIndex([content.whole for content in contents])) as words:
+        lists = modes.candidates(queries, vectors, [passages], words)
+        for (name, query), vector, ([near], worded) in zip(part.queries.items(), vectors, lists, strict=True):
+            scores: Mapping[int, float | np.float32] = near if setting.mode == "dense" else worded
+            if setting.mode == "hybrid":
+                cover = words.get_cover(query, worded)
+                scores = fuse(near, worded, setting.weight, model.unrelated, cover)
+            example = build_example(
+                query,
+                vector,
+                scores,
+                worded,
+                texts,
+                part.relevant[name],
+                mean,
+                unrelated=model.unrelated,
+                ranked=ranked,
+            )
+            found.append(example)
+    return found
 
 
 def _others(split: Split) -> list[Document]:
-    """Returns the documents that are not held out, in the order in which searches add them."""
+    """Returns the documents that are not held out, in the order that searches add them."""
     return sorted((*split.train, *split.dev), key=lambda document: place(f"candidate\0{document.id}"))
-
-
-def _figures(collection: Collection, lists: Sequence[Sequence[str]]) -> dict[str, Any]:
-    rankings = judge_all(collection, lists)
-    return {
-        **mean(rankings),
-        EACH: [ranking["ndcg10"] for ranking in rankings],
-        HITS: [ranked[:TOP] for ranked in lists],
-    }
 
 
 def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
@@ -244,21 +245,6 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     }
     documents = {name: Content(body) for name, body in candidates.items() if body}
     return _one_each(queries, documents, "\0text", within)
-
-
-def _neighbors(held: Sequence[Document], others: Iterable[Document]) -> Collection:
-    """Builds the search `neighbours`, with one pair of consecutive sentences from each document."""
-    queries: dict[str, str] = {}
-    answers: dict[str, Content] = {}
-    for at, document in enumerate((*held, *others)):
-        sentences = _sentences(document.text)
-        if len(sentences) > 1:
-            first = int(place(f"sentence\0{document.id}") * (len(sentences) - 1))
-            answers[f"{document.id}\0next"] = Content(sentences[first + 1])
-            if at < len(held) and sentences[first] != sentences[first + 1]:
-                queries[document.id] = sentences[first]
-    within = {document.id: document.collection for document in (*held, *others)}
-    return _one_each(queries, answers, "\0next", within)
 
 
 def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
@@ -316,9 +302,12 @@ def _one_each(
     return Collection(documents, queries, {name: {f"{name}{suffix}": 1.0} for name in queries}, 0, parts)
 
 
-def _bounded(collection: Collection, candidates: int) -> Collection:
-    """Limits the documents of a collection to `candidates`. Answers are never removed."""
-    queried = sorted(collection.queries, key=lambda name: place(f"asked\0{name}"))[:MAX_QUERIES]
+def _bounded(collection: Collection, candidates: int, first: Container[str] = ()) -> Collection:
+    """Limits documents to `candidates` besides answers, and queries to MAX_QUERIES, `first` first."""
+    texts = collection.queries
+    queried = sorted(texts, key=lambda name: (texts[name] not in first, place(f"asked\0{name}")))[
+        :MAX_QUERIES
+    ]
     collection = collection._replace(
         queries={name: collection.queries[name] for name in queried},
         relevant={name: collection.relevant[name] for name in queried},
@@ -335,11 +324,6 @@ def _bounded(collection: Collection, candidates: int) -> Collection:
     return collection._replace(documents=kept)
 
 
-def _sentences(text: str) -> list[str]:
-    found = (folded(part) for part in _SENTENCE.split(text))
-    return [sentence for sentence in found if len(sentence.split()) >= _WORDS or _unspaced(sentence)]
-
-
 def _words(text: str) -> list[str]:
     """Splits a text into lower-case words. Long runs of scripts without spaces are cut into pieces."""
     found = _WORD.findall(plain(text))
@@ -348,8 +332,3 @@ def _words(text: str) -> list[str]:
         for word in found
         for piece in ([word] if word.isascii() or len(word) <= _LONG else _PIECE.findall(word))
     ]
-
-
-def _unspaced(sentence: str) -> bool:
-    """Returns True if a sentence is long enough and in a script without spaces."""
-    return " " not in sentence and len(sentence) >= 2 * _WORDS and not sentence.isascii()

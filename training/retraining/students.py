@@ -1,7 +1,7 @@
 """Retraining of services whose active version is a student or a pair of a student and its teacher.
 
 A student is a small model that learned the vectors of its teacher. In a pair, the student encodes queries and
-the teacher encodes documents. The table has the model with which a retraining starts:
+the teacher encodes documents. A retraining starts with this model:
 
 active version      recipe distil         other recipes
 neither             the active version    the anchor
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def find_start(store: ModelStore, active: str, base: str, *, distils: bool) -> str:
-    """Returns the model with which a retraining starts.
+    """Returns the first model of a retraining.
 
     Args:
         store: Store of model versions.

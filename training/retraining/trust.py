@@ -26,9 +26,9 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
 
-_VISITOR = "visitor "  # with a space, so it is no key's name
+_VISITOR = "visitor "  # has a space, so no key has this name
 SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE = "single visitor", "untrusted key", "over the share"
-REASONS = (SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE)  # for which an answer is dropped
+REASONS = (SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE)  # to drop an answer
 MAX_TURNS = 10  # of a key in a round: with as many visitors or more, keys are equal (`in_turns`)
 
 Caller = tuple[str, str]  # a row's key, and its user: the hash that the service lists, or empty

@@ -26,7 +26,7 @@ class Watch:
         self._began = now()
         self._doing = "beginning"
         self._curve, self._step = Curve(), 0
-        self._first, self._since = 0, 0.0  # of the training in hand: its first step here, and when
+        self._first, self._since = 0, 0.0  # of the current training: its first step here, and its time
         self._written = 0.0
 
     def say(self, step: str) -> None:

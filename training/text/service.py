@@ -89,11 +89,15 @@ def fetch_info(url: str) -> dict[str, Any]:
 
 
 def fetch_explained(
-    url: str, collection: str, queries: Sequence[str], hits: int
+    url: str, collection: str, queries: Sequence[str], hits: int, version: str
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields the best hits of each query by hybrid search, with their `id` and `features`."""
+    """Yields the best hits of each query by hybrid search, with their `id` and `features`.
+
+    Raises:
+        TrainingError: The service serves another version than `version`.
+    """
     body = {"mode": "hybrid", "k": hits, "explain": True, "fields": []}
-    for found in _search(url, collection, queries, body, _SEARCHES):
+    for found in _search(url, collection, queries, body, _SEARCHES, version):
         if not all(_has(hit, {"id": str, "features": dict}) for hit in found):
             raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
         yield found
@@ -120,22 +124,24 @@ def fetch_nearest(
 
     """
     body = {"mode": "dense", "k": _NEAREST, "fields": [], "model": version}
-    for found in _search(url, collection, vectors.tolist(), body, 1):
+    for found in _search(url, collection, vectors.tolist(), body, 1, version):
         if not all(_has(hit, {"id": str, "score": float}) for hit in found):
             raise _stranger(url)
         yield found
 
 
 def _search(
-    url: str, collection: str, queries: Sequence[Any], body: dict[str, Any], together: int
+    url: str, collection: str, queries: Sequence[Any], body: dict[str, Any], together: int, version: str
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields the hits of each query. A request has `together` queries."""
+    """Yields the hits of each query by the version `version`. A request has `together` queries."""
     path = f"{_scope(collection)}/search"
     with _client() as client, Progress("queries", len(queries), "searching") as progress:
         for at in range(0, len(queries), together):
             some = [*queries[at : at + together]]
             answer = _get(client, url, path, body={**body, "queries": some})
             results = answer.get("results") if isinstance(answer, dict) else None
+            if isinstance(answer, dict) and answer.get("model", version) != version:
+                raise TrainingError(f"{shown(url)} serves {answer['model']}, and not {version} any more.")
             if not isinstance(results, list) or len(results) != len(some):
                 raise _stranger(url)
             yield from results

@@ -97,7 +97,7 @@ export async function show(main, { params, signal, keep }) {
 /** Describes how many judged queries a gain needs, according to the newest report that knows it. */
 async function neededQueries(signal) {
   const { models } = await get("models", {}, { signal });
-  const names = ["own judged", `own questions as they come of ${session.collection}`];
+  const names = ["own questions as they come", `own questions as they come of ${session.collection}`];
   const gated = models.filter(({ gate }) => gate === "on").sort((a, b) => b.created.localeCompare(a.created));
   let last;
   for (const { version } of gated.slice(0, REPORTS)) {

@@ -1,4 +1,4 @@
-"""One retraining: candidate, gate, publication, anchor, and the count of looks."""
+"""One retraining: candidate, gate, publication, anchor, and the count of tests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 from models.errors import Damaged, InUse
-from models.manifest import FILE_NAME, REPORT, Gate, SearchDefaults, read_manifest
+from models.manifest import REPORT, SearchDefaults
 from models.publishing.layout import CARD
 from models.publishing.publish import publish
+from models.search.content import Content
 from models.store import REQUESTED, Kind, ModelStore
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.swapping import published
@@ -26,12 +27,11 @@ from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.retrieval import Collection
-from training.retraining import one
+from training.retraining import ledger, one
 from training.retraining.anchor import find_anchor
-from training.retraining.crossfit import Fold
-from training.retraining.gate.gains import count_looks
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
+from training.retraining.ledger import count_test
 from training.retraining.one import Job, judge, retrain
 from training.retraining.publication import request
 from training.retraining.workplace import workplace
@@ -69,10 +69,8 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
     assert CARD in manifest.files
 
 
-def test_queries_of_folds_judge_alone_where_nothing_else_is_held_out(job: Job) -> None:
-    fold = Fold(job.corpus, {}, {})
+def test_a_gate_needs_something_to_judge_with(job: Job) -> None:
     assert one._needs_scores(job)
-    assert not one._needs_scores(replace(job, data=None, folds=(fold,)))
     with pytest.raises(TrainingError, match="needs evaluation sets"):
         one._needs_scores(replace(job, data=None))
     assert not one._needs_scores(replace(job, data=None, mode="off"))
@@ -415,70 +413,32 @@ def test_a_candidate_too_far_from_the_anchor_is_refused(job: Job, tmp_path: Path
     assert find_anchor(job.store, str(outcome.version)) == outcome.version
 
 
-def searches(first: int, count: int = 100) -> dict[str, Collection]:
-    queries = {f"q{at}": f"question {at}" for at in range(first, first + count)}
-    return {"judged": Collection({}, queries, {}, 0), "titles": Collection({}, {"x": "a title"}, {}, 0)}
+def test_the_same_queries_count_on_and_new_ones_bring_it_down(job: Job) -> None:
+    def test(first: int) -> float:
+        return count_test(job.store, [f"question {at}" for at in range(first, first + 100)])
+
+    assert [test(0) for _ in range(3)] == [1, 2, 3]
+    assert test(1000) == 1
+    assert test(0) == 4, "other queries in between do not begin the count anew"
+    assert test(50) == pytest.approx(1 + 0.5 * 4)
+    assert count_test(job.store, []) == 1
 
 
-def judged(store: ModelStore, first: int) -> float:
-    """A look that leaves its report with the active version."""
-    looks = count_looks(store, searches(first))
-    version = str(store.requested())
-    content = {"meta": {"looks": looks.number, "asked": looks.queried}}
-    (store.folder(version) / REPORT).write_text(json.dumps(content), encoding="utf-8")
-    return looks.number
-
-
-@pytest.fixture
-def store(job: Job) -> ModelStore:
-    """The active version of `job` came through a gate."""
-    store = job.store
-    version = str(store.requested())
-    manifest = store.verify(version).model_copy(update={"gate": Gate(mode="on", verdict="accepted")})
-    (store.folder(version) / FILE_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
-    return store
-
-
-def test_the_same_queries_count_on_and_new_ones_bring_it_down(store: ModelStore) -> None:
-    assert [judged(store, 0) for _ in range(3)] == [1, 2, 3]
-    assert judged(store, 50) == pytest.approx(1 + 0.5 * 3)
-    assert judged(store, 1000) == 1
-
-
-def test_other_queries_asked_in_between_do_not_begin_the_count_anew(
-    store: ModelStore, tmp_path: Path
-) -> None:
-    assert [judged(store, 0) for _ in range(2)] == [1, 2]
-    first = str(store.requested())
-    later = "99991231T235959-tiny-00000000"
-    shutil.copytree(store.folder(first), store.root / later)
-    manifest = read_manifest(store.folder(first)).model_copy(update={"version": later})
-    (store.root / later / FILE_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
-    between = {"meta": {"looks": 1, "asked": list(count_looks(store, searches(5000)).queried)}}
-    (store.root / later / REPORT).write_text(json.dumps(between), encoding="utf-8")
-    assert count_looks(store, searches(0)).number == 3
-
-
-def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(store: ModelStore) -> None:
-    """As the search alone, which asks no neighbours: the samples of many queries end at other places."""
-    many = searches(0, 3000)["judged"]
-    both = {"titles": many, "neighbours": searches(5000, 3000)["judged"]}
-    looks = count_looks(store, both)
-    content = {"meta": {"looks": looks.number, "asked": looks.queried}}
-    (store.folder(str(store.requested())) / REPORT).write_text(json.dumps(content), encoding="utf-8")
-    assert count_looks(store, {"titles": many}).number == 2
-    more = both | {"known": searches(9000, 6000)["judged"]}
-    assert count_looks(store, more).number == pytest.approx(1.5, abs=0.1)
-
-
-def test_without_judged_queries_the_others_are_counted(store: ModelStore) -> None:
-    titles = {"titles": searches(0)["titles"]}
-    assert count_looks(store, titles).queried != count_looks(store, searches(0)).queried
-    assert count_looks(store, {}).number == 1
+def test_a_damaged_ledger_begins_anew(job: Job) -> None:
+    assert [count_test(job.store, ["a"]) for _ in range(2)] == [1, 2]
+    (job.store.root / ledger.FILE_NAME).write_text("{", encoding="utf-8")
+    assert count_test(job.store, ["a"]) == 1
 
 
 @pytest.mark.long
 def test_the_count_reaches_the_report_and_the_gate(job: Job) -> None:
-    outcome = retrain(replace(job, looks=7.0))
-    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
-    assert report["meta"]["looks"] == 7
+    documents = {f"d{at}": Content(text) for at, text in enumerate(job.corpus.texts)}
+    queries = {f"q{at}": text for at, text in enumerate(job.corpus.texts)}
+    right = {f"q{at}": {f"d{at}": 1.0} for at in range(len(queries))}
+    titles = {"titles": Collection(documents, queries, right, 0)}
+    numbers = []
+    for text in ("one", "two"):
+        outcome = retrain(replace(more(job, text), searches=titles))
+        report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+        numbers.append(report["meta"]["looks"])
+    assert numbers == [1, 2]

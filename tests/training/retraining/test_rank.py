@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from tests.training.conftest import WORDS
 from training.errors import NothingToLearn, TrainingError
 from training.ranking.cross_validation import Comparison
 from training.ranking.examples import Example
-from training.ranking.fitting import MIN_QUERIES
+from training.ranking.fitting import MIN_QUERIES, Procedure, fit
+from training.retraining import rank as rank_module
 from training.retraining.auto import _rank, retrain_auto
-from training.retraining.changed import MAX_CHANGED, reordered
+from training.retraining.changes import MAX_CHANGED, reordered
 from training.retraining.config import Config, CorpusTable
-from training.retraining.gathered import gather
 from training.retraining.judgements import Clicked, Judged, Judgment, judged
 from training.retraining.one import Job
 from training.retraining.rank import label, rank
@@ -140,8 +141,8 @@ def test_a_move_below_the_tenth_hit_has_a_row_and_texts_may_be_missing() -> None
     def example(query: str, answer: int) -> Example:
         return Example(query, empty, ids, np.empty(0), {f"d{answer}": 1.0})
 
-    def order(*first: int) -> np.ndarray:
-        return np.array([*first, *(at for at in range(20) if at not in first)])
+    def order(*first: int) -> list[str]:
+        return [ids[at] for at in (*first, *(at for at in range(20) if at not in first))]
 
     examples = [example("unused", 3), example("up", 15), example("down", 2), example("same", 4)]
     orders = [order(*range(11), 15), order(7, 8, 9), order()]
@@ -179,9 +180,37 @@ def test_the_same_judgments_teach_nothing_twice_and_new_ones_do(job: Job, url: s
     assert rankings[0].mean_query == rankings[1].mean_query, "the features of the second have the first's"
 
 
+def test_a_refused_ranking_is_not_learned_again_from_the_same_judgments(
+    job: Job, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = job.store.names()
+    linear = partial(fit, procedure=Procedure(None, trees=False))
+    monkeypatch.setattr(rank_module, "learn", linear)  # in a tenth of the time
+    with monkeypatch.context() as patched:
+        patched.setattr(rank_module, "judge_first", lambda _: ["A reason."])
+        refused = rank(build_judged(QUERIES), config_at(url), job.store, silent)
+    assert (refused.published, refused.reason) == (False, "default: A reason.")
+    assert job.store.names() == versions
+    with pytest.raises(NothingToLearn, match="no judgment changed"):
+        rank(build_judged(QUERIES), config_at(url), job.store, silent)
+    assert rank(build_judged(QUERIES + 1), config_at(url), job.store, silent).published
+
+
+def test_a_service_that_serves_another_version_meanwhile_teaches_nothing(job: Job) -> None:
+    def answer(_: str, body: dict[str, Any], __: Mapping[str, str]) -> tuple[int, Any]:
+        found = [explain(query) for query in body.get("queries", ())]
+        return 200, {"results": found, "model": "another"}
+
+    with json_server(answer) as url, pytest.raises(TrainingError, match="serves another, and not"):
+        rank(build_judged(QUERIES), config_at(url), job.store, silent)
+
+
 def test_other_collections_keep_their_ranking(job: Job, url: str, bodies: list[dict[str, Any]]) -> None:
     rank(build_judged(QUERIES), config_at(url), job.store, silent)
-    both = rank(build_judged(QUERIES, "tickets"), config_at(url), job.store, silent)
+    tickets = build_judged(QUERIES, "tickets")
+    both = rank(tickets, config_at(url), job.store, silent)
+    with pytest.raises(NothingToLearn, match="no judgment changed"):
+        rank(build_judged(QUERIES), config_at(url), job.store, silent)
     assert bodies[-1]["path"] == "/collections/tickets/search"
     files = job.store.verify(str(both.version)).files
     assert {"ranking/default.json", "ranking/tickets.json"} <= files.keys()
@@ -235,9 +264,9 @@ def test_labels_are_judgments_and_graded_clicks() -> None:
     }
     found = judged([*people, *of_use], {id: id for id in "abcdx"}, 0.5, clicked=clicked)
     both, clicks = (label("default", query, found) for query in ("both", "clicks"))
-    assert both == ({"a": 1, "c": 1, "d": 0.4}, ["b"], None)
+    assert tuple(both) == ({"a": 1, "c": 1, "d": 0.4}, ["b"], None)
     assert clicks[:2] == ({"a": 0.7, "b": 0.3}, ["c"])
-    example = Example("clicks", np.ones(1), [*"yxcz"], np.zeros((4, len(FEATURES))), {})
+    example = Example("clicks", np.ones(1, np.float32), [*"yxcz"], np.zeros((4, len(FEATURES))), {})
     assert both.apply(example).seen is None
     seen = clicks.apply(example).seen
     assert seen == pytest.approx([1, 0, 1, 1 - 0.75**2]), "of two users, one in four examines the fourth hit"
@@ -289,12 +318,11 @@ def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path) ->
 
     with json_server(answer) as url:
         config = config_at(url, least=20)
-        gathered = gather(config, job.store, silent)
-        assert _rank(gathered._replace(found=build_judged(3)), config, job.store, silent)[0] is None
         faults.append(422)
         said: list[str] = []
-        assert _rank(gathered, config, job.store, said.append) == (None, [])
-        assert any("no such field" in line for line in said), "an encoder can still be trained"
+        with pytest.raises(NothingToLearn, match="no such field"):  # an encoder can still be trained
+            _rank(config, job.store, said.append)
+        assert any(line.startswith("! ranking failed: ") for line in said)
         outcome = retrain_auto(config, job.store, tmp_path / "work", {}, silent)
     assert outcome.published
     assert read_ranking(job.store, str(outcome.version)).queries == QUERIES

@@ -34,7 +34,7 @@ from training.mining.negatives import PASSAGE_TOKENS
 from training.retraining import rows
 from training.retraining.config import Config, CorpusTable, TrainTable
 from training.retraining.documents import Document
-from training.retraining.gathered import gather
+from training.retraining.gather import gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import build_job, prepare
 from training.retraining.rows import build_corpus

@@ -8,18 +8,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.errors import Damaged
 from models.manifest import Mode, SearchDefaults
 from models.progress import silent
 from models.search.content import Content
 from tests.parts.json_server import json_server
-from tests.service.lifecycle.test_learned_search import with_search
 from tests.training.conftest import WORDS
 from tests.training.jobs import configured
 from tests.training.retraining.test_auto import documents
@@ -27,31 +26,29 @@ from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe import load_recipe
+from training.ranking.cross_validation import COMING, NEW
 from training.retraining import one
 from training.retraining import searches as own
-from training.retraining.changed import MAX_ANSWERS, MAX_CHANGED, answers, changed
+from training.retraining.changes import MAX_ANSWERS, MAX_CHANGED, find_answers, find_changed
 from training.retraining.choosing import CANDIDATES, build_choose, choose_by, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
-from training.retraining.gathered import fill_dev, gather
+from training.retraining.gate.gains import deciding
+from training.retraining.gather import fill_dev, gather
 from training.retraining.heldout import Split, hold_out
-from training.retraining.judgements import Judgment, judged
+from training.retraining.judgements import Judged, Judgment, judged
 from training.retraining.one import Job
 from training.retraining.plan import build_job
-from training.retraining.scoring import KnownScores, compute_scores
+from training.retraining.scoring import compute_scores
 from training.retraining.searches import (
     MAX_QUERIES,
-    MIN_GUARDING,
     MIN_QUERIES,
     collections,
     dev_collections,
-    evidence,
-    guarding,
-    overlap,
     score,
     withheld,
 )
-from training.retraining.sides import digest, learned
+from training.retraining.sides import learned
 from training.text.service import Searches
 
 
@@ -84,21 +81,6 @@ def test_a_text_that_begins_with_its_title_does_not_give_it_away() -> None:
     assert titles.documents["x\0text"] == Content("they make power.")
 
 
-def test_a_sentence_finds_the_one_behind_it() -> None:
-    held = (*HELD, document("x", "", "One two three four. Short. Five six seven eight!"))
-    found = collections(SPLIT._replace(held=held), {}, 1000)["neighbours"]
-    assert found.queries["x"] == "One two three four."
-    assert found.documents["x\0next"] == Content("Five six seven eight!")
-    assert found.relevant["x"] == {"x\0next": 1.0}
-    assert "x" not in collections(SPLIT, {}, 1000)["neighbours"].queries
-
-
-def test_sentences_of_a_script_without_spaces_are_found() -> None:
-    held = (*HELD, document("x", "", "これは最初の文です。これは二番目の文です。"))
-    found = collections(SPLIT._replace(held=held), {}, 1000)["neighbours"]
-    assert found.queries["x"] == "これは最初の文です。"
-
-
 def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> None:
     judged = {f"query {at}": [f"t{at}", "h1"] for at in range(MIN_QUERIES)}
     found = collections(SPLIT, judged, 100)["judged"]
@@ -112,56 +94,21 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
     assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(MIN_QUERIES))}
 
 
-@pytest.mark.parametrize(
-    ("queries", "names"),
-    [
-        (MIN_GUARDING - 1, []),
-        (MIN_GUARDING, ["few"]),
-        (MIN_QUERIES - 1, ["few"]),
-        (MIN_QUERIES, []),
-    ],
-)
-def test_judged_queries_that_are_too_few_to_decide_guard(queries: int, names: list[str]) -> None:
-    judged = {f"query {at}": [f"h{at}"] for at in range(queries)}
-    groups = {query: at for at, query in enumerate(judged)}
-    found = guarding(SPLIT, judged, groups, 1000)
-    assert list(found) == names
-    assert not guarding(SPLIT, judged, dict.fromkeys(groups, 1), 1000), "all on one answer are one piece"
-    assert "few" not in collections(SPLIT, judged, 1000)
-    for few in found.values():
-        assert few == collections(SPLIT, judged, 1000, least=1)["judged"]
-        assert evidence(found, groups, {"query 1": "shop"}) == {
-            "groups": [groups[query] for query in few.queries.values()],
-            "keys": ["shop" if query == "query 1" else None for query in few.queries.values()],
-        }
+def judged_ones(queries: int, held: int) -> Judged:
+    """Each query has the document of its number as its answer. The first `held` of them judge."""
+    said = [Judgment(f"query {at}", f"h{at}", True) for at in range(queries)]
+    found = judged(said, {document.id: document.id for document in (*HELD, *TRAIN)}, 0.5)
+    return found._replace(held={f"query {at}": [f"h{at}"] for at in range(held)})
 
 
-def test_clicked_queries_guard_and_decide_nothing(job: Job, tmp_path: Path) -> None:
-    """Each judged query and each clicked one has a document of its own."""
-    rows = documents(WORDS, 500)
-    queried = [(f"{each['text'].split()[0]} {at * 7919}", each["id"]) for at, each in enumerate(rows[:200])]
-    config = configured(tmp_path, rows, queried, held_out=0.3, least=2)
-    gathered = gather(config, job.store, silent)
-
-    def built(clicked: set[str]) -> dict[str, set[str]]:
-        of_use = gathered._replace(found=gathered.found._replace(of_use=frozenset(clicked)))
-        made = build_job(of_use, config, load_recipe("pairs"), job.store, job.work, silent)
-        assert not made.folds
-        found = {
-            name: {*made.searches[name].queries.values()}
-            for name in ("judged", "clicked", "few")
-            if name in made.searches
-        }
-        decides = {digest(query) for query in found.get("judged", ())}
-        assert decides <= {*made.about["asked"]}
-        assert not {digest(query) for query in clicked} & {*made.about["asked"]}, "no look to pay"
-        return found
-
-    held = {*gathered.found.held}
-    some = {query for query in held if digest(query) < "8"}
-    assert built(set()) == {"judged": held}
-    assert built(some) == {"judged": held - some, "clicked": some}
-    assert built(held) == {"few": held}, "the text decides"
+@pytest.mark.parametrize(("held", "decides"), [(MIN_QUERIES - 1, False), (MIN_QUERIES, True)])
+def test_too_few_judged_queries_guard_and_do_not_decide(held: int, decides: bool) -> None:
+    found = judged_ones(MIN_QUERIES, held)
+    made = own.judged_search(SPLIT, found, 1000)
+    assert {*made["judged"].queries.values()} == found.answers.keys(), "the others fit rankings"
+    assert own.can_decide(made, found) == decides
+    assert own.can_decide(collections(SPLIT, {}, 1000) | made, found)
+    assert own.judged_search(SPLIT, judged_ones(MIN_QUERIES, 0), 1000) == {}
 
 
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
@@ -196,7 +143,7 @@ def test_too_few_queries_judge_nothing() -> None:
     few = SPLIT._replace(held=HELD[:-1])
     assert collections(few, {"q": ["h1"]}, 1000) == {}
     dev = few._replace(held=(), dev=HELD[:-1])
-    assert dev_collections(dev, {}, 1000).keys() == {"titles", "neighbours", "known"}
+    assert dev_collections(dev, {}, 1000).keys() == {"titles", "known"}
 
 
 def test_rare_words_of_a_document_ask_for_it() -> None:
@@ -234,7 +181,8 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
         numbers = [int(re.search(r"\d+", text)[0]) for text in texts]  # type: ignore[index]
         return np.eye(MIN_QUERIES, dtype=np.float32)[numbers]
 
-    found = score({name: made[name] for name in ("titles", "judged")}, encode, encode, whole)
+    model = Scorable(None, None, None, encode, encode, encode, whole, 0)
+    found = score({name: made[name] for name in ("titles", "judged")}, model, mode="dense")
     for name, figures in found.items():
         assert figures["each"] == [1.0] * (2 * MIN_QUERIES), name
         for query, hits in zip(made[name].queries, figures["hits"], strict=True):
@@ -260,26 +208,12 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
                 vectors[row, number], vectors[row, number + 1] = 0.6, 0.8
         return vectors
 
-    found = score({"titles": titles}, queries, documents, whole)["titles"]
+    model = Scorable(None, None, None, queries, queries, documents, whole, 0)
+    found = score({"titles": titles}, model, mode="dense")["titles"]
     assert set(names) == set(titles.queries)
     assert found["each"] == pytest.approx([1 / math.log2(3)] * MIN_QUERIES)
     assert found["ndcg10"] == pytest.approx(1 / math.log2(3))
     assert found["queries"] == MIN_QUERIES
-
-
-def test_the_overlap_is_the_share_of_first_hits_that_both_have() -> None:
-    def queried(*lists: str) -> dict[str, list[list[str]]]:
-        return {"hits": [list(found) for found in lists]}
-
-    before = {
-        "titles": queried("abcdefghij", "abcdefghij"),
-        "judged": queried("ab"),
-        "neighbours": queried("ab"),
-    }
-    after = {"titles": queried("jihgfedcba", "abcdeVWXYZ"), "judged": queried("cd")}
-    after["neighbours"] = queried("ab", "c")
-    # The order of the ten does not count: (10 + 5) of 20. Searches with other queries are not compared.
-    assert overlap(before, after) == {"titles": 0.75, "judged": 0.0}
 
 
 DOCUMENTS = {f"d{at}": Content(f"{WORDS[at]} {WORDS[at + 1]}") for at in range(6)}
@@ -287,69 +221,33 @@ TWO = Collection(DOCUMENTS, {"q": f"{WORDS[1]} {WORDS[2]}"}, {"q": {"d1": 1.0}},
 OTHER = TWO._replace(relevant={"q": {"d5": 1.0}})
 
 
-class Overrides:
-    def __init__(self, job: Job) -> None:
-        self.job, self.known, self.said = job, KnownScores(), list[str]()
+def test_each_setting_of_a_collection_counts(job: Job) -> None:
+    """The hits are those of the mode that the collection learned, or that the service prescribes."""
+    active = str(job.store.requested())
 
-    def __call__(
-        self, version: str, searched: Collection = TWO, learned: Mapping[str, SearchDefaults] | None = None
-    ) -> dict[str, Any]:
-        data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, learned or {})
-        return self.known.of(self.job.store, version, *data, say=self.said.append)
+    def hits(learned: dict[str, SearchDefaults], served: Searches) -> list[list[str]]:
+        found = compute_scores(job.store, active, 1, None, {"titles": TWO}, None, learned, served, say=silent)
+        return list(found["own"]["titles"]["hits"])
 
-    @property
-    def scored(self) -> int:
-        return sum(line.startswith("scoring ") for line in self.said)
-
-
-@pytest.fixture
-def queried(job: Job) -> Overrides:
-    return Overrides(job)
-
-
-def test_equal_data_are_scored_once_and_others_anew(queried: Overrides) -> None:
-    store, active = queried.job.store, str(queried.job.store.requested())
-    first = queried(active)
-    assert first == compute_scores(store, active, 1, None, {"titles": TWO}, {}, {}, say=queried.said.append)
-    before = queried.scored
-    assert queried(active, TWO._replace(queries=dict(TWO.queries))) == first
-    assert queried.scored == before, "equal, though another object"
-    assert queried(active, OTHER) != first
-    assert queried(active) == first
-    queried(active, learned={"default": SearchDefaults(mode="lexical", weight=0.5)})
-    queried(with_search(store, active, {"default": SearchDefaults(mode="hybrid", weight=0.5)}))
-    assert queried.scored == before + 4, "another search, another version, and only the last answer is kept"
-
-
-def test_what_a_caller_adds_is_not_remembered(queried: Overrides) -> None:
-    active = str(queried.job.store.requested())
-    queried(active)["own"] = {}
-    assert queried(active)["own"]
-
-
-def test_a_version_that_was_damaged_meanwhile_has_no_scores(queried: Overrides) -> None:
-    active = str(queried.job.store.requested())
-    queried(active)
-    model = next(queried.job.store.folder(active).rglob("*.onnx"))
-    model.write_bytes(model.read_bytes()[:-1])
-    with pytest.raises(Damaged):
-        queried(active)
+    lexical = {"default": SearchDefaults(mode="lexical", weight=0.5)}
+    assert hits(lexical, Searches()) == hits({}, Searches(mode="lexical")) != hits({}, Searches(mode="dense"))
 
 
 LONG = Content(" ".join([*WORDS[:4] * 16, *WORDS[7:] * 12]))  # the model reads the first words alone
 LIKE = Content(" ".join(WORDS[7:] * 3))  # the last passage of it
 
 
-def test_where_no_document_is_split_its_head_alone_is_searched(queried: Overrides) -> None:
-    store, active = queried.job.store, str(queried.job.store.requested())
+def test_where_no_document_is_split_its_head_alone_is_searched(job: Job) -> None:
+    store, active = job.store, str(job.store.requested())
     with closing(store.open(active)) as encoder:
         *_, passage = build_scorable(encoder).split(LONG, None)
         heads = build_scorable(encoder, passages=False)
         assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
     searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
-    data: tuple[Any, ...] = (1, None, {"titles": searched}, {}, {})
+    services = [Searches(mode="dense", passages=passages) for passages in (True, False)]
     found = [
-        queried.known.of(store, active, *data, split, say=queried.said.append) for split in (True, False)
+        compute_scores(store, active, 1, None, {"titles": searched}, None, {}, each, say=silent)
+        for each in services
     ]
     assert [each["own"]["titles"]["hits"][0][0] for each in found] == ["long", "like"]
 
@@ -360,9 +258,11 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
 
     def data_of(served: Searches) -> tuple[Any, ...]:
         of_service, recipe = gathered._replace(served=served), load_recipe("simcse-unsup")
-        return one._data(build_job(of_service, config, recipe, job.store, job.work, silent), {})
+        made = build_job(of_service, config, recipe, job.store, job.work, silent)
+        return one._data(made, {}, job.store.verify(str(job.store.requested())))
 
-    assert [data_of(Searches(passages=passages))[-1] for passages in (True, False)] == [True, False]
+    for each in (Searches(passages=False), Searches(mode="lexical")):
+        assert each in data_of(each)
 
 
 @pytest.mark.parametrize("method", ["simcse-unsup", "pairs"])
@@ -372,16 +272,16 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     config = configured(tmp_path, rows, queried, held_out=0.3, least=2)
     gathered = gather(config, job.store, silent)
     found = build_job(gathered, config, load_recipe(method), job.store, job.work, silent)
-    # Text alone learns from none of them, so all judge.
-    judging = {**gathered.found.held, **(gathered.found.crossed if method == "simcse-unsup" else {})}
-    assert {*found.searches["few"].queries.values()} == judging.keys()
-    assert "judged" not in found.searches
-    assert not found.folds
-    assert not {digest(query) for query in judging} & {*found.about["asked"]}, "no look to pay"
+    assert found.found is not None
+    # Text alone learns from none of them, so those judge whose answers are few enough to be held back.
+    judging = found.found.held.keys()
+    assert (judging > gathered.found.held.keys()) == (method == "simcse-unsup")
     active = str(job.store.requested())
-    scores = compute_scores(job.store, active, 1, None, found.searches, found.evidence, {}, say=silent)
-    few = scores["own"]["few"]
-    assert len(few["groups"]) == len(few["each"]) == len(judging)
+    scores = compute_scores(job.store, active, 1, None, found.searches, found.found, say=silent)
+    for row in (NEW, COMING):
+        few = scores["own"][row]
+        assert len(few["groups"]) == len(few["each"]) == len(judging)
+    assert deciding(scores["own"]) == [name for name in scores["own"] if name not in {NEW, COMING}]
     assert "groups" not in scores["own"]["titles"]
 
 
@@ -441,7 +341,7 @@ def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     every: Any = score_by(split, {})
     other = Told(0)
     assert every(other) > every(wrong)
-    assert other.queried > right.queried, "neighbours and known items choose, too"
+    assert other.queried > right.queried, "known items choose, too"
 
 
 def asked(split: Split) -> dict[str, list[str]]:
@@ -521,7 +421,6 @@ def test_dev_has_judged_queries_enough_to_choose_by(count: int, expected: int) -
     assert filled.train.keys() | filled.dev.keys() == found.train.keys() | found.dev.keys()
     assert filled.held == found.held
     assert not filled.train.keys() & filled.dev.keys()
-    assert filled.crossed.keys() == filled.train.keys()
     assert {document.id for document in moved.dev} == {id for ids in filled.dev.values() for id in ids}
     assert {document.id for document in moved.train} == {id for ids in filled.train.values() for id in ids}
     if count >= 100:
@@ -562,15 +461,16 @@ REQUESTED_TEXTS = {
 }
 
 
-def scores(each: list[float], hits: list[list[str]]) -> dict[str, Any]:
-    figures = {"each": each, "hits": hits}
-    return {"judged": figures | {"hybrid": figures}}
+def scores(
+    each: list[float], hits: list[list[str]], queries: Mapping[str, str] = MappingProxyType(QUERIES)
+) -> dict[str, Any]:
+    return {COMING: {"each": each, "hits": hits, "names": [*queries], "queries": len(each)}}
 
 
 def test_the_largest_changes_come_first_with_what_both_found() -> None:
     before = scores([0.5] * 40, [["wrong", "right"]] * 40)
     after = scores([at / 40 for at in range(40)], [["right", "wrong"]] * 40)
-    found = changed(REQUESTED_TEXTS, before, after)
+    found = find_changed(find_answers(REQUESTED_TEXTS, before, after))
     assert [row["query"] for row in found["gained"]] == [f"question {39 - at}" for at in range(MAX_CHANGED)]
     assert [row["query"] for row in found["lost"]] == [f"question {at}" for at in range(MAX_CHANGED)]
     worst = found["lost"][0]
@@ -583,31 +483,33 @@ def test_the_largest_changes_come_first_with_what_both_found() -> None:
 
 def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents() -> None:
     same = scores([0.5] * 40, [["wrong"]] * 40)
-    assert changed(REQUESTED_TEXTS, same, same) == {"gained": [], "lost": []}
+    assert find_changed(find_answers(REQUESTED_TEXTS, same, same)) == {"gained": [], "lost": []}
     titles = {"titles": Collection({"a\0text": Content("A text")}, {"a": "A"}, {"a": {"a\0text": 1.0}}, 0)}
-    before, after = ({"titles": {"each": [each], "hits": [["a\0text"]]}} for each in (0.0, 1.0))
-    [row] = changed(titles, before, after)["gained"]
+    before, after = (
+        {"titles": {"each": [each], "hits": [["a\0text"]], "names": ["a"]}} for each in (0.0, 1.0)
+    )
+    [row] = find_changed(find_answers(titles, before, after))["gained"]
     assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "rank": 1, "text": "A text"}])
 
 
 def test_every_query_has_both_answers_the_largest_change_first() -> None:
-    hits = [f"d{at}" for at in range(12)]
+    hits = [f"d{at}" for at in range(10)]
     documents = {id: Content(id) for id in hits}
     queried = {"judged": Collection(documents, QUERIES, {name: {"d0": 1.0} for name in QUERIES}, 0)}
     before = scores([0.5] * 40, [hits] * 40)
     after = scores([0.5] * 38 + [0.2, 0.7], [hits[::-1]] * 40)
-    found = answers(queried, before, after)
+    found = find_answers(queried, before, after)
     assert [row["query"] for row in found[:3]] == ["question 38", "question 39", "question 0"]
     assert len(found) == 40
-    assert [hit["id"] for hit in found[0]["active"]] == hits[:10]
-    assert [hit["id"] for hit in found[0]["candidate"]] == hits[:1:-1]
+    assert [hit["id"] for hit in found[0]["active"]] == hits
+    assert [hit["id"] for hit in found[0]["candidate"]] == hits[::-1]
 
 
 def test_of_very_many_queries_those_that_changed_most_are_kept() -> None:
     many = {f"q{at}": f"question {at}" for at in range(MAX_ANSWERS + 5)}
     queried = {"judged": Collection({"a": Content("a")}, many, {name: {"a": 1.0} for name in many}, 0)}
-    before = scores([0.0] * len(many), [["a"]] * len(many))
-    after = scores([0.0] * 5 + [1.0] * MAX_ANSWERS, [["a"]] * len(many))
-    found = answers(queried, before, after)
+    before = scores([0.0] * len(many), [["a"]] * len(many), many)
+    after = scores([0.0] * 5 + [1.0] * MAX_ANSWERS, [["a"]] * len(many), many)
+    found = find_answers(queried, before, after)
     assert len(found) == MAX_ANSWERS
     assert {row["difference"] for row in found} == {1.0}

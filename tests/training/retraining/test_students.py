@@ -20,9 +20,10 @@ from training.retraining import one
 from training.retraining.clicks import Use
 from training.retraining.config import Config, CorpusTable, EventsTable
 from training.retraining.gate.rules import Thresholds
-from training.retraining.gathered import _unjudged, gather, get_learned
+from training.retraining.gather import _unjudged, gather
 from training.retraining.judgements import Judgment, judged
 from training.retraining.one import Job, retrain
+from training.retraining.publication import get_learned
 from training.retraining.students import find_start, find_teacher
 from training.text.corpus import Corpus
 

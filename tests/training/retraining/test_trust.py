@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from training.retraining import clicks, trust
 from training.retraining.clicks import Use, build_sessions, estimated_bias, grade, judged_by, used_at
-from training.retraining.gathered import of_keys
+from training.retraining.gather import of_keys
 from training.retraining.judgements import Clicked, Judgment, judged
 
 Rows = list[dict[str, Any]]
@@ -507,9 +507,11 @@ def test_a_key_judges_half_at_most_whichever_users_it_names(
     found = judged([*file, *bot], known, 0.5)
     assert {*found.keys.values()} == {"bot"}
     assert len(found.keys) == 320
-    of_bot = sum(query in found.keys for query in found.held)
-    assert 10 < of_bot == len(found.held) - of_bot
-    assert judged(bot, known, 0.5).held == {}, "and never alone"
+    for judging in (found.judges, *(() if bot[0].of_use else (found.held,))):
+        of_bot = sum(query in found.keys for query in judging)
+        assert 10 < of_bot == len(judging) - of_bot
+    alone = judged(bot, known, 0.5)
+    assert (alone.held, alone.judges) == ({}, frozenset()), "and never alone"
 
 
 def test_a_key_has_one_vote_whichever_users_and_spellings_it_uses() -> None:

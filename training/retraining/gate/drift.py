@@ -1,4 +1,4 @@
-"""Drift: the distance of a model from its anchor, the version with which the series of retrainings began.
+"""Drift: the distance of a model from its anchor, the first version of a series of retrainings.
 
 Many small losses, one in each retraining, add up to a drift that no comparison with the previous version
 shows.
@@ -27,8 +27,8 @@ _TEXTS = 500  # that are compared with each other
 def drift(anchor: Vectors, candidate: Vectors) -> float:
     """Returns the drift: the mean share of a text's ten nearest neighbors that change, 0 to 1.
 
-    A rotation of the space, or another number of dimensions, is no drift. With fewer than 12 texts the drift
-    is 0, because all other texts are among the nearest ten.
+    A rotation of the space, or another number of dimensions, does not count. With fewer than 12 texts the
+    drift is 0, because all other texts are among the nearest ten.
 
     Args:
         anchor: Unit vectors of n texts by the anchor, shape (n, d).

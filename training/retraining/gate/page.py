@@ -23,7 +23,7 @@ from training.evaluation.report.markdown import (
     table,
     write,
 )
-from training.retraining.gate.words import figure, title_of_row
+from training.retraining.gate.words import figure
 
 if TYPE_CHECKING:
     from training.evaluation.report.plots import Picture
@@ -101,11 +101,6 @@ def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Itera
         yield table(header, rows, words=(0, 1, 6))
     if _GAINS in drawn:
         yield f"{picture(_GAINS, drawn[_GAINS])}\n\nA gain is shown when its line is above 0."
-    if content.get("overlap"):
-        yield "## Hits in common"
-        shares = [(title_of_row(f"own {name}"), f"{share:.3f}") for name, share in content["overlap"].items()]
-        yield table(("search over held-out text", "overlap@10"), shares)
-        yield "The mean share of documents that both models have among their first ten."
     if "documents" in meta:
         counts = [(name.replace("_", " "), f"{count:,}") for name, count in meta["documents"].items()]
         yield "## Documents"

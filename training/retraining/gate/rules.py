@@ -11,7 +11,7 @@ The setting `require` has three values:
                  within the limit is accepted even if it is significant
 
 This module only computes with scores. It opens no model and activates nothing. Drift is measured from the
-anchor, the version with which the series of retrainings began.
+anchor, the first version of the series of retrainings.
 
 A search over the user's own text counts as worse if the interval of the difference is below zero, or if the
 fall exceeds both the limit and a quarter of the interval's width (`_allowed_fall`). The intervals are 95 %
@@ -29,16 +29,16 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from models.manifest import Manifest
+from training.evaluation.paired import spread
+from training.ranking.cross_validation import COMING
 from training.retraining.gate.gains import gains, rests_on_one_key
-from training.retraining.gate.paired import spread
-from training.retraining.gate.verdict import CLICKED, EACH, GROUPS, JUDGED, Row, Scores, Verdict, measures
-from training.retraining.gate.words import figure, title_of_row
+from training.retraining.gate.verdict import EACH, GROUPS, Row, Scores, Verdict
+from training.retraining.gate.words import figure, title
 from training.retraining.trust import described
 from training.validation import Share
 
 Require = Literal["not worse", "better", "faster"]
 _PACES = ("texts_per_second", "queries_per_second")
-_OF_PEOPLE = {f"own {JUDGED}", f"own {CLICKED}"}  # gains that may rest on one key
 _FALL_LEVEL = 0.025  # at the lower end of all falls' intervals together
 
 
@@ -57,7 +57,7 @@ class Thresholds(BaseModel):
     # One set alone moves more: its standard error is 0.008 (SICK-R) to 0.013 (STS16).
     set_fall: Share = 0.02
     # Share of the active model's uniformity that may be lost; all of it is lost when every vector is equal.
-    # Similarity does not see that: with one common direction added to every vector, as long as they are,
+    # Similarity does not see that: with one common direction of length 1 added to every vector,
     # the mean stayed at 0.772 while uniformity rose from -3.82 to -1.92, and to -3.06 with half as long.
     uniformity_loss: Share = 0.25
     # nDCG@10 of a search over the team's own text. Chosen by us.
@@ -65,8 +65,8 @@ class Thresholds(BaseModel):
     # Share of a text's ten nearest that may be others than with the anchor, where the line began. Chosen by
     # us; on MLQA after 60 steps it was 0.09 where search gained 2.4 points, and 0.22 where it lost 3.8.
     drift: Share = 0.5
-    # Shares of the active model's texts or queries per second and of its file. Chosen by us: what is timed on
-    # a busy machine differs by less, and another architecture by more.
+    # Shares of the active model's texts or queries per second and of its file. Chosen by us:
+    # times on a busy machine differ by less, and other architectures by more.
     slower: Share = 0.25
     larger: Share = 0.25
     # Share of a pace that must be gained where `faster` is required. A student of half the layers gained 0.8.
@@ -80,7 +80,7 @@ def compare(
     require: Require = "not worse",
     looks: float = 1.0,
 ) -> Verdict:
-    """Compares all scores. Accepts the candidate if no figure is worse than allowed.
+    """Compares all scores. Accepts the candidate if each figure stays within its limit.
 
     A candidate is also rejected in these cases:
 
@@ -103,7 +103,7 @@ def compare(
     limits = thresholds or Thresholds()
     before, after = _in_mean(active), _in_mean(candidate)
     common = [key for key in before if key in after]
-    own_before, own_after = (measures(side.get("own") or {}) for side in (active, candidate))
+    own_before, own_after = (side.get("own") or {} for side in (active, candidate))
     extra = (
         *(key for key in after if key not in before),
         *(key for key in own_after if key not in own_before),
@@ -128,8 +128,8 @@ def compare(
     )
     if require == "better" and not any(gain.shown for gain in found):
         reasons += ("Nothing became better by more than luck explains.",)
-    # Where titles or known items show the gain, it does not rest on clicks.
-    if require == "better" and not any(gain.shown and gain.name not in _OF_PEOPLE for gain in found):
+    # A gain that titles or known items show does not rest on a key.
+    if require == "better" and not any(gain.shown and gain.name != f"own {COMING}" for gain in found):
         reasons += tuple(
             f"Without the queries that only {described(name)} judged, judged queries gain nothing."
             for name in rests_on_one_key(candidate, active)
@@ -170,8 +170,7 @@ def _own_rows(before: Scores, after: Scores, limits: Thresholds, *, traded: bool
         each = before[key].get(EACH, ()), after.get(key, {}).get(EACH, ())
         allowed = limits.own_fall
         if each[0] and len(each[0]) == len(each[1]):
-            groups = before[key.partition(" ")[0]].get(GROUPS)
-            half = spread(*each, groups).half(_FALL_LEVEL / len(before))
+            half = spread(*each, before[key].get(GROUPS)).half(_FALL_LEVEL / len(before))
             allowed = max(half / 2, allowed) if traded else _allowed_fall(half, limits.own_fall)
         yield _row(f"own {key}", was, now, -allowed)
 
@@ -251,9 +250,9 @@ def _reason(row: Row) -> str:
     if row.difference is None:
         sides = (("active model", row.active), ("candidate", row.candidate))
         without = " and the ".join(side for side, value in sides if value is None)
-        return f"{title_of_row(row.name)}: the {without} has no value, so it cannot be compared."
+        return f"{title(row.name)}: the {without} has no value, so it cannot be compared."
     return (
-        f"{title_of_row(row.name)}: {figure(row.candidate)} after {figure(row.active)} is a change of "
+        f"{title(row.name)}: {figure(row.candidate)} after {figure(row.active)} is a change of "
         f"{figure(row.difference, '+')}, and {figure(row.allowed, '+')} is allowed."
     )
 

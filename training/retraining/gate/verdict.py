@@ -6,26 +6,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fit.py adds
-# What only a comparison needs: long, and not in a report.
-SAMPLES, EACH, HITS, GROUPS, KEYS = "samples", "each", "hits", "groups", "keys"
-JUDGED = "judged"  # the search by labelled queries: it decides where there is one
-TOO_FEW_JUDGED = "few"  # the same of fewer queries than can show a gain: it guards, and decides nothing
-LABELLED = (JUDGED, TOO_FEW_JUDGED)  # one of them at most
-CLICKED = "clicked"  # the same by clicks alone, where the search itself is judged: they know what was shown
-HYBRID = "hybrid"
-SERVED = "served"  # as a query that names no mode is answered; where the sides differ in that
-
-
-def measures(own: Scores) -> dict[str, Scores]:
-    """Returns the figures of each search that depends on the model, by name and mode.
-
-    `titles` is dense search and `titles hybrid` is hybrid search.
-    """
-    found: dict[str, Scores] = {}
-    for name, figures in own.items():
-        found[name] = figures
-        found |= {f"{name} {mode}": figures[mode] for mode in (HYBRID, SERVED) if mode in figures}
-    return found
+# Needed for the comparison only, and left out of reports.
+SAMPLES, EACH, HITS, GROUPS, KEYS, NAMES, RANKINGS = (
+    "samples",
+    "each",
+    "hits",
+    "groups",
+    "keys",
+    "names",
+    "rankings",
+)
+JUDGED = "judged"  # the search by judged queries, whose scores are called NEW and COMING
 
 
 class Row(NamedTuple):
@@ -50,7 +41,7 @@ class Gain(NamedTuple):
     candidate: float
     queries: int | None  # that it is over; None for the similarity sets, with the two below
     least: float | None  # the least true gain that would have shown, in four nights of five
-    enough: int | None  # queries with which a gain of this size would show; None also where there is no gain
+    enough: int | None  # queries that would show a gain of this size; None without a gain
 
     @property
     def shown(self) -> bool:
@@ -61,7 +52,7 @@ class Verdict(NamedTuple):
     accepted: bool
     reasons: tuple[str, ...]  # why it was refused; empty when it was accepted
     rows: tuple[Row, ...]
-    not_compared: tuple[str, ...]  # what was measured for the candidate only
+    not_compared: tuple[str, ...]  # measured for the candidate only
     gains: tuple[Gain, ...] = ()  # empty: nothing was measured that a gain can be shown on
     traded: bool = False  # speed was asked for, and falls within the limits were its price
 
@@ -71,7 +62,7 @@ class Verdict(NamedTuple):
 
 
 def without_samples(scores: Scores) -> dict[str, Any]:
-    kept = {key: value for key, value in scores.items() if key != SAMPLES}
+    kept = {key: value for key, value in scores.items() if key not in {SAMPLES, RANKINGS}}
     return kept | ({"own": _means(kept["own"])} if kept.get("own") else {})
 
 
@@ -80,5 +71,5 @@ def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: _means(value) if isinstance(value, Mapping) else value
         for key, value in figures.items()
-        if key not in {EACH, HITS, GROUPS, KEYS}
+        if key not in {EACH, HITS, GROUPS, KEYS, NAMES}
     }

@@ -7,14 +7,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from training.ranking.cross_validation import COMING, NEW
 from training.retraining.gate.verdict import Gain, Row, Scores, Verdict, without_samples
 
 _TITLES = {
-    "own judged": "Search on your judged queries",
-    "own few": "Search on your few judged queries",
-    "own clicked": "Search on queries by what people clicked",
+    f"own {NEW}": "New questions",
+    f"own {COMING}": "Questions as they come",
     "own titles": "Search for a text by its title",
-    "own neighbours": "Search for a sentence by the one before it",
     "own known": "Search for a document by its rare words",
 }
 _UNITS = {
@@ -25,22 +24,12 @@ _UNITS = {
     "alignment": "lower is better",
     "drift from the anchor": "share of the ten nearest",
 }
-_HYBRID, _SERVED = " hybrid", " served"
 NDCG, SPEARMAN = "nDCG@10", "Spearman"
 
 
 def title(name: str) -> str:
     """Returns the displayed name of a measured search, set or cost."""
     return _TITLES.get(name, name.removeprefix("own "))
-
-
-def title_of_row(name: str) -> str:
-    if not name.startswith("own "):
-        return title(name)
-    for suffix, mode in ((_HYBRID, "hybrid"), (_SERVED, "where a query names no mode")):
-        if name.endswith(suffix):
-            return f"{title(name.removesuffix(suffix))}, {mode}"
-    return f"{title(name)}, dense"
 
 
 def measure(name: str) -> str:
@@ -62,7 +51,7 @@ def sentence(gain: Gain) -> str:
         return f"{said}worse."
     said += "not certain"
     if gain.enough is not None and gain.queries is not None:
-        what = "judged queries" if gain.name == "own judged" else "queries"
+        what = "judged queries" if gain.name == f"own {COMING}" else "queries"
         said += f"; about {gain.enough:,} {what} would settle a gain of this size, you have {gain.queries:,}"
     if gain.least is not None and math.isfinite(gain.least):
         said += (
@@ -84,7 +73,7 @@ def as_text(verdict: Verdict) -> str:
     """Formats a verdict for the terminal, without a final newline."""
     lines = [*map(sentence, verdict.gains), headline(verdict), *(f"- {each}" for each in verdict.reasons)]
     if verdict.rows:
-        width = max(len(title_of_row(row.name)) for row in verdict.rows) + 2
+        width = max(len(title(row.name)) for row in verdict.rows) + 2
         lines += ["", f"{'':{width}}{'active':>10}{'candidate':>11}{'difference':>12}{'allowed':>10}"]
         lines += [_line(row, width) for row in verdict.rows]
         lines += ["The difference is candidate minus active."]
@@ -111,8 +100,7 @@ def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[st
         "summary": [sentence(gain) for gain in verdict.gains],
         "reasons": verdict.reasons,
         "rows": [
-            row._asdict() | {"title": title_of_row(row.name), "measure": measure(row.name)}
-            for row in verdict.rows
+            row._asdict() | {"title": title(row.name), "measure": measure(row.name)} for row in verdict.rows
         ],
         "not_compared": verdict.not_compared,
         "gains": [
@@ -122,7 +110,7 @@ def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[st
         "candidate": without_samples(candidate),
         "active": without_samples(active),
     }
-    # Lists for tuples, and null for what is no number, which JSON cannot hold.
+    # JSON has lists instead of tuples, and null instead of NaN.
     plain: dict[str, Any] = json.loads(json.dumps(content), parse_constant=lambda _: None)
     return plain
 
@@ -130,7 +118,7 @@ def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[st
 def _line(row: Row, width: int) -> str:
     cells = f"{figure(row.active):>10}{figure(row.candidate):>11}{figure(row.difference, '+'):>12}"
     allowed = "any" if row.allowed is None else figure(row.allowed, "+")
-    name = title_of_row(row.name)
+    name = title(row.name)
     return f"{name:{width}}{cells}{allowed:>10}  {'passed' if row.passed else 'REFUSED'}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from training.ranking.cross_validation import COMING, NEW
 from training.retraining.gate.gains import gains
 from training.retraining.gate.rules import Thresholds, compare
 from training.retraining.gate.verdict import Gain, Verdict
@@ -247,16 +248,16 @@ def test_a_loss_in_one_search_is_refused_whatever_the_other_gains() -> None:
     fell = own(BEFORE - 0.02)["own"]["titles"]
     rose = own(BEFORE + 0.1)["own"]["titles"]
     before = own(BEFORE)["own"]["titles"]
-    candidate = {"own": {"judged": rose, "titles": fell}}
-    verdict = compare(candidate, {"own": {"judged": before, "titles": before}}, require="better")
-    assert [reason.split(":")[0] for reason in verdict.reasons] == ["Search for a text by its title, dense"]
+    candidate = {"own": {COMING: rose, "titles": fell}}
+    verdict = compare(candidate, {"own": {COMING: before, "titles": before}}, require="better")
+    assert [reason.split(":")[0] for reason in verdict.reasons] == ["Search for a text by its title"]
 
 
 def test_where_queries_are_judged_nothing_else_shows_a_gain() -> None:
     rose = own(BEFORE + 0.1)["own"]["titles"]
     before = own(BEFORE)["own"]["titles"]
-    sides = {"own": {"judged": before, "titles": rose}}, {"own": {"judged": before, "titles": before}}
-    assert [gain.name for gain in gains(*sides)] == ["own judged"]
+    sides = {"own": {COMING: before, "titles": rose}}, {"own": {COMING: before, "titles": before}}
+    assert [gain.name for gain in gains(*sides)] == [f"own {COMING}"]
     assert compare(*sides, require="better").reasons == ("Nothing became better by more than luck explains.",)
 
 
@@ -265,15 +266,15 @@ def test_a_few_judged_queries_guard_and_decide_nothing() -> None:
     few = {"ndcg10": 0.5, "queries": 8, "each": [0.5] * 8}
     more = {"ndcg10": 0.7, "queries": 8, "each": [0.7] * 8}
     less = {"ndcg10": 0.2, "queries": 8, "each": [0.2, 0.3, 0.1, 0.2, 0.3, 0.2, 0.2, 0.1]}
-    active = {"own": {"titles": before, "few": few}}
-    unchanged = compare({"own": {"titles": before, "few": more}}, active, require="better")
+    active = {"own": {"titles": before, COMING: few}}
+    unchanged = compare({"own": {"titles": before, COMING: more}}, active, require="better")
     assert unchanged.reasons == ("Nothing became better by more than luck explains.",)
-    verdict = compare({"own": {"titles": rose, "few": few}}, active, require="better")
+    verdict = compare({"own": {"titles": rose, COMING: few}}, active, require="better")
     assert verdict.accepted
     assert [gain.name for gain in verdict.gains] == ["own titles"]
-    refused = compare({"own": {"titles": rose, "few": less}}, active, require="better")
+    refused = compare({"own": {"titles": rose, COMING: less}}, active, require="better")
     [reason] = refused.reasons
-    assert reason.startswith("Search on your few judged queries, dense:")
+    assert reason.startswith("Questions as they come:")
 
 
 def test_a_gain_says_what_could_have_been_seen_and_what_would_settle_it() -> None:
@@ -300,7 +301,7 @@ def test_every_row_names_its_measure() -> None:
         "stsb": "Spearman",
         "uniformity": "lower is better",
         "alignment": "lower is better",
-        "Search for a text by its title, dense": "nDCG@10",
+        "Search for a text by its title": "nDCG@10",
         "texts per second": "of one thread",
         "queries per second": "of one thread, each alone",
         "megabytes": "",
@@ -341,7 +342,7 @@ def test_slower_or_larger_than_allowed_is_refused(
         (179.0, 539.0, 0.0, ["It is not faster by 80%: +79% texts per second and +80% queries per second."]),
         (None, 540.0, 0.0, ["texts per second: the candidate has no value, so it cannot be compared."]),
         (180.0, 200.0, 0.0, ["queries per second: 200.0000 after 300.0000 is a change of -100.0000"]),
-        (300.0, 600.0, 0.016, ["Search for a text by its title, dense: "]),
+        (300.0, 600.0, 0.016, ["Search for a text by its title: "]),
     ],
 )
 def test_speed_is_bought_with_a_certain_fall_within_the_limits(
@@ -379,7 +380,7 @@ def test_the_report_has_the_gains_and_none_of_the_samples() -> None:
 
 
 SENTENCE = (
-    "Search on your judged queries: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
+    "Questions as they come: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
     "points: not certain; about 137 judged queries would settle a gain of this size, you have 106. "
     "The least gain that would have shown, in four nights of five, is +3.4 points."
 )
@@ -398,23 +399,15 @@ def test_the_sentence_says_how_certain_a_gain_is(
     difference: float, half: float, enough: int | None, says: str
 ) -> None:
     ends = difference - half, difference + half
-    gain = Gain("own judged", difference, *ends, 0.322, 0.322 + difference, 106, 0.034, enough)
+    gain = Gain(f"own {COMING}", difference, *ends, 0.322, 0.322 + difference, 106, 0.034, enough)
     assert says in sentence(gain)
 
 
-def test_search_as_it_is_served_shows_the_gain_and_no_mode_that_is_asked_for_may_fall() -> None:
-    each = RNG.uniform(0.3, 0.6, 200)
-
-    def side(dense: np.ndarray, hybrid: np.ndarray, served: np.ndarray) -> dict[str, Any]:
-        found = [own(values)["own"]["titles"] for values in (dense, hybrid, served)]
-        return {"own": {"judged": found[0] | {"hybrid": found[1], "served": found[2]}}}
-
-    before = side(each, each + 0.1, each)
-    better = compare(side(each, each + 0.1, each + 0.1), before, require="better")
-    assert better.accepted
-    [gain] = better.gains
-    assert gain.name == "own judged"
-    assert gain.difference == pytest.approx(0.1)
-    worse = compare(side(each, each + 0.05, each + 0.05), before, require="better")
-    assert [row.name for row in worse.rows if not row.passed] == ["own judged hybrid"]
-    assert "Search on your judged queries, hybrid: " in worse.reasons[0]
+def test_a_loss_on_new_questions_is_refused_whatever_the_others_gain() -> None:
+    before, rose, fell = (own(BEFORE + gain)["own"]["titles"] for gain in (0, 0.1, -0.02))
+    active = {"own": {NEW: before, COMING: before}}
+    verdict = compare({"own": {NEW: fell, COMING: rose}}, active, require="better")
+    assert [row.name for row in verdict.rows if not row.passed] == [f"own {NEW}"]
+    [gain] = verdict.gains
+    assert (gain.name, gain.shown) == (f"own {COMING}", True)
+    assert compare({"own": {NEW: before, COMING: rose}}, active, require="better").accepted

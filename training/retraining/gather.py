@@ -8,19 +8,18 @@ from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
-from models.files.bounded import read_json
-from models.manifest import REPORT
 from models.progress import Say
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.mining.dedupe import near_duplicates
+from training.ranking.cross_validation import find_groups
 from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import DEV, Split, hold_out, place
 from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
-from training.retraining.publication import activated_by_hand
+from training.retraining.publication import activated_by_hand, get_learned
 from training.retraining.searches import plain
 from training.retraining.trust import REASONS, described
 from training.text.service import Searches, fetch_searches
@@ -32,8 +31,8 @@ class Gathered(NamedTuple):
     split: Split
     found: Judged
     learned: frozenset[str]  # sides.learned of the models so far
-    queried: Mapping[str, Sequence[str]] = MappingProxyType({})  # queries that nobody judged, by collection
-    served: Searches = Searches()  # as the service was told to search
+    queried: Mapping[str, Sequence[str]] = MappingProxyType({})  # unjudged queries, by collection
+    served: Searches = Searches()  # search settings of the service
     used: Use = Use([], "", {})
 
 
@@ -80,10 +79,12 @@ def fill_dev(split: Split, found: Judged) -> tuple[Split, Judged]:
     missing = min(MIN_DEV, judged // 3) - len(found.dev)
     if judged + len(found.held) < MIN_TO_FILL or missing <= 0:
         return split, found
+    numbers = find_groups([*found.answers.values()], [found.alike[query] for query in found.answers])
     groups: dict[int, list[str]] = {}
-    for query in found.train:
-        groups.setdefault(found.groups[query], []).append(query)
-    whole = [some for some in groups.values() if found.crossed.keys() >= {*some}]
+    for query, number in zip(found.answers, numbers.tolist(), strict=True):
+        if query in found.train:
+            groups.setdefault(number, []).append(query)
+    whole = [some for some in groups.values() if found.judges >= {*some}]
     moved: dict[str, list[str]] = {}
     for some in sorted(whole, key=lambda some: place(f"dev\0{min(some)}")):
         if len(moved) + len(some) <= missing:
@@ -91,11 +92,7 @@ def fill_dev(split: Split, found: Judged) -> tuple[Split, Judged]:
     answers = {*chain.from_iterable(moved.values())}
     left = {query: [id for id in ids if id not in answers] for query, ids in found.train.items()}
     train = {query: ids for query, ids in left.items() if ids and query not in moved}
-    crossed = {query: train[query] for query in found.crossed if query in train}
-    return (
-        split.moved(dict.fromkeys(answers, DEV)),
-        found._replace(train=train, dev=found.dev | moved, crossed=crossed),
-    )
+    return split.moved(dict.fromkeys(answers, DEV)), found._replace(train=train, dev=found.dev | moved)
 
 
 def _documents(table: CorpusTable) -> Documents:
@@ -103,15 +100,6 @@ def _documents(table: CorpusTable) -> Documents:
         return documents_at(table.service, table.collections)
     assert table.file is not None  # noqa: S101  one of the two is there
     return documents_in(table.file)
-
-
-def get_learned(store: ModelStore, active: str) -> set[str]:
-    """Returns digests of the judged pairs on which the active version or an ancestor was trained."""
-    try:
-        content = read_json(store.folder(active) / REPORT)
-        return {*map(str, content["meta"]["learned"])}
-    except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
-        return set()
 
 
 def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:

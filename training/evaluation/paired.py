@@ -8,7 +8,7 @@ are clusters. Smucker, Allan and Carterette (2007) found that Student's test, ra
 agree.
 
 Each retraining tests its candidate on the same queries again. Among many candidates, one may look better by
-chance. Therefore test number k on the same queries, called look k in this package, has the significance level
+chance. Therefore test number k on the same queries has the significance level
 LEVEL / √k. The table has the number of candidates that pass in a hundred nights although they are no better:
 the sum of the levels, and a simulation with 200 queries (2,000 times a hundred nights).
 
@@ -27,8 +27,9 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-LEVEL = 0.01  # one-sided, of a first look: one false promotion in a hundred nights of one candidate each
+LEVEL = 0.01  # one-sided, of a first test: one false promotion in a hundred nights of one candidate each
 POWER = 0.8  # of the least gain that would have been seen: in four nights of five
 
 
@@ -58,7 +59,11 @@ class Spread(NamedTuple):
         return math.ceil(self.queries * (half / self.mean) ** 2)
 
 
-def spread(before: Sequence[float], after: Sequence[float], groups: Sequence[int] | None = None) -> Spread:
+def spread(
+    before: Sequence[float] | NDArray[np.float64],
+    after: Sequence[float] | NDArray[np.float64],
+    groups: Sequence[object] | NDArray[np.int64] | None = None,
+) -> Spread:
     """Computes the mean difference `after` - `before` over queries, with its standard error.
 
     Args:
@@ -69,7 +74,7 @@ def spread(before: Sequence[float], after: Sequence[float], groups: Sequence[int
     """
     differences = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     count = len(differences)
-    labels = np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1]
+    labels = np.arange(count) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     pieces = int(labels.max()) + 1 if count else 0
     mean = float(differences.mean()) if count else math.nan
     sums = np.bincount(labels, weights=differences - mean) if count else np.zeros(0)

@@ -1,0 +1,103 @@
+"""Scores of versions as they are served: with a ranking on top, and by the queries that may judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lightgbm", reason="needs the extra train")
+
+from models.progress import silent
+from models.search.ranking import Ranking
+from tests.training.conftest import WORDS
+from tests.training.jobs import configured
+from tests.training.retraining.test_auto import documents
+from training.ranking.cross_validation import COMING, NEW, Comparison
+from training.retraining import searches as own
+from training.retraining.documents import Document
+from training.retraining.gate.rules import Thresholds
+from training.retraining.gather import gather
+from training.retraining.heldout import Split
+from training.retraining.judgements import Judged, Judgment, judged
+from training.retraining.one import Job, retrain
+from training.retraining.plan import let_judge
+from training.retraining.publication import Learned, publish_learned
+from training.retraining.scoring import compute_scores, read_rankings
+from training.text.service import Searches
+
+LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, slower=1, own_fall=1, drift=1)
+
+
+@pytest.fixture
+def ranked(job: Job, tmp_path: Path) -> Job:
+    """A job with 60 judged queries, whose active version has a ranking."""
+    rows = documents(WORDS, 120)
+    words = [" ".join(each["text"].split()[4:6]) for each in rows[:60]]
+    queried = [(f"{said} {at}", rows[at]["id"]) for at, said in enumerate(words)]
+    found = gather(configured(tmp_path, rows, queried, least=20), job.store, silent)
+    served = job.store.verify(str(job.store.requested()))
+    scores, ranks = np.ones(2), np.ones((2, 2), np.int64)
+    rows_of = dict.fromkeys((NEW, COMING), Comparison(scores, scores, scores, np.arange(2), ranks))
+    ranking = Ranking(weights={"hybrid": 1.0}, fingerprint=served.fingerprint)
+    learned = {"default": Learned(rows_of, [], [], "digest", ranking)}
+    version = publish_learned(job.store, served, "ranking", learned, silent).version
+    searches = own.judged_search(found.split, found.found, 1000)
+    return replace(job, searches=searches, found=found.found, active=version, thresholds=LOOSE)
+
+
+def test_judged_queries_are_scored_with_a_ranking_where_one_is_served(ranked: Job) -> None:
+    store, version, found = ranked.store, str(ranked.active), ranked.found
+    assert found is not None
+    rankings = read_rankings(store, store.verify(version))
+    known: tuple[Any, ...] = (store, version, 1, None, ranked.searches, found, {})
+    plain, served, dense = (
+        compute_scores(*known, *more, say=silent)
+        for more in ((), (Searches(), rankings), (Searches(mode="dense"), rankings))
+    )
+    for scores in (plain, served, dense):
+        for row in (NEW, COMING):
+            figures = scores["own"][row]
+            assert [name.removeprefix("query\0") for name in figures["names"]] == [
+                query for query in ranked.searches["judged"].queries.values() if query in found.held
+            ]
+            assert len(figures["each"]) == len(figures["hits"]) == len(found.held)
+            assert figures["ndcg10"] == pytest.approx(np.mean(figures["each"]))
+    assert plain["own"][NEW]["each"] == plain["own"][COMING]["each"], "nothing is learned"
+    assert served["own"][NEW]["each"] != plain["own"][NEW]["each"]
+    assert served["rankings"]["default"].queries == len(found.answers), "all judged queries train"
+    assert plain["rankings"] == dense["rankings"] == {}, "a ranking orders hybrid search"
+    assert dense["own"][NEW]["ndcg10"] < plain["own"][NEW]["ndcg10"], "the tiny model knows no words"
+
+
+def test_an_accepted_encoder_takes_a_ranking_of_its_own_with_it(ranked: Job) -> None:
+    outcome = retrain(ranked)
+    assert outcome.published, outcome.reason
+    made = ranked.store.verify(str(outcome.version))
+    [ranking] = read_rankings(ranked.store, made).values()
+    assert ranking.fingerprint == made.fingerprint != ranked.store.verify(str(ranked.active)).fingerprint
+    assert ranking.mean_query
+    assert outcome.verdict is not None
+    assert {f"own {NEW}", f"own {COMING}"} <= {row.name for row in outcome.verdict.rows}
+
+
+def build_judged(documents: int, queries: int) -> tuple[Split, Judged]:
+    known = {f"d{at}": f"d{at}" for at in range(documents)}
+    found = judged([Judgment(f"ask {at * 7919}", f"d{at}", True) for at in range(queries)], known, 0.5)
+    return Split(tuple(Document(id, "", "text") for id in known), (), {}).moved(found.parts), found
+
+
+def test_what_learns_from_text_alone_is_judged_by_all_that_may_judge() -> None:
+    split, found = build_judged(1000, 60)
+    moved, both = let_judge(split, found)
+    assert both.held.keys() == (found.held.keys() | found.train.keys()) & found.judges
+    assert not both.held.keys() & both.train.keys()
+    assert not {id for ids in both.held.values() for id in ids} & {each.id for each in moved.train}
+
+
+def test_no_more_than_a_tenth_of_the_text_is_held_back_for_them() -> None:
+    split, found = build_judged(200, 60)
+    assert let_judge(split, found) == (split, found)

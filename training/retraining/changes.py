@@ -1,0 +1,133 @@
+"""Find the queries whose results a candidate changed most, with the hits of both sides.
+
+`find_answers` compares two versions, and `reordered` compares rankings with the hybrid order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from training.evaluation.retrieval import Collection
+from training.ranking.cross_validation import Comparison
+from training.ranking.examples import Example
+from training.retraining.gate.gains import deciding
+from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
+
+MAX_CHANGED = 10  # queries to either side
+MAX_ANSWERS = 1000  # queries: about 2 MB
+_SIDES = ("active", "candidate")
+_HITS = 3  # documents of a query that gained or lost most
+_LETTERS = 120  # of each of them, and of a query
+
+Answer = dict[str, Any]
+
+
+def find_answers(
+    searches: Mapping[str, Collection], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[Answer]:
+    """Returns the queries that decide with the first ten hits of both versions, the largest change first.
+
+    Args:
+        searches: The collections that were searched.
+        before: Scores of the active version, from compute_scores.
+        after: Scores of the candidate.
+    """
+    found = []
+    for name in deciding(before):
+        if name not in after:
+            continue
+        searched = searches.get(name) or searches[JUDGED]
+        columns = (before[name][EACH], after[name][EACH], before[name][HITS], after[name][HITS])
+        for query, was, now, *orders in zip(before[name][NAMES], *columns, strict=True):
+            row = _build(name, searched.queries[query], now - was, searched.relevant[query], orders)
+            for hit in _list_hits([row]):
+                hit["text"] = _short(searched.documents[hit["id"]].whole)
+                hit["id"] = _id(hit["id"])
+            found.append(row)
+    return sorted(found, key=lambda row: -abs(row["difference"]))[:MAX_ANSWERS]
+
+
+def find_changed(answers: Iterable[Answer]) -> dict[str, Any]:
+    """Returns the queries that gained and lost most, under the keys `gained` and `lost`.
+
+    If nDCG@10 is the same, the rank of the first relevant hit counts. So rows exist for moves below the tenth
+    hit, too. A row has the first hits of both sides, and the first relevant hit below them.
+    """
+    moves = sorted(answers, key=_measure)
+    gained = [row for row in reversed(moves[-MAX_CHANGED:]) if _measure(row) > (0, 0)]
+    lost = [row for row in moves[:MAX_CHANGED] if _measure(row) < (0, 0)]
+    return {"gained": [*map(_cut, gained)], "lost": [*map(_cut, lost)]}
+
+
+def reordered(
+    compared: Mapping[str, tuple[Sequence[Example], Comparison]],
+    fetch: Callable[[str, Sequence[str]], Mapping[str, str]],
+) -> dict[str, Any]:
+    """Returns the judged queries that rankings moved most, in the form of `find_changed`.
+
+    Args:
+        compared: The examples of each collection, and the comparison of its ranking with the hybrid order.
+        fetch: Returns the texts of documents by id, given a collection and ids.
+    """
+    found = find_changed(
+        _build(name, examples[at].query, gain, examples[at].relevant, [examples[at].ids, hits])
+        for name, (examples, row) in compared.items()
+        for at, gain, hits in zip(row.queries, (row.after - row.before).tolist(), row.hits, strict=True)
+    )
+    for name in compared:
+        hits = _list_hits(row for some in found.values() for row in some if row["search"] == name)
+        texts = fetch(name, sorted({hit["id"] for hit in hits}))
+        for hit in hits:
+            hit["text"] = _short(texts.get(hit["id"], ""))
+    return {**found, "sides": ["hybrid order", "ranking"]}
+
+
+def _build(
+    search: str,
+    query: str,
+    difference: float,
+    relevant: Mapping[str, float],
+    orders: Sequence[Sequence[str]],
+) -> Answer:
+    """Returns a query with its hits in both orders, without texts."""
+    return {
+        "search": search,
+        "query": _short(query),
+        "difference": difference,
+        # Of the first relevant hit. None: it is not among the hits.
+        "ranks": [next((rank for rank, id in enumerate(ids, 1) if id in relevant), None) for ids in orders],
+        "relevant": [_id(id) for id in relevant],
+        **{
+            side: [{"id": id, "rank": rank, "text": ""} for rank, id in enumerate(ids, 1)]
+            for side, ids in zip(_SIDES, orders, strict=True)
+        },
+    }
+
+
+def _measure(row: Answer) -> tuple[float, float]:
+    """Returns the change of nDCG@10, and that of the reciprocal rank of the first relevant hit."""
+    before, after = (1 / rank if rank else 0.0 for rank in row["ranks"])
+    return row["difference"], after - before
+
+
+def _cut(row: Answer) -> Answer:
+    kept = {
+        side: [hit for hit in row[side] if hit["rank"] <= _HITS or hit["rank"] == first]
+        for side, first in zip(_SIDES, row["ranks"], strict=True)
+    }
+    return row | kept
+
+
+def _list_hits(rows: Iterable[Answer]) -> list[dict[str, Any]]:
+    return [hit for row in rows for side in _SIDES for hit in row[side]]
+
+
+def _id(name: str) -> str:
+    """Returns the id of a document, given the name of the document or of a part of it."""
+    return name.partition("\0")[0]
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= _LETTERS else f"{one_line[: _LETTERS - 1]}…"

@@ -1,0 +1,151 @@
+"""Learn the search settings of each collection: the default mode and the length of passages. Start at `tune`.
+
+    judged queries ─▶ nDCG@10 with each setting ─▶ chosen by four folds, judged by the fifth ─▶ new version
+
+A setting is measured as it is served, with the ranking of the collection. Queries that rest on one key do not
+choose, and neither do clicks, because they favor the documents that were shown. The encoder stays, so the new
+version embeds nothing, unless the length of passages changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import closing
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import cpus
+from models.manifest import FUSION, Mode, SearchDefaults
+from models.progress import Say
+from models.search.passages import usual_tokens
+from models.search.ranking import Ranking
+from models.store import ModelStore
+from training.errors import NothingToLearn
+from training.evaluation.modes import MODES
+from training.evaluation.paired import spread
+from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import Scorable, build_scorable
+from training.methods.recipe_files import SEARCH
+from training.ranking.cross_validation import COMING, NEW, Comparison, compare, draw_folds
+from training.ranking.fitting import MIN_QUERIES
+from training.ranking.rules import describe, judge_settings
+from training.retraining import ledger
+from training.retraining import searches as own
+from training.retraining.config import Config
+from training.retraining.gate.verdict import JUDGED
+from training.retraining.gather import Gathered
+from training.retraining.judgements import Judged
+from training.retraining.publication import Learned, Outcome, publish_learned
+from training.retraining.scoring import add_judgments, read_rankings, refitting
+from training.retraining.searches import Setting
+
+_LENGTHS = (64, 128, 512)  # Tokens of a passage that are tried, besides the default and all that are read.
+_ERRORS = 2  # Standard errors that another setting must gain, because passages are embedded again.
+
+
+def tune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> Outcome:
+    """Learns the settings of each collection with enough judged queries, and publishes those accepted.
+
+    Raises:
+        NothingToLearn: Too few queries are judged, no judgment changed, or no other setting is better.
+    """
+    served, service = store.verify(gathered.active), gathered.served
+    found = choosing(gathered.found)
+    searched = own.judged_search(gathered.split, found, config.corpus.candidates)
+    parts = [
+        part for part in (searched[JUDGED].parts() if searched else ()) if len(part[1].queries) >= MIN_QUERIES
+    ]
+    if not parts:
+        raise NothingToLearn(f"no collection has {MIN_QUERIES} judged queries that may choose its search")
+    rankings, known = read_rankings(store, served), ledger.read(store, SEARCH)
+    learned: dict[str, Learned] = {}
+    with closing(store.open(gathered.active, threads=config.schedule.threads or cpus.available())) as encoder:
+        model = own.caching(build_scorable(encoder, passages=service.passages))
+        for name, part in parts:
+            settings = list_settings(
+                Setting.of(served.search.get(name), service.mode), model.reads, service.mode
+            )
+            ranking = rankings.get(name)
+            about = served.fingerprint, settings, ranking, part.queries, part.relevant
+            digest = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+            if known.get(name) != digest:
+                say(f"trying {len(settings)} settings for the search of {name}")
+                learned |= _learn(name, part, model, settings, ranking, found, digest)
+                ledger.remember(store, SEARCH, {name: digest})
+    if not learned:
+        raise NothingToLearn("no judgment changed, or no other mode and length of passages is clearly better")
+    return publish_learned(store, served, SEARCH, learned, say)
+
+
+def choosing(found: Judged) -> Judged:
+    """Returns the judgments of the queries that choose settings, which judge them in other folds."""
+    may = found.judges - found.keys.keys() - found.of_use
+    answers = {query: ids for query, ids in found.answers.items() if query in may}
+    return found._replace(answers=answers, held=answers)
+
+
+def list_settings(now: Setting, reads: int, mode: Mode | None) -> list[Setting]:
+    """Returns the settings to try. The first is the current one.
+
+    Args:
+        now: The current setting.
+        reads: Tokens that the model reads, or 0 if documents are not split.
+        mode: Mode that the service prescribes, or None.
+    """
+    tried = [tokens for tokens in (*_LENGTHS, reads) if tokens <= reads and tokens != usual_tokens(reads)]
+    lengths = dict.fromkeys([now.passage_tokens, *([None, *tried] if reads else [])])
+    found = [Setting(each, tokens) for tokens in lengths for each in ([mode] if mode else MODES)]
+    # Keyword search has no passages.
+    return [
+        *dict.fromkeys([now, *(each for each in found if each.mode != "lexical" or not each.passage_tokens)])
+    ]
+
+
+def _learn(
+    name: str,
+    part: Collection,
+    model: Scorable,
+    settings: Sequence[Setting],
+    ranking: Ranking | None,
+    found: Judged,
+    digest: str,
+) -> dict[str, Learned]:
+    """Returns the setting of a collection. Empty if the current one stays."""
+    compared: list[dict[str, Comparison]] = []
+    for setting in settings:
+        fitting = refitting(ranking) if ranking is not None and setting.mode == "hybrid" else None
+        hits = own.find(part, model, setting, ranked=fitting is not None)
+        examples = [add_judgments(each, found, found.held) for each in hits]
+        compared.append({row: compare(examples, draw_folds(examples, row), fitting) for row in (NEW, COMING)})
+    rows = {}
+    for row, now in compared[0].items():
+        scores = np.stack([each[row].after for each in compared], axis=1)
+        after, ranks = np.empty(len(scores)), now.ranks[:, [1, 1]]
+        for fold in draw_folds(examples, row):
+            others = np.setdiff1d(np.arange(len(scores)), fold.test)
+            chosen = choose(scores[others])
+            after[fold.test] = scores[fold.test, chosen]
+            ranks[fold.test, 1] = compared[chosen][row].ranks[fold.test, 1]
+        rows[row] = now._replace(before=now.after, after=after, ranks=ranks)
+    best = settings[choose(np.stack([each[COMING].after for each in compared], axis=1))]
+    if best == settings[0]:
+        return {}
+    result = SearchDefaults(
+        mode=best.mode, weight=best.weight, fusion=FUSION, passage_tokens=best.passage_tokens
+    )
+    length = f", passages of {best.passage_tokens} tokens" if best.passage_tokens else ""
+    told = [f"Mode {best.mode}{length}.", *describe(rows)]
+    return {name: Learned(rows, judge_settings(rows), told, digest, result)}
+
+
+def choose(scores: NDArray[np.float64]) -> int:
+    """Returns the column of the best setting if it is clearly better than the first one, or else 0.
+
+    Args:
+        scores: nDCG@10 of each query with each setting, shape (q, s).
+    """
+    gains = [spread(scores[:, 0], column) for column in scores.T]
+    clear = [each.mean if each.mean > _ERRORS * each.error else 0.0 for each in gains]
+    return int(np.argmax(clear))
