@@ -342,7 +342,7 @@ def test_each_collection_is_looked_at_by_itself(tokenizer: Path) -> None:
     ("choice", "minutes"),
     # Texts of a choice, times 3 for the backward pass, at 10 texts per second, and the mining.
     [
-        (TRIPLES, (4000 + (300 + 300) * 5 * 3) / 600),
+        (TRIPLES, (4000 + (300 + 300) * 2 * 5 * 3) / 600),
         (DISTIL, (4000 + 2000 + 2000 * 9 * 3) / 600),
         (ADAPT, 4000 * 5 * 3 / 600),
         (TUNE, 4000 * 3 / 600),
@@ -366,15 +366,15 @@ def test_judged_queries_that_are_cross_fitted_take_three_trainings() -> None:
     material = Material(4000, 300, 2000, "", titles=700)
     once = advice(material, [TRIPLES, DISTIL], 10.0, 1000)
     crossed = advice(material, [TRIPLES, DISTIL], 10.0, 1000, crossed=True)
-    assert once[0].endswith("About 22 min here.")
-    assert crossed[0].endswith("About 65 min here.")
+    assert once[0].endswith("About 37 min here.")
+    assert crossed[0].endswith("About 110 min here.")
     assert crossed[1] == once[1], "it reads no judged query"
 
 
 def test_mining_encodes_no_document_that_a_service_has() -> None:
     material = Material(4000, 300, 2000, "", titles=700)
     triples, lists = advice(material, [TRIPLES, DISTIL], 10.0, 1000, served=True)
-    assert triples.endswith("About 15 min here.")
+    assert triples.endswith("About 30 min here.")
     assert lists.endswith(f"About {(2000 + 2000 * 9 * 3) / 600:.0f} min here.")
 
 
