@@ -161,8 +161,10 @@ def test_a_document_is_trained_as_its_best_passage_with_its_title() -> None:
 
     def encode(texts: list[str]) -> np.ndarray:
         ends = [text.removeprefix("Alpha ").removeprefix("Beta ") for text in texts]
-        asked = [[1.0, 0.0] if text in ("who?", "Alpha", "Beta") else [0.0, 1.0] for text in texts]
-        return np.array([vectors.get(end, ask) for end, ask in zip(ends, asked, strict=True)], np.float32)
+        others = [[1.0, 0.0] if text in ("who?", "Alpha", "Beta") else [0.0, 1.0] for text in texts]
+        return np.array(
+            [vectors.get(end, other) for end, other in zip(ends, others, strict=True)], np.float32
+        )
 
     by = Scorable(None, "one", None, encode, encode, encode, split, 256)
     corpus = build_corpus(TRIPLES, documents, {"who?": ["a"], "what?": ["c"]}, lambda: by, 1)
