@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _TIMED = 64  # documents
 # A step of training computes forward and backward, which is twice as much (Kaplan et al. 2020, section 2.1).
 _STEP = 3
-# Texts that are read for each query of a choice: a query, its document and negatives; a query and its list.
-_TEXTS = {"triples": 5, "distil-hybrid": 9}
+# Texts that are read for each query: a query, its document and negatives, twice; or a query and its list.
+_TEXTS = {"triples": 2 * 5, "distil-hybrid": 9}
 _LENGTHS = 3  # of passages: `search` reads each document with each of them
 _READ = 5  # times that `adapt` reads each text: masked, and two views twice
 

@@ -64,7 +64,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     return Gathered(active, documents, split, found, frozenset(learned), unjudged, served, used)
 
 
-MIN_DEV = 16  # judged queries; the gate's dev share, 5 %, gives so many of 320 only. Chosen by us
+MIN_DEV = 16  # judged queries. The usual share is 5 %, which is fewer below 320 queries. Chosen by us
 MIN_TO_FILL = 50  # judged queries
 
 

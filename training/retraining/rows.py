@@ -17,12 +17,12 @@ Held-out queries, titles and texts are never used. Titles and negatives are from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from itertools import chain, starmap
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from models.search.content import Content
@@ -78,7 +78,7 @@ def build_corpus(
         service: Address of a service with the documents. None: documents are embedded.
 
     Raises:
-        NothingToLearn: There are no rows of that kind.
+        NothingToLearn: The documents give no rows of that kind.
 
     """
     if kind is TEXTS:
@@ -98,20 +98,20 @@ def build_corpus(
     pairs = {name: _pairs(part, judged, withheld) for name, part in parts.items()}
     if active is not None:
         pairs = _balanced(pairs)
-    if not any(pairs.values()):
+    labelled = [pair for some in pairs.values() for pair in some]
+    if not labelled:
         raise NothingToLearn(
             "There is no pair to learn from: documents need a title, or queries that people judged."
         )
-    first = {pair.anchor for pair in chain.from_iterable(pairs.values()) if pair.judged}
+    first = {pair.anchor for pair in labelled if pair.judged}
+    whole: Iterator[Row] = (((pair.anchor, folded(pair.answer.whole)), None) for pair in labelled)
+    of_documents = Corpus.of_rows(whole, "the pairs to train on", first)
     if active is None:
-        whole = chain.from_iterable(pairs.values())
-        rows: Iterable[Row] = (((pair.anchor, folded(pair.answer.whole)), None) for pair in whole)
-        return Corpus.of_rows(rows, "the pairs to train on", first)
+        return of_documents
     model = active()
     model = model._replace(encode_documents=remembering(model.encode_documents))
     if kind is PAIRS:
-        rows = chain.from_iterable(_best_passages(some, model) for some in pairs.values())
-        return Corpus.of_rows(rows, "the pairs to train on", first)
+        return Corpus.of_rows(_best_passages(labelled, model), "the pairs to train on", first)
     rows = (
         row
         for name, some in pairs.items()
@@ -119,10 +119,9 @@ def build_corpus(
         for row in _triples(some, parts[name], model, negatives, not_relevant or {}, service)
     )
     triples = Corpus.of_rows(rows, "the triples to train on", first)
-    # Named by what they are made of: rounding may give other negatives, and that is no new text.
-    made_of = sorted((pair.anchor, pair.answer) for pair in chain.from_iterable(pairs.values()))
-    said = sorted(not_relevant.items()) if not_relevant else ""
-    name = f"triples {made_of} {negatives} negatives {said}"
+    # Rounding may give other negatives, so the digest is that of the sources.
+    said = f" {sorted(not_relevant.items())}" if not_relevant else ""
+    name = f"{of_documents.digest} {negatives} negatives{said}"
     return replace(triples, digest=sha256(name.encode()).hexdigest())
 
 
@@ -167,7 +166,7 @@ def _lists(
         )
     )
     corpus = Corpus.of_rows(found, "the lists to train on")
-    # Named by what they are made of; another active model is another teacher, and there is more to learn.
+    # The digest is that of the sources. With another active model, the teacher is another one.
     sources = [(query.text, query.title, query.rest) for queries in queries_in.values() for query in queries]
     return replace(
         corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(sources)}".encode()).hexdigest()
@@ -232,11 +231,10 @@ def _balanced(pairs: Mapping[str, Sequence[_Pair]]) -> dict[str, list[_Pair]]:
 
 
 def _best_passages(pairs: Sequence[_Pair], model: Scorable) -> Iterator[Row]:
-    if pairs:
-        answers = Passages([pair.answer for pair in pairs], model)
-        vectors = unit_vectors(model.encode_queries, [pair.anchor for pair in pairs])
-        for at, (pair, vector) in enumerate(zip(pairs, vectors, strict=True)):
-            yield (pair.anchor, answers.nearest(at, vector)[1]), None
+    answers = Passages([pair.answer for pair in pairs], model)
+    vectors = unit_vectors(model.encode_queries, [pair.anchor for pair in pairs])
+    for at, (pair, vector) in enumerate(zip(pairs, vectors, strict=True)):
+        yield (pair.anchor, answers.nearest(at, vector)[1]), None
 
 
 def _triples(
@@ -249,8 +247,8 @@ def _triples(
 ) -> Iterator[Row]:
     """Yields triples. Documents that people called not relevant are the first negatives of a pair.
 
-    The margin rule of the mining does not apply to these, because they are known to be not relevant. If no
-    other document satisfies the rule, the least near of those found are the negatives.
+    The margin rule of the mining does not apply to these, because people judged them. If no other document
+    satisfies the rule, the least near of those found are the negatives.
     """
     texts = [folded(document.text) for document in documents]
     places = {document.id: at for at, document in enumerate(documents)}
@@ -280,7 +278,7 @@ def _triples(
 def _find_nearest(
     service: str | None, documents: Sequence[Document], model: Scorable, queries: Vectors
 ) -> Iterator[Hits]:
-    """Yields the nearest documents of query vectors, by the service if there is one.
+    """Yields the nearest documents of query vectors, from the service or by embedding the documents.
 
     Args:
         service: Address of the service, or None.

@@ -313,7 +313,7 @@ def test_what_is_read_of_a_mixture(
     ("choice", "minutes"),
     # Texts of a choice, times 3 for the backward pass, at 10 texts per second, and the mining.
     [
-        (TRIPLES, (4000 + (300 + 300) * 5 * 3) / 600),
+        (TRIPLES, (4000 + (300 + 300) * 2 * 5 * 3) / 600),
         (DISTIL, (4000 + 2000 + 2000 * 9 * 3) / 600),
         (ADAPT, 4000 * 5 * 3 / 600),
         (TUNE, 4000 * 3 / 600),
@@ -336,7 +336,7 @@ def test_less_than_a_minute_is_one_and_a_training_has_its_bound() -> None:
 def test_mining_encodes_no_document_that_a_service_has() -> None:
     material = Material(4000, 300, 2000, "", titles=700)
     triples, lists = advice(material, [TRIPLES, DISTIL], 10.0, 1000, served=True)
-    assert triples.endswith("About 15 min here.")
+    assert triples.endswith("About 30 min here.")
     assert lists.endswith(f"About {(2000 + 2000 * 9 * 3) / 600:.0f} min here.")
 
 

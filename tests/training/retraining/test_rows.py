@@ -161,8 +161,10 @@ def test_a_document_is_trained_as_its_best_passage_with_its_title() -> None:
 
     def encode(texts: list[str]) -> np.ndarray:
         ends = [text.removeprefix("Alpha ").removeprefix("Beta ") for text in texts]
-        asked = [[1.0, 0.0] if text in ("who?", "Alpha", "Beta") else [0.0, 1.0] for text in texts]
-        return np.array([vectors.get(end, ask) for end, ask in zip(ends, asked, strict=True)], np.float32)
+        others = [[1.0, 0.0] if text in ("who?", "Alpha", "Beta") else [0.0, 1.0] for text in texts]
+        return np.array(
+            [vectors.get(end, other) for end, other in zip(ends, others, strict=True)], np.float32
+        )
 
     by = Scorable(None, "one", None, encode, encode, encode, split, 256)
     corpus = build_corpus(TRIPLES, documents, {"who?": ["a"], "what?": ["c"]}, lambda: by, 1)
@@ -339,12 +341,16 @@ def test_the_service_finds_what_the_documents_would_give_without_embedding_them(
         count = len(embedded)
         url = f"http://127.0.0.1:{service.port}"
         served = build_corpus(kind, others, judged, lambda: by, 2, withheld, service=url)
+        again = len(embedded) - count
+        old = by._replace(version="20200101-000000-old-12345678")
+        with pytest.raises(TrainingError, match="answered 409: These vectors are of 2020"):
+            build_corpus(kind, others, judged, lambda: old, 2, withheld, service=url)
     assert served.digest == alone.digest
     for one, other in zip(alone.texts, served.texts, strict=True):
         assert one.startswith(other), "the service ends a head where the model does"
     if served.labels is not None and alone.labels is not None:
         assert np.allclose(served.labels, alone.labels, atol=1e-4)
-    assert len(embedded) - count <= count - len(others), "no document but answers and rests is embedded"
+    assert again <= count - len(others), "no document but answers and rests is embedded"
     assert len(rows_of(served)) > 10
     assert not {plain(text) for text in served.texts} & withheld
     assert not [text for text in served.texts if text.split(" ")[-1] in {"0", "1", "2"}]

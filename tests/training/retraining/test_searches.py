@@ -344,22 +344,22 @@ def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     assert other.queried > right.queried, "known items choose, too"
 
 
-def asked(split: Split) -> dict[str, list[str]]:
+def questions(split: Split) -> dict[str, list[str]]:
     return {f"query {document.id[1:]} asks": [document.id] for document in split.dev}
 
 
 def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
     split = hold_out(numbered(1000), 0.1)
-    score = score_by(split, asked(split))
+    score = score_by(split, questions(split))
     right = Told(0)
     assert score(right) == 1.0
-    assert right.queried == {*asked(split)}
+    assert right.queried == {*questions(split)}
 
 
 def test_a_training_is_chosen_by_searches_as_the_service_does_them() -> None:
     """In its mode, and among the passages of the documents."""
     split = hold_out(numbered(1000), 0.1)
-    judged, wrong = asked(split), Told(1)
+    judged, wrong = questions(split), Told(1)
     assert score_by(split, judged, "dense")(wrong) < 0.1
     assert score_by(split, judged, "hybrid")(wrong) == score_by(split, judged)(wrong) > 0.5, "words are right"
     halves = Told(0)
@@ -380,7 +380,7 @@ def test_a_training_is_chosen_by_searches_as_the_service_does_them() -> None:
 def test_queries_that_choose_search_what_the_service_finds_for_them() -> None:
     documents = numbered(2000)
     split = hold_out(documents, 0.1)
-    judged = dict([*asked(split).items()][:20])
+    judged = dict([*questions(split).items()][:20])
     near = {
         query: [f"d{(int(ids[0][1:]) + step) % 2000}" for step in range(40)] for query, ids in judged.items()
     }
