@@ -12,7 +12,7 @@ is optional and does not count in the mean over the seven sets that papers repor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -54,7 +54,7 @@ class Known(NamedTuple):
     classes: tuple[str, ...]
     published: dict[str, str]  # size of each split in SentEval
     columns: tuple[str, ...]  # of the label and of one or two sentences
-    files: dict[str, tuple[str, ...]]  # of each split, relative to DIR
+    files: Mapping[str, tuple[str, ...]]  # of each split, relative to DIR
     beside: bool = False  # as in Task
 
 

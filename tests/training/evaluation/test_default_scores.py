@@ -48,7 +48,7 @@ def default_encode(default_models_dir: Path) -> Encode:
 @pytest.fixture(scope="module")
 def default(default_encode: Encode) -> Measured:
     there = [key for key in BY_KEY if not is_absent(key, FOLDER)]
-    files = [load(key, FOLDER, split) for key in there for split in (SPLITS if key == "stsb" else [None])]
+    files = [load(key, FOLDER, split) for key in there for split in (SPLITS if key == "stsb" else ["test"])]
     sentences = {text for pairs in files for text in (*pairs.left, *pairs.right)}
     encode = encode_once(default_encode, sentences)
     return Measured(encode, score(encode, FOLDER))
