@@ -1,6 +1,6 @@
 """`make bench`: compare the speed of the service, the raw engine and other projects' engines.
 
-    publish ─▶ start contestants ─▶ compare vectors ─▶ rounds ─▶ stop ─▶ start again ─▶ documents ─▶ report
+    publish ─▶ start contestants ─▶ compare vectors ─▶ rounds ─▶ stop ─▶ start again ─▶ report
 
 All files are in a temporary folder of the checkout, on the same disk. Run the benchmark on a quiet machine.
 The CPU time of other processes is measured as well. Measurements with much foreign load are repeated.
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import command, documents, machine, peer_engines, served, workloads
+from benchmarks import command, machine, peer_engines, served, workloads
 from benchmarks.command import Verdict, format_table, progress
 from benchmarks.machine import Watch
 from benchmarks.peer_engines import REFERENCE
@@ -40,7 +40,6 @@ from benchmarks.served import DEFAULT, our_name, raw_name
 from benchmarks.workloads import Workload
 
 STARTS = 3
-MEMORY_QUICK = 5_000
 
 MANY, BULK, SMALL_BULK, ONE, LONG = (
     "64 x 1",
@@ -87,8 +86,6 @@ TAIL = 2.0  # p99 over p50 with 64 clients and short texts
 LONGEST_OVER_MEDIAN = 3.0  # p99 of the longest tenth over the median of all, on the mix
 SINGLE_MS = 1.5  # one client's p50 minus the raw call's, on one thread and on all threads of a single text
 SECOND_START_SECONDS = 2.0
-MEMORY_RATIO = 1.15
-ADDED_MS = 30.0  # for one more document, in addition to embedding it
 
 
 def main() -> None:
@@ -112,7 +109,6 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--forms", default="fp32", help="precisions: fp32,bf16,int8 (fp32 is always measured)"
     )
-    parser.add_argument("--memory", action="store_true", help="also memory after 100,000 requests: long")
     parser.add_argument("--peers", type=Path, help="the folder with the peers' environments (.venv-peers)")
     parser.add_argument("--minutes", type=float, default=15.0, help="limit for rounds after the repeats")
     options = parser.parse_args()
@@ -144,12 +140,6 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, A
         turns = Turns(_jobs(ours, engine, peers, sentences, mixture, share))
         turns.run(options.repeats, options.minutes)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
-        memory = {}
-        if options.memory:
-            for one in ours:
-                progress(f"sending {one.served.name} requests of all shapes")
-                many = MEMORY_QUICK if options.quick else served.MANY
-                memory[one.served.name] = served.measure_growth(one.served, mixture, many)
     return Results(turns.cells), {
         "quick": options.quick,
         "model": first.info["model_version"],
@@ -161,9 +151,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, A
         "cosines": {
             name: {"mean": float(each.mean()), "least": float(each.min())} for name, each in cosines.items()
         },
-        "memory": memory,
         "starts": _measure_starts(first.data_dir),
-        "documents": _measure_documents(first.data_dir, sentences.texts[: 200 // share]),
     }
 
 
@@ -219,29 +207,9 @@ def _measure_starts(data_dir: Path) -> dict[str, Any]:
     }
 
 
-def _measure_documents(data_dir: Path, texts: list[str]) -> dict[str, Any]:
-    progress(f"storing {documents.DOCUMENTS:,} documents")
-    fill_seconds = documents.fill(data_dir, texts, documents.DOCUMENTS)
-    progress("starting the service with these documents")
-    with Server(data_dir) as server:
-        progress("adding documents one by one")
-        idle = documents.measure_additions(server, texts)
-        progress("adding documents while a client searches")
-        searched = documents.measure_additions_while_searching(server, texts)
-        return {
-            "stored": documents.DOCUMENTS,
-            "fill_seconds": fill_seconds,
-            "ready_seconds": server.ready_seconds,
-            "idle": idle,
-            "while_searching": searched,
-            "server_memory_mb": machine.memory_mb(server.pid),
-        }
-
-
 def _notes(figures: dict[str, Any]) -> str:
     """Return the paragraph under the table: facts, and which contestants are missing and why."""
     quick = "A first impression with --quick, not a figure. " if figures["quick"] else ""
-    stored = figures["documents"]
     lines = [
         (
             f"{quick}{figures['model']}, without vector cache. Texts: "
@@ -249,12 +217,7 @@ def _notes(figures: dict[str, Any]) -> str:
             f"processes used more than {CONTENDED:.0%} of the machine in every round. Cosines to "
             f"{figures['reference']}."
         ),
-        f"With {stored['stored']:,} documents the service was ready after {stored['ready_seconds']:.1f} s.",
     ]
-    for name, load in (("idle", "without other load"), ("while_searching", "while a client searches")):
-        quantiles = {key[:-3]: value for key, value in stored[name].items() if key.endswith("_ms")}
-        cells = (f"{key} {value['p50']:.1f} / {value['p99']:.1f}" for key, value in quantiles.items())
-        lines.append(f"Adding a document {load}, p50 / p99 in ms: {', '.join(cells)}.")
     lines += [f"Not measured: {name}: {reason}" for name, reason in figures["missing"].items()]
     return "\n".join(lines)
 
@@ -264,10 +227,13 @@ def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
 
     Args:
         results: The measurements.
-        figures: Other figures: "starts", "memory" and "documents".
+        figures: Other figures: "starts".
 
     """
-    return [*_ratios(results), *_latencies(results), *_others(figures)]
+    starts = figures["starts"]
+    subject = "second start to ready, seconds (median)"
+    start = Verdict(subject, starts["median"], SECOND_START_SECONDS, contended=starts["contended"])
+    return [*_ratios(results), *_latencies(results), start]
 
 
 def _ratios(results: Results) -> Iterator[Verdict]:
@@ -292,20 +258,6 @@ def _latencies(results: Results) -> Iterator[Verdict]:
         added = results.difference((ours, ONE), (name, SINGLE), lambda one: one.p50_ms)
         if added:
             yield _verdict(f"{ours}, {ONE}, p50 minus {name}, ms", added, SINGLE_MS)
-
-
-def _others(figures: Mapping[str, Any]) -> Iterator[Verdict]:
-    starts = figures["starts"]
-    subject = "second start to ready, seconds (median)"
-    yield Verdict(subject, starts["median"], SECOND_START_SECONDS, contended=starts["contended"])
-    for name, growth in figures["memory"].items():
-        subject = f"{name}, RSS after {growth['many']:,} requests over {growth['few']:,}"
-        yield Verdict(subject, growth["after_mb"] / growth["before_mb"], MEMORY_RATIO)
-    added = figures["documents"]["idle"]
-    subject = (
-        f"one more document after {figures['documents']['stored']:,}, ms more than embedding it (median)"
-    )
-    yield Verdict(subject, added["difference_ms"]["p50"], ADDED_MS, contended=added["contended"])
 
 
 def _divide(above: float | None, below: float | None) -> float | None:

@@ -1,30 +1,18 @@
-"""Create documents and model versions for benchmarks, and measure the cost of adding a document.
+"""Create documents and model versions for benchmarks.
 
 `prepare` makes a data directory with many documents and a second model version. The service's own code stores
 the documents with random unit vectors. The search time of an exact index does not depend on the vectors.
-
-`measure_additions` sends `POST /embed` and `POST /documents` with the same new text to a running service, one
-request at a time. The difference between the two latencies is the cost of storing the document.
 """
 
 import json
-import os
 import random
-import time
 from collections.abc import Sequence
-from contextlib import closing
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from benchmarks.command import progress
-from benchmarks.load import Generator, Load, get_request
-from benchmarks.machine import Watch, Window
-from benchmarks.processes import Server, request_ms
-from benchmarks.rounds import CONTENDED, p50_p99
+from benchmarks.processes import Server
 from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.sources.folder import read_source
@@ -35,11 +23,7 @@ from service.store.sqlite.writes import upsert
 from service.store.values import Document, Embedding, encode_json
 from training.text.corpus import read_corpus
 
-DOCUMENTS = 50_000
 COMMIT_DOCUMENTS = 2000
-WARM_PAIRS = 5  # they open connections and fill caches
-SEARCH_WARM = 10
-SEARCH_SECONDS = 3600.0  # more than the additions can take
 LENGTH_FILE = "sentence_bert_config.json"
 
 
@@ -80,9 +64,8 @@ def publish_variants(models_dir: Path, count: int) -> list[str]:
     return published
 
 
-def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
-    """Store `count` documents in a data directory that no service has open; return the seconds it took."""
-    started = time.perf_counter()
+def fill(data_dir: Path, texts: Sequence[str], count: int) -> None:
+    """Store `count` documents in a data directory that no service has open."""
     connection = connect(data_dir / DATABASE)
     generation, dimension = connection.execute(
         "SELECT number, dimension FROM generations WHERE state = 'active'"
@@ -100,54 +83,3 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
         upsert(Transaction(connection), documents, {generation: embedded})
         connection.execute("COMMIT")
     connection.close()
-    return time.perf_counter() - started
-
-
-def measure_additions(server: Server, texts: Sequence[str]) -> dict[str, Any]:
-    """Measure the latency of embedding and of adding each text on an otherwise idle service.
-
-    Raises:
-        BenchError: The status of a response was not 200.
-
-    """
-    watch = Watch({"server": server.pid, "bench": os.getpid()})
-    embed, add = _alternate(server.port, texts, "idle")
-    return _summary(embed, add, [], watch.window())
-
-
-def measure_additions_while_searching(server: Server, texts: Sequence[str]) -> dict[str, Any]:
-    """Measure the same latencies as `measure_additions` while another client searches without pause.
-
-    Raises:
-        BenchError: The status of a response was not 200.
-
-    """
-    requests = [get_request(f"/search?q={quote(text)}&k=10") for text in reversed(texts)]
-    pids = {"server": server.pid, "bench": os.getpid()}
-    searches = Generator(Load(server.port, requests, 1, SEARCH_SECONDS, warm=SEARCH_WARM, pids=pids))
-    embed, add = _alternate(server.port, texts, "searched")
-    searches.end_orders()
-    found = searches.finish()
-    return _summary(embed, add, found.milliseconds.tolist(), found.window)
-
-
-def _summary(embed: list[float], add: list[float], search: list[float], window: Window) -> dict[str, Any]:
-    """Return quantiles of latencies in milliseconds. `embed[i]` and `add[i]` belong to the same text."""
-    difference = [more - less for less, more in zip(embed, add, strict=True)]
-    figures = {"embed": embed, "add": add, "difference": difference, "search": search}
-    quantiles = {f"{name}_ms": p50_p99(each) for name, each in figures.items() if each}
-    found = {"pairs": len(embed), "foreign": window.foreign, "contended": window.foreign > CONTENDED}
-    return found | {name: {"p50": p50, "p99": p99} for name, (p50, p99) in quantiles.items()}
-
-
-def _alternate(port: int, texts: Sequence[str], name: str) -> tuple[list[float], list[float]]:
-    """Return the milliseconds to embed and to add each text. Every second text is added first."""
-    embed: list[float] = []
-    add: list[float] = []
-    with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-        for number, text in enumerate(texts):
-            documents = {"documents": [{"id": f"{name}-{number}", "text": text}]}
-            pair = [(embed, "/embed", {"inputs": text}), (add, "/documents", documents)]
-            for times, path, body in reversed(pair) if number % 2 else pair:
-                times.append(request_ms(connection, "POST", path, body))
-    return embed[WARM_PAIRS:], add[WARM_PAIRS:]

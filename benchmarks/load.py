@@ -83,7 +83,6 @@ class Load:
         seed: Seed of the random arrival times.
         warm: Number of answers before the window of a closed loop begins.
         pids: Processes to measure in the window in addition to the generator, by name.
-        count: Maximum number of answers in the window.
         keep: Numbers of the requests whose response bodies are returned.
         reconnects: How many times the server may close a connection. The generator then sends the request
             again on a new connection.
@@ -99,7 +98,6 @@ class Load:
     seed: int = 0
     warm: int = 0
     pids: dict[str, int] = field(default_factory=dict)
-    count: int = 10_000_000
     keep: list[int] = field(default_factory=list)
     reconnects: int = 0
 
@@ -242,7 +240,7 @@ class _Run:
         self._queue: deque[int] = deque()
         self._free: deque[_Connection] = deque()
         self._open = self._opening = self._most_open = 0
-        self._answered = self._in_window = self._reconnects = 0
+        self._answered = self._reconnects = 0
         self._stopped = False
         self._watch: Watch | None = None
         self._window: Window | None = None
@@ -316,18 +314,14 @@ class _Run:
         self._send(time.monotonic())
 
     def _count(self, request: int, body: bytes) -> None:
-        """Count an answer. Begin the window when the server is warm, and end the run after enough answers."""
+        """Count an answer. Begin the window when the server is warm."""
         if self._watch is None:
             if self._answered >= self._load.warm:
                 self._watch = Watch({**self._load.pids, "load": os.getpid()})
                 self._span = time.monotonic(), 0.0
                 self._loop.call_later(self._load.seconds, self._stop)
-        elif not self._stopped:
-            self._in_window += 1
-            if request in self._load.keep:
-                self._bodies[request] = body.decode()
-            if self._in_window >= self._load.count:
-                self._stop()
+        elif not self._stopped and request in self._load.keep:
+            self._bodies[request] = body.decode()
 
     def _stop(self) -> None:
         """Stop new arrivals and let the server answer all requests in flight."""

@@ -35,12 +35,6 @@ TEXTS_PER_CALL = 32
 DEFAULT = "fp32"
 OPENVINO_HINTS = {"fp32": "f32", "bf16": "bf16"}
 
-FIRST_REQUESTS, MANY = 2_000, 100_000  # requests before each look at the memory
-GROWTH_CLIENTS = 16
-GROWTH_REQUESTS = 8_000  # distinct; sent repeatedly, and batches differ each time
-GROWTH_MAX_TEXTS = 3
-GROWTH_SECONDS = 7200.0  # more than it can take
-
 
 @dataclass(frozen=True)
 class Dialect:
@@ -292,21 +286,3 @@ def _open_raw(precision: str, runtime: str, version: Path, info: dict[str, Any])
 
 def _tokenizer(version: Path, info: dict[str, Any]) -> Tokenizer:
     return Tokenizer(version / FILE_NAME, info["max_input_length"])
-
-
-def measure_growth(served: ServedModel, mixture: Workload, many: int = MANY) -> dict[str, Any]:
-    """Return the server's memory in MiB after few and after `many` requests of different shapes."""
-    chance = random.Random("shapes of the bench")
-    dialect = served.dialect
-    requests = [
-        post_request(
-            dialect.path,
-            dialect.body(chance.choices(mixture.texts, k=chance.randint(1, GROWTH_MAX_TEXTS))),
-        )
-        for _ in range(GROWTH_REQUESTS)
-    ]
-    sizes = []
-    for count in (FIRST_REQUESTS, many - FIRST_REQUESTS):
-        Generator(Load(served.port, requests, GROWTH_CLIENTS, GROWTH_SECONDS, count=count)).finish()
-        sizes.append(memory_mb(served.pid)["now"])
-    return {"few": FIRST_REQUESTS, "many": many, "before_mb": sizes[0], "after_mb": sizes[1]}

@@ -91,7 +91,7 @@ def test_a_connection_closed_after_the_last_answer_is_not_a_failure() -> None:
         lines = [post_request("/embed", {"inputs": text}) for text in ("fast", "slow")]
         pids = {"server": os.getpid()}
         # The window ends during the slow answer. By then the other client's connection is idle.
-        load = Load(server.port, lines, 2, 0.3, warm=1, pids=pids, count=1000)
+        load = Load(server.port, lines, 2, 0.3, warm=1, pids=pids)
         answers = Generator(load).finish()
     assert answers.reconnects == 0
 
