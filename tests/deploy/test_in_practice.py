@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,8 +14,8 @@ import pytest
 from service.lifecycle.controller import POLL_SECONDS
 from tests import postgres
 from tests.deploy.manifests import one, pod
-from tests.service.process import Service, plain_environment, run_and_fail
-from tests.waiting import LIMIT, until
+from tests.service.process import Service, run_and_fail
+from tests.waiting import until
 
 KEY = "sk-simile-of-this-test"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -141,25 +139,3 @@ def test_variables_that_kubernetes_makes_for_our_services_end_the_start(
 ) -> None:
     """This is why every pod has `enableServiceLinks: false`."""
     assert variable in run_and_fail(tmp_path, **{variable: value})
-
-
-@pytest.mark.long
-def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> None:
-    """The pod failure policy must not treat an unreachable service as the result of a retraining."""
-    text = one("ConfigMap", "simile-retrain")["data"]["retrain.toml"]
-    for path in ("/models", "/retrain"):
-        text = text.replace(f'"{path}', f'"{tmp_path}{path}')
-    (tmp_path / "retrain.toml").write_text(text.replace("simile:8000", "127.0.0.1:9"), encoding="utf-8")
-    key = tmp_path / "key"
-    key.write_text(KEY + "\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "training", "retrain", "--config", str(tmp_path / "retrain.toml")],
-        env=plain_environment(SIMILE_SERVICE_KEY_FILE=str(key)) | {"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    job = one("CronJob", "simile-retrain")["spec"]["jobTemplate"]["spec"]
-    assert done.returncode not in job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]

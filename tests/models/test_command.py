@@ -18,9 +18,6 @@ def root(tiny_models_dir: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_models_dir, tmp_path / "models")
 
 
-LIST = "`python -m models list` shows them."
-
-
 def _run(root: Path, *arguments: str) -> int:
     return main(["--models-dir", str(root), *arguments], environ={})
 

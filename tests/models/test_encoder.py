@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,14 +16,11 @@ import pytest
 from models.encoder import BadTokens, Encoder, TooLong
 from models.engines.form import FP32
 from models.engines.onnx import OnnxEngine
-from models.errors import Damaged
 from models.graph.file import read_table
 from models.manifest import Manifest
-from models.publishing.publish import publish
-from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.models.forms import counted
-from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
+from tests.tiny import MAX_LENGTH, WIDTH
 from tests.waiting import LIMIT
 
 TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60))]
@@ -131,16 +127,6 @@ def test_left_truncation_keeps_the_end(encoder: Encoder) -> None:
     content = list(encoder.tokenize([end])[0].ids)[1:-1]
     assert list(kept.ids)[-1 - len(content) : -1] == content
     assert len(kept.ids) == MAX_LENGTH
-
-
-def test_a_manifest_with_another_fingerprint_is_refused_on_opening(
-    tiny_models_dir: Path, tmp_path: Path
-) -> None:
-    other = publish(ModelStore(tmp_path / "models"), tiny_source(tmp_path / "other", seed=1))
-    folder = shutil.copytree(next(tiny_models_dir.glob("2*")), tmp_path / "copy")
-    shutil.copy(tmp_path / "models" / other.version / "onnx" / "model.onnx", folder / "onnx" / "model.onnx")
-    with pytest.raises(Damaged, match="another fingerprint"):
-        Encoder.open(folder)
 
 
 def test_a_closed_encoder_frees_its_session(tiny_models_dir: Path) -> None:

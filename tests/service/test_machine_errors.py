@@ -7,8 +7,6 @@ import os
 import re
 import resource
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -30,7 +28,7 @@ from service.observability.outages import Outages
 from service.settings import Settings
 from service.store.sqlite.schema import connect, migrate
 from tests.service.conftest import HOST, serving
-from tests.service.process import Service, plain_environment
+from tests.service.process import Service
 from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on
 from tests.service.swapping import published
 from tests.waiting import until
@@ -89,38 +87,16 @@ def test_sqlite_on_a_full_database(tmp_path: Path) -> None:
     assert found.message.startswith("The disk is full")
 
 
-WITHOUT = """
-import os, resource, sqlite3, sys
-from pathlib import Path
-from service.errors import machine_error
-from service.store.sqlite.schema import connect
-held = []
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-while True:
-    try:
-        held.append(os.open(os.devnull, os.O_RDONLY))
-    except OSError:
-        break
-try:
-    connect(Path(sys.argv[1]))
-except sqlite3.Error as error:
-    found = machine_error(error)
-    os.close(held.pop())
-    print(error, found.status, found.message)
-"""
-
-
 def test_sqlite_without_a_file_descriptor(tmp_path: Path) -> None:
     """SQLite itself reports only `unable to open database file`."""
     migrate(tmp_path / "simile.db")
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, str(tmp_path / "simile.db")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=plain_environment(),
-    )
-    assert done.stdout.startswith("unable to open database file 503 The service has no file descriptor left")
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, usual[1]))
+    try:
+        found = told(lambda: connect(tmp_path / "simile.db"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    assert (found.status, "no file descriptor left" in found.message) == (503, True)
 
 
 def test_what_lasts_is_logged_once_a_minute_with_how_often_it_came(caplog: pytest.LogCaptureFixture) -> None:

@@ -114,13 +114,6 @@ def said_of_the_device(report: str) -> str:
     return facts["device"]
 
 
-def test_a_mistyped_name_or_value_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(monkeypatch, SIMILE_PORT="eighty") == "SIMILE_PORT must be a whole number, not 'eighty'."
-    message = refusal(monkeypatch, SIMILE_DATADIR="/x")
-    assert "SIMILE_DATADIR" in message
-    assert "SIMILE_DATA_DIR" in message
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
 def test_no_keys_means_loopback_only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     assert "SIMILE_INSECURE=1" in refusal(monkeypatch, SIMILE_HOST=host)

@@ -17,13 +17,11 @@ from models.encoder import Encoder
 from models.engines import opening
 from models.engines.form import FP32, Form, read_form
 from models.engines.opening import BF16, form_for, has_bf16, require
-from models.errors import Damaged, FormUnavailable, ProofFailed
+from models.errors import FormUnavailable, ProofFailed
 from models.publishing.proof import check_golden
-from models.publishing.publish import publish
-from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.models.forms import needs_bf16
-from tests.tiny import WIDTH, tiny_source
+from tests.tiny import WIDTH
 from tests.waiting import LIMIT
 
 TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60, 3))]
@@ -135,16 +133,6 @@ def test_a_closed_bf16_encoder_cannot_be_used(folder: Path) -> None:
     encoder.close()
     with pytest.raises(AttributeError):
         encoder.forward([[2, 5, 3]])
-
-
-@needs_bf16
-def test_an_onnx_file_of_another_space_is_refused_in_bf16_too(folder: Path, tmp_path: Path) -> None:
-    other = ModelStore(tmp_path / "models")
-    version = publish(other, tiny_source(tmp_path / "source", seed=1)).version
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    shutil.copy(other.folder(version) / "onnx/model.onnx", copy / "onnx/model.onnx")
-    with pytest.raises(Damaged, match="another fingerprint"):
-        Encoder.open(copy, form=BF16)
 
 
 @needs_bf16

@@ -24,7 +24,6 @@ from models.graph.head import Dense, Head, append_head
 from models.graph.nodes import build_model
 from tests.models.feeds import padded
 from tests.tiny import ROUNDING, WIDTH
-from tests.tiny import tiny_source as make_tiny_source
 
 ROWS = [[2, 7, 3], [2, 40, 41, 42, 43, 44, 3], [2, *range(50, 110), 3]]
 
@@ -218,12 +217,3 @@ def test_a_cut_off_weights_file_is_refused(tiny_source: Path, tmp_path: Path) ->
     (tmp_path / "model.safetensors").write_bytes(whole[:-10])
     with pytest.raises(Unsupported, match="not a valid safetensors file"):
         read_safetensors(tmp_path / "model.safetensors")
-
-
-def test_two_seeds_are_two_models(tiny_source: Path, tmp_path: Path) -> None:
-    backbone = _backbone(tiny_source)
-    one, other = (
-        reference.embed(backbone, read_backbone([at / "model.safetensors"], backbone), HEADS["mean"], ROWS)
-        for at in (tiny_source, make_tiny_source(tmp_path / "other", seed=1))
-    )
-    assert np.abs(np.sum(one * other, axis=1)).max() < 0.9

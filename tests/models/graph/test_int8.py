@@ -11,7 +11,6 @@ import onnxruntime
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models.encoder import Encoder
 from models.engines import opening
 from models.engines.opening import INT8, INT8_NAME, form_for, has_int8
 from models.errors import Damaged, FormUnavailable, ProofFailed
@@ -202,11 +201,3 @@ def test_the_golden_texts_are_computed_again_in_int8(store: ModelStore, folder: 
     (at / "golden.json").write_text(json.dumps(golden))
     with pytest.raises(ProofFailed, match="in int8/onnxruntime points away"):
         check_golden(encoder, at)
-
-
-def test_an_encoder_in_int8_is_another_form_of_the_same_space(store: ModelStore, folder: Path) -> None:
-    manifest = publish(store, folder)
-    encoder = Encoder.open(store.folder(manifest.version), form=INT8)
-    assert encoder.fingerprint == manifest.fingerprint
-    assert encoder.dimension == 32
-    assert encoder.encode(["a"], truncate=False).tokens == [3]

@@ -187,11 +187,6 @@ def test_a_folder_that_was_written_is_read_back_as_it_was(tmp_path: Path, kind: 
         assert "pooling_mode" not in config
 
 
-def test_a_version_that_sentence_transformers_reads_says_so(tmp_path: Path) -> None:
-    manifest = publish(ModelStore(tmp_path / "models"), tiny_source(tmp_path / "model"))
-    assert manifest.portable == "sentence-transformers"
-
-
 @pytest.mark.long
 def test_each_kind_is_a_space_of_its_own(tmp_path: Path) -> None:
     kinds, store, names = [*KINDS, "mean", "cls", "max", "mask:3"], ModelStore(tmp_path / "models"), {}

@@ -182,12 +182,6 @@ def test_a_dense_layer_and_several_poolings_come_along(
     assert again.fingerprint == manifest.fingerprint
 
 
-def _not_finite(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    tensors["encoder.layer.0.output.dense.bias"][0] = np.nan
-    save_file(tensors, folder / "model.safetensors")
-
-
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
@@ -242,16 +236,13 @@ def test_pickles_are_neither_read_nor_copied(store: ModelStore, folder: Path) ->
 @pytest.mark.parametrize(
     ("break_it", "reason"),
     [
-        (lambda at: (at / "model.safetensors").rename(at / "pytorch_model.bin"), "pickled weights only"),
         (lambda at: (at / "model.safetensors").unlink(), "neither model.safetensors nor onnx/model.onnx"),
         (lambda at: (at / "config.json").unlink(), r"has no config\.json"),
         (lambda at: (at / "config.json").write_text("{"), "is not JSON"),
-        (lambda at: (at / "tokenizer.json").unlink(), r"no tokenizer\.json"),
         (lambda at: (at / "modules.json").write_text('[{"path": ""}]'), "malformed"),
         (lambda at: _modules(at, Transformer="../elsewhere"), "points outside"),
         (lambda at: _modules(at, Transformer="", CNN="1"), "lists Transformer, CNN"),
         (lambda at: (at / "1_Pooling" / "config.json").write_text('{"pooling_mode": "median"}'), "median"),
-        (_not_finite, r"output\.dense\.bias is not finite"),
     ],
 )
 def test_what_cannot_be_published_is_refused_by_name(

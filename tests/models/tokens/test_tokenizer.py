@@ -157,7 +157,7 @@ MAX_PIECE = 2 * FURTHEST + 10_000  # the largest requested piece, and as much to
 
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize(
-    "unit", ["\u0315\u0300", "ก", "\ufdfa", "a\u0301", "か", "天" * 200_000 + "ก" * 300_000]
+    "unit", ["\u0315\u0300", "ก", "[", "]", "\ufdfa", "a\u0301", "か", "天" * 200_000 + "ก" * 300_000]
 )
 def test_no_text_is_tokenized_in_one_piece_of_megabytes(
     tokenizer: Tokenizer, taken: list[int], unit: str, left: bool
@@ -310,27 +310,6 @@ def test_other_threads_run_while_much_is_tokenized(
         done.set()
         other.join()
     assert inside.most > 5
-
-
-def test_a_text_without_a_place_to_cut_is_tokenized_in_parts(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole, 16 MiB took 8 GB."""
-    longest = 0
-    library = tokenizer._tokenizer
-
-    class Watched:
-        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
-            nonlocal longest
-            longest = max(longest, *map(len, texts))
-            return library.encode_batch_fast(texts, **options)
-
-    monkeypatch.setattr(tokenizer, "_tokenizer", Watched())
-    for character in ("[", "]", "\u0e01", "a\u0301\u0323"):
-        for left in (False, True):
-            [tokens] = tokenizer.tokenize([character * 400_000], left=left)
-            assert len(tokens.ids) <= MAX_LENGTH
-    assert longest <= MAX_PIECE
 
 
 def test_brackets_are_cut_before_and_added_tokens_are_not(file: Path, tokenizer: Tokenizer) -> None:

@@ -17,7 +17,6 @@ from service.api.search import SearchRequest
 from service.errors import Validation
 from service.http import bodies, exact_json
 from service.http.bodies import CONTAINER_VALUES, KEY_VALUES, validated, values_in
-from service.runtime.runtime import Runtime
 from service.settings import Settings
 
 JSON = {"content-type": "application/json"}
@@ -214,16 +213,3 @@ def test_a_deep_line_fails_and_the_others_are_stored(client: TestClient) -> None
     assert answer.status_code == 200
     assert client.get("/documents/first").status_code == client.get("/documents/last").status_code == 200
     assert client.get("/documents/deep").status_code == 404
-
-
-@pytest.mark.parametrize("name", ["schedule.json", "progress.json", "state.json", "asked.json"])
-def test_a_deep_file_beside_versions_is_not_shown(client: TestClient, runtime: Runtime, name: str) -> None:
-    """json reads more levels than the 254 that orjson writes."""
-    file = runtime.store.root / name
-    before = file.read_bytes() if file.exists() else None
-    for depth in DEPTHS:
-        file.write_text(f'{{"started": "2099-01-01T00:00:00+00:00", "deep": {lists(depth)}}}')
-        answer = client.get("/models")
-        assert answer.status_code == 200, answer.text[:300]
-        assert "[[[" not in answer.text
-    file.unlink() if before is None else file.write_bytes(before)

@@ -224,14 +224,6 @@ def test_keywords_count_less_if_the_best_hit_has_few_of_the_terms() -> None:
     assert fuse(flat, {2: 5.0}, 0.6, 0.1, 0.25)[2] == np.float32(1), "cosines that say nothing"
 
 
-def test_the_scale_and_the_range_of_cosines_change_no_hybrid_score() -> None:
-    """Cosines of one model lie between 0 and 0.8, those of another between 0.7 and 0.9."""
-    wide = {1: 0.8, 2: 0.5, 3: 0.3, 4: 0.0}
-    narrow = {id: 0.7 + cosine / 4 for id, cosine in wide.items()}
-    worded = {4: 9.0, 3: 2.0}
-    assert fuse(narrow, worded) == pytest.approx(fuse(wide, worded))
-
-
 def test_a_document_of_only_one_ranking_is_a_hit(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "CANDIDATES", 5)
     near = {id for id, _ in hits(client, q="harbour", mode="dense", k=5)}

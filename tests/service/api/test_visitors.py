@@ -120,13 +120,6 @@ def test_what_is_no_id_of_a_visitor_is_refused_and_not_repeated(client: TestClie
     assert users(client) == []
 
 
-def test_a_list_of_judgments_names_the_one_with_a_wrong_user(client: TestClient) -> None:
-    many = [JUDGMENT, JUDGMENT | {"query": "r", "user": "two words"}]
-    answer = client.post("/feedback", json={"feedback": many}).json()
-    assert (answer["stored"], [each["index"] for each in answer["refused"]]) == (1, [1])
-    assert "1 to 128 characters" in answer["refused"][0]["error"]
-
-
 def test_a_visitors_rows_are_listed_and_deleted_by_the_id_as_it_was_sent(client: TestClient) -> None:
     for at, user in enumerate([RAW, "other", RAW, None]):
         sent(client, event_id=f"{at}", query=f"q{at}", user=user)

@@ -51,12 +51,6 @@ plain:write:{"4" * 64}:::
     assert str(bytes.fromhex(HASH)) not in repr(parse(text))
 
 
-def test_a_role_includes_those_below_it() -> None:
-    assert Role.READ.allows == {"read"}
-    assert Role.WRITE.allows == {"read", "write"}
-    assert Role.ADMIN.allows == {"read", "write", "admin"}
-
-
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
@@ -64,18 +58,15 @@ def test_a_role_includes_those_below_it() -> None:
         (f"ci:{HASH}", "2 fields"),
         (f"ci:read:{HASH}:1:2:trusted:4", "7 fields"),
         (f"ci:read:{HASH}:1:2:yes", "the sixth field must be trusted, untrusted"),
-        (f"ci:read:{HASH}:trusted", "a limit must be"),
         (f":read:{HASH}", "the name must be"),
         (f"{'n' * 65}:read:{HASH}", "the name must be"),
         (f"ci key:read:{HASH}", "the name must be"),
         (f"ci:root:{HASH}", "read, write, admin"),
         (f"ci:Read:{HASH}", "read, write, admin"),
-        (f"ci:{SECRET}:read", "read, write, admin"),
         (f"ci:read:{SECRET}", "64 hexadecimal digits"),
         (f"ci:read:{HASH[:-1]}", "64 hexadecimal digits"),
         (f"ci:read:{HASH}:many", "a limit must be"),
         (f"ci:read:{HASH}:-1", "a limit must be"),
-        (f"ci:read:{HASH}::1.5", "a limit must be"),
         (f"good:read:{HASH}", "its name is also on line 2"),
         (f"other:read:{'b' * 64}", "its hash is also on line 2"),
         (f"other:read:{'B' * 64}", "its hash is also on line 2"),

@@ -24,7 +24,6 @@ VALID = {
     "/feedback": b'{"query": "red", "id": "d", "relevant": true}',
     "/events": b'{"search_id": "s", "query": "red", "id": "d", "type": "click"}',
 }
-MANY = 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +51,8 @@ def test_a_body_that_is_cut_off_anywhere_is_refused(service: Service, path: str)
 
 MALFORMED = {
     "100,000 lists": b"[" * 100_000,
-    "100,000 lists, closed": b"[" * 100_000 + b"]" * 100_000,
     "100,000 objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
     "infinity": b'{"inputs": Infinity}',
-    "negative infinity": b'{"inputs": [-Infinity]}',
     "NaN in a vector": b'{"queries": [[NaN]], "model": "m"}',
     "a number that overflows": b'{"inputs": 1e999}',
     "a low surrogate, escaped": b'{"inputs": "\\udc00"}',
@@ -109,17 +106,6 @@ def test_of_equal_names_the_last_counts(service: Service) -> None:
         [vector] = json.loads(wire.send(post("/embed", b'{"inputs": 7, "inputs": "red"}')).answer().body)
         [expected] = json.loads(wire.send(post("/embed", b'{"inputs": "red"}')).answer().body)
         assert vector == expected
-
-
-@pytest.mark.parametrize("path", FAMILIES)
-def test_64_mib_are_refused_before_they_are_sent(service: Service, path: str) -> None:
-    with Wire(service) as wire:
-        wire.send(head(path, f"Content-Length: {MANY}"))
-        words = wire.answer().refused(path, 413, "TooLarge")
-        assert "16 MiB" in words
-        assert "SIMILE_MAX_BODY_MB" in words
-        wire.send([bytes(1 << 20)] * 64)
-        assert wire.send(post(path, VALID[path])).answer().status == 200
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"])

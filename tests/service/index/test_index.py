@@ -36,14 +36,6 @@ def test_scores_and_order_are_those_of_a_full_matrix_product(k: int) -> None:
         np.testing.assert_allclose(scores, np.sort(truth[row])[::-1][:k], atol=1.1e-6)
 
 
-def test_a_document_finds_itself_with_score_one() -> None:
-    vectors = unit_vectors(100, 16)
-    index = Index(16)
-    index.apply((firsts(range(7, 107)), vectors))
-    for position, (scores, names) in enumerate(index.search(vectors, 1)):
-        assert (scores[0], names[0]) == (1.0, build_row_name(position + 7))
-
-
 def test_k_beyond_the_rows_gives_every_row_once_and_no_row_that_is_not_there() -> None:
     index = Index(4)
     assert [len(scores) for scores, _ in index.search(np.eye(4), 3)] == [0, 0, 0, 0]
@@ -109,16 +101,6 @@ def test_rows_are_appended_to_the_memory_of_those_before_them_while_there_is_roo
         memories.add(index.view.tail.segment.vectors.ctypes.data)
     assert len(memories) <= 4
     assert index.nbytes <= 1.25 * 100 * (4 * 4 + 8) + 13
-
-
-def test_of_a_revision_added_again_or_removed_in_the_same_step_the_last_change_counts() -> None:
-    index = Index(2)
-    index.apply((firsts([1]), [[1, 0]]))
-    index.apply((firsts([1]), [[0, 1]]))
-    assert found(index, np.array([0, 1], np.float32), 5) == [(1.0, 1)]
-    index = Index(2)
-    index.apply((firsts([1, 2]), np.eye(2)), remove=[2])
-    assert revisions(index) == [1]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -270,16 +252,3 @@ def test_every_document_that_ties_with_the_last_is_there_once_by_its_first_best_
         *(build_row_name(revision, 1) for revision in range(100, 100 + twins)),
     ]
     assert set(scores[1:].tolist()) == {np.float32(0.6)}
-
-
-def test_a_removed_document_leaves_no_row_behind_and_a_replaced_row_only_the_others() -> None:
-    vectors = unit_vectors(6, 8)
-    index = Index(8)
-    index.apply(([build_row_name(*at) for at in ((1,), (1, 1), (1, 2), (2,), (2, 1))], vectors[:5]))
-    index.apply(([build_row_name(2, 1)], vectors[5:]), remove=[1])
-    assert (index.rows, index.documents) == (2, 1)
-    np.testing.assert_array_equal(
-        stored_vectors(index, [build_row_name(2), build_row_name(2, 1)]), vectors[[3, 5]]
-    )
-    with pytest.raises(KeyError, match=str(build_row_name(1, 2))):
-        stored_vectors(index, [build_row_name(1, 2)])

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from models import cpus
 from models.store import ModelStore
 from service.app import create_app
 from service.errors import StartupError
@@ -99,14 +98,3 @@ def test_a_refused_start_leaves_the_data_directory_free(tmp_path: Path, tiny_mod
     with pytest.raises(StartupError, match="nowhere"):
         create_app(settings).state.runtime.open()
     assert version_served(settings.model_copy(update={"model": "default"}))
-
-
-def test_a_number_of_workers_that_an_earlier_version_measured_is_ignored(
-    tmp_path: Path, tiny_models_dir: Path
-) -> None:
-    settings = new_settings(tmp_path, tiny_models_dir)
-    settings.data_dir.mkdir()
-    (settings.data_dir / "tuning.json").write_text('{"workers": 1, "threads": 64, "reason": "measured"}')
-    with serving(settings) as client:
-        workers = client.get("/info").json()["workers"]
-    assert workers == {"workers": cpus.available(), "threads": 1, "reason": "one for each processor"}

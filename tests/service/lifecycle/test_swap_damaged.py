@@ -1,14 +1,12 @@
 """Versions that must not be served are refused by name, and the old one serves on."""
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import models.__main__ as command
-from models.manifest import FILE_NAME
 from tests.parts.places import Place
 from tests.service.process import Service
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
@@ -21,35 +19,6 @@ def change_a_byte(folder: Path) -> None:
     weights.write_bytes(content)
 
 
-def lose_a_file(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-
-
-def hide_a_pickle(folder: Path) -> None:
-    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n.")
-
-
-def point_outside(folder: Path) -> None:
-    manifest = json.loads((folder / FILE_NAME).read_bytes())
-    manifest["files"]["../outside.json"] = "0" * 64
-    (folder / FILE_NAME).write_text(json.dumps(manifest))
-
-
-def claim_another_space(folder: Path) -> None:
-    manifest = json.loads((folder / FILE_NAME).read_bytes())
-    manifest["fingerprint"] = manifest["fingerprint"][:8] + "0" * 56
-    (folder / FILE_NAME).write_text(json.dumps(manifest))
-
-
-DAMAGES = [
-    (change_a_byte, "onnx/model.onnx was changed"),
-    (lose_a_file, "tokenizer.json is missing"),
-    (hide_a_pickle, "may hold a pickle"),
-    (point_outside, "leads out of the folder"),
-    (claim_another_space, "another fingerprint"),
-]
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("damaged")
@@ -60,17 +29,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield place
 
 
-@pytest.mark.parametrize(("damage", "reason"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
-def test_a_damaged_version_is_refused_by_name_and_the_old_one_serves_on(
-    place: Place, tmp_path: Path, damage: Callable[[Path], None], reason: str
-) -> None:
+def test_a_damaged_version_is_refused_by_name_and_the_old_one_serves_on(place: Place, tmp_path: Path) -> None:
     folder = place.store.folder(place.b)
     shutil.copytree(folder, tmp_path / "whole")
     try:
-        damage(folder)
+        change_a_byte(folder)
         decided = place.client.post(f"/models/{place.b}/activate")
         assert decided.status_code in {202, 409}, decided.text
-        place.until(lambda: reason in (place.state(place.b)["reason"] or ""))
+        place.until(lambda: "onnx/model.onnx was changed" in (place.state(place.b)["reason"] or ""))
         assert place.state(place.b)["state"] == "failed"
         assert place.b in place.state(place.b)["reason"]
         assert place.active() == place.a

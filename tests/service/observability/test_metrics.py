@@ -74,13 +74,6 @@ def test_every_series_and_every_label_known_beforehand_is_in_the_first_scrape(
             assert f'simile_{series}{{lane="{lane}",version="{version}"}}' in first
 
 
-def test_models_lists_the_versions_and_which_is_active(client: TestClient, runtime: Runtime) -> None:
-    answer = client.get("/models").json()
-    version = runtime.active.generation.version
-    assert (answer["active"], answer["wanted"]) == (version, version)
-    assert [(model["version"], model["state"]) for model in answer["models"]] == [(version, "active")]
-
-
 def test_requests_are_counted_by_template_never_by_path_or_odd_method(client: TestClient) -> None:
     before = samples(client)['simile_errors_total{error_type="NotFound"}']
     client.get("/documents/secret-name")

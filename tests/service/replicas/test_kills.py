@@ -1,7 +1,7 @@
 """kill -9 of replicas and of PostgreSQL at random: no acknowledged write is lost, all comes back.
 
-Many kills take long: KILLS=200 pytest -o faulthandler_timeout=0 -m long -s -k "replicas and many" FILE, and
-KILLS=50 with "postgresql and many".
+Many kills take long: KILLS=200 pytest -o faulthandler_timeout=0 -m long -s -k replicas_that FILE, and
+KILLS=50 with postgresql_that.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from tests.service.replicas.forked import Forge
 from tests.service.replicas.traffic import Traffic
 from tests.waiting import until
 
-KILLS = int(os.environ.get("KILLS", "0"))  # of a long run, which is to be told
+KILLS = int(os.environ.get("KILLS", "0"))  # of a run with many
 
 
 class Requests:
@@ -128,13 +128,7 @@ def kill_some(folder: Path, forge: Forge, kills: int, server: Server | None = No
 
 @pytest.mark.long
 def test_replicas_that_are_killed_lose_nothing_and_come_back(tmp_path: Path, forge: Forge) -> None:
-    kill_some(tmp_path, forge, 4)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not KILLS, reason="KILLS=200 says how many")
-def test_replicas_that_are_killed_many_times(tmp_path: Path, forge: Forge) -> None:
-    kill_some(tmp_path, forge, KILLS)
+    kill_some(tmp_path, forge, KILLS or 4)
 
 
 @pytest.fixture
@@ -149,10 +143,4 @@ def server() -> Iterator[Server]:
 def test_postgresql_that_is_killed_loses_nothing_and_the_service_comes_back(
     tmp_path: Path, forge: Forge, server: Server
 ) -> None:
-    kill_some(tmp_path, forge, 2, server)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not KILLS, reason="KILLS=50 says how many")
-def test_postgresql_that_is_killed_many_times(tmp_path: Path, forge: Forge, server: Server) -> None:
-    kill_some(tmp_path, forge, KILLS, server)
+    kill_some(tmp_path, forge, KILLS or 2, server)

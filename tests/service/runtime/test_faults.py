@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from tests.service.fakes import sqlite_of
 from tests.service.placed import Ids, Place, occupied, serving
-from tests.service.process import Service
 from tests.service.swapping import TEXTS
 from tests.waiting import LIMIT, until
 
@@ -198,39 +197,6 @@ def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.Mo
     place.client.request("DELETE", "/documents/c")
 
 
-@pytest.mark.long
-def test_a_body_that_grows_when_it_is_read_is_refused_before_it_costs_much(
-    tmp_path: Path, tiny_models_dir: Path
-) -> None:
-    size = (16 << 20) - 100
-    bodies = [
-        b"[" * size,
-        b'{"inputs": [' + b",".join([b'"a"'] * (size // 4)) + b"]}",
-        b'{"inputs": [' + b",".join([b"[]"] * (size // 3)) + b"]}",
-        b'{"inputs": [' + b",".join([b"{}"] * (size // 3)) + b"]}",
-        b'{"inputs": "a", "more": [' + b",".join([b"{}"] * (size // 3)) + b"]}",
-        b'{"inputs": "a", "less": [' + b",".join([b"{}"] * 450_000) + b"]}",
-    ]
-    with Service(tmp_path, tiny_models_dir) as service:
-        json = {"content-type": "application/json"}
-        peaks = []
-        for body in [*bodies, bodies[2]]:
-            began = time.monotonic()
-            answer = service.client.post("/embed", content=body, headers=json)
-            assert answer.status_code == (200 if b"less" in body[:30] else 422), answer.text
-            assert time.monotonic() - began < 15
-            peaks.append(peak_mib(service))
-        assert peaks[5] < 400, "values are counted before they are parsed"
-        assert peaks[-1] < peaks[5] + 100, "and given back"
-
-
-def peak_mib(service: Service) -> float:
-    """The most memory that the service ever held."""
-    status = Path(f"/proc/{service.process.pid}/status").read_text()
-    [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
-
-
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Why the process would have ended."""
@@ -271,26 +237,6 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
                 assert "2 of 2 workers hang" in ends[0]
             finally:
                 release.set()
-
-
-def test_a_hang_that_passes_heals(
-    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str]
-) -> None:
-    with serving(tmp_path, tiny_models_dir, workers=1, hang_seconds=2.0) as place:
-        release, forward = threading.Event(), place.encoder.forward
-
-        def slow(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
-            release.wait(LIMIT)
-            return forward(ids, normalize=normalize)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(place.encoder, "forward", slow)
-            assert place.embed("red").status_code == 424
-        release.set()
-        until(lambda: place.client.get("/health").status_code == 200)
-        place.check()
-        assert place.client.get("/ready").status_code == 200
-        assert not ends
 
 
 @pytest.mark.sqlite("its one writing thread")

@@ -88,10 +88,6 @@ def damage(settings: Settings, id: str, column: str, value: str) -> None:
     assert changed == 1
 
 
-def checked(settings: Settings) -> str:
-    return check_data(settings)
-
-
 def found_ids(client: TestClient, mode: str, **options: Any) -> set[str]:
     requested = {"queries": ["red river"], "k": 100, "mode": mode, **options}
     answer = client.post("/search", json=requested)
@@ -108,7 +104,7 @@ def test_a_damaged_document_is_not_answered_and_sending_it_again_heals(
     column, value = (DAMAGE | ALSO_SQLITE)[id]
     put(service, id, "whole")
     assert {id, "whole"} <= found_ids(service, "dense")
-    assert "All is sound" in checked(settings)
+    assert "All is sound" in check_data(settings)
     others = {hit["id"] for hit in service.get("/documents").json()["documents"]} - {id}
     damage(settings, id, column, value)
     at, now = "", id
@@ -135,7 +131,7 @@ def test_a_damaged_document_is_not_answered_and_sending_it_again_heals(
     refused = service.get(f"{at}/documents")
     assert (refused.status_code, now in refused.json()["error"]) == (507, True)
     with pytest.raises(CommandError, match="are damaged: the checksum") as said:
-        checked(settings)
+        check_data(settings)
     assert repr(now if not at else f"other/{id}") in str(said.value)
 
     if column in {"id", "collection"}:  # by the new name it is damaged for ever
@@ -149,7 +145,7 @@ def test_a_damaged_document_is_not_answered_and_sending_it_again_heals(
     answer = service.get(f"/documents/{id}").json()
     assert (answer["text"], answer["title"], answer["metadata"]) == (TEXT, "A title", METADATA)
     assert id in found_ids(service, "dense")
-    assert "All is sound" in checked(settings)
+    assert "All is sound" in check_data(settings)
     assert service.delete(f"/documents/{id}").json()["deleted"] == 1
 
 
@@ -176,9 +172,9 @@ def test_a_filter_that_nothing_passes_is_answered_beside_damaged_metadata(
         ):
             assert (answer.status_code, answer.json().get("warnings")) == (200, said), (text, answer.text)
         with pytest.raises(CommandError, match="'damaged'"):
-            checked(settings)
+            check_data(settings)
     assert service.delete("/documents/damaged").json()["deleted"] == 1
-    assert "All is sound" in checked(settings)
+    assert "All is sound" in check_data(settings)
 
 
 def test_a_search_that_reads_the_title_alone_finds_damage_of_the_title_alone(
@@ -199,9 +195,9 @@ def test_damage_of_what_filters_read_is_found(service: TestClient, settings: Set
     run_sql(settings, "UPDATE documents SET metadata = '{\"n\": 2}'::jsonb WHERE id = 'filtered'")
     assert service.get("/documents/filtered").json()["metadata"] == METADATA, "it is answered from the text"
     with pytest.raises(CommandError, match="'filtered'"):
-        checked(settings)
+        check_data(settings)
     put(service, "filtered")
-    assert "All is sound" in checked(settings)
+    assert "All is sound" in check_data(settings)
     assert service.delete("/documents/filtered").json()["deleted"] == 1
 
 
@@ -228,7 +224,7 @@ def test_an_update_by_a_replica_of_an_older_version_keeps_nothing_of_before(
         put(service, "shared")
         [whole] = sql_rows(settings, "SELECT sent, checksums FROM documents WHERE id = 'shared'")
         assert None not in whole, "this version sets both itself"
-    assert "All is sound" in checked(settings)
+    assert "All is sound" in check_data(settings)
     assert service.delete("/documents/shared").json()["deleted"] == 1
 
 
@@ -252,7 +248,7 @@ def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
     store = service.app.state.runtime.corpus.store  # type: ignore[attr-defined]
     call = service.portal.call  # type: ignore[union-attr]
     assert call(store.without_checksums) == len(ids)
-    assert "have no checksum yet" in checked(settings)
+    assert "have no checksum yet" in check_data(settings)
     put(service, "new")
     assert call(store.without_checksums) == len(ids), "it has one at once"
     assert service.get("/documents/old1").json()["text"] == TEXT, "it is answered meanwhile"
@@ -260,7 +256,7 @@ def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
     assert call(store.without_checksums) == 3, "each step is on disk by itself"
     assert call(store.fill_checksums) == 3
     assert call(store.fill_checksums) == 0
-    assert "have no checksum" not in checked(settings)
+    assert "have no checksum" not in check_data(settings)
     assert service.get("/documents/old1").json()["metadata"] == METADATA, "as it was computed from the column"
     damage(settings, "old2", "text", "'other'")
     assert service.get("/documents/old2").status_code == 507
@@ -296,7 +292,7 @@ def test_what_is_no_text_stays_damaged_with_a_checksum_and_is_not_copied(
             assert (refused.status_code, refused.json()["error_type"]) == (507, "Storage"), refused.text
         assert found_ids(client, "dense") == {"a"}
         with pytest.raises(CommandError, match="are damaged: the checksum"):
-            checked(settings)
+            check_data(settings)
         arguments = argparse.Namespace(folder=tmp_path / "backup", models=False, data_dir=None)
         with pytest.raises(CommandError, match="are damaged: their checksums are wrong"):
             backup.run(arguments, settings)
@@ -315,7 +311,7 @@ def test_a_start_computes_what_is_missing(tmp_path: Path, tiny_models_dir: Path)
     with serving(settings) as client:
         store = client.app.state.runtime.corpus.store  # type: ignore[attr-defined]
         until(lambda: client.portal.call(store.without_checksums) == 0)  # type: ignore[union-attr]
-    assert "All is sound" in checked(settings)
+    assert "All is sound" in check_data(settings)
 
 
 @pytest.mark.sqlite("a backup is of a data directory")

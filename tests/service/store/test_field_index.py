@@ -3,7 +3,6 @@
 import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from service.app import create_app
 from service.cli.check import require_usable
 from service.errors import StartupError
-from service.settings import Settings, read
+from service.settings import read
 from service.store.filters.grammar import Predicate
 from service.store.sql.records import page
 from service.store.sqlite import filters, secondary_indexes
@@ -26,7 +24,7 @@ from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import connect, harden, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving
 from tests.service.filtering import cases, matches
 
 ROWS: list[dict[str, Any]] = [
@@ -323,11 +321,11 @@ def test_the_service_follows_the_setting_and_every_write(tmp_path: Path, tiny_mo
         answers = [client.post("/search", json=body).json()["results"][0] for body in bodies]
         return [sorted(hit["id"] for hit in hits) for hits in answers]
 
-    with running(plain) as client:
+    with serving(plain) as client:
         assert client.post("/documents", json={"documents": documents}).status_code == 200
         first = found(client)
         assert first == [[f"d{at - 1:02}" for at in expected(filter, ROWS)] for filter in FILTERS]
-    with running(plain.model_copy(update={"indexed_fields": ",".join(FIELDS)})) as client:
+    with serving(plain.model_copy(update={"indexed_fields": ",".join(FIELDS)})) as client:
         assert found(client) == first
         changed = [{**document, "metadata": ROWS[at - 1]} for at, document in enumerate(documents)][5:20]
         assert client.post("/documents", json={"documents": changed}).status_code == 200
@@ -335,12 +333,5 @@ def test_the_service_follows_the_setting_and_every_write(tmp_path: Path, tiny_mo
         assert gone.json()["deleted"] == 2
         second = found(client)
     assert second != first
-    with running(plain) as client:
+    with serving(plain) as client:
         assert found(client) == second
-
-
-@contextmanager
-def running(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
-        yield client

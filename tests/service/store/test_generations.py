@@ -38,24 +38,6 @@ def test_vectors_that_no_rollback_can_need_are_deleted(place: Place) -> None:
         place.until(lambda: vectors_by_version(place) == {place.b: 60})
 
 
-def test_after_its_grace_the_version_before_is_closed_and_a_rollback_loads_it_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.lifecycle.controller.LINGER_SECONDS", 0.2)
-    with place.serving(grace_seconds=0.2) as client:
-        place.fill()
-        place.activate(place.b)
-        active = place.app.state.runtime.active
-        place.until(lambda: active.followers == ())
-        place.put({"since": TEXTS[80]})
-        client.delete("/documents/d3")
-        assert client.post("/models/rollback").status_code == 202
-        place.until(lambda: place.active() == place.a)
-        expected = DOCUMENTS | {"since": TEXTS[80]}
-        del expected["d3"]
-        assert place.everything() == expected
-
-
 def test_a_row_that_is_loaded_and_written_in_one_commit_is_as_it_was_written_last(place: Place) -> None:
     with place.serving():
         place.fill()
@@ -71,19 +53,6 @@ def test_a_row_that_is_loaded_and_written_in_one_commit_is_as_it_was_written_las
             stored_vectors(active.indexes.of(DEFAULT_COLLECTION), [build_row_name(900), build_row_name(901)]),
             [two, one],
         )
-
-
-def test_within_its_grace_the_version_before_follows_every_write(place: Place) -> None:
-    with place.serving() as client:
-        place.fill()
-        place.activate(place.b)
-        place.put({"since": TEXTS[80]})
-        place.until_followed()
-        client.delete("/documents/d3")
-        [warm] = place.app.state.runtime.active.followers
-        assert warm.version == place.a
-        assert warm.indexes.documents == 60
-        assert warm.indexes.sequence == place.app.state.runtime.active.generation.indexes.sequence
 
 
 @pytest.mark.long

@@ -29,11 +29,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("simcse-unsup", {"views": ["same", MASKED, "same"]}, "views that stand aside come after those"),
     ("simcse-unsup", {"views": ["same"]}, "InfoNCE compares two views; the recipe has 1."),
     ("declutr", {"views": ["same"], "source.positives": 1}, "2 texts in a row, and the recipe 1"),
-    (
-        "simcse-unsup",
-        {"views": ["same"], "objectives": [NT_XENT]},
-        "NTXent compares two views; the recipe has 1.",
-    ),
     ("sbert-nli", {"source": "pairs"}, 'pair_softmax needs the source "labelled_pairs"'),
     ("sbert-nli", {"views": ["same"]}, "the source has 2 texts in a row, and the recipe 1 views of them"),
     (
@@ -51,11 +46,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "triplet",
         {"source": "pairs", "views": ["same", "same"], "objectives": [GIVEN]},
         "a positive and a negative; the recipe has 2.",
-    ),
-    (
-        "simcse-unsup",
-        {"views": ["same"], "objectives": [TRIPLET]},
-        "a positive and a negative; the recipe has 1.",
     ),
     ("simcse-unsup", {"objectives": ["mlm"]}, "mlm needs a view `mask`"),
     ("simcse-unsup", {"objectives": ["rtd"]}, "rtd needs a view `mask` aside for each view"),

@@ -199,17 +199,3 @@ def test_documents_have_their_prompt_when_a_post_processor_is_fitted(tmp_path: P
     assert np.abs(np.cov(found.T, bias=True) - np.eye(6)).max() < 1e-4
     pooling = ModelStore(tmp_path / "whitening-models").versions()[0].pooling
     assert pooling == "mean", "a base that pools keeps its own way"
-
-
-def test_too_few_texts_for_a_post_processor_are_told_and_nothing_is_published(tmp_path: Path) -> None:
-    few, out = build_corpus(TEXTS, 5), tmp_path / "out"
-    with pytest.raises(TrainingError, match="The 5 texts differ in 4 directions only; whitening to 32"):
-        train(
-            load_recipe("whitening"),
-            few,
-            raw_source(tmp_path / "raw"),
-            out,
-            Options(precision="fp32", threads=1),
-        )
-    with pytest.raises(TrainingError, match="is not finished"):
-        export_run(out, ModelStore(tmp_path / "models"))

@@ -113,10 +113,13 @@ def test_more_layers_than_there_are_leave_nothing_behind(run: Run, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_recipe_without_it_keeps_its_digest() -> None:
-    assert "train_layers" not in load_recipe("pairs").described()["optim"]
+def test_a_recipe_without_them_keeps_its_digest() -> None:
+    described = load_recipe("pairs").described()
+    assert "student" not in described
+    assert "train_layers" not in described["optim"]
     assert load_recipe("simcse-sup").digest().startswith("dd5f56ed7201")
     assert LAST.described()["optim"]["train_layers"] == 1
+    assert distil(1).described()["student"] == {"layers": 1}
 
 
 CPU = torch.device("cpu")
@@ -243,8 +246,3 @@ def test_prompts_are_the_teachers(tmp_path: Path, run: Run) -> None:
     result = run("out", recipe=distil(0), base=base, steps=1)
     manifest = export_run(result.out, ModelStore(tmp_path / "models"))
     assert (manifest.search_prompt, manifest.document_prompt) == ("how do ", "the ")
-
-
-def test_a_recipe_without_a_student_keeps_its_digest() -> None:
-    assert "student" not in load_recipe("pairs").described()
-    assert distil(1).described()["student"] == {"layers": 1}

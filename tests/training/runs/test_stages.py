@@ -166,9 +166,6 @@ def test_what_does_not_go_with_stages_is_refused(
 ) -> None:
     assert main([*given, "--out", str(tmp_path / "out"), "--steps", "3"]) == 1
     assert "neither --set nor --steps" in capsys.readouterr().err
-    given[1] = "simcse-unsup"
-    assert main([*given[:6], "--out", str(tmp_path / "out"), "--minutes", "3"]) == 1
-    assert "--minutes is for a recipe of stages" in capsys.readouterr().err
 
 
 def test_the_shipped_one_is_read() -> None:

@@ -114,11 +114,3 @@ def test_a_huge_line_is_refused_without_being_read_whole(tmp_path: Path) -> None
         assert tracemalloc.get_traced_memory()[1] < 8 * LARGEST_LINE  # of 64
     finally:
         tracemalloc.stop()
-
-
-def test_records_come_one_by_one(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "a"}\nwrong\n')
-    records = read_records(tmp_path / "a.jsonl", TEXT)
-    assert next(records) == Record({"text": "a"}, f"{tmp_path / 'a.jsonl'}, line 1")
-    with pytest.raises(TrainingError, match="line 2 is not JSON"):
-        next(records)
