@@ -13,7 +13,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -33,7 +33,16 @@ from models.store import ModelStore
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
-from training.ranking.cross_validation import CERTAIN, COMING, NEW, Comparison, compare, draw_folds, learn
+from training.ranking.cross_validation import (
+    CERTAIN,
+    COMING,
+    NEW,
+    Comparison,
+    compare,
+    draw_folds,
+    learn,
+    predict,
+)
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES, Procedure, fit
 from training.ranking.rules import Rows, describe, judge_first, judge_refit
@@ -174,30 +183,28 @@ def _by_collection(found: Judged) -> dict[str, set[str]]:
     return queries
 
 
+def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:
+    """Yields a sentence for each collection: what more judged queries would bring."""
+    served = store.verify(active_version(store))
+    for name, queries in sorted(_by_collection(found).items()):
+        labels = {query: label(name, query, found) for query in queries}
+        try:
+            examples = _build_examples(name, labels, found, str(config.corpus.service), store, served, say)
+        except TrainingError as error:
+            yield f"Ranking of {name}: {error}"
+            continue
+        yield f"Ranking of {name}: {predict(examples, get_default().weights)}"
+
+
 def _learn(
     name: str, queries: Iterable[str], found: Judged, url: str, store: ModelStore, served: Manifest, say: Say
 ) -> Learned:
     labels = {query: label(name, query, found) for query in queries}
-    relevant = {query: each.gains for query, each in labels.items()}
-    if (count := sum(map(bool, relevant.values()))) < MIN_QUERIES:
-        raise NothingToLearn(_too_few(count))
     digest = _digest(labels)
     before = _active_ranking(store, served, name)
     if before is not None and _learned_before(store, served, name) == digest:
         raise NothingToLearn("no judgment changed since the active ranking was learned.")
-    say(f"searching {count:,} judged queries of {name}")
-    judging = {*found.held, *found.crossed, *(query for query in found.dev if query not in found.keys)}
-    order = sorted(relevant, key=lambda query: place(f"ranking\0{query}"))
-    with closing(store.open(served.version, threads=cpus.available())) as encoder:
-        unrelated = encoder.unrelated
-        vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
-    candidates = fetch_explained(url, name, order, MAX_RANKED)
-    examples = [
-        _example(query, vector, hits, labels[query])._replace(judges=query in judging, unrelated=unrelated)
-        for query, vector, hits in zip(order, np.nan_to_num(vectors), candidates, strict=True)
-    ]
-    if (count := sum(bool(each.gains.any()) for each in examples)) < MIN_QUERIES:
-        raise NothingToLearn(f"of the judged queries, {count} find a relevant document. {_too_few(count)}")
+    examples = _build_examples(name, labels, found, url, store, served, say)
     say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
     prior = get_default().weights
     fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
@@ -214,6 +221,34 @@ def _learn(
         )
     ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
     return Learned(ranking, rows, reasons, digest)
+
+
+def _build_examples(
+    name: str,
+    labels: Mapping[str, Labels],
+    found: Judged,
+    url: str,
+    store: ModelStore,
+    served: Manifest,
+    say: Say,
+) -> list[Example]:
+    """Searches the labelled queries of a collection. Raises NothingToLearn if too few have an answer."""
+    if (count := sum(bool(each.gains) for each in labels.values())) < MIN_QUERIES:
+        raise NothingToLearn(_too_few(count))
+    say(f"searching {count:,} judged queries of {name}")
+    judging = {*found.held, *found.crossed, *(query for query in found.dev if query not in found.keys)}
+    order = sorted(labels, key=lambda query: place(f"ranking\0{query}"))
+    with closing(store.open(served.version, threads=cpus.available())) as encoder:
+        unrelated = encoder.unrelated
+        vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
+    candidates = fetch_explained(url, name, order, MAX_RANKED)
+    examples = [
+        _example(query, vector, hits, labels[query])._replace(judges=query in judging, unrelated=unrelated)
+        for query, vector, hits in zip(order, np.nan_to_num(vectors), candidates, strict=True)
+    ]
+    if (count := sum(bool(each.gains.any()) for each in examples)) < MIN_QUERIES:
+        raise NothingToLearn(f"of the judged queries, {count} find a relevant document. {_too_few(count)}")
+    return examples
 
 
 def _too_few(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from tests.training.ranking.judged import judged_queries
 from training.evaluation.significance import of_mean
-from training.ranking.cross_validation import COMING, NEW, choose, compare, draw_folds, learn
+from training.ranking.cross_validation import COMING, NEW, choose, compare, draw_folds, learn, predict
 from training.ranking.fitting import Procedure, fit
 
 PRIOR = {"hybrid": 1.5}
@@ -54,6 +55,17 @@ def test_memory_helps_where_questions_recur_and_not_for_new_ones() -> None:
     without = compare(examples, draw_folds(examples, COMING), LINEAR)
     assert coming.gain > without.gain + 0.05
     assert new.gain < coming.gain - 0.05
+
+
+def test_the_gain_of_more_judgments_continues_the_learning_curve() -> None:
+    said = predict(judged_queries(40, candidates=10), PRIOR)
+    *gains, more, low, high = map(float, re.findall(r"[-+]\d+\.\d", said))
+    assert 0 < gains[0] < gains[2]
+    assert low <= more <= high
+    slope, _ = np.polyfit(np.log([20, 30, 40]), gains, 1)
+    assert more == pytest.approx(slope * np.log(90 / 40), abs=0.3), "figures are rounded to 0.1"
+    assert "50 more" in said
+    assert "not certain" in said
 
 
 def test_queries_that_recur_are_remembered() -> None:
