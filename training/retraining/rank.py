@@ -208,14 +208,16 @@ def _learn(
     say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
     prior = get_default().weights
     fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
-    rows = {each: compare(examples, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
+    # Unclicked hits count as wrong here, which rather favors the order that users saw.
+    judging = [each._replace(seen=None) for each in examples]
+    rows = {each: compare(judging, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
     if not len(rows[COMING].after):
         raise NothingToLearn("no judged query may judge: each rests on one key, or the encoder learned it.")
     if before is None:
         reasons = judge_first(rows)
     else:
         active = partial(fit, prior=prior, procedure=Procedure.of(before))
-        against = {each: compare(examples, draw_folds(examples, each), active) for each in rows}
+        against = {each: compare(judging, draw_folds(examples, each), active) for each in rows}
         reasons = judge_refit(
             rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}
         )

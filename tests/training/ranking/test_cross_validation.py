@@ -57,6 +57,21 @@ def test_memory_helps_where_questions_recur_and_not_for_new_ones() -> None:
     assert new.gain < coming.gain - 0.05
 
 
+def test_an_unclicked_hit_takes_up_a_rank_as_far_as_it_was_examined() -> None:
+    [example] = judged_queries(1, candidates=12)
+    scores = np.random.default_rng(2).normal(size=12)
+    answer = int(np.argmax(example.gains))
+    scores[answer] = np.sort(scores)[-4]  # The fourth or fifth of all.
+    rank = int(np.sum(scores > scores[answer])) + 1
+    assert example.score(scores) == pytest.approx(1 / np.log2(rank + 1))
+    for seen in (1.0, 0.5, 0.0):
+        expected = 1 + seen * (rank - 1)
+        found = example._replace(seen=np.full(12, seen)).score(scores)
+        assert found == pytest.approx(1 / np.log2(expected + 1))
+    scores[answer] = -10
+    assert example.score(scores) == example._replace(seen=np.ones(12)).score(scores) == 0
+
+
 def test_the_gain_of_more_judgments_continues_the_learning_curve() -> None:
     said = predict(judged_queries(40, candidates=10), PRIOR)
     *gains, more, low, high = map(float, re.findall(r"[-+]\d+\.\d", said))
