@@ -25,8 +25,8 @@ from tests.service.swapping import published
 from tests.waiting import LIMIT, until
 
 # Embedding, similarity, tokens, search and reading need read. Writing documents and judgments needs write.
-# Changes of models and of clicked answers need admin. Health, readiness, metrics, the description and the page
-# are open.
+# Changes of models and of clicked answers need admin. Health, readiness, metrics, the description and the
+# page are open.
 TABLE = """
 open GET /health /ready /metrics /docs /docs/{file} / /ui /ui/{file:path} /openapi.json
 open HEAD /openapi.json
