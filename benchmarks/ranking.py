@@ -29,7 +29,7 @@ from training.evaluation.retrieval import Collection, judge, load
 from training.evaluation.scorable import open_scorable
 from training.evaluation.significance import of_mean
 from training.mining.pairs import folded
-from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_folds, learn
+from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_folds, learn, limit
 from training.ranking.examples import Example, Texts, build_example
 from training.ranking.fitting import Procedure, fit
 from training.retraining import judgements
@@ -117,7 +117,7 @@ def measure(
         for row in (NEW, COMING):
             after, ends = [], []
             for seed in range(options.seeds if judged else 1):
-                folds = limited(draw_folds(found.examples, row, seed), judged, seed)
+                folds = limit(draw_folds(found.examples, row, seed), judged, seed)
                 if noise is not None:
                     clicked = click(found.examples, noise, options.visitors, seed)
                     folds = replace_labels(folds, found.examples, clicked, row)
@@ -135,14 +135,6 @@ def measure(
 def untrained(prior: Mapping[str, float], _: Sequence[Example]) -> Ranking:
     """Returns the default ranking."""
     return Ranking(weights=dict(prior), memory_threshold=MEMORY_THRESHOLD)
-
-
-def limited(folds: Iterable[Fold], count: int, seed: int) -> Iterator[Fold]:
-    """Yields the folds with at most `count` training queries, drawn at random."""
-    random = np.random.default_rng(seed)
-    for fold in folds:
-        drawn = random.permutation(len(fold.train))[:count]
-        yield fold._replace(train=[fold.train[at] for at in drawn])
 
 
 def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -> dict[str, Example]:

@@ -31,7 +31,8 @@ NOT_PASSED_ON = {
 OF_A_COLLECTION = """search documents documents/count documents/{id} files files/preview map
     feedback feedback/count feedback/summary events events/count"""
 OF_THE_SERVICE = """embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me info
-    examples collections collections/{collection} models models/{version}/report
+    examples collections collections/{collection} collections/{collection}/clicked models
+    models/{version}/report
     models/{version}/report/{file} models/{version}/activate models/{version}/keep models/rollback
     retraining
     health ready metrics"""
@@ -239,7 +240,9 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     writes |= {write.replace(" /", " /collections/{collection}/") for write in writes}
     assert by_role["write"] == {*writes, "delete /collections/{collection}"}
     changes = ("{version}/activate", "{version}/keep", "rollback")
-    assert by_role["admin"] == {"post /retraining", *(f"post /models/{change}" for change in changes)}
+    clicked = "put /collections/{collection}/clicked"
+    admin = {clicked, "post /retraining", *(f"post /models/{change}" for change in changes)}
+    assert by_role["admin"] == admin
     families = dict.fromkeys(("/v1/embeddings", "/embeddings"), "OpenAIRefusal")
     families["/v2/embed"] = "CohereRefusal"
     for path in ("/", "/embed", "/similarity", "/tokenize", "/decode", *families):

@@ -41,13 +41,13 @@ EVERY_SECONDS = 10.0  # Between two looks for judgments in the background.
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The memory of a collection, and what it was made from.
+    """The memory of a collection with its sources.
 
     Attributes:
         state: State of the judgments.
         trust: Whether each key was trusted.
-        answers: What is remembered.
-        memory: The judged queries. None if there are none.
+        answers: The remembered answers.
+        memory: The judged queries. None without answers.
         rows: Rows of the queries in the vectors of `memory`.
         missing: Queries that are not embedded yet.
     """
@@ -83,7 +83,7 @@ class JudgedQueries:
         self.trusts: Callable[[str], bool] = lambda _: True
 
     def latest(self, generation: Generation, collection: str) -> Remembered:
-        """Returns the memory that was read last. Its state is UNREAD if it must be read again."""
+        """Returns the latest memory. Its state is UNREAD if it must be read again."""
         known = generation.judged.get(collection)
         if not isinstance(known, Remembered):
             return Remembered()
@@ -179,9 +179,9 @@ def _ignore(reading: asyncio.Future[Remembered]) -> None:
 
 
 def _combine(rows: Sequence[Judgment], clicked: Answers) -> Answers:
-    """Returns the answers of each query. Keys that disagree evenly say nothing.
+    """Returns the answers of each query. If keys disagree evenly, their judgments are ignored.
 
-    Clicks count for documents that nobody judged, and only up to MAX_ROWS queries.
+    Clicks count for documents without a judgment, and only up to MAX_ROWS queries.
     """
     votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:

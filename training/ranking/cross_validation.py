@@ -25,6 +25,8 @@ NEW, COMING = "new questions", "questions as they come"
 LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
 SMALL = 10  # Queries that may be connected, even if they are a large share.
 
+MORE = 50  # Judged queries whose gain is predicted.
+_SHARES, _SEEDS = (0.5, 0.75, 1.0), 3  # Of the judged queries and of the folds, for that.
 _CHOOSING = 3  # Folds that choose a procedure, so that 400 queries take less than a minute.
 LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
 
@@ -139,6 +141,44 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
     others = [best._replace(trees=trees, averaged=each) for trees in boosted for each in averaged]
     scores = {each: score(each) for each in others if each != best} | {best: best_score}
     return max(scores, key=lambda each: scores[each])
+
+
+def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> str:
+    """Returns a sentence about the gain by further judged queries, from a learning curve.
+
+    Half, three quarters and all of the training queries are cross-validated. A line in the logarithm of their
+    number is fitted to the gains, and continued. As it is linear in the gains, each query has its own
+    prediction, and their mean has a bootstrap interval.
+    """
+    fitting = partial(fit, prior=prior, procedure=choose(examples, prior))
+    gains = []
+    for share in _SHARES:
+        count = round(share * len(examples) * (FOLDS - 1) / FOLDS)
+        rows = [
+            compare(examples, limit(draw_folds(examples, COMING, seed), count, seed), fitting)
+            for seed in range(_SEEDS)
+        ]
+        gains.append(np.mean([row.after - row.before for row in rows], axis=0))
+    logs = np.log(_SHARES) - np.mean(np.log(_SHARES))
+    brings = logs @ np.array(gains) / (logs @ logs) * np.log1p(more / len(examples))  # Of each query.
+    if not len(brings):
+        return "no judged query may judge, so nothing can be predicted."
+    interval = of_mean(np.zeros(len(brings)), brings, level=LIKELY, groups=rows[0].groups)
+    curve = " → ".join(f"{100 * float(gain.mean()):+.1f}" for gain in gains)
+    mean, low, high = (f"{100 * float(each):+.1f}" for each in (brings.mean(), *interval))
+    return (
+        f"half, three quarters and all of the {len(examples):,} judged queries gain {curve} points of "
+        f"nDCG@10. {more} more may bring {mean} (between {low} and {high}). This is not certain: it "
+        "continues a line."
+    )
+
+
+def limit(folds: Iterable[Fold], count: int, seed: int) -> Iterator[Fold]:
+    """Yields the folds with at most `count` training queries, drawn at random."""
+    random = np.random.default_rng(seed)
+    for fold in folds:
+        drawn = random.permutation(len(fold.train))[:count]
+        yield fold._replace(train=[fold.train[at] for at in drawn])
 
 
 def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterator[Fold]:

@@ -67,18 +67,28 @@ class Example(NamedTuple):
     def score(self, scores: NDArray[np.float64]) -> float:
         """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
 
-        Candidates without a gain count as wrong, so clicks rather favor the order that users saw.
+        With `seen`, a candidate without a gain takes up its probability of a rank: the lists of Sakai (2007,
+        "Alternatives to Bpref"), which leave out what nobody has judged, in expectation.
         """
         order = np.argsort(-scores, kind="stable")
-        return judge([self.ids[at] for at in order], self.relevant)["ndcg10"]
+        if self.seen is None:
+            return judge([self.ids[at] for at in order], self.relevant)["ndcg10"]
+        gains = self.gains[order]
+        ranks = np.cumsum(np.where(gains > 0, 1.0, self.seen[order]))
+        found = gains * (ranks <= 10) / np.log2(1 + np.maximum(ranks, 1))
+        return float(found.sum()) / self._ideal
+
+    @property
+    def _ideal(self) -> float:
+        ideal = sorted(self.relevant.values(), reverse=True)[:10]
+        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
 
     @property
     def chance(self) -> float:
         """nDCG@10 that a random order of the candidates has in the mean."""
         mean = float(self.gains.mean()) if self.ids else 0.0
         discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(self.ids)) + 1))
-        ideal = sorted(self.relevant.values(), reverse=True)[:10]
-        return mean * discounts / sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
+        return mean * discounts / self._ideal
 
     def rank(self, scores: NDArray[np.float64]) -> int | None:
         """Returns the position of the first relevant candidate, from 1, or None."""

@@ -1,4 +1,7 @@
-"""`python -m training advise`: print which recipes a retraining would try, why, and how long they take."""
+"""`python -m training advise`: print what a retraining would try, why, and how long it takes.
+
+It also predicts what more judged queries would bring to the ranking.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from training.methods.recipe_files import SEARCH
 from training.ranking.fitting import MIN_QUERIES
 from training.retraining.command import NOTHING, of_service
 from training.retraining.config import MIN_ROWS, Config, FoldersTable, check, folders, read_config
+from training.retraining.rank import forecast
 from training.retraining.rows import MAX_LISTS
 from training.retraining.students import why_slower
 from training.runs.export import add_models_dir
@@ -68,6 +72,9 @@ def run(options: argparse.Namespace) -> int:
         gathered, material = look(config, store, to_stderr)
     except NothingToLearn as error:
         return _nothing(str(error))
+    if config.corpus.service is not None:
+        for line in forecast(gathered.found, config, store, to_stderr):
+            print(line)  # noqa: T201
     found = choices(material)
     slower = _why_slower(config, store, gathered.active, found)
     if slower:

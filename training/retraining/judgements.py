@@ -57,7 +57,7 @@ class Clicked(NamedTuple):
 
     Attributes:
         gains: The attraction of each clicked document, 0 to 1. 0: users passed it over.
-        unclear: Documents with too few clicks to be right, and which are not wrong either.
+        unclear: Documents with too few clicks. They are neither right nor wrong.
         searches: Number of searches that count.
         bias: Position bias.
     """

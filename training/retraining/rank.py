@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from models.store import ModelStore
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
-from training.ranking.cross_validation import COMING, NEW, compare, draw_folds, learn
+from training.ranking.cross_validation import COMING, NEW, compare, draw_folds, learn, predict
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
 from training.ranking.rules import describe, judge_first, judge_refit
@@ -143,19 +143,61 @@ def _by_collection(found: Judged) -> dict[str, set[str]]:
     return queries
 
 
+def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:
+    """Yields a sentence for each collection: what more judged queries would bring."""
+    served = store.verify(active_version(store))
+    for name, queries in sorted(_by_collection(found).items()):
+        labels = {query: label(name, query, found) for query in queries}
+        try:
+            examples = _build_examples(name, labels, found, str(config.corpus.service), store, served, say)
+        except TrainingError as error:
+            yield f"Ranking of {name}: {error}"
+            continue
+        yield f"Ranking of {name}: {predict(examples, get_default().weights)}"
+
+
 def _learn(
     name: str, queries: Iterable[str], found: Judged, url: str, store: ModelStore, served: Manifest, say: Say
 ) -> Learned:
-    labels = {query: label(name, query, found) for query in sorted(queries)}
-    relevant = {query: each.gains for query, each in labels.items()}
-    if (count := sum(map(bool, relevant.values()))) < MIN_QUERIES:
-        raise NothingToLearn(_too_few(count))
+    labels = {query: label(name, query, found) for query in queries}
     digest = _digest(served, name, labels)
     if ledger.read(store, RANKING).get(name) == digest:
         raise NothingToLearn("no judgment changed since the last ranking was learned.")
     before = read_rankings(store, served).get(name)
+    examples = _build_examples(name, labels, found, url, store, served, say)
+    say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
+    prior = get_default().weights
+    fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
+    # Unclicked hits count as wrong here, which rather favors the order that users saw.
+    judging = [each._replace(seen=None) for each in examples]
+    rows = {each: compare(judging, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
+    if not len(rows[COMING].after):
+        raise NothingToLearn("no judged query may judge: each rests on one key, or the encoder learned it.")
+    if before is None:
+        reasons = judge_first(rows)
+    else:
+        against = {each: compare(judging, draw_folds(examples, each), refitting(before)) for each in rows}
+        reasons = judge_refit(
+            rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}
+        )
+    ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
+    return Learned(rows, reasons, describe(rows, ranking), digest, ranking, examples)
+
+
+def _build_examples(
+    name: str,
+    labels: Mapping[str, Labels],
+    found: Judged,
+    url: str,
+    store: ModelStore,
+    served: Manifest,
+    say: Say,
+) -> list[Example]:
+    """Searches the labelled queries of a collection. Raises NothingToLearn if too few have an answer."""
+    if (count := sum(bool(each.gains) for each in labels.values())) < MIN_QUERIES:
+        raise NothingToLearn(_too_few(count))
     say(f"searching {count:,} judged queries of {name}")
-    order = sorted(relevant, key=lambda query: place(f"ranking\0{query}"))
+    order = sorted(sorted(labels), key=lambda query: place(f"ranking\0{query}"))
     with closing(store.open(served.version, threads=cpus.available())) as encoder:
         unrelated = encoder.unrelated
         vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
@@ -168,21 +210,7 @@ def _learn(
     ]
     if (count := sum(bool(each.gains.any()) for each in examples)) < MIN_QUERIES:
         raise NothingToLearn(f"of the judged queries, {count} find a relevant document. {_too_few(count)}")
-    say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
-    prior = get_default().weights
-    fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
-    rows = {each: compare(examples, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
-    if not len(rows[COMING].after):
-        raise NothingToLearn("no judged query may judge: each rests on one key, or the encoder learned it.")
-    if before is None:
-        reasons = judge_first(rows)
-    else:
-        against = {each: compare(examples, draw_folds(examples, each), refitting(before)) for each in rows}
-        reasons = judge_refit(
-            rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}
-        )
-    ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
-    return Learned(rows, reasons, describe(rows, ranking), digest, ranking, examples)
+    return examples
 
 
 def _too_few(count: int) -> str:

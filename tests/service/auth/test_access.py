@@ -25,7 +25,8 @@ from tests.service.swapping import published
 from tests.waiting import LIMIT, until
 
 # Embedding, similarity, tokens, search and reading need read. Writing documents and judgments needs write.
-# Changes of models need admin. Health, readiness, metrics, the description and the page are open.
+# Changes of models and of clicked answers need admin. Health, readiness, metrics, the description and the
+# page are open.
 TABLE = """
 open GET /health /ready /metrics /docs /docs/{file} / /ui /ui/{file:path} /openapi.json
 open HEAD /openapi.json
@@ -36,6 +37,7 @@ read GET /retraining /models/{version}/report /models/{version}/report/{file}
 write POST /documents /files /files/preview /feedback /events
 write DELETE /documents /documents/{id:anything} /feedback /events /collections/{collection}
 admin POST /retraining /models/{version}/activate /models/{version}/keep /models/rollback
+admin PUT /collections/{collection}/clicked
 """
 ROUTES = {
     (method, path): role

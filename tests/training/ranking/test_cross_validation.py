@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from tests.training.ranking.judged import judged_queries
 from training.evaluation.significance import of_mean
-from training.ranking.cross_validation import COMING, NEW, choose, compare, draw_folds, learn
+from training.ranking.cross_validation import COMING, NEW, choose, compare, draw_folds, learn, predict
 from training.ranking.fitting import Procedure, fit
 
 PRIOR = {"hybrid": 1.5}
@@ -54,6 +55,32 @@ def test_memory_helps_where_questions_recur_and_not_for_new_ones() -> None:
     without = compare(examples, draw_folds(examples, COMING), LINEAR)
     assert coming.gain > without.gain + 0.05
     assert new.gain < coming.gain - 0.05
+
+
+def test_an_unclicked_hit_takes_up_a_rank_as_far_as_it_was_examined() -> None:
+    [example] = judged_queries(1, candidates=12)
+    scores = np.random.default_rng(2).normal(size=12)
+    answer = int(np.argmax(example.gains))
+    scores[answer] = np.sort(scores)[-4]  # The fourth or fifth of all.
+    rank = int(np.sum(scores > scores[answer])) + 1
+    assert example.score(scores) == pytest.approx(1 / np.log2(rank + 1))
+    for seen in (1.0, 0.5, 0.0):
+        expected = 1 + seen * (rank - 1)
+        found = example._replace(seen=np.full(12, seen)).score(scores)
+        assert found == pytest.approx(1 / np.log2(expected + 1))
+    scores[answer] = -10
+    assert example.score(scores) == example._replace(seen=np.ones(12)).score(scores) == 0
+
+
+def test_the_gain_of_more_judgments_continues_the_learning_curve() -> None:
+    said = predict(judged_queries(40, candidates=10), PRIOR)
+    *gains, more, low, high = map(float, re.findall(r"[-+]\d+\.\d", said))
+    assert 0 < gains[0] < gains[2]
+    assert low <= more <= high
+    slope, _ = np.polyfit(np.log([20, 30, 40]), gains, 1)
+    assert more == pytest.approx(slope * np.log(90 / 40), abs=0.3), "figures are rounded to 0.1"
+    assert "50 more" in said
+    assert "not certain" in said
 
 
 def test_queries_that_recur_are_remembered() -> None:

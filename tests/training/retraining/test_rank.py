@@ -30,7 +30,7 @@ from training.retraining.changes import MAX_CHANGED, reordered
 from training.retraining.config import Config, CorpusTable
 from training.retraining.judgements import Clicked, Judged, Judgment, judged
 from training.retraining.one import Job
-from training.retraining.rank import label, rank
+from training.retraining.rank import forecast, label, rank
 from training.text.service import qualified
 
 QUERIES, HITS = 30, 12
@@ -270,6 +270,15 @@ def test_labels_are_judgments_and_graded_clicks() -> None:
     assert both.apply(example).seen is None
     seen = clicks.apply(example).seen
     assert seen == pytest.approx([1, 0, 1, 1 - 0.75**2]), "of two users, one in four examines the fourth hit"
+
+
+def test_advise_predicts_what_more_judgments_bring(job: Job, url: str) -> None:
+    few, many = build_judged(MIN_QUERIES - 3), build_judged(QUERIES, "tickets")
+    [told] = forecast(few, config_at(url), job.store, silent)
+    assert told.startswith("Ranking of default: ")
+    assert "judge 3 more" in told
+    [told] = forecast(many, config_at(url), job.store, silent)
+    assert told.startswith("Ranking of tickets: half, three quarters and all of the 30 judged queries gain +")
 
 
 def test_a_dry_run_publishes_nothing(job: Job, url: str, bodies: list[dict[str, Any]]) -> None:

@@ -1,0 +1,146 @@
+"""Clicks over HTTP, one night, and a search that is better on questions that nobody has asked before.
+
+A service and `python -m training rank` in processes of their own. Users ask for two words. The text that
+answers has both words as its title, and keyword search prefers shorter texts that repeat the words.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.auth.keys import UNTRUSTED, Role
+from service.cli.keys import add
+from tests.service.process import Service, plain_environment
+from tests.service.swapping import WORDS
+from tests.waiting import LIMIT, until
+
+pytestmark = [pytest.mark.long, pytest.mark.sqlite("the store does not matter")]
+pytest.importorskip("torch", reason="needs the extra train")
+
+PAIRS = [(first, second) for at, first in enumerate(WORDS) for second in WORDS[at + 1 :]]
+QUERIES = [f"{first} {second}" for first, second in PAIRS]
+KNOWN, NEW, HOSTILE = QUERIES[0:80:2], QUERIES[1:80:2], QUERIES[80]
+OTHERS = ("opens", "runs", "number", "account", "reset")
+VISITORS = ("ann", "ben", "cem")
+
+
+def documents() -> list[dict[str, str]]:
+    found = []
+    for at, (first, second) in enumerate(PAIRS):
+        text = f"{first} {second} sleeps and {OTHERS[at % len(OTHERS)]} with the {OTHERS[at % 3]}"
+        found.append({"id": answer_of(QUERIES[at]), "title": f"{first} {second}", "text": text})
+        for copy in range(3):
+            text = f"{second} {first} {second} {OTHERS[copy]} {first} {second} {first}"
+            found.append({"id": f"other {at} {copy}", "text": text})
+    return found
+
+
+def answer_of(query: str) -> str:
+    return f"answer {query}"
+
+
+class Place:
+    """A service with keys: one of an admin, one of a page with visitors, and one that is not trusted."""
+
+    def __init__(self, service: Service, keys: dict[str, str]) -> None:
+        self.service = service
+        self.keys = keys
+        service.client.headers["authorization"] = f"Bearer {keys['admin']}"
+
+    def search(self, query: str, **options: str) -> list[dict[str, Any]]:
+        answer = self.service.client.get("/search", params={"q": query, "k": "10", "fields": "", **options})
+        assert answer.status_code == 200, answer.text
+        hits: list[dict[str, Any]] = answer.json()["hits"]
+        return hits
+
+    def rank(self, query: str) -> float:
+        """Returns 1 / position of the answer on the first page, or 0."""
+        ids = [hit["id"] for hit in self.search(query)]
+        return 1 / (ids.index(answer_of(query)) + 1) if answer_of(query) in ids else 0.0
+
+    def mean(self, queries: Sequence[str]) -> float:
+        return sum(map(self.rank, queries)) / len(queries)
+
+    def click(self, key: str, user: str, query: str, id: str, times: int = 1) -> None:
+        """A visitor searches, sees the first page, and clicks a hit of it, `times` times."""
+        headers = {"authorization": f"Bearer {self.keys[key]}"}
+        for _ in range(times):
+            answer = self.service.client.get("/search", params={"q": query, "user": user}, headers=headers)
+            shown = [hit["id"] for hit in answer.json()["hits"]]
+            event = {"search_id": answer.json()["search_id"], "query": query, "id": id, "type": "click"}
+            stored = self.service.client.post(
+                "/events", json=event | {"user": user, "shown": shown}, headers=headers
+            )
+            assert stored.json()["stored"] == 1, stored.text
+
+    def night(self) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "training", "rank", "--threads", "1"]
+        command += ["--from-service", str(self.service.client.base_url)]
+        command += ["--models-dir", str(self.service.folder / "models")]
+        done = subprocess.run(
+            command,
+            env=plain_environment(SIMILE_SERVICE_KEY=self.keys["admin"]),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("clicks")
+    file = folder / "keys"
+    keys = {
+        "admin": add(file, "admin", Role.ADMIN),
+        "page": add(file, "page", Role.WRITE),
+        "public": add(file, "public", Role.WRITE, trust=UNTRUSTED),
+    }
+    with Service(folder, tiny_models_dir, SIMILE_API_KEYS_FILE=str(file)) as service:
+        found = Place(service, keys)
+        response = service.client.post("/documents", json={"documents": documents()})
+        assert response.status_code == 200, response.text
+        yield found
+
+
+def test_clicks_improve_the_search_for_questions_that_nobody_has_asked(place: Place) -> None:
+    first = place.search(HOSTILE)
+    spam = first[7]["id"]
+    for user in ("one", "two", "three"):
+        place.click("public", user, HOSTILE, spam, times=2)
+    place.click("page", "mallory", HOSTILE, spam, times=6)
+    done = place.night()
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "0 clicked answers are remembered in default" in done.stderr + done.stdout
+    assert place.search(HOSTILE) == first, "an untrusted key and a single visitor change nothing"
+
+    known, new = place.mean(KNOWN), place.mean(NEW)
+    clicked = [query for query in KNOWN if place.rank(query)]
+    assert len(clicked) >= 30, "too few answers are on the first page"
+    for query in clicked:
+        for user in VISITORS:
+            place.click("page", user, query, answer_of(query))
+    done = place.night()
+    assert done.returncode == 0, done.stdout + done.stderr
+    published = max(path.name for path in (place.service.folder / "models").glob("2*"))
+    client = place.service.client
+    until(lambda: client.get("/info").json()["model_version"] == published, lambda: done.stdout)
+    assert all(place.rank(query) == 1 for query in clicked)
+    assert place.mean(KNOWN) > known
+    assert place.mean(NEW) > new + 0.2, f"{new:.2f} before"
+    ids = [hit["id"] for hit in place.search(HOSTILE)]
+    assert spam not in ids[:1]
+
+    erased = clicked[0]
+    assert place.search(erased, mode="hybrid", explain="true")[0]["features"]["memory_best"] > 0
+    for user in VISITORS:
+        assert client.delete("/events", params={"user": user, "collection": "*"}).status_code == 200
+    assert place.night().returncode == 4
+    hits = place.search(erased, mode="hybrid", explain="true")
+    assert all(hit["features"]["memory_best"] == 0 for hit in hits), "erased visitors are forgotten"
