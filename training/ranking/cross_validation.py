@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
         after: nDCG@10 by the second order.
         groups: Queries of one group share answers, so they are not independent.
         ranks: The position of the first relevant hit of each query by both orders, or 0.
-        queries: The position of each query in the examples.
+        examples: The queries.
         orders: The candidates of each query by the second order, as positions in the first one.
     """
 
@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
     after: NDArray[np.float64]
     groups: NDArray[np.int64]
     ranks: NDArray[np.int64]
-    queries: Sequence[int] = ()
+    examples: Sequence[Example] = ()
     orders: Sequence[NDArray[np.int64]] = ()
 
     @property
@@ -91,8 +91,15 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit) -> Com
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
             orders[at] = np.argsort(-scores, kind="stable")
     scored = sorted(orders)
-    figures = (each[scored] for each in (chance, before, after, groups, ranks))
-    return Comparison(*figures, scored, [orders[at] for at in scored])
+    return Comparison(
+        chance[scored],
+        before[scored],
+        after[scored],
+        groups[scored],
+        ranks[scored],
+        [examples[at] for at in scored],
+        [orders[at] for at in scored],
+    )
 
 
 def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[float] | None = None) -> Ranking:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from training.evaluation.retrieval import Collection
 from training.ranking.cross_validation import Comparison
-from training.ranking.examples import Example
 from training.retraining.gate.gains import deciding, list_each
 from training.retraining.gate.verdict import HITS, HYBRID
 
@@ -90,7 +89,7 @@ def _shown(
 
 
 def reordered(
-    compared: Mapping[str, tuple[Sequence[Example], Comparison]],
+    compared: Mapping[str, Comparison],
     fetch: Callable[[str, Sequence[str]], Mapping[str, str]],
 ) -> dict[str, Any]:
     """Returns the judged queries that rankings moved most, in the form of `changed`.
@@ -99,12 +98,12 @@ def reordered(
     hit, too.
 
     Args:
-        compared: The examples of each collection, and the comparison of its ranking with the hybrid order.
+        compared: The comparison of the ranking of each collection with the hybrid order.
         fetch: Returns the texts of documents by id, given a collection and ids.
     """
     moves = sorted(
         (float(after - before), _reciprocal(ranks[1]) - _reciprocal(ranks[0]), name, at)
-        for name, (_, found) in compared.items()
+        for name, found in compared.items()
         for at, (before, after, ranks) in enumerate(
             zip(found.before, found.after, found.ranks.tolist(), strict=True)
         )
@@ -122,13 +121,11 @@ def reordered(
 
 
 def _moved(
-    compared: Mapping[str, tuple[Sequence[Example], Comparison]],
-    moves: Iterable[tuple[float, float, str, int]],
+    compared: Mapping[str, Comparison], moves: Iterable[tuple[float, float, str, int]]
 ) -> Iterator[dict[str, Any]]:
     for difference, _, name, at in moves:
-        examples, found = compared[name]
-        example = examples[found.queries[at]]
-        orders = [example.ids, [example.ids[place] for place in found.orders[at]]]
+        example, order = compared[name].examples[at], compared[name].orders[at]
+        orders = [example.ids, [example.ids[place] for place in order]]
         yield _row(name, example.query, difference, example.relevant, orders, _HITS)
 
 

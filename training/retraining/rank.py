@@ -72,14 +72,12 @@ class Learned(NamedTuple):
         rows: It against the hybrid order, cross-validated.
         reasons: Why it is refused. Empty if it is accepted.
         digest: Of the judgments.
-        examples: The judged queries.
     """
 
     ranking: Ranking
     rows: Rows
     reasons: Sequence[str]
     digest: str
-    examples: Sequence[Example]
 
     @property
     def told(self) -> list[str]:
@@ -194,7 +192,7 @@ def _learn(
             rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}
         )
     ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
-    return Learned(ranking, rows, reasons, digest, examples)
+    return Learned(ranking, rows, reasons, digest)
 
 
 def _too_few(count: int) -> str:
@@ -283,7 +281,7 @@ def _changed(learned: Mapping[str, Learned], url: str, say: Say) -> dict[str, An
             say(f"! The report has no texts: {error}")
             return {}
 
-    return reordered({name: (each.examples, each.rows[COMING]) for name, each in learned.items()}, fetch)
+    return reordered({name: each.rows[COMING] for name, each in learned.items()}, fetch)
 
 
 def _about(
