@@ -59,13 +59,14 @@ def test_the_tutorial_runs_word_by_word(tmp_path: Path, default_models_dir: Path
     requested = store.read_request()
     assert requested is not None
     assert (requested.kind, "-triples-" in requested.version) == ("want", True)
-    [ranked] = [name for name in store.names() if "-ranking-" in name]
-    assert (store.folder(ranked) / CARD).read_text(encoding="utf-8") in done.stdout
-    ranks = re.findall(r'^\d+:"id":"T-1008"$', done.stdout, flags=re.MULTILINE)
-    assert ranks[:4] == [f'{rank}:"id":"T-1008"' for rank in (22, 22, 1, 10)]
-    assert int(ranks[4].partition(":")[0]) < 10, "the ranking learned from all judgments"
-    for rank in ranks[:4]:
-        assert f"    {rank}\n" in page
+    [version] = [name for name in store.names() if "-ranking-" in name]
+    assert (store.folder(version) / CARD).read_text(encoding="utf-8") in done.stdout
+    # Some answers before them end without a line break.
+    before, other, judged, remembered, ranked = re.findall(r'(\d+):"id":"T-1008"\n', done.stdout)
+    assert [before, other, judged, remembered] == ["22", "22", "1", "10"]
+    assert int(ranked) < 10, "the ranking learned from all judgments"
+    for rank in (before, other, judged, remembered):
+        assert f'    {rank}:"id":"T-1008"\n' in page
     told = re.compile(r"A judged document is first for (\d+) of 120 queries \(46 before\)\.")
     said, written = told.search(done.stdout), told.search(page)
     assert said
