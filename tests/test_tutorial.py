@@ -68,10 +68,10 @@ def test_the_tutorial_runs_word_by_word(tmp_path: Path, default_models_dir: Path
     for rank in (before, other, judged, remembered):
         assert f'    {rank}:"id":"T-1008"\n' in page
     told = re.compile(r"A judged document is first for (\d+) of 120 queries \(46 before\)\.")
-    said, written = told.search(done.stdout), told.search(page)
-    assert said
+    found, written = told.search(done.stdout), told.search(page)
+    assert found
     assert written
-    assert int(said[1]) == pytest.approx(int(written[1]), abs=2)
+    assert int(found[1]) == pytest.approx(int(written[1]), abs=2)
     assert read_config(tmp_path / "retrain.toml").train.minutes == 10
     for first in ("T-1004", "T-1002"):
         assert f'"hits":[{{"id":"{first}"' in done.stdout
