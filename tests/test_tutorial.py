@@ -59,18 +59,19 @@ def test_the_tutorial_runs_word_by_word(tmp_path: Path, default_models_dir: Path
     requested = store.read_request()
     assert requested is not None
     assert (requested.kind, "-triples-" in requested.version) == ("want", True)
-    [ranked] = [name for name in store.names() if "-ranking-" in name]
-    assert (store.folder(ranked) / CARD).read_text(encoding="utf-8") in done.stdout
-    ranks = re.findall(r'^\d+:"id":"T-1008"$', done.stdout, flags=re.MULTILINE)
-    assert ranks[:4] == [f'{rank}:"id":"T-1008"' for rank in (22, 22, 1, 10)]
-    assert int(ranks[4].partition(":")[0]) < 10, "the ranking learned from all judgments"
-    for rank in ranks[:4]:
-        assert f"    {rank}\n" in page
+    [version] = [name for name in store.names() if "-ranking-" in name]
+    assert (store.folder(version) / CARD).read_text(encoding="utf-8") in done.stdout
+    # Some answers before them end without a line break.
+    before, other, judged, remembered, ranked = re.findall(r'(\d+):"id":"T-1008"\n', done.stdout)
+    assert [before, other, judged, remembered] == ["22", "22", "1", "10"]
+    assert int(ranked) < 22, "the memory may still be read, which takes it from 8 to 6"
+    for rank in (before, other, judged, remembered):
+        assert f'    {rank}:"id":"T-1008"\n' in page
     told = re.compile(r"A judged document is first for (\d+) of 120 queries \(46 before\)\.")
-    said, written = told.search(done.stdout), told.search(page)
-    assert said
+    found, written = told.search(done.stdout), told.search(page)
+    assert found
     assert written
-    assert int(said[1]) == pytest.approx(int(written[1]), abs=2)
+    assert int(found[1]) == pytest.approx(int(written[1]), abs=2)
     assert read_config(tmp_path / "retrain.toml").train.minutes == 10
     for first in ("T-1004", "T-1002"):
         assert f'"hits":[{{"id":"{first}"' in done.stdout

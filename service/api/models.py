@@ -90,6 +90,9 @@ class Retraining(BaseModel):
     says: str = Field(description="The state as a sentence")
     trainer: bool = Field(description="Whether a schedule runs on the models folder")
     requested: dict[str, Any] | None = Field(description="Time of a request that has not begun (`at`)")
+    running: dict[str, Any] | None = Field(
+        description="Start of the run, and `why` it began: clock, documents or request"
+    )
     progress: dict[str, Any] | None = Field(description="Of the running retraining, as in GET /models")
     last_run: dict[str, Any] | None = Field(
         description="Start, end, `outcome`, its `reason`, and the end of the output (`said`)"

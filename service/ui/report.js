@@ -18,7 +18,7 @@ export function report({ headline, reasons = [], summary = [], gains = [], rows 
     first ? foreign("p", { class: "lead" }, first) : "",
     h("p", {}, headline ?? ""),
     h("ul", {}, [...reasons, ...others].map((sentence) => foreign("li", {}, sentence))),
-    gains.length ? forest(gains) : "",
+    gains.length ? forest(gains, changed.sides) : "",
     meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the active version"}.`) : "",
     curves(curve),
     ...["gained", "lost"].filter((word) => changed[word]?.length).map((word) => h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, changed[word], changed.sides))),
@@ -33,8 +33,8 @@ export const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed
 
 export const gainInWords = ({ title, difference, low, high }) => `${title}: ${points(difference)} points, between ${points(low)} and ${points(high)}`;
 
-/** Draws the interval of candidate minus active for each measure, in points. */
-function forest(gains) {
+/** Draws the interval of the second side minus the first for each measure, in points. */
+function forest(gains, [before, after] = ["live version", "candidate"]) {
   const most = Math.max(0.01, ...gains.flatMap(({ low, high }) => [Math.abs(low), Math.abs(high)])) * 1.1;
   const x = (value) => LEFT + ((value + most) / (2 * most)) * (WIDTH - 2 * LEFT);
   const height = gains.length * ROW + 28;
@@ -53,7 +53,7 @@ function forest(gains) {
       svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height - 20, class: "zero" }),
       svg("text", { x: x(0), y: height - 4, class: "axis" }, "the same"),
       lines),
-    h("figcaption", { class: "note" }, "Candidate minus active, in points. A gain is shown when its whole line is right of the middle."));
+    h("figcaption", { class: "note" }, `The ${after} minus the ${before}, in points. A gain is shown when its whole line is right of the middle.`));
 }
 
 /** Returns a row for each query with the hits of both sides and the rank of the first correct hit, correct hits in bold. */

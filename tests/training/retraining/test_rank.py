@@ -149,10 +149,10 @@ def test_a_move_below_the_tenth_hit_has_a_row_and_texts_may_be_missing() -> None
     score, nothing = np.zeros(3), np.zeros(3, np.int64)
     ranks = np.array([(16, 12), (3, 6), (5, 5)])
     found = Comparison(score, score, score, nothing, ranks, [1, 2, 3], orders)
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def fetch(*arguments: Any) -> dict[str, str]:
-        asked.append(arguments)
+        requested.append(arguments)
         return {"d15": "x" * 500}
 
     rows = reordered({"tickets": (examples, found)}, fetch)
@@ -166,7 +166,7 @@ def test_a_move_below_the_tenth_hit_has_a_row_and_texts_may_be_missing() -> None
     assert [hit["rank"] for hit in gained["candidate"]] == [1, 2, 3, 12]
     assert [hit["id"] for hit in lost["candidate"]] == ["d7", "d8", "d9", "d2"]
     assert (len(gained["candidate"][-1]["text"]), gained["candidate"][0]["text"]) == (120, "")
-    assert asked == [("tickets", ["d0", "d1", "d15", "d2", "d7", "d8", "d9"])]
+    assert requested == [("tickets", ["d0", "d1", "d15", "d2", "d7", "d8", "d9"])]
 
 
 def test_the_same_judgments_teach_nothing_twice_and_new_ones_do(job: Job, url: str) -> None:
