@@ -25,7 +25,6 @@ NEW, COMING = "new questions", "questions as they come"
 LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
 SMALL = 10  # Queries that may be connected, even if they are a large share.
 
-_TOP = 10
 _CHOOSING = 3  # Folds that choose a procedure, so that 400 queries take less than a minute.
 LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
 
@@ -41,7 +40,8 @@ class Comparison(NamedTuple):
         after: nDCG@10 by the second order.
         groups: Queries of one group share answers, so they are not independent.
         ranks: The position of the first relevant hit of each query by both orders, or 0.
-        hits: The best ten documents of each query by the second order.
+        examples: The queries.
+        orders: The candidates of each query by the second order, as positions in the first one.
     """
 
     chance: NDArray[np.float64]
@@ -49,7 +49,8 @@ class Comparison(NamedTuple):
     after: NDArray[np.float64]
     groups: NDArray[np.int64]
     ranks: NDArray[np.int64]
-    hits: Sequence[Sequence[str]] = ()
+    examples: Sequence[Example] = ()
+    orders: Sequence[NDArray[np.int64]] = ()
 
     @property
     def gain(self) -> float:
@@ -74,8 +75,8 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None)
     """
     chance, before, after = np.full((3, len(examples)), np.nan)
     ranks = np.zeros((len(examples), 2), np.int64)
-    hits: list[Sequence[str]] = [()] * len(examples)
     groups = _find_groups(examples)
+    orders: dict[int, NDArray[np.int64]] = {}
     for fold in folds:
         ranking = None if fit is None else fit(fold.train)
         memory = build_memory(fold.train)
@@ -89,10 +90,17 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None)
             before[at], after[at] = example.score(hybrid), example.score(scores)
             chance[at] = example.chance
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
-            hits[at] = [example.ids[place] for place in np.argsort(-scores, kind="stable")[:_TOP].tolist()]
-    scored = ~np.isnan(after)
-    kept = [hits[at] for at in np.flatnonzero(scored).tolist()]
-    return Comparison(chance[scored], before[scored], after[scored], groups[scored], ranks[scored], kept)
+            orders[at] = np.argsort(-scores, kind="stable")
+    scored = sorted(orders)
+    return Comparison(
+        chance[scored],
+        before[scored],
+        after[scored],
+        groups[scored],
+        ranks[scored],
+        [examples[at] for at in scored],
+        [orders[at] for at in scored],
+    )
 
 
 def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[float] | None = None) -> Ranking:

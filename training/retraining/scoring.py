@@ -114,7 +114,9 @@ def _score_judged(
 def _join(names: Sequence[str], parts: Sequence[Comparison]) -> dict[str, Any]:
     each = [float(score) for part in parts for score in part.after]
     groups = [f"{number} {group}" for number, part in enumerate(parts) for group in part.groups.tolist()]
-    return own.figures(names, each, [hits for part in parts for hits in part.hits]) | {GROUPS: groups}
+    orders = [both for part in parts for both in zip(part.examples, part.orders, strict=True)]
+    hits = [[example.ids[at] for at in order[: own.TOP].tolist()] for example, order in orders]
+    return own.figures(names, each, hits) | {GROUPS: groups}
 
 
 def add_judgments(example: Example, found: Judged, judges: Container[str]) -> Example:

@@ -366,7 +366,8 @@ def test_the_largest_changes_come_first_with_what_both_found() -> None:
     assert [row["query"] for row in found["lost"]] == [f"question {at}" for at in range(MAX_CHANGED)]
     worst = found["lost"][0]
     assert (worst["difference"], worst["relevant"]) == (-0.5, ["right"])
-    assert worst["active"][0] == {"id": "wrong", "text": "the wrong one"}
+    assert worst["active"][0] == {"id": "wrong", "rank": 1, "text": "the wrong one"}
+    assert worst["ranks"] == [2, 1]
     assert worst["candidate"][0]["text"].startswith("the right one xx")
     assert len(worst["candidate"][0]["text"]) == 120
 
@@ -379,7 +380,7 @@ def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents
         {"titles": {"each": [each], "hits": [["a\0text"]], "names": ["a"]}} for each in (0.0, 1.0)
     )
     [row] = find_changed(find_answers(titles, before, after))["gained"]
-    assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "text": "A text"}])
+    assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "rank": 1, "text": "A text"}])
 
 
 def test_every_query_has_both_answers_the_largest_change_first() -> None:
