@@ -33,8 +33,8 @@ def remember(store: ModelStore, part: str, entries: Mapping[str, Any]) -> None:
     """Adds entries to a part of the file."""
     file = store.root / FILE_NAME
     content: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        content = read_json(file)
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        content = dict(read_json(file))
     replace_text(file, json.dumps(content | {part: read(store, part) | dict(entries)}) + "\n")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from models.manifest import REPORT, SearchDefaults
+from models.manifest import FILE_NAME, REPORT, SearchDefaults
 from models.store import ModelStore
 from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
@@ -142,8 +142,10 @@ def test_beside_a_pair_only_the_search_is_tuned(
     """A model without a student would be slower, and is not trained at all."""
     teacher = job.store.versions()[0]
     _, both = publish_pair(job.store, teacher, tiny_source)
-    job.store.request(with_search(job.store, both.version, DENSE_LEARNED))
-    active = str(job.store.requested())
+    dense = both.model_copy(update={"search": DENSE_LEARNED}).model_dump_json()
+    (job.store.folder(both.version) / FILE_NAME).write_text(dense, encoding="utf-8")
+    active = both.version
+    job.store.request(active)
     assert retrain(documents(WORDS, 420), BETTER, ("slower = 1.0", "slower = 0.25"), judged=80) == 0
     said = capsys.readouterr()
     assert f"nothing to learn by distil-hybrid: {active} is a pair" in said.out + said.err
