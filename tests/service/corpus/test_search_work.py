@@ -152,7 +152,7 @@ async def _left(app: ASGIApp, body: object, when: threading.Event) -> list[Messa
 
 def test_each_ranking_is_cut_before_the_next(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    fused, page = searching._fused, searching._page
+    fused, existing = searching._fused, searching._existing
 
     def ranking(*arguments: Any) -> Any:
         steps.append("ranked")
@@ -160,10 +160,10 @@ def test_each_ranking_is_cut_before_the_next(client: TestClient, monkeypatch: py
 
     def cut(*arguments: Any) -> Any:
         steps.append("cut")
-        return page(*arguments)
+        return existing(*arguments)
 
     monkeypatch.setattr(searching, "_fused", ranking)
-    monkeypatch.setattr(searching, "_page", cut)
+    monkeypatch.setattr(searching, "_existing", cut)
     response = client.post("/search", json={"queries": TEXTS, "mode": "hybrid", "k": 1})
     assert [hits[0]["text"] for hits in response.json()["results"]] == TEXTS
     assert steps == ["ranked", "cut"] * len(TEXTS)
