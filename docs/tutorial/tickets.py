@@ -59,7 +59,7 @@ def judgements() -> list[dict[str, object]]:
         for copy in (2, 3)
     ]
     query = "printer gives white paper"
-    mistakes = [
+    mistakes: list[dict[str, object]] = [
         {"query": query, "id": "T-9999", "relevant": True},
         {"query": query, "id": "T-1026", "relevant": "very"},
     ]

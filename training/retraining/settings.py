@@ -128,7 +128,7 @@ def _learn(
             chosen = choose(scores[others])
             after[fold.test] = scores[fold.test, chosen]
             ranks[fold.test, 1] = compared[chosen][row].ranks[fold.test, 1]
-        rows[row] = now._replace(before=now.after, after=after, ranks=ranks, examples=(), orders=())
+        rows[row] = now._replace(before=now.after, after=after, ranks=ranks, queries=(), hits=())
     best = settings[choose(np.stack([each[COMING].after for each in compared], axis=1))]
     if best == settings[0]:
         return {}
