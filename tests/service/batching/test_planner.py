@@ -139,7 +139,7 @@ def batch(
 ) -> list[int]:
     """Returns the lengths in the first batch. With `recent`, interactive work arrived recently."""
     unused: Any = None
-    scheduler = Scheduler(sizes=sizes)
+    scheduler = Scheduler(sizes=sizes, clock=lambda: 0.0)
     if recent:
         scheduler.put(
             EmbedCall(ENCODER, Lane.INTERACTIVE, True, False, True, unused, unused, [], [], 0, 0.0), []
