@@ -72,7 +72,7 @@ def url(bodies: list[dict[str, Any]]) -> Iterator[str]:
             ids = json.loads(body["filter"])["$ids"]
             return 200, {"documents": [{"id": id, "title": "A title", "text": f"text of {id}"} for id in ids]}
         bodies.append({"path": path, **body})
-        return 200, {"results": [explain(query) for query in body["queries"]]}
+        return 200, {"results": [explain(query) for query in body.get("queries", ())]}
 
     with json_server(answer) as address:
         yield address
@@ -211,7 +211,7 @@ def test_other_collections_keep_their_ranking(job: Job, url: str, bodies: list[d
     both = rank(tickets, config_at(url), job.store, silent)
     with pytest.raises(NothingToLearn, match="no judgment changed"):
         rank(build_judged(QUERIES), config_at(url), job.store, silent)
-    assert bodies[-1]["path"] == "/collections/tickets/search"
+    assert [each["path"] for each in bodies if "queries" in each][-1] == "/collections/tickets/search"
     files = job.store.verify(str(both.version)).files
     assert {"ranking/default.json", "ranking/tickets.json"} <= files.keys()
 

@@ -34,10 +34,9 @@ LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, slower=1, own_fal
 
 @pytest.fixture
 def ranked(job: Job, tmp_path: Path) -> Job:
-    """A job with 60 judged queries, whose active version has a ranking."""
+    """A job with 60 judged queries, whose words many documents have. Its active version has a ranking."""
     rows = documents(WORDS, 120)
-    words = [" ".join(each["text"].split()[4:6]) for each in rows[:60]]
-    queried = [(f"{said} {at}", rows[at]["id"]) for at, said in enumerate(words)]
+    queried = [(" ".join(each["text"].split()[4:7]), each["id"]) for each in rows[:60]]
     found = gather(configured(tmp_path, rows, queried, least=20), job.store, silent)
     served = job.store.verify(str(job.store.requested()))
     scores, ranks = np.ones(2), np.ones((2, 2), np.int64)
