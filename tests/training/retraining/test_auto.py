@@ -347,12 +347,12 @@ def test_beside_a_pair_only_the_search_is_advised(
 ) -> None:
     _, both = publish_pair(job.store, job.store.versions()[0], tiny_source)
     job.store.request(both.version)
-    assert _advise(job, tmp_path, WORDS, 420, judged=80) == 0
+    assert _advise(job, tmp_path, WORDS, 420, judged=100) == 0
     said = capsys.readouterr()
     assert "\n1. search, because" in said.out
     assert "triples, because" not in said.out
     assert f"! {both.version} is a pair, and what triples or distil-hybrid trains has no student" in said.err
-    assert _advise(job, tmp_path, WORDS, 420, judged=80, gate='on"\nslower = 1 #') == 0
+    assert _advise(job, tmp_path, WORDS, 420, judged=100, gate='on"\nslower = 1 #') == 0
     assert "\n1. triples, because" in capsys.readouterr().out, "the file says that it may be slower"
 
 
