@@ -204,7 +204,7 @@ def test_a_text_that_was_asked_for_before_is_not_encoded_again() -> None:
     once = remembering(encode)
     assert once(["2", "1", "2"]).tolist() == [[2, 1], [1, 1], [2, 1]]
     assert once(["3", "1"]).tolist() == [[3, 1], [1, 1]]
-    assert requested == ["2", "1", "3"]
+    assert sorted(requested) == ["1", "2", "3"]
 
 
 def test_a_years_subsets_are_ranked_together_and_not_averaged() -> None:
