@@ -146,7 +146,7 @@ def test_beside_a_pair_only_the_search_is_tuned(
     (job.store.folder(both.version) / FILE_NAME).write_text(dense, encoding="utf-8")
     active = both.version
     job.store.request(active)
-    assert retrain(documents(WORDS, 420), BETTER, ("slower = 1.0", "slower = 0.25"), judged=80) == 0
+    assert retrain(documents(WORDS, 420), BETTER, ("slower = 1.0", "slower = 0.25"), judged=100) == 0
     said = capsys.readouterr()
     assert f"nothing to learn by distil-hybrid: {active} is a pair" in said.out + said.err
     tuned = job.store.verify(str(job.store.requested()))
@@ -161,7 +161,7 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     job.store.request(with_search(job.store, str(job.store.requested()), DENSE_LEARNED))
     active = str(job.store.requested())
     found = documents(WORDS, 420)
-    assert retrain(found, BETTER, judged=80) == 0
+    assert retrain(found, BETTER, judged=100) == 0
     said = capsys.readouterr()
     names = ("triples", "distil-hybrid")
     words = [f"{name}{end}" for name in names for end in (", because", " was refused: ")]
@@ -173,7 +173,7 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     report = json.loads((job.store.folder(requested) / REPORT).read_bytes())
     assert report["meta"]["recipe"] == "search"
     # The same again: both were judged already, and the search is served as it should be.
-    assert retrain(found, BETTER, judged=80) == 4
+    assert retrain(found, BETTER, judged=100) == 4
     again = capsys.readouterr()
     assert again.out.count("came of this very text by this recipe") == 2, "another search is no other model"
     assert "nothing to learn by search: no judgment changed" in again.err, "each choice says how it ended"
@@ -192,9 +192,9 @@ def test_a_run_that_was_stopped_in_its_second_choice_goes_on_there(
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "step", interrupted)
-        assert retrain(found, BETTER, judged=80, train="steps = 3") == 130
+        assert retrain(found, BETTER, judged=100, train="steps = 3") == 130
     assert "triples was refused" in capsys.readouterr().err
-    assert retrain(found, BETTER, judged=80, train="steps = 3") in {0, 3}
+    assert retrain(found, BETTER, judged=100, train="steps = 3") in {0, 3}
     said = capsys.readouterr().err
     assert "nothing to learn by triples" in said, "it was judged before the stop"
     [run] = job.work.glob("*/run")
