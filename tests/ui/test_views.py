@@ -126,7 +126,7 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     )
     expect(page.the(".version-card:has(.pill.active)")).to_contain_text("From made-for-tests-source-")
     refused.locator("summary", has_text="The gate's report").click()
-    expect(refused.locator(".lead")).to_contain_text("Search on your judged queries: 0.322 → 0.344")
+    expect(refused.locator(".lead")).to_contain_text("Questions as they come: 0.322 → 0.344")
     expect(refused.locator(".lead + p")).to_have_text("Refused.")
     expect(refused.locator("svg .interval")).to_have_count(3)
     page.page.wait_for_timeout(2500)  # it is drawn again meanwhile, and stays open
