@@ -113,8 +113,8 @@ def build(
 def get_cover(query: str, text: str) -> float:
     """Returns the share of the query's terms in the first COVER_CHARACTERS of a text that keywords found."""
     telling = _telling([*stem({*split_query(query)}).values()])
-    found = telling & {*stem({*split_words(text[:COVER_CHARACTERS])}).values()}
-    return max(1, len(found)) / max(1, len(telling))
+    share = _share(telling, stem({*split_words(text[:COVER_CHARACTERS])}).values())
+    return max(share, 1 / max(1, len(telling)))
 
 
 def _telling(stems: Sequence[str]) -> set[str]:

@@ -42,7 +42,7 @@ class Comparison(NamedTuple):
         after: nDCG@10 by the second order.
         groups: Queries of one group share answers, so they are not independent.
         ranks: The position of the first relevant hit of each query by both orders, or 0.
-        queries: The position of each query in the examples.
+        examples: The queries.
         hits: The candidates of each query by the second order, best first.
     """
 
@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
     after: NDArray[np.float64]
     groups: NDArray[np.int64]
     ranks: NDArray[np.int64]
-    queries: Sequence[int] = ()
+    examples: Sequence[Example] = ()
     hits: Sequence[Sequence[str]] = ()
 
     @property
@@ -100,7 +100,7 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None)
         after[scored],
         groups[scored],
         ranks[scored],
-        scored,
+        [examples[at] for at in scored],
         [hits[at] for at in scored],
     )
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from training.evaluation.retrieval import Collection
 from training.ranking.cross_validation import Comparison
-from training.ranking.examples import Example
 from training.retraining.gate.gains import deciding
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
 
@@ -61,19 +60,19 @@ def find_changed(answers: Iterable[Answer]) -> dict[str, Any]:
 
 
 def reordered(
-    compared: Mapping[str, tuple[Sequence[Example], Comparison]],
+    compared: Mapping[str, Comparison],
     fetch: Callable[[str, Sequence[str]], Mapping[str, str]],
 ) -> dict[str, Any]:
     """Returns the judged queries that rankings moved most, in the form of `find_changed`.
 
     Args:
-        compared: The examples of each collection, and the comparison of its ranking with the hybrid order.
+        compared: The comparison of each collection's ranking with the hybrid order.
         fetch: Returns the texts of documents by id, given a collection and ids.
     """
     found = find_changed(
-        _build(name, examples[at].query, gain, examples[at].relevant, [examples[at].ids, hits])
-        for name, (examples, row) in compared.items()
-        for at, gain, hits in zip(row.queries, (row.after - row.before).tolist(), row.hits, strict=True)
+        _build(name, each.query, gain, each.relevant, [each.ids, hits])
+        for name, row in compared.items()
+        for each, gain, hits in zip(row.examples, (row.after - row.before).tolist(), row.hits, strict=True)
     )
     for name in compared:
         hits = _list_hits(row for some in found.values() for row in some if row["search"] == name)

@@ -217,11 +217,6 @@ def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, 
     return Use(found, line, of_kept, graded, dropped, trust.warnings(relevant, dropped, users=named))
 
 
-def build_judgments(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> list[Judgment]:
-    """Derives judgments like `judged_by`, from searches that all count."""
-    return judged_by(Sessions([*sessions], Counter(), Counter()), bias, least, visitors)[0]
-
-
 def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[list[Judgment], Counter[str]]:
     """Derives judgments from searches: one for each visitor that agrees, ordered by query and id.
 

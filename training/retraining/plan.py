@@ -103,7 +103,7 @@ def build_job(
     with _active(config, store, active, passages=gathered.served.passages) as model:
         settings = Manifest.read(store.folder(active)).search, gathered.served.mode
         choose = build_choose(split, found.dev, model, *settings, config.corpus.service)
-    corpus = build_rows(recipe.source.kind, config, store, gathered, split, found)
+        corpus = _build_rows(recipe.source.kind, config, store, gathered, split, found, model)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
     report["warnings"] = [*report["warnings"], *gathered.used.warnings, *of_keys(found)]
@@ -164,8 +164,14 @@ def let_judge(split: Split, found: Judged) -> tuple[Split, Judged]:
     return moved, found._replace(train=train, held=held)
 
 
-def build_rows(
-    kind: Kind, config: Config, store: ModelStore, gathered: Gathered, split: Split, found: Judged
+def _build_rows(
+    kind: Kind,
+    config: Config,
+    store: ModelStore,
+    gathered: Gathered,
+    split: Split,
+    found: Judged,
+    model: Callable[[], Scorable],
 ) -> Corpus:
     """Builds the corpus of a kind from the documents and queries in the training part.
 
@@ -173,24 +179,23 @@ def build_rows(
         NothingToLearn: The data have no rows of that kind.
 
     """
-    active = gathered.active
-    withheld = own.withheld(split, (*found.held, *found.dev))
-    with _active(config, store, active, passages=gathered.served.passages) as model:
-        corpus = build_corpus(
-            kind,
-            split.train,
-            found.train,
-            model,
-            config.train.negatives,
-            withheld,
-            found.negatives,
-            gathered.queried,
-            config.corpus.service,
-        )
+    corpus = build_corpus(
+        kind,
+        split.train,
+        found.train,
+        model,
+        config.train.negatives,
+        own.withheld(split, (*found.held, *found.dev)),
+        found.negatives,
+        gathered.queried,
+        config.corpus.service,
+    )
     if corpus.digest == corpus.rows:
         return corpus
     # The active model mined the rows. Another model finds others, which teach something new.
-    model_name = Manifest.read(store.folder(active)).fingerprint  # the same where only the search was retuned
+    model_name = Manifest.read(
+        store.folder(gathered.active)
+    ).fingerprint  # the same where only the search was retuned
     return replace(corpus, digest=sha256(f"{corpus.digest} by {model_name}".encode()).hexdigest())
 
 

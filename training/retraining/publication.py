@@ -33,7 +33,6 @@ from training.errors import NothingToLearn
 from training.evaluation.paired import spread
 from training.evaluation.report.markdown import escape, listed, table
 from training.ranking.cross_validation import CERTAIN, COMING, Comparison
-from training.ranking.examples import Example
 from training.ranking.rules import Rows
 from training.retraining import ledger
 from training.retraining.anchor import active_version, find_anchor
@@ -155,7 +154,6 @@ class Learned(NamedTuple):
         told: Sentences about it.
         digest: Of the judgments.
         result: The ranking or the search settings.
-        examples: The judged queries of a ranking.
     """
 
     rows: Rows
@@ -163,7 +161,6 @@ class Learned(NamedTuple):
     told: Sequence[str]
     digest: str
     result: Ranking | SearchDefaults
-    examples: Sequence[Example] = ()
 
 
 def publish_learned(

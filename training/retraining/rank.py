@@ -181,7 +181,7 @@ def _learn(
             rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}
         )
     ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
-    return Learned(rows, reasons, describe(rows, ranking), digest, ranking, examples)
+    return Learned(rows, reasons, describe(rows, ranking), digest, ranking)
 
 
 def _build_examples(
@@ -197,7 +197,7 @@ def _build_examples(
     if (count := sum(bool(each.gains) for each in labels.values())) < MIN_QUERIES:
         raise NothingToLearn(_too_few(count))
     say(f"searching {count:,} judged queries of {name}")
-    order = sorted(sorted(labels), key=lambda query: place(f"ranking\0{query}"))
+    order = sorted(labels, key=lambda query: place(f"ranking\0{query}"))
     with closing(store.open(served.version, threads=cpus.available())) as encoder:
         unrelated = encoder.unrelated
         vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
@@ -287,7 +287,7 @@ def _changed(learned: Mapping[str, Learned], *, url: str, say: Say) -> dict[str,
             say(f"! The report has no texts: {error}")
             return {}
 
-    return reordered({name: (each.examples, each.rows[COMING]) for name, each in learned.items()}, fetch)
+    return reordered({name: each.rows[COMING] for name, each in learned.items()}, fetch)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

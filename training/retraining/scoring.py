@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -94,12 +94,7 @@ def _score_judged(
     rows: dict[str, list[Comparison]] = {NEW: [], COMING: []}
     names: list[str] = []
     for name, part in searched.parts():
-        ranking = rankings.get(name) if settings[name].mode == "hybrid" else None
-        examples = [
-            add_judgments(each, found, found.held)
-            for each in own.find(part, model, settings[name], ranked=ranking is not None)
-        ]
-        fitting = None if ranking is None else refitting(ranking)
+        examples, fitting = find_examples(part, model, settings[name], found, rankings.get(name))
         if fitting is not None:
             fitted[name] = fitting(examples)
         judging = [query for query, each in zip(part.queries, examples, strict=True) if each.judges]
@@ -118,14 +113,24 @@ def _join(names: Sequence[str], parts: Sequence[Comparison]) -> dict[str, Any]:
     return own.figures(names, each, hits) | {GROUPS: groups}
 
 
-def add_judgments(example: Example, found: Judged, judges: Container[str]) -> Example:
-    """Adds the judgments of a query besides its answers. Queries in `judges` judge."""
-    query = example.query
-    return example._replace(
-        wrong=frozenset(found.negatives.get(query, ())),
-        judges=query in judges,
-        alike=found.alike.get(query, query),
-    )
+def find_examples(
+    part: Collection, model: Scorable, setting: own.Setting, found: Judged, ranking: Ranking | None
+) -> tuple[list[Example], Fit | None]:
+    """Searches the judged queries of a collection. Those in `found.held` judge.
+
+    Returns:
+        The queries, and a function that fits a ranking to them like `ranking`. None if the search has none.
+    """
+    fitting = refitting(ranking) if ranking is not None and setting.mode == "hybrid" else None
+    examples = [
+        each._replace(
+            wrong=frozenset(found.negatives.get(each.query, ())),
+            judges=each.query in found.held,
+            alike=found.alike.get(each.query, each.query),
+        )
+        for each in own.find(part, model, setting, ranked=fitting is not None)
+    ]
+    return examples, fitting
 
 
 def refitting(ranking: Ranking) -> Fit:

@@ -38,7 +38,7 @@ from training.retraining.gate.verdict import JUDGED
 from training.retraining.gather import Gathered
 from training.retraining.judgements import Judged
 from training.retraining.publication import Learned, Outcome, publish_learned
-from training.retraining.scoring import add_judgments, read_rankings, refitting
+from training.retraining.scoring import find_examples, read_rankings
 from training.retraining.searches import Setting
 
 _LENGTHS = (64, 128, 512)  # Tokens of a passage that are tried, besides the default and all that are read.
@@ -115,9 +115,7 @@ def _learn(
     """Returns the setting of a collection. Empty if the current one stays."""
     compared: list[dict[str, Comparison]] = []
     for setting in settings:
-        fitting = refitting(ranking) if ranking is not None and setting.mode == "hybrid" else None
-        hits = own.find(part, model, setting, ranked=fitting is not None)
-        examples = [add_judgments(each, found, found.held) for each in hits]
+        examples, fitting = find_examples(part, model, setting, found, ranking)
         compared.append({row: compare(examples, draw_folds(examples, row), fitting) for row in (NEW, COMING)})
     rows = {}
     for row, now in compared[0].items():
@@ -128,7 +126,7 @@ def _learn(
             chosen = choose(scores[others])
             after[fold.test] = scores[fold.test, chosen]
             ranks[fold.test, 1] = compared[chosen][row].ranks[fold.test, 1]
-        rows[row] = now._replace(before=now.after, after=after, ranks=ranks, queries=(), hits=())
+        rows[row] = now._replace(before=now.after, after=after, ranks=ranks, examples=(), hits=())
     best = settings[choose(np.stack([each[COMING].after for each in compared], axis=1))]
     if best == settings[0]:
         return {}

@@ -144,18 +144,18 @@ def test_a_move_below_the_tenth_hit_has_a_row_and_texts_may_be_missing() -> None
     def order(*first: int) -> list[str]:
         return [ids[at] for at in (*first, *(at for at in range(20) if at not in first))]
 
-    examples = [example("unused", 3), example("up", 15), example("down", 2), example("same", 4)]
+    examples = [example("up", 15), example("down", 2), example("same", 4)]
     orders = [order(*range(11), 15), order(7, 8, 9), order()]
     score, nothing = np.zeros(3), np.zeros(3, np.int64)
     ranks = np.array([(16, 12), (3, 6), (5, 5)])
-    found = Comparison(score, score, score, nothing, ranks, [1, 2, 3], orders)
+    found = Comparison(score, score, score, nothing, ranks, examples, orders)
     requested: list[Any] = []
 
     def fetch(*arguments: Any) -> dict[str, str]:
         requested.append(arguments)
         return {"d15": "x" * 500}
 
-    rows = reordered({"tickets": (examples, found)}, fetch)
+    rows = reordered({"tickets": found}, fetch)
     [gained], [lost] = rows["gained"], rows["lost"]
     assert (gained["query"], gained["ranks"], lost["query"], lost["ranks"]) == (
         "up",
