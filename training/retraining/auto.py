@@ -8,7 +8,9 @@ help, nothing is trained.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,12 +37,14 @@ from training.retraining.plan import build_job
 from training.retraining.publication import Outcome
 from training.retraining.rank import RANKING, rank, read_judged
 from training.retraining.settings import tune
+from training.text.service import fetch_info
 
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
 MIN_JUDGED, MIN_QUERIES = 30, 200
 _LOOKED_AT = 500  # documents whose tokens are counted, at least, and fewer than twice as many
 MIN_TO_READ = 1000  # documents, for tokens of their own
+_LOOKS, _LOOK_SECONDS = 120, 1.0  # at the service, until it serves a new ranking
 
 
 class Material(NamedTuple):
@@ -190,10 +194,13 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         return outcome.published
 
     on = config.gate.mode == "on"
-    ranks = on and config.corpus.service is not None
-    if ranks and attempt(RANKING, partial(_rank, config, store, say)):
+    service, found = config.corpus.service, choices(material)
+    if on and service is not None and attempt(RANKING, partial(_rank, config, store, say)):
         gathered = gathered._replace(active=str(outcomes[-1].version))
-    found = choices(material)
+        # Its documents are searched by vectors of the active version alone.
+        if found and not _is_served(service, gathered.active):
+            say(f"{gathered.active} is not active yet, so encoders are not trained in this run")
+            return outcomes[-1]
     for choice in found:
         say(f"{choice.recipe}, because {choice.why}")
 
@@ -209,6 +216,16 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         return next((each for each in reversed(outcomes) if each.published), outcomes[-1])
     missing = [] if found else [nothing(material)]
     raise NothingToLearn(" ".join([*missing, *reasons]))
+
+
+def _is_served(url: str, version: str) -> bool:
+    """Waits until the service serves a version. Returns False if this takes too long."""
+    for _ in range(_LOOKS):
+        with contextlib.suppress(TrainingError):  # It may be starting.
+            if fetch_info(url).get("model_version") == version:
+                return True
+        time.sleep(_LOOK_SECONDS)
+    return False
 
 
 def _rank(config: Config, store: ModelStore, say: Say) -> Outcome:

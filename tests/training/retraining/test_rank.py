@@ -24,6 +24,7 @@ from training.errors import NothingToLearn, TrainingError
 from training.ranking.cross_validation import Comparison
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES, Procedure, fit
+from training.retraining import auto
 from training.retraining import rank as rank_module
 from training.retraining.auto import _rank, retrain_auto
 from training.retraining.changes import MAX_CHANGED, reordered
@@ -303,6 +304,23 @@ def test_a_service_that_explains_nothing_is_named(job: Job) -> None:
 def test_a_file_has_no_searches_to_learn_from(job: Job) -> None:
     with pytest.raises(NothingToLearn, match=r"corpus\.service"):
         rank(build_judged(QUERIES), config_at(None), job.store, silent)
+
+
+def test_encoders_wait_until_the_service_serves_the_new_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then, it refuses vectors of the new version."""
+    monkeypatch.setattr(auto, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(auto, "_LOOKS", 4)
+    served = ["old", "old", "", "new"]
+    looks = iter(served * 2)
+
+    def answer(path: str, _: dict[str, Any], __: Mapping[str, str]) -> tuple[int, Any]:
+        version = next(looks)
+        return (200 if version else 503), {"model_version": version, "path": path}
+
+    with json_server(answer) as url:
+        assert auto._is_served(url, "new")
+        assert not auto._is_served(url, "other")
+    assert not [*looks], "one look for each answer"
 
 
 def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path) -> None:
