@@ -10,9 +10,11 @@ need clicks or links. Memory.recall fills the last three columns, from judged qu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
+from itertools import chain, pairwise
+from math import log1p
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from models.search.terms import FUNCTION_WORDS, split_query, split_words, stem
 
-VERSION = 1  # Raise it if the meaning of a feature changes. Rankings of other versions are ignored.
+VERSION = 2  # Raise it if the meaning of a feature changes. Rankings of other versions are ignored.
 FEATURES = (
     "dense",  # Cosine of the best passage.
     "second",  # Cosine of the second-best passage, or of the only one.
@@ -32,6 +34,7 @@ FEATURES = (
     "title_cover",  # Share of the title's terms in the query.
     "length",  # Logarithm of 1 + the number of terms.
     "hub",  # Cosine of the head with the mean of the queries that the ranking learned from.
+    "proximity",  # Largest share of the query's terms within WINDOW words. Rare terms weigh more.
     "memory_best",  # Largest similarity of a judged query that this document answers, times the gain.
     "memory_sum",  # Sum of these products over all judged queries.
     "memory_not",  # Similarity of the most similar judged query that this document does not answer.
@@ -39,6 +42,7 @@ FEATURES = (
 MEMORY = FEATURES[-3:]
 CHARACTERS = 2000  # Of a text and of a title that are read for features.
 COVER_CHARACTERS = 10_000  # Splitting them takes about 2 ms.
+WINDOW = 20  # Words, about a sentence.
 FEEDBACK_HITS = 3  # Hits that move the query vector (pseudo relevance feedback; Rocchio, 1971).
 
 Features = NDArray[np.float64]  # (n, len(FEATURES))
@@ -86,6 +90,7 @@ def build(
     stems = stem({*query_stems})
     query_stems = [stems[word] for word in query_stems]
     wanted, telling, pairs = {*query_stems}, _telling(query_stems), {*pairwise(query_stems)}
+    places: list[list[tuple[int, str]]] = []  # Of the query's terms in each document.
     for row, (passages, title, text) in enumerate(
         zip(candidates.passages, candidates.titles, candidates.texts, strict=True)
     ):
@@ -102,11 +107,14 @@ def build(
         features[row, 6] = _share(pairs, pairwise(map(matching.get, words)))
         features[row, 7] = _share(_telling([stems[word] for word in titled]), query_stems)
         features[row, 8] = np.log1p(len(words))
+        terms = enumerate(map(matching.get, words))
+        places.append([(place, term) for place, term in terms if term in telling])
     features[:, 2], features[:, 3] = candidates.bm25, candidates.hybrid
     moved = vector + heads[:FEEDBACK_HITS].mean(axis=0) if len(heads) else vector
     features[:, 4] = heads @ (moved / (np.linalg.norm(moved) or 1))
     if mean_query is not None:
         features[:, 9] = heads @ mean_query
+    features[:, 10] = _get_proximities(places, telling)
     return features
 
 
@@ -115,6 +123,35 @@ def get_cover(query: str, text: str) -> float:
     telling = _telling([*stem({*split_query(query)}).values()])
     share = _share(telling, stem({*split_words(text[:COVER_CHARACTERS])}).values())
     return max(share, 1 / max(1, len(telling)))
+
+
+def _get_proximities(places: Sequence[Sequence[tuple[int, str]]], terms: AbstractSet[str]) -> list[float]:
+    """Returns the largest share of a query's terms within WINDOW words of each document.
+
+    A term weighs its inverse document frequency among the documents, as in BM25 (Robertson et al. 1995).
+
+    Args:
+        places: Places of the terms in each document, with the term, in order.
+        terms: The terms of the query.
+    """
+    counts = Counter(chain.from_iterable({term for _, term in found} for found in places))
+    weights = {term: log1p((len(places) - counts[term] + 0.5) / (counts[term] + 0.5)) for term in terms}
+    total = sum(weights.values())
+    shares = []
+    for found in places:
+        inside, best, first = Counter[str](), 0.0, 0
+        weight = 0.0  # Of the terms inside the window.
+        for place, term in found:
+            weight += 0.0 if inside[term] else weights[term]
+            inside[term] += 1
+            while place - found[first][0] >= WINDOW:
+                left = found[first][1]
+                inside[left] -= 1
+                weight -= 0.0 if inside[left] else weights[left]
+                first += 1
+            best = max(best, weight)
+        shares.append(best / total if found else 0.0)
+    return shares
 
 
 def _telling(stems: Sequence[str]) -> set[str]:
@@ -143,15 +180,10 @@ class Memory:
     ) -> None:
         self.vectors = vectors
         self._unrelated = unrelated if unrelated < 1 else 0.0
-        found: dict[str, list[tuple[int, float]]] = {}
+        self._judged: dict[str, list[tuple[int, float]]] = {}  # Of each document: its queries and gains.
         for at, gains in enumerate(answers):
             for id, gain in gains.items():
-                found.setdefault(id, []).append((at, gain))
-        # Of each document: the positions of its queries, and its gains.
-        self._judged = {
-            id: (np.array([at for at, _ in pairs]), np.array([gain for _, gain in pairs], np.float64))
-            for id, pairs in found.items()
-        }
+                self._judged.setdefault(id, []).append((at, gain))
 
     def recall(
         self, vector: Vectors, ids: Sequence[str], threshold: float, *, without: frozenset[int] = frozenset()
@@ -172,15 +204,14 @@ class Memory:
         if not self._judged:
             return found
         nearness = (np.asarray(self.vectors @ vector, np.float64) - self._unrelated) / (1 - self._unrelated)
-        similarity = np.clip((nearness - threshold) / (1 - threshold), 0, 1)
-        similarity[[*without]] = 0
+        similarities = np.clip((nearness - threshold) / (1 - threshold), 0, 1)
+        similarities[[*without]] = 0
+        similar = similarities.tolist()
         for row, id in enumerate(ids):
-            if id not in self._judged:
-                continue
-            queries, gains = self._judged[id]
-            similar = similarity[queries]
-            weighed = gains * similar
-            found[row] = weighed.max(), weighed.sum(), np.max(similar, where=gains == 0, initial=0)
+            if judged := self._judged.get(id):
+                weighed = [gain * similar[at] for at, gain in judged]
+                against = max((similar[at] for at, gain in judged if gain == 0), default=0.0)
+                found[row] = max(weighed), sum(weighed), against
         return found
 
 

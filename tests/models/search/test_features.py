@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.search import terms
-from models.search.features import COVER_CHARACTERS, FEATURES, Candidates, Memory, build, get_cover
+from models.search.features import COVER_CHARACTERS, FEATURES, WINDOW, Candidates, Memory, build, get_cover
 
 QUERY = np.array([1, 0, 0], np.float32)
 
@@ -47,6 +47,7 @@ def test_the_features_are_those_by_hand(candidates: Candidates) -> None:
         "title_cover": [1, 0, 1],
         "length": np.log1p([9, 1, 5]).tolist(),
         "hub": [0, 1, 0],
+        "proximity": [1, 0, 1],
         "memory_best": [0, 0, 0],
         "memory_sum": [0, 0, 0],
         "memory_not": [0, 0, 0],
@@ -57,6 +58,17 @@ def test_the_features_are_those_by_hand(candidates: Candidates) -> None:
     moved = QUERY + heads.mean(axis=0)
     assert column(found, "feedback") == pytest.approx((heads @ (moved / np.linalg.norm(moved))).tolist())
     assert set(expected) | {"feedback"} == set(FEATURES)
+
+
+def test_terms_that_are_close_together_count_by_their_rarity(candidates: Candidates) -> None:
+    apart = " ".join(["dog", *["word"] * (WINDOW - 1), "cat"])
+    texts = [apart, "dog " + apart.removeprefix("dog word "), "dog", "dog, cat, dog"]
+    vectors = [np.empty((0, 3), np.float32)] * 4
+    given = Candidates(np.zeros(4), np.zeros(4), vectors, [""] * 4, texts)
+    dog, cat = (np.log1p((4 - count + 0.5) / (count + 0.5)) for count in (4, 3))
+    larger = max(dog, cat) / (dog + cat)
+    expected = [larger, 1, dog / (dog + cat), 1]
+    assert column(build("the dog and the cat", QUERY, given, None), "proximity") == pytest.approx(expected)
 
 
 def test_a_text_that_keywords_found_covers_at_least_one_term() -> None:
