@@ -37,8 +37,8 @@ class Example(NamedTuple):
         relevant: Gains of all relevant documents, found or not.
         wrong: Documents that were judged not relevant.
         judges: Whether the query may judge a ranking. All queries train.
-        seen: The probability that users have examined each candidate, shape (n,), if only clicks judge the
-            query. A candidate without a gain counts as wrong with this weight. None: 1 for all.
+        seen: The probability that each candidate without a gain was judged, shape (n,): that users have
+            examined it, if only clicks judge the query. It counts as wrong with this weight. None: 1 for all.
         unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
         alike: A text that nearly equal queries share. Empty: `query`.
     """
@@ -60,9 +60,11 @@ class Example(NamedTuple):
         return np.array([self.relevant.get(id, 0.0) for id in self.ids])
 
     def without(self, ids: Collection[str]) -> Example:
-        """Returns the query without its judgments of these documents."""
+        """Returns the query without its judgments of these documents: neither right nor wrong."""
         kept = {id: gain for id, gain in self.relevant.items() if id not in ids}
-        return self._replace(relevant=kept, wrong=self.wrong.difference(ids))
+        seen = np.ones(len(self.ids)) if self.seen is None else self.seen.copy()
+        seen[np.isin(self.ids, [*(self.relevant.keys() - kept.keys())])] = 0.0
+        return self._replace(relevant=kept, wrong=self.wrong.difference(ids), seen=seen)
 
     def score(self, scores: NDArray[np.float64]) -> float:
         """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
@@ -162,9 +164,9 @@ def build_memory(examples: Sequence[Example]) -> Memory:
 
 
 def remember(
-    example: Example, memory: Memory, threshold: float | None, without: frozenset[int] = frozenset()
+    example: Example, memory: Memory, threshold: float, without: frozenset[int] = frozenset()
 ) -> Features:
-    """Returns the features of an example with the columns of MEMORY filled, or with 0 if `threshold` is None.
+    """Returns the features of an example with the columns of MEMORY filled.
 
     Args:
         example: The example.
@@ -173,7 +175,6 @@ def remember(
         without: Positions of judged queries to leave out.
     """
     features = example.features.copy()
-    features[:, -len(MEMORY) :] = (
-        0 if threshold is None else memory.recall(example.vector, example.ids, threshold, without=without)
-    )
+    recalled = memory.recall(example.vector, example.ids, threshold, without=without)
+    features[:, -len(MEMORY) :] = recalled
     return features
