@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from models.search.ranking import Ranking
 from training.evaluation.significance import Interval, of_mean
 from training.ranking.examples import Example, build_memory, remember
-from training.ranking.fitting import AVERAGED_QUERIES, FOLDS, THRESHOLDS, Procedure, Weights, can_boost, fit
+from training.ranking.fitting import (
+    AVERAGED_QUERIES,
+    FOLDS,
+    THRESHOLDS,
+    Procedure,
+    Weights,
+    can_boost,
+    complete,
+    fit,
+)
 
 NEW, COMING = "new questions", "questions as they come"
 LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
@@ -113,34 +122,44 @@ def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[floa
 def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
     """Chooses the memory, if trees pay, and if the result of few queries is averaged with the hybrid order.
 
-    The procedure is the best one on questions as they come, if no loss on new questions is likely.
+    The procedure is the best one on questions as they come, if its memory makes no loss on new questions
+    likely.
     """
-    few = len(examples) <= AVERAGED_QUERIES
+    few, boosts = len(examples) <= AVERAGED_QUERIES, can_boost()
 
-    def validate(procedure: Procedure, name: str) -> Comparison:
-        folds = islice(draw_folds(examples, name), _CHOOSING)
-        return compare(examples, folds, partial(fit, prior=prior, procedure=procedure))
+    def validate(name: str, *, trees: bool) -> Callable[[Procedure], Comparison]:
+        """Fits a ranking to each fold. Returns a function that compares it with the parts of a procedure."""
+        folds = [*islice(draw_folds(examples, name), _CHOOSING)]
+        fits = [fit(fold.train, prior, Procedure(None, trees)) for fold in folds]
+
+        def run(procedure: Procedure) -> Comparison:
+            fitted = iter(fits)
+            return compare(examples, folds, lambda train: complete(next(fitted), train, procedure))
+
+        return run
+
+    new, coming = validate(NEW, trees=False), validate(COMING, trees=boosts)
 
     def score(procedure: Procedure) -> float:
-        found = validate(procedure, COMING).after
+        found = coming(procedure).after
         return float(found.mean()) if len(found) else 0.0
 
     best = Procedure(None, trees=False, averaged=few)
-    best_score, new = score(best), validate(best, NEW)
-
-    def loses(procedure: Procedure) -> bool:
-        return new._replace(before=new.after, after=validate(procedure, NEW).after).interval(LIKELY).high < 0
-
+    best_score, before = score(best), new(best).after
     scores = {each: score(each) for each in (best._replace(threshold=each) for each in THRESHOLDS)}
     for procedure in sorted(scores, key=lambda each: -scores[each]):
-        if scores[procedure] > best_score and not loses(procedure):
+        if (
+            scores[procedure] > best_score
+            and new(procedure)._replace(before=before).interval(LIKELY).high >= 0
+        ):
             best, best_score = procedure, scores[procedure]
     # Trees do not see memory, and neither does the average.
-    boosted = (False, True) if can_boost() else (False,)
-    averaged = (True, False) if few else (False,)
-    others = [best._replace(trees=trees, averaged=each) for trees in boosted for each in averaged]
-    scores = {each: score(each) for each in others if each != best} | {best: best_score}
-    return max(scores, key=lambda each: scores[each])
+    others = [
+        best._replace(trees=trees, averaged=averaged)
+        for trees in ((False, True) if boosts else (False,))
+        for averaged in ((True, False) if few else (False,))
+    ]
+    return max(others, key=score)
 
 
 def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> str:

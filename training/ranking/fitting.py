@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.features import FEATURES, MEMORY, Features
+from models.search.features import FEATURES, MEMORY, NO_MEMORY, Features
 from models.search.ranking import Ranking, Trees, get_default, standardize
 from training.ranking.examples import Example, build_memory, remember
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 MIN_QUERIES = 20  # Judged queries. With fewer, the default ranking is better than an own one.
 AVERAGED_QUERIES = 200  # Up to this number, the result may be averaged with the hybrid order.
-THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)  # Nearness from which a judged query can be remembered.
+THRESHOLDS = (0.5, 0.7, 0.9)  # Nearness from which a judged query can be remembered.
 FOLDS = 5
 _SHARE = 0.5  # Of the hybrid score, if few queries were judged.
 _STRENGTH = 3.0  # Of the pull towards the prior, divided by the number of queries.
@@ -91,39 +91,65 @@ def fit(
         mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
             and the next ranking can use the mean of these queries.
     """
-    rows = [row for row in _learnable(examples, procedure.threshold) if row.gains.any()]
+    rows = [row for row in _learnable(examples, None) if row.gains.any()]
     start = np.array([prior.get(name, 0.0) for name in FEATURES])
-    given = [np.log(np.maximum(row.weights, 1e-9)) for row in rows]
-    alone = [(row.scaled[:, :_MEMORY], row.gains, scores) for row, scores in zip(rows, given, strict=True)]
-    weights = fit_linear(alone, start[:_MEMORY])
-    memory = start[_MEMORY:]
-    if procedure.threshold is not None:
-        # Learned on top, so that a new question, which recalls nothing, has the order without memory.
-        more = [
-            (row.scaled[:, _MEMORY:], row.gains, row.scaled[:, :_MEMORY] @ weights + scores)
-            for row, scores in zip(rows, given, strict=True)
-        ]
-        memory = fit_linear(more, memory)
-    weights = np.append(weights, memory)
+    alone = [(row.scaled[:, :_MEMORY], row.gains, np.log(np.maximum(row.weights, 1e-9))) for row in rows]
+    weights = np.append(fit_linear(alone, start[:_MEMORY]), start[_MEMORY:])
     mean = np.mean([each.vector for each in examples], axis=0)
     own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
-    return Ranking(
+    ranking = Ranking(
         weights={name: round(float(weight), 6) for name, weight in zip(FEATURES, weights, strict=True)},
         trees=_fit_trees(rows) if procedure.trees and rows else None,
-        hybrid_share=_SHARE if procedure.averaged else 0.0,
         mean_query=[*(mean_query or own)],
-        memory_threshold=procedure.threshold or get_default().memory_threshold,
+        memory_threshold=get_default().memory_threshold,
         queries=len(examples),
     )
+    return complete(ranking, examples, procedure)
+
+
+def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure) -> Ranking:
+    """Returns a ranking with the parts of a procedure.
+
+    Memory is learned on top of the linear model, so that a new question, which recalls nothing, has the order
+    without it.
+
+    Args:
+        ranking: A ranking with the memory of the prior, and with trees if the procedure has them.
+        examples: The judged queries to which it was fitted.
+        procedure: Says which parts.
+    """
+    changes: dict[str, Any] = {"hybrid_share": _SHARE if procedure.averaged else 0.0}
+    if not procedure.trees:
+        changes["trees"] = None
+    if procedure.threshold is not None:
+        weights = np.array([ranking.weights[name] for name in FEATURES])
+        rows = [
+            (
+                row.scaled[:, _MEMORY:],
+                row.gains,
+                row.scaled[:, :_MEMORY] @ weights[:_MEMORY] + np.log(np.maximum(row.weights, 1e-9)),
+            )
+            for row in _learnable(examples, procedure.threshold)
+            if row.gains.any()
+        ]
+        learned = [round(float(weight), 6) for weight in fit_linear(rows, weights[_MEMORY:])]
+        changes["weights"] = ranking.weights | dict(zip(MEMORY, learned, strict=True))
+        changes["memory_threshold"] = procedure.threshold
+    return ranking.model_copy(update=changes)
 
 
 def _learnable(examples: Sequence[Example], threshold: float | None) -> list[_Learnable]:
-    """Returns the rows of each query. A query recalls neither itself nor the queries of its fold."""
-    memory = build_memory(examples)
+    """Returns the rows of each query. A query recalls neither itself nor the queries of its fold.
+
+    Args:
+        examples: The queries.
+        threshold: For `remember`. None: nothing is recalled.
+    """
+    memory = NO_MEMORY if threshold is None else build_memory(examples)
     folds = [frozenset(range(fold, len(examples), FOLDS)) for fold in range(FOLDS)]
     rows = []
     for at, example in enumerate(examples):
-        features = remember(example, memory, threshold, folds[at % FOLDS])
+        features = remember(example, memory, threshold or 0.0, folds[at % FOLDS])
         seen = np.ones(len(features)) if example.seen is None else example.seen
         weights = np.where(example.gains > 0, 1.0, seen)
         rows.append(_Learnable(features, standardize(features), example.gains, weights))

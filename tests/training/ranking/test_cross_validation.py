@@ -17,7 +17,7 @@ from training.ranking.fitting import Procedure, fit
 
 PRIOR = {"hybrid": 1.5}
 LINEAR = partial(fit, prior=PRIOR, procedure=Procedure(None, trees=False))
-REMEMBERING = partial(fit, prior=PRIOR, procedure=Procedure(0.8, trees=False))
+REMEMBERING = partial(fit, prior=PRIOR, procedure=Procedure(0.7, trees=False))
 
 
 @pytest.mark.parametrize("documents", [40, 4000])

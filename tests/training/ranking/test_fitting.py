@@ -63,14 +63,13 @@ def test_converted_trees_predict_as_lightgbm(count: int) -> None:
 def test_a_ranking_tells_its_procedure(procedure: Procedure) -> None:
     ranking = fit(judged_queries(30, candidates=20, repeats=3), PRIOR, procedure)
     assert Procedure.of(ranking) == procedure
-    remembers = ranking.memory_threshold != 0.95
-    assert remembers == (procedure.threshold is not None)
+    assert (ranking.memory_threshold != 0.95) == (procedure.threshold is not None)
 
 
 def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
     """A query alone in the memory would otherwise learn to repeat its own judgment."""
     examples = judged_queries(25)
-    weights = fit(examples, PRIOR, Procedure(0.5, trees=False)).weights
+    weights = fit(examples, PRIOR, Procedure(0.7, trees=False)).weights
     assert sum(abs(weights[name]) for name in MEMORY) < 0.5
     memory = build_memory(examples)
     assert remember(examples[0], memory, 0.5)[:, -3].max() == pytest.approx(1, abs=1e-6)
@@ -103,6 +102,17 @@ def test_without_a_memory_of_its_own_a_ranking_has_that_of_the_prior() -> None:
     ranking = fit(judged_queries(30, candidates=10), {"hybrid": 1.0, "memory_best": 8.0}, LINEAR)
     assert ranking.weights["memory_best"] == 8
     assert ranking.memory_threshold == 0.95
+
+
+def test_a_removed_judgment_makes_its_document_neither_right_nor_wrong() -> None:
+    examples = judged_queries(60)
+    without = [each.without({min(each.relevant)}) for each in examples]
+    for before, after in zip(examples, without, strict=True):
+        assert after.relevant.keys() == before.relevant.keys() - {min(before.relevant)}
+        assert after.seen is not None
+        assert [id for id, seen in zip(after.ids, after.seen, strict=True) if not seen] == [
+            id for id in before.ids if id == min(before.relevant)
+        ]
 
 
 def test_without_its_library_lightgbm_is_left_out(
