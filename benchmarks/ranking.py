@@ -4,15 +4,17 @@
 
 Each row is the gain in nDCG@10 with a number of judged queries, on new questions and on questions as they
 come. The prior of a set is a default ranking that was learned on the other sets. `--clicks 0.1 0.2` also
-learns from the clicks of simulated users instead of judgments. `--figure` draws the gains on new questions
-by judged queries. `--write-default` writes the default ranking learned on all named sets, halfway to hybrid.
+learns from the clicks of simulated users instead of judgments. `--recurring 0.3` draws test queries of which
+30 % have an answer that was judged before. `--figure` draws the gains on new questions by judged queries.
+`--write-default` writes the default ranking learned on all named sets, halfway to hybrid.
 SIMILE_EVAL_DATA names the folder of the sets; `python -m benchmarks.sets` makes simple_wiki.
 """
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +45,7 @@ BOTH_SPLITS = ("scifact",)  # Sets whose training queries are judged, too.
 COUNTS = (50, 100, 200, 400)
 SHOWN = 10  # Hits that a simulated user sees.
 VISITORS = 10  # Users who search for each query.
+RECURRING = "of the test queries that have an answer which was judged before, 0 to below 1"
 HYBRID = {"hybrid": 1.5}  # The prior of the default ranking.
 OLD_WEIGHT = 0.8  # Of vectors in the formula of the first release.
 # Of the default ranking, chosen by us: in these sets nearly no question is asked twice.
@@ -72,6 +75,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="*", default=COUNTS, help="judged queries, besides all")
     parser.add_argument("--clicks", type=float, nargs="*", default=(), metavar="NOISE", help="of users")
     parser.add_argument("--visitors", type=int, default=VISITORS, metavar="N", help="a query (%(default)s)")
+    parser.add_argument("--recurring", type=float, nargs="*", default=(), metavar="SHARE", help=RECURRING)
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw the gains on new questions, as SVG")
     parser.add_argument("--write-default", type=Path, metavar="FILE", help="write the default ranking, only")
     options = parser.parse_args()
@@ -107,29 +111,56 @@ def measure(
 ) -> Iterator[list[Any]]:
     """Yields a row for each number of judged queries and kind of questions: means over the seeds."""
     prior = halfway([each for other, each in weights.items() if other != name])
-    count = len(found.examples)
-    counts = (0, *sorted(each for each in options.counts if each < count * 0.8), count)
-    for judged, noise in (*((each, None) for each in counts), *((count, each) for each in options.clicks)):
+    for judged, row, draw in list_draws(found.examples, options):
         fitting = partial(learn, prior=prior) if judged else partial(untrained, prior)
-        told = "all" if judged == count else str(judged)
-        if noise is not None:
-            told = f"clicks, noise {noise:g}"
+        before, after, ends = [], [], []
+        for seed in range(options.seeds if judged else 1):
+            folds = [*draw(seed)]
+            compared = compare(found.examples, folds, fitting)
+            hybrid = found.hybrid[sorted(chain.from_iterable(fold.test for fold in folds))]
+            before.append(hybrid.mean())
+            after.append(compared.after.mean())
+            ends.append(of_mean(hybrid, compared.after, level=0.95, groups=compared.groups))
+        gain = float(np.mean(after) - np.mean(before))
+        low, high = np.mean(ends, axis=0).tolist()
+        figures = [f"{100 * each:+.1f}" for each in (gain, low, high)]
+        progress(f"{name}, {judged} judged, {row}: {' '.join(figures)}")
+        yield [name, len(found.examples), f"{100 * np.mean(before):.1f}", judged, row, *figures]
+
+
+def list_draws(
+    examples: Sequence[Example], options: argparse.Namespace
+) -> Iterator[tuple[int | str, str, Callable[[int], Iterable[Fold]]]]:
+    """Yields what is judged, the kind of questions, and a function that draws folds by a seed."""
+    count = len(examples)
+    for judged in (0, *sorted(each for each in options.counts if each < count * 0.8), count):
         for row in (NEW, COMING):
-            after, ends = [], []
-            for seed in range(options.seeds if judged else 1):
-                folds = limit(draw_folds(found.examples, row, seed), judged, seed)
-                if noise is not None:
-                    clicked = click(found.examples, noise, options.visitors, seed)
-                    folds = replace_labels(folds, found.examples, clicked, row)
-                compared = compare(found.examples, folds, fitting)
-                after.append(compared.after)
-                ends.append(of_mean(found.hybrid, compared.after, level=0.95, groups=compared.groups))
-            gain = float(np.mean(after) - found.hybrid.mean())
-            low, high = np.mean(ends, axis=0).tolist()
-            figures = [f"{100 * each:+.1f}" for each in (gain, low, high)]
-            hybrid = f"{100 * found.hybrid.mean():.1f}"
-            progress(f"{name}, {told} judged, {row}: {' '.join(figures)}")
-            yield [name, count, hybrid, told, row, *figures]
+            yield "all" if judged == count else judged, row, partial(draw_limited, examples, row, judged)
+    for noise in options.clicks:
+        for row in (NEW, COMING):
+            yield (
+                f"clicks, noise {noise:g}",
+                row,
+                partial(draw_clicked, examples, row, noise, options.visitors),
+            )
+    for share in options.recurring:
+        yield "all", f"{share:.0%} recur", partial(draw_recurring, examples, share)
+
+
+def draw_limited(examples: Sequence[Example], row: str, count: int, seed: int) -> Iterator[Fold]:
+    return limit(draw_folds(examples, row, seed), count, seed)
+
+
+def draw_recurring(examples: Sequence[Example], share: float, seed: int) -> Iterator[Fold]:
+    """Yields folds in which `share` of the test queries have an answer that a training query has."""
+    random = np.random.default_rng(seed)
+    for fold in draw_folds(examples, COMING, seed):
+        known = {id for each in fold.train for id in each.relevant}
+        test = random.permutation(fold.test).tolist()
+        new = [at for at in test if known.isdisjoint(examples[at].relevant)]
+        old = [at for at in test if at not in new]
+        count = min(len(new) / (1 - share), len(old) / share if share else np.inf)
+        yield fold._replace(test=[*old[: round(share * count)], *new[: round((1 - share) * count)]])
 
 
 def untrained(prior: Mapping[str, float], _: Sequence[Example]) -> Ranking:
@@ -166,11 +197,12 @@ def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -
     return clicked
 
 
-def replace_labels(
-    folds: Iterable[Fold], examples: Sequence[Example], clicked: Mapping[str, Example], row: str
+def draw_clicked(
+    examples: Sequence[Example], row: str, noise: float, visitors: int, seed: int
 ) -> Iterator[Fold]:
-    """Yields the folds with clicked training queries. With NEW, they lose the answers of test queries."""
-    for fold in folds:
+    """Yields folds with clicked training queries. With NEW, they lose the answers of test queries."""
+    clicked = click(examples, noise, visitors, seed)
+    for fold in draw_folds(examples, row, seed):
         answers = {id for at in fold.test for id in examples[at].relevant} if row == NEW else set()
         yield fold._replace(train=[clicked[each.query].without(answers) for each in fold.train])
 

@@ -1,15 +1,19 @@
-"""The figure of the gain by the number of judged queries."""
+"""The folds, the figure and the simulated nights of the benchmarks of rankings."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
-from benchmarks.ranking import draw
+from benchmarks.ranking import draw, draw_recurring
+from benchmarks.ranking_nights import simulate, spoil
+from tests.training.ranking.judged import HYBRID, judged_queries
 from training.ranking.cross_validation import COMING, NEW
+from training.ranking.examples import Example
 
 
 def test_the_figure_shows_the_gains_on_new_questions_of_each_set() -> None:
@@ -23,3 +27,39 @@ def test_the_figure_shows_the_gains_on_new_questions_of_each_set() -> None:
     root = ET.fromstring(draw(rows))
     said = root.findtext("{http://www.w3.org/2000/svg}desc")
     assert said == "cranfield: +1.1 with 100, +1.4 with 225; mlqa_en: +0.3 with 1,148."
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.65])
+def test_a_share_of_the_test_queries_has_an_answer_that_was_judged_before(share: float) -> None:
+    examples = judged_queries(150, repeats=3) + judged_queries(100, documents=9000, seed=1)
+    tested: list[int] = []
+    recurring = 0
+    for fold in draw_recurring(examples, share, seed=0):
+        known = {id for each in fold.train for id in each.relevant}
+        tested += [*fold.test]
+        recurring += sum(not known.isdisjoint(examples[at].relevant) for at in fold.test)
+    assert len(tested) == len({*tested}) > 30
+    assert recurring / len(tested) == pytest.approx(share, abs=0.05)
+
+
+def find_at(example: Example, place: int) -> Example:
+    """Returns a query whose answer is at a place of the hybrid order."""
+    order = np.arange(len(example.ids))
+    answer = int(np.argmax(example.gains))
+    order[[place, answer]] = order[[answer, place]]
+    features = example.features[order]
+    features[:, HYBRID] = example.features[:, HYBRID]
+    return example._replace(ids=[example.ids[each] for each in order.tolist()], features=features)
+
+
+def test_a_night_with_wrong_judgments_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.ranking_nights.NIGHTS", 2)
+    monkeypatch.setattr("benchmarks.ranking_nights.JUDGED", 40)
+    examples = [find_at(each, 3) for each in judged_queries(80, candidates=20)]
+    assert spoil(examples[0], np.random.default_rng(0)).relevant != examples[0].relevant
+    monkeypatch.setattr("benchmarks.ranking_nights.WRONG", (1.0,))
+    assert [row[2:] for row in simulate(examples, 0)] == [[0, pytest.approx(0, abs=50), 0]] * 2
+    monkeypatch.setattr("benchmarks.ranking_nights.WRONG", (0.0,))
+    *_, (count, wrong, published, gain, active) = simulate(examples, 0)
+    assert (count, wrong, published) == (40, 0, 1)
+    assert active == gain > 2

@@ -1,0 +1,118 @@
+"""Simulate nights that learn a ranking, with known truth: `python -m benchmarks.ranking_nights SET…`.
+
+    judgments so far, or wrong ones ─▶ learn, judge ─▶ published? ─▶ true gain on all other queries
+
+Each run begins with hybrid search and a few judged queries. Each night judges some more. In a third of the
+nights half of the judgments are random, and in another third all are. The true gain of a ranking is that on
+the queries that nobody has judged, against hybrid search, in points of nDCG@10.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.command import build_parser, format_table, progress, report, scratch_folder
+from benchmarks.ranking import prepare
+from models.search.ranking import Ranking, get_default
+from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_folds, learn
+from training.ranking.examples import Example
+from training.ranking.fitting import MIN_QUERIES
+from training.ranking.rules import judge_first, judge_refit
+from training.retraining.scoring import refitting
+
+NIGHTS = 10  # Of a run.
+JUDGED = 180  # Queries of the last night of a run.
+WRONG = (0.0, 0.5, 1.0)  # Shares of the judged queries with a random answer, one of them each night.
+WORSE, BETTER = -0.5, 2.0  # Points of a true gain.
+
+
+def main() -> None:
+    parser = build_parser("ranking_nights", __doc__)
+    parser.add_argument("sets", nargs="+")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps the vectors for the next run")
+    parser.add_argument("--runs", type=int, default=10, metavar="N", help="of each set (%(default)s)")
+    options = parser.parse_args()
+    rows = []
+    for name in options.sets:
+        with scratch_folder() as empty:
+            examples = prepare(name, options.cache or empty).examples
+        for run in range(options.runs):
+            rows += [[name, run, *row] for row in simulate(examples, run)]
+            progress(f"{name}, run {run}: {rows[-1]}")
+    columns = ["set", "run", "judged", "wrong", "published", "gain", "active gain"]
+    tables = [format_table(["nights", "", "published"], [*summarize(rows)]), format_table(columns, rows)]
+    report("ranking_nights", {"rows": rows}, tables, [])
+
+
+def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
+    """Yields a row for each night.
+
+    It has the number of judged queries, the share of random ones, whether the new ranking is published, its
+    true gain, and the true gain of the ranking that is active afterwards.
+    """
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(examples)).tolist()
+    active: Ranking | None = None
+    known: Sequence[Example] = []
+    gained = 0.0
+    for count in (
+        np.linspace(MIN_QUERIES, min(JUDGED, len(order) * 4 // 5), NIGHTS).round().astype(int).tolist()
+    ):
+        wrong = float(random.choice(WRONG))
+        judged = [
+            spoil(examples[at], random) if random.random() < wrong else examples[at] for at in order[:count]
+        ]
+        prior = get_default().weights
+        fitting = partial(learn, prior=prior)
+        rows = {row: compare(judged, draw_folds(judged, row), fitting) for row in (NEW, COMING)}
+        if active is None:
+            reasons = judge_first(rows)
+        else:
+            against = {row: compare(judged, draw_folds(judged, row), refitting(active)) for row in rows}
+            reasons = judge_refit(
+                rows, {row: found._replace(before=against[row].after) for row, found in rows.items()}
+            )
+        ranking = fitting(judged)
+        gain = measure(examples, order[count:], judged, ranking)
+        if not reasons:
+            active, known = ranking, judged
+        if active is not None:
+            gained = measure(examples, order[count:], known, active)
+        yield [count, wrong, float(not reasons), gain, gained]
+
+
+def spoil(example: Example, random: np.random.Generator) -> Example:
+    """Returns the query with a random candidate as its answer."""
+    return example._replace(relevant={str(random.choice(example.ids)): 1.0})
+
+
+def measure(
+    examples: Sequence[Example], test: Sequence[int], judged: Sequence[Example], ranking: Ranking
+) -> float:
+    """Returns the true gain of a ranking, with memory of the judged queries."""
+    found = compare(examples, [Fold(judged, test)], lambda _: ranking)
+    return 100 * float(np.mean(found.after - found.before))
+
+
+def summarize(rows: Sequence[Sequence[float]]) -> Iterator[list[str]]:
+    """Yields how many rankings of each kind were published, and the worst night."""
+    kinds = {
+        f"worse by more than {-WORSE:g}": [row for row in rows if row[5] < WORSE],
+        f"better by {BETTER:g} or more": [row for row in rows if row[5] >= BETTER],
+        f"better by {BETTER:g} or more, from 100 judged": [
+            row for row in rows if row[5] >= BETTER and row[2] >= 100
+        ],
+    }
+    for name, found in kinds.items():
+        yield [str(len(found)), name, f"{sum(row[4] for row in found):.0f}"]
+    yield [
+        str(len(rows)),
+        "nights; least true gain of the active ranking",
+        f"{min(row[6] for row in rows):+.2f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()
