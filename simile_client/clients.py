@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import httpx2
 
@@ -14,6 +14,7 @@ from simile_client.calls import Call, Filter, Mode
 from simile_client.values import Document, Imported, SearchAnswer, SimileError, Version
 
 T = TypeVar("T")
+P = ParamSpec("P")
 URL = "http://127.0.0.1:8000"
 _LATER = {429, 503}  # The service is full or not ready, and did nothing, so a retry is safe.
 _PAUSE, _MAX_SECONDS = (
@@ -185,72 +186,33 @@ class Client(_Options):
         self.close()
 
 
+def _awaited(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """Returns the same method as a method of `AsyncClient`, whose `_do` returns a coroutine."""
+    return cast("Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]", method)
+
+
 class AsyncClient(_Options):
-    """A client for asyncio with the methods of `Client`. Use it in an `async with` statement, or close it."""
+    """A client for asyncio with the methods of `Client`, which return coroutines.
+
+    Use it in an `async with` statement, or close it.
+    """
 
     _kind = httpx2.AsyncClient
     _http: httpx2.AsyncClient
 
-    async def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        dimensions: int | None = None,
-        prompt_name: str | None = None,
-        version: str | None = None,
-    ) -> list[list[float]]:
-        """See `Client`."""
-        return await self._do(calls.embed(texts, dimensions, prompt_name, version))
-
-    async def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """See `Client`."""
-        return await self._do(calls.similarity(pairs))
-
-    async def search(
-        self,
-        query: str,
-        *,
-        k: int = 10,
-        mode: Mode | None = None,
-        filter: Filter | None = None,
-        user: str | None = None,
-        collection: str = "default",
-        version: str | None = None,
-    ) -> SearchAnswer:
-        """See `Client`."""
-        return await self._do(calls.search(query, k, mode, filter, user, collection, version))
-
-    async def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
-        """See `Client`."""
-        return await self._do(calls.put(documents, collection))
-
-    async def get(self, id: str, *, collection: str = "default") -> Document:
-        """See `Client`."""
-        return await self._do(calls.get(id, collection))
-
-    async def delete(self, id: str, *, collection: str = "default") -> int:
-        """See `Client`."""
-        return await self._do(calls.delete(id, collection))
-
-    async def judge(
-        self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
-    ) -> int:
-        """See `Client`."""
-        return await self._do(calls.judge(query, id, user, collection, relevant=relevant))
-
-    async def info(self) -> dict[str, Any]:
-        """See `Client`."""
-        return await self._do(calls.info())
-
-    async def versions(self) -> tuple[Version, ...]:
-        """See `Client`."""
-        return await self._do(calls.versions())
-
-    async def retraining(self) -> dict[str, Any]:
-        return await self._do(calls.retraining(begin=False))
-
-    async def retrain(self) -> dict[str, Any]:
-        return await self._do(calls.retraining(begin=True))
+    embed = _awaited(Client.embed)
+    similarity = _awaited(Client.similarity)
+    search = _awaited(Client.search)
+    put = _awaited(Client.put)
+    get = _awaited(Client.get)
+    delete = _awaited(Client.delete)
+    judge = _awaited(Client.judge)
+    info = _awaited(Client.info)
+    versions = _awaited(Client.versions)
+    retraining = _awaited(Client.retraining)
+    retrain = _awaited(Client.retrain)
 
     async def _do(self, call: Call[T]) -> T:
         tries = _Tries(self._retries)
