@@ -24,9 +24,7 @@ from training.evaluation.modes import MODES
 from training.evaluation.report.markdown import (
     escape,
     listed,
-    pictures,
     report_folder,
-    shown,
     table,
     write,
 )
@@ -69,17 +67,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         nargs="+",
         help="of `evaluate --json`; NAME=FILE says whose row it belongs to",
     )
-    command.add_argument(
-        "--report", metavar="FOLDER", required=True, help="where report.md and its pictures go"
-    )
+    command.add_argument("--report", metavar="FOLDER", required=True, help="where report.md goes")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     models = read_models(options.files)
     folder = report_folder(options.report)
-    seeds = {name: [each.scores for each in files] for name, files in models.items()}
-    drawn = pictures(seeds)
     remarks = list(_remarks(models))
     sections = [
         "# Comparison",
@@ -87,9 +81,8 @@ def run(options: argparse.Namespace) -> int:
         _about(models),
         *(["## What keeps figures from being compared", listed(remarks)] if remarks else []),
         *_tables(models),
-        *shown(drawn),
     ]
-    sys.stdout.write(f"{write(folder, sections, drawn)}\n")
+    sys.stdout.write(f"{write(folder, sections)}\n")
     return 0
 
 
