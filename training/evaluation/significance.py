@@ -16,7 +16,6 @@ systems on one test set).
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.progress import Say, step_to_stderr
-from training.arguments import add_data, target
+from training.arguments import add_data
 from training.errors import TrainingError
 from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
 from training.evaluation.data import load as load_pairs
@@ -80,25 +79,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--suite", metavar="NAMES", default="sts", help="sts, retrieval or both, with a comma (%(default)s)"
     )
-    command.add_argument("--csv", metavar="FILE", help="write the differences as fractions")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     suites = check_suites(options.suite.split(","), _SUITES)
     data = data_folder(options.data)
-    file = target(options.csv) if options.csv else None
     before, after = (measure(name, data, suites, step_to_stderr) for name in (options.before, options.after))
-    found = list(differences(before, after))
-    sys.stdout.write(f"{table(found)}\n")
-    if file:
-        with file.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(("set", "before", "after", "difference", "low", "high", "items", "verdict"))
-            for each in found:
-                change = each.after - each.before
-                row = (each.name, each.before, each.after, change, *each.interval, each.items, each.verdict)
-                writer.writerow(row)
+    sys.stdout.write(f"{table(list(differences(before, after)))}\n")
     return 0
 
 
