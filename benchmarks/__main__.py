@@ -110,7 +110,6 @@ def _parse_options() -> argparse.Namespace:
         "--forms", default="fp32", help="precisions: fp32,bf16,int8 (fp32 is always measured)"
     )
     parser.add_argument("--peers", type=Path, help="the folder with the peers' environments (.venv-peers)")
-    parser.add_argument("--minutes", type=float, default=15.0, help="limit for rounds after the repeats")
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 5)
     options.peers = options.peers or command.PROJECT / ".venv-peers"
@@ -138,7 +137,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, A
             raw.choose_budget(sentences)
             raw.choose_budget(mixture)
         turns = Turns(_jobs(ours, engine, peers, sentences, mixture, share))
-        turns.run(options.repeats, options.minutes)
+        turns.run(options.repeats)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
     return Results(turns.cells), {
         "quick": options.quick,

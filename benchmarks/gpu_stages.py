@@ -28,7 +28,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks import machine, raw
 from benchmarks.load import Generator, Load, post_request
-from benchmarks.peer_engines import Library, peer_environment
+from benchmarks.peer_engines import Library, export, peer_environment
 from benchmarks.processes import Server, call
 from benchmarks.raw import RawEngine
 from benchmarks.rounds import Scenario
@@ -292,33 +292,20 @@ def _flops_a_token(model: str, length: int) -> float:
 
 def optimizer(job: Job) -> Iterator[Row]:
     """Yield the speed of the same model exported by torch and fused by ONNX Runtime's own optimizer."""
-    torch = _torch()
+    _torch()
     if find_spec("transformers") is None or find_spec("onnxruntime.transformers") is None:
         raise Unavailable("transformers or onnxruntime.transformers is not installed")
     from onnxruntime.transformers import optimizer as fusing  # noqa: PLC0415
     from onnxruntime.transformers.fusion_options import FusionOptions  # noqa: PLC0415
-    from transformers import AutoModel  # noqa: PLC0415
 
     for model, (_, width) in SHAPES.items():
-        backbone = AutoModel.from_pretrained(job.source(model), attn_implementation="eager").eval()
-        file = job.folder / f"{model}-exported.onnx"
-        some = torch.ones(2, 8, dtype=torch.int64)
-        axes = {0: "rows", 1: "tokens"}
-        names = ["input_ids", "attention_mask", "token_type_ids"]
-        torch.onnx.export(
-            _by_position(torch, backbone),
-            (some, some, torch.zeros_like(some)),
-            file,
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], axes),
-            opset_version=17,
-            dynamo=False,
-        )
+        folder = job.folder / f"{model}-exported"
+        export(job.source(model), folder)
+        heads = json.loads((folder / "config.json").read_bytes())["num_attention_heads"]
         fused = fusing.optimize_model(
-            str(file),
+            str(folder / "model.onnx"),
             "bert",
-            num_heads=backbone.config.num_attention_heads,
+            num_heads=heads,
             hidden_size=width,
             optimization_options=FusionOptions("bert"),
             opt_level=0,
@@ -332,20 +319,6 @@ def optimizer(job: Job) -> Iterator[Row]:
         run = partial(_bound, job, session, "last_hidden_state")
         for length in job.lengths:
             yield _timed(job, run, inputs, model, "fp16", length)
-
-
-def _by_position(torch: Any, backbone: Any) -> Any:
-    """Return a module that takes the inputs by position, as the exporter passes them."""
-
-    class ByPosition(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.backbone = backbone
-
-        def forward(self, ids: Any, mask: Any, types: Any) -> Any:
-            return self.backbone(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
-
-    return ByPosition()
 
 
 def _bound(job: Job, session: Any, output: str, feed: raw.Feed) -> Any:

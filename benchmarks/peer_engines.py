@@ -27,8 +27,6 @@ PEERS = PROJECT / "benchmarks" / "peers"
 REFERENCE = "sentence-transformers, torch"  # the vectors of all contestants are compared with these
 LIBRARIES = {  # name: environment and engine in peers/encode.py
     REFERENCE: ("sentence-transformers", "torch"),
-    "sentence-transformers, OpenVINO": ("sentence-transformers", "openvino"),
-    "sentence-transformers, OpenVINO bf16": ("sentence-transformers", "openvino-bf16"),
     "fastembed": ("fastembed", "fastembed"),
 }
 BATCH_SIZES = (8, 32, 128)  # texts of a library's batch, to choose from
@@ -156,7 +154,7 @@ def open_peers(stack: ExitStack, environments: Path, version: Path, folder: Path
     exported = folder / "peers" / "model"
     exported.parent.mkdir(parents=True)
     try:
-        _export(version, exported)
+        export(version, exported)
     except BenchError as error:
         found.missing |= dict.fromkeys(installed, str(error))
         return found
@@ -207,8 +205,8 @@ def read_pins(name: str) -> dict[str, str]:
     return {package: pairs[package] for package in INFINITY_PACKAGES if package in pairs}
 
 
-def _export(version: Path, folder: Path) -> None:
-    """Export the model in a separate process, so that the memory is free afterwards."""
+def export(version: Path, folder: Path) -> None:
+    """Export the model in a separate process, so that the memory is free afterwards. Raises BenchError."""
     try:
         subprocess.run(
             [sys.executable, "-P", PEERS / "export.py", version, folder],

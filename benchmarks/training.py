@@ -26,7 +26,6 @@ extra `train`, and Linux.
 
 import argparse
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -223,7 +222,7 @@ def measure(
         ours = Ours(recipe, corpus, base, folder, job, peer.pids)
         steps = Scenario(precision, Workload(precision, [], []))
         turns = Turns([Job(ours, steps, True), Job(peer, steps, True)])
-        turns.run(options.repeats, math.inf)
+        turns.run(options.repeats)
     return about | peer.sizes, Results(turns.cells)
 
 

@@ -16,7 +16,7 @@ def test_a_peer_in_a_relative_folder_is_started(tmp_path: Path, monkeypatch: pyt
     python.write_text("#!/bin/sh\necho it was started\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(peer_engines, "_export", lambda version, folder: folder.mkdir())
+    monkeypatch.setattr(peer_engines, "export", lambda version, folder: folder.mkdir())
     with ExitStack() as stack:
         found = peer_engines.open_peers(stack, Path("peers"), tmp_path, tmp_path / "work")
     for name in peer_engines.INFINITY_ENGINES:
