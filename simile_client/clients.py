@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import httpx2
 
-from simile_client import calls
-from simile_client.calls import Call, Filter, Mode
+from simile_client.calls import (
+    Call,
+    Filter,
+    Mode,
+    build_path,
+    read_document,
+    read_search,
+    read_versions,
+)
 from simile_client.values import Document, Imported, SearchAnswer, SimileError, Version
 
 T = TypeVar("T")
@@ -98,11 +106,14 @@ class Client(_Options):
         Returns:
             A unit vector for each text.
         """
-        return self._do(calls.embed(texts, dimensions, prompt_name, version))
+        options = {"dimensions": dimensions, "prompt_name": prompt_name}
+        body = {"inputs": list(texts)} | {name: value for name, value in options.items() if value is not None}
+        return self._do(Call("POST", "/embed", list, body, version=version))
 
     def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Returns the cosine of each pair of texts."""
-        return self._do(calls.similarity(pairs))
+        body = {"pairs": [list(pair) for pair in pairs]}
+        return self._do(Call("POST", "/similarity", list, body))
 
     def search(
         self,
@@ -122,44 +133,56 @@ class Client(_Options):
             mode: How to search; None for the service's default.
             version: A loaded version; None for the active version.
         """
-        return self._do(calls.search(query, k, mode, filter, user, collection, version))
+        options = {"mode": mode, "user": user, "filter": None if filter is None else json.dumps(filter)}
+        params = {"q": query, "k": k} | {name: value for name, value in options.items() if value is not None}
+        path = build_path(collection, "/search")
+        return self._do(Call("GET", path, read_search, params=params, version=version))
 
     def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
         """Stores documents, and replaces documents with the same id.
 
         When this returns, the documents are on disk and searches find them.
         """
-        return self._do(calls.put(documents, collection))
+
+        def read(answer: Any) -> Imported:
+            ids = answer.get("ids") or [document.id for document in documents]
+            return Imported(answer["upserted"], answer["truncated"], tuple(ids))
+
+        body = {"documents": [document.as_json() for document in documents]}
+        return self._do(Call("POST", build_path(collection, "/documents"), read, body))
 
     def get(self, id: str, *, collection: str = "default") -> Document:
         """Returns a stored document."""
-        return self._do(calls.get(id, collection))
+        return self._do(Call("GET", build_path(collection, "/documents", id), read_document))
 
     def delete(self, id: str, *, collection: str = "default") -> int:
         """Deletes a document. Returns the number of deleted documents, 0 or 1."""
-        return self._do(calls.delete(id, collection))
+        path = build_path(collection, "/documents", id)
+        return self._do(Call("DELETE", path, lambda answer: int(answer["deleted"])))
 
     def judge(
         self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
     ) -> int:
         """Stores a judgment: whether a document is relevant to a query. Retrainings learn from judgments."""
-        return self._do(calls.judge(query, id, user, collection, relevant=relevant))
+        body = {"query": query, "id": id, "relevant": relevant} | ({} if user is None else {"user": user})
+        path = build_path(collection, "/feedback")
+        return self._do(Call("POST", path, lambda answer: int(answer["stored"]), body))
 
     def info(self) -> dict[str, Any]:
         """Returns `GET /info`: the active version, its dimension, its index and more."""
-        return self._do(calls.info())
+        return self._do(Call("GET", "/info", dict))
 
     def versions(self) -> tuple[Version, ...]:
         """Returns the published versions, oldest first."""
-        return self._do(calls.versions())
+        return self._do(Call("GET", "/models", read_versions))
 
     def retraining(self) -> dict[str, Any]:
         """Returns the state of the retraining: `state`, `says`, `progress` and `last_run`."""
-        return self._do(calls.retraining(begin=False))
+        return self._do(Call("GET", "/retraining", dict))
 
     def retrain(self) -> dict[str, Any]:
         """Requests a retraining, which needs a key of role admin. Returns the state as `retraining`."""
-        return self._do(calls.retraining(begin=True))
+        return self._do(Call("POST", "/retraining", dict))
 
     def _do(self, call: Call[T]) -> T:
         tries = _Tries(self._retries)
