@@ -24,7 +24,7 @@ from benchmarks.rounds import Measured, Scenario, Vectors, p50_p99
 from benchmarks.workloads import Workload
 from models.engines.form import FP32
 from models.engines.onnx import OnnxEngine
-from models.tokens.tokenizer import Tokenizer
+from models.tokens.tokenizer import Tokenizer, build_feed
 
 OUTPUT = "sentence_embedding"
 BUDGETS = (256, 512, 1024, 2048, 4096)  # padded tokens of one batch
@@ -146,13 +146,7 @@ class RawEngine:
 
     def batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
         """Return a batch of the texts at the indices `rows`, padded to the longest text."""
-        shape = (len(rows), max(len(ids[row]) for row in rows))
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        feed = {name: np.zeros(shape, np.int64) for name in names}
-        for at, row in enumerate(rows):
-            feed["input_ids"][at, : len(ids[row])] = ids[row]
-            feed["attention_mask"][at, : len(ids[row])] = 1
-        return Batch(rows, {name: array for name, array in feed.items() if name in self._inputs})
+        return Batch(rows, build_feed([ids[row] for row in rows], self._inputs))
 
     def choose_budget(self, workload: Workload) -> None:
         """Choose the batch size that is fastest on a part of a workload, and prepare batches of that size."""
