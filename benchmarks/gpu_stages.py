@@ -145,12 +145,13 @@ def peak(job: Job) -> Iterator[Row]:
     torch = _torch()
     size = SMALL_PEAK_SIZE if job.quick or not job.on_gpu else PEAK_SIZE
     torch.backends.cuda.matmul.allow_tf32 = False
+    wait = torch.cuda.synchronize if job.on_gpu else lambda: None
     peaks = {}
     for name, kind in (("fp16", torch.float16), ("fp32", torch.float32)):
         if name == "fp16" and not job.on_gpu:
             continue  # a processor emulates it
         a, b = (torch.randn(size, size, device=job.device, dtype=kind) for _ in range(2))
-        done, seconds = _repeat(partial(torch.matmul, a, b), 1, min(1.0, job.seconds), _synchronized(job))
+        done, seconds = _repeat(partial(torch.matmul, a, b), 1, min(1.0, job.seconds), wait)
         peaks[name] = 2 * size**3 * done / seconds / 1e12
         yield {"figure": f"peak {name}", "tflops": peaks[name]}
     (job.folder / PEAKS).write_text(json.dumps(peaks), encoding="utf-8")
@@ -168,10 +169,6 @@ def _torch() -> Any:
     import torch  # noqa: PLC0415  an extra
 
     return torch
-
-
-def _synchronized(job: Job) -> Callable[[], object]:
-    return _torch().cuda.synchronize if job.on_gpu else lambda: None
 
 
 def _repeat(
@@ -259,11 +256,6 @@ def engine(job: Job) -> Iterator[Row]:
         opened.close()
 
 
-def _read_peaks(job: Job) -> dict[str, float]:
-    file = job.folder / PEAKS
-    return json.loads(file.read_bytes()) if file.exists() else {}
-
-
 def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precision: str, length: int) -> Row:
     """Return texts a second in the fastest of several batch sizes, with `CALLERS` calls at once."""
     budgets = BUDGETS if job.on_gpu and not job.quick else SMALL_BUDGETS
@@ -277,17 +269,14 @@ def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precisio
         measured.measure(all_texts, passes)
         passes += 1
     rate = passes * texts / (time.perf_counter() - began)
-    teraflops = rate * length * _flops_a_token(model, length) / 1e12
-    row: Row = {"figure": f"{model} {precision} {length}", "texts_per_second": rate, "tflops": teraflops}
-    if precision in (peaks := _read_peaks(job)):
-        row["share_of_peak"] = teraflops / peaks[precision]
-    return row | {"tokens_of_a_batch": measured.about()["tokens_of_a_batch"][""]}
-
-
-def _flops_a_token(model: str, length: int) -> float:
-    """Return the operations of a token: 12 d² weights of a layer, and attention to `length` tokens."""
     layers, width = SHAPES[model]
-    return 2 * layers * 12 * width**2 + 4 * layers * length * width
+    # The operations of a token: 12 d² weights of a layer, and attention to `length` tokens.
+    teraflops = rate * length * layers * (24 * width**2 + 4 * length * width) / 1e12
+    row: Row = {"figure": f"{model} {precision} {length}", "texts_per_second": rate, "tflops": teraflops}
+    peaks = job.folder / PEAKS
+    if peaks.exists() and precision in (known := json.loads(peaks.read_bytes())):
+        row["share_of_peak"] = teraflops / known[precision]
+    return row | {"tokens_of_a_batch": measured.about()["tokens_of_a_batch"][""]}
 
 
 def optimizer(job: Job) -> Iterator[Row]:

@@ -33,7 +33,7 @@ from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
 from training.evaluation.data import load as load_pairs
 from training.evaluation.encoding import encode_once
 from training.evaluation.paired import spread
-from training.evaluation.report.table import title
+from training.evaluation.report.table import Section, percent, title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
 from training.evaluation.sts import Floats, sample, spearman
@@ -142,15 +142,14 @@ def differences(before: Measured, after: Measured) -> Iterator[Difference]:
 
 def table(found: list[Difference]) -> str:
     """Formats the differences as a table. Scores are multiplied by 100, as in papers."""
-    width = max(12, *(len(each.name) + 1 for each in found))
-    lines = [f"{'':{width}}{'before':>9}{'after':>9}{'change':>9}   95 % interval       items"]
+    rows = []
     for each in found:
         low, high = (100 * end for end in each.interval)
-        change = 100 * (each.after - each.before)
-        cells = f"{100 * each.before:>9.2f}{100 * each.after:>9.2f}{change:>+9.2f}"
-        interval = f"[{low:+.2f}, {high:+.2f}]"
-        lines += [f"{each.name:{width}}{cells}   {interval:<18}{each.items:>7}  {each.verdict}"]
-    return "\n".join(lines)
+        change = f"{100 * (each.after - each.before):+.2f}"
+        scores = percent(each.before), percent(each.after), change, f"[{low:+.2f}, {high:+.2f}]"
+        rows.append((each.name, *scores, str(each.items), each.verdict))
+    header = ("", "before", "after", "change", "95 % interval", "items", "remarks")
+    return str(Section("Differences", header, rows))
 
 
 ROUNDS = 1000

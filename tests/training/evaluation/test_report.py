@@ -44,8 +44,6 @@ def test_seeds_are_one_row_with_their_mean_and_the_standard_deviation_of_a_sampl
         (["a-1.json", "a-2.json"], {"a": ["a-1.json", "a-2.json"]}),
         (["a.json", "b-1.json", "a-12.json"], {"a": ["a.json", "a-12.json"], "b-1": ["b-1.json"]}),
         (["l6-v2.json", "l6-v3.json"], {"l6-v2": ["l6-v2.json"], "l6-v3": ["l6-v3.json"]}),
-        (["a-1.json", "A=a-2.json"], {"a-1": ["a-1.json"], "A": ["a-2.json"]}),
-        (["e5=b-1.json", "e5=a.json"], {"e5": ["b-1.json", "a.json"]}),
         (["x=y.json"], {"x=y": ["x=y.json"]}),
     ],
 )

@@ -70,7 +70,7 @@ def test_two_versions_are_compared_by_their_names(
     second = str(make_tiny_source(tmp_path / "other", seed=5))
     given = ["significance", version, second, "--data", str(data), "--suite"]
     assert main([*given, "sts,retrieval"]) == 0
-    found = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()[1:]]
+    found = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[0] for row in found] == [
         "STS12",
         "STS-B",

@@ -65,7 +65,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "files",
         metavar="FILE",
         nargs="+",
-        help="of `evaluate --json`; NAME=FILE says whose row it belongs to",
+        help="of `evaluate --json`",
     )
     command.add_argument("--report", metavar="FOLDER", required=True, help="where report.md goes")
     command.set_defaults(run=run)
@@ -257,28 +257,19 @@ Models = Mapping[str, Sequence[Evaluated]]  # the files of each model
 def read_models(files: Sequence[str]) -> dict[str, list[Evaluated]]:
     """Reads files of scores, and groups them by the name of the model.
 
-    Args:
-        files: FILE, or NAME=FILE. The name of the model is NAME, or else the file name without .json. File
-            names that differ only in a final -N belong to one model.
+    The name of the model is the file name without .json. File names that differ only in a final -N belong to
+    one model.
 
     Raises:
         TrainingError: A file is not from `evaluate --json` of this release.
     """
-    named = [_named(given) for given in files]
-    bases = [name if said else re.sub(r"-\d+$", "", name) for name, _, said in named]
+    paths = [expanded(given) for given in files]
+    bases = [re.sub(r"-\d+$", "", path.stem) for path in paths]
     models: dict[str, list[Evaluated]] = {}
-    for (name, file, _), base in zip(named, bases, strict=True):
-        key = base if bases.count(base) > 1 else name
-        models.setdefault(key, []).append(Evaluated(file.name, _read(file)))
+    for path, base in zip(paths, bases, strict=True):
+        name = base if bases.count(base) > 1 else path.stem
+        models.setdefault(name, []).append(Evaluated(path.name, _read(path)))
     return models
-
-
-def _named(given: str) -> tuple[str, Path, bool]:
-    """Splits NAME=FILE. Returns the name of the model, the file, and True if `given` contains a name."""
-    name, equals, file = given.partition("=")
-    if equals and name and not expanded(given).exists():
-        return name, expanded(file), True
-    return expanded(given).stem, expanded(given), False
 
 
 def _read(file: Path) -> Scores:
