@@ -3,7 +3,6 @@
     capacity ─▶ before ─▶ a second version is requested: during ─▶ it is active: after
                    └─▶ training (--retrain STEPS) ─▶ during ─▶ after ─▶ rollback
 
-The documents have random vectors, because the search time of an exact index does not depend on the vectors.
 The second version has the same weights as the first, so both are equally fast. With `--retrain`, the
 benchmark instead trains the second version on the documents while the service runs, and rolls back at the
 end. Searches arrive at random times during all phases, at a share of the capacity. The latency of a search
@@ -25,7 +24,7 @@ from urllib.parse import quote
 import numpy as np
 
 from benchmarks.command import PROJECT, Verdict, build_parser, format_table, progress, report, scratch_folder
-from benchmarks.documents import draw_texts, prepare
+from benchmarks.documents import draw_texts, publish_variants, store_documents
 from benchmarks.load import Answers, Generator, Load, get_request, measure_capacity
 from benchmarks.machine import Watch, Window
 from benchmarks.processes import Server, call, metric, swap, wait_until_active
@@ -55,8 +54,10 @@ def main() -> None:
     with scratch_folder(TrainingError, subprocess.CalledProcessError) as folder:
         texts = draw_texts(options.corpus, options.documents)
         data_dir = folder / "data"
-        second = prepare(data_dir, texts, options.documents)
         with Server(data_dir) as server:
+            progress(f"storing {options.documents} documents and publishing a second version")
+            store_documents(server.port, texts, options.documents)
+            [second] = publish_variants(data_dir / "models", 1)
             new = NewVersion(server.port, data_dir / "models", second, options.retrain)
             capacity, phases, outcomes = measure(server, texts, new, QUICK if options.quick else FULL)
             paused = metric(server.port, "simile_swap_pause_seconds_sum")
