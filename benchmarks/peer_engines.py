@@ -38,14 +38,12 @@ MIN_TEXTS = 128  # of one measurement
 INFINITY = (
     *("--device", "cpu", "--batch-size", "64", "--pooling-method", "mean"),
     *("--no-model-warmup", "--served-model-name", "bench"),
-    *("--log-level", "warning", "--host", "127.0.0.1"),
-)
-INFINITY_ENGINES = {
     # This version of optimum's optimizer rejects infinity's call, and infinity then continues without it.
     # ONNX Runtime's own fusions are faster, and they run when the file is opened.
-    "infinity, ONNX": ("--engine", "optimum", "--onnx-disable-optimize"),
-    "infinity, torch": ("--engine", "torch", "--dtype", "float32", "--no-bettertransformer", "--no-compile"),
-}
+    *("--engine", "optimum", "--onnx-disable-optimize"),
+    *("--log-level", "warning", "--host", "127.0.0.1"),
+)
+INFINITY_NAME = "infinity, ONNX"
 INFINITY_PACKAGES = ("infinity_emb", "optimum", "onnxruntime", "torch", "transformers")
 INFINITY_SECONDS = 180.0
 RECONNECTS = 256  # in one measurement
@@ -141,7 +139,7 @@ def open_peers(stack: ExitStack, environments: Path, version: Path, folder: Path
 
     """
     found = Peers()
-    names = dict.fromkeys(INFINITY_ENGINES, "infinity") | {name: env for name, (env, _) in LIBRARIES.items()}
+    names = {INFINITY_NAME: "infinity"} | {name: env for name, (env, _) in LIBRARIES.items()}
     environments = environments.absolute()  # peers run in folders of their own
     pythons = {name: environments / env / "bin" / "python" for name, env in names.items()}
     for name, python in pythons.items():
@@ -176,7 +174,7 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
         return
     port = free_port()
     command: list[str | Path] = [python, "-P", PEERS / "serve_infinity.py", "v2", "--model-id", folder]
-    command += [*INFINITY, *INFINITY_ENGINES[name], "--port", str(port)]
+    command += [*INFINITY, "--port", str(port)]
     server = Process(name, command, env=peer_environment(), cwd=folder.parent)
     stack.callback(server.close)
     ready = server.wait_for(f"http://127.0.0.1:{port}/health", INFINITY_SECONDS)

@@ -20,17 +20,14 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from benchmarks.machine import Watch
-from benchmarks.rounds import Measured, Scenario, Vectors, p50_p99
+from benchmarks.rounds import Measured, Scenario, Vectors
 from benchmarks.workloads import Workload
-from models.engines.form import FP32
-from models.engines.onnx import OnnxEngine
 from models.tokens.tokenizer import Tokenizer, build_feed
 
 OUTPUT = "sentence_embedding"
 BUDGETS = (256, 512, 1024, 2048, 4096)  # padded tokens of one batch
 TRIAL_STRIDE = 8  # every eighth text is enough to choose a budget
 TRIAL_ROUNDS = 2
-WARM_CALLS = 20
 
 Feed = dict[str, NDArray[np.int64]]
 Call = Callable[[Feed], NDArray[np.float32]]
@@ -51,14 +48,6 @@ def onnx_runtime_calls(file: Path, count: int) -> tuple[list[Call], list[str]]:
         return lambda feed: np.asarray(session.run([OUTPUT], feed)[0])
 
     return [call(session) for session in sessions], [given.name for given in sessions[0].get_inputs()]
-
-
-def single_text_call(file: Path, threads: int) -> tuple[Call, list[str]]:
-    """Return the inference function that the service uses for a single text, and the graph's input names."""
-    engine = OnnxEngine(file, FP32, 1)
-    if threads > 1:
-        engine = engine.again(threads)
-    return lambda feed: engine.run(feed, OUTPUT), engine.inputs
 
 
 def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], list[str]]:
@@ -194,32 +183,3 @@ class RawEngine:
         with ThreadPoolExecutor(len(self.calls)) as pool:
             list(pool.map(work, self.calls))
         return time.perf_counter() - started
-
-
-class SingleCalls:
-    """A raw engine that embeds texts one by one. Its latency is a lower bound for a single client."""
-
-    def __init__(self, name: str, engine: RawEngine) -> None:
-        self.name = name
-        self._engine = engine
-
-    def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Embed texts one by one for `scenario.seconds`. Each turn begins at another text."""
-        workload, engine = scenario.workload, self._engine
-        milliseconds: list[float] = []
-        tokens = 0
-        watch: Watch | None = None
-        row = turn * 997 % len(workload.ids)
-        while watch is None or time.monotonic() < watch.began + scenario.seconds:
-            if len(milliseconds) == WARM_CALLS and watch is None:
-                milliseconds, tokens = [], 0
-                watch = Watch({"bench": os.getpid()})
-            row = (row + 1) % len(workload.ids)
-            started = time.perf_counter()
-            engine.calls[0](engine.batch(workload.ids, [row]).feed)
-            milliseconds.append((time.perf_counter() - started) * 1000)
-            tokens += len(workload.ids[row])
-        window = watch.window()
-        p50, p99 = p50_p99(milliseconds)
-        rate = tokens / window.seconds / workload.mean_tokens
-        return Measured(rate, window.foreign, p50_ms=p50, p99_ms=p99)

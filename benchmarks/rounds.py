@@ -62,7 +62,6 @@ class Measured:
             window may contain texts of another mean length. For matrix products, GFLOP per second.
         foreign: Share of all processors that other processes used, 0 to 1.
         cpu_ms: CPU milliseconds per text of the contestant's process.
-        longest_p99_ms: 99th percentile of the latency of the longest tenth of the texts.
 
     """
 
@@ -71,7 +70,6 @@ class Measured:
     cpu_ms: float | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
-    longest_p99_ms: float | None = None
 
     @property
     def contended(self) -> bool:
@@ -223,7 +221,7 @@ Figure = Callable[[Measured], float | None]
 
 
 class Results:
-    """Medians, ratios and differences of the measurements of a run."""
+    """Medians and ratios of the measurements of a run."""
 
     def __init__(self, cells: Mapping[Cell, Sequence[Measured | None]]) -> None:
         self._cells = cells
@@ -245,16 +243,14 @@ class Results:
             The spread of these ratios, or None if no round has both measurements.
 
         """
-        return self._paired(above, below, figure, lambda a, b: a / b)
-
-    def difference(self, more: Cell, less: Cell, figure: Figure) -> Spread | None:
-        """Subtract a figure of the job `less` from the figure of the job `more` in each round.
-
-        Returns:
-            The spread of these differences, or None if no round has both measurements.
-
-        """
-        return self._paired(more, less, figure, lambda a, b: a - b)
+        pairs = []
+        for a, b in zip(self._cells.get(above, ()), self._cells.get(below, ()), strict=False):
+            if a is None or b is None:
+                continue
+            first, second = figure(a), figure(b)
+            if first is not None and second:
+                pairs.append((first / second, a.contended or b.contended))
+        return _spread(pairs)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all measurements as JSON values."""
@@ -266,18 +262,6 @@ class Results:
             }
             for (name, scenario), rounds in self._cells.items()
         ]
-
-    def _paired(
-        self, one: Cell, other: Cell, figure: Figure, combine: Callable[[float, float], float]
-    ) -> Spread | None:
-        pairs = []
-        for a, b in zip(self._cells.get(one, ()), self._cells.get(other, ()), strict=False):
-            if a is None or b is None:
-                continue
-            first, second = figure(a), figure(b)
-            if first is not None and second:
-                pairs.append((combine(first, second), a.contended or b.contended))
-        return _spread(pairs)
 
 
 def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:

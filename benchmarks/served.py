@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +61,6 @@ class Requests:
     texts: list[list[str]]
     tokens: list[int]
     lines: list[str]
-
-    @cached_property
-    def is_long(self) -> list[bool]:
-        """One value per request: True if the request belongs to the longest tenth."""
-        bound = float(np.quantile(self.tokens, 0.9))
-        return [tokens >= bound for tokens in self.tokens]
 
 
 @dataclass
@@ -142,9 +135,6 @@ class ServedModel:
             )
         )
         answers = run.finish()
-        if answers.reconnects:
-            closed = self.facts.get("closed_connections", 0)
-            self.facts["closed_connections"] = closed + answers.reconnects
         self._check(made, order, answers)
         return self._summary(scenario, made, order, answers)
 
@@ -153,7 +143,6 @@ class ServedModel:
             raise BenchError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
         window, workload = answers.window, scenario.workload
         rows = [order[request] for request in answers.request]
-        long = answers.milliseconds[[made.is_long[row] for row in rows]]
         tokens = sum(made.tokens[row] for row in rows)
         p50, p99 = p50_p99(answers.milliseconds)
         texts = tokens / workload.mean_tokens
@@ -163,7 +152,6 @@ class ServedModel:
             cpu_ms=1000 * window.cpu_seconds["server"] / texts,
             p50_ms=p50,
             p99_ms=p99,
-            longest_p99_ms=float(np.quantile(long, 0.99)) if len(long) else None,
         )
 
     def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
@@ -206,11 +194,6 @@ class OpenPrecision:
     def version(self) -> Path:
         """The folder of the active version."""
         return self.data_dir / "models" / str(self.info["model_version"])
-
-    def single_text_engine(self) -> RawEngine:
-        """Return a raw fp32 engine with as many threads as the service uses for a single text."""
-        call, inputs = raw.single_text_call(self.version / ONNX, self.info["single_text_threads"])
-        return RawEngine("raw, single text", [call], inputs, _tokenizer(self.version, self.info))
 
 
 def our_name(precision: str) -> str:

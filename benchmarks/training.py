@@ -149,7 +149,7 @@ class Peer(Process):
     """The trainer of sentence-transformers as a contestant: peers/train.py, which runs until `close`."""
 
     def __init__(self, python: Path, job: dict[str, Any], folder: Path) -> None:
-        self.sizes = {"texts": 0, "tokens": 0, "padded": 0}
+        self._sentences = job["steps"] * job["optim"]["batch"]
         file = folder / "peer.json"
         file.write_text(json.dumps(job), encoding="utf-8")
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])}
@@ -180,10 +180,8 @@ class Peer(Process):
 
     def _train(self) -> int:
         """Run the training steps of one round, and return the number of sentences."""
-        found = self.order()
-        for name in self.sizes:
-            self.sizes[name] += found[name]
-        return int(found["texts"]) // 2
+        self.order()
+        return int(self._sentences)
 
 
 def _measure(name: str, pids: Mapping[str, int], train: Callable[[], int]) -> Measured:
@@ -223,7 +221,7 @@ def measure(
         steps = Scenario(precision, Workload(precision, [], []))
         turns = Turns([Job(ours, steps, True), Job(peer, steps, True)])
         turns.run(options.repeats)
-    return about | peer.sizes, Results(turns.cells)
+    return about, Results(turns.cells)
 
 
 def _judge(found: Mapping[str, Results]) -> tuple[list[list[str]], list[Verdict]]:
@@ -247,8 +245,7 @@ def _notes(figures: dict[str, Any]) -> str:
         f"Simile: {_versions(figures['versions'])}. Peer: {_versions(about['packages'])}, "
         f"{about['attention']} attention. {figures['threads']} threads, batch {optim['batch']}, "
         f"{figures['recipe']['max_length']} tokens, {figures['corpus']['sentences']} sentences of "
-        f"{figures['corpus']['file']}. A sentence has {about['tokens'] / about['texts']:.1f} tokens, and "
-        f"{about['padded'] / about['texts']:.1f} with the peer's padding. Median of the clean rounds "
+        f"{figures['corpus']['file']}. Median of the clean rounds "
         "(least to most). (c) marks a figure if other processes used much of the machine in every round."
     )
 

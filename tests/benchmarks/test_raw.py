@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import raw
-from benchmarks.raw import RawEngine, SingleCalls
+from benchmarks.raw import RawEngine
 from benchmarks.rounds import Scenario, cosines
 from benchmarks.workloads import Workload
 from models.encoder import Encoder
@@ -49,15 +49,6 @@ def workload(encoder: Encoder) -> Workload:
 
 def test_the_raw_engine_returns_the_encoder_s_vectors(engine: RawEngine, encoder: Encoder) -> None:
     np.testing.assert_allclose(engine.vectors(TEXTS), encoder.encode(TEXTS).vectors, atol=1e-6)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_session_for_a_single_text_returns_the_encoder_s_vectors(
-    threads: int, folder: Path, encoder: Encoder, tokenizer: Tokenizer
-) -> None:
-    call, inputs = raw.single_text_call(folder / "onnx" / "model.onnx", threads)
-    found = RawEngine("raw", [call], inputs, tokenizer).vectors(TEXTS)
-    np.testing.assert_allclose(found, encoder.encode(TEXTS).vectors, atol=1e-6)
 
 
 @pytest.mark.parametrize(("precision", "near"), [("f32", ROUNDING), ("bf16", 0.02)])
@@ -102,16 +93,6 @@ def test_a_measurement_covers_the_whole_workload(
     rows = record_rows(engine, monkeypatch)
     found = engine.measure(Scenario("sentences", workload), 0)
     assert sum(rows) == len(TEXTS)
-    assert found.rate > 0
-
-
-def test_single_calls_compute_one_text_at_a_time(
-    engine: RawEngine, workload: Workload, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = record_rows(engine, monkeypatch)
-    found = SingleCalls("raw, one thread", engine).measure(Scenario("single", workload, seconds=0.1), 0)
-    assert set(rows) == {1}
-    assert found.p50_ms is not None
     assert found.rate > 0
 
 

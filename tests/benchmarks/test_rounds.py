@@ -140,7 +140,7 @@ def test_a_ratio_leaves_out_rounds_that_one_side_missed() -> None:
 
 
 def test_json_has_all_measurements() -> None:
-    one = Measured(100, CLEAN, cpu_ms=2.5, p50_ms=6, p99_ms=9, longest_p99_ms=8)
+    one = Measured(100, CLEAN, cpu_ms=2.5, p50_ms=6, p99_ms=9)
     [cell] = json.loads(json.dumps(Results({OURS: [one, None]}).to_json()))
     assert (cell["contestant"], cell["scenario"]) == OURS
     assert [None if each is None else Measured(**each) for each in cell["rounds"]] == [one, None]
