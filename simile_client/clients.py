@@ -31,27 +31,6 @@ _PAUSE, _MAX_SECONDS = (
 )  # Seconds before the first retry, and at most. Retry-After overrides the pause.
 
 
-class _Tries:
-    """Counts the tries of one call, and decides whether to try again."""
-
-    def __init__(self, retries: int) -> None:
-        self._left = retries
-        self._pause = _PAUSE
-
-    def pause(self, answer: httpx2.Response | None) -> float | None:
-        """Returns the seconds to wait before the next try, or None if the call fails.
-
-        Args:
-            answer: The response. None if the connection failed; such a call is also safe to send again.
-        """
-        if self._left <= 0 or (answer is not None and answer.status_code not in _LATER):
-            return None
-        self._left -= 1
-        wait, self._pause = self._pause, 2 * self._pause
-        header = "" if answer is None else answer.headers.get("retry-after", "")
-        return min(float(header) if header.isdigit() else wait, _MAX_SECONDS)
-
-
 class _Options:
     """The options and the connection that both clients share. See `Client`."""
 
@@ -65,6 +44,18 @@ class _Options:
         self._retries = retries
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._http = self._kind(base_url=url, timeout=timeout, headers=headers)
+
+    def _pause(self, attempt: int, answer: httpx2.Response | None) -> float | None:
+        """Returns the seconds to wait before the next try, or None if the call fails.
+
+        Args:
+            attempt: Number of the try, from 0.
+            answer: The response. None if the connection failed; such a call is also safe to send again.
+        """
+        if attempt >= self._retries or (answer is not None and answer.status_code not in _LATER):
+            return None
+        header = "" if answer is None else answer.headers.get("retry-after", "")
+        return min(float(header) if header.isdigit() else _PAUSE * 2.0**attempt, _MAX_SECONDS)
 
     def _unanswered(self, error: httpx2.HTTPError) -> SimileError:
         if isinstance(error, httpx2.TimeoutException):
@@ -185,7 +176,7 @@ class Client(_Options):
         return self._do(Call("POST", "/retraining", dict))
 
     def _do(self, call: Call[T]) -> T:
-        tries = _Tries(self._retries)
+        attempt = 0
         while True:
             answer, failed = None, None
             try:
@@ -194,10 +185,11 @@ class Client(_Options):
                 failed = self._unanswered(error)
             except httpx2.HTTPError as error:
                 raise self._unanswered(error) from error
-            wait = None if answer is not None and answer.is_success else tries.pause(answer)
+            wait = None if answer is not None and answer.is_success else self._pause(attempt, answer)
             if wait is None:
                 return _read(call, answer, failed)
             time.sleep(wait)
+            attempt += 1
 
     def close(self) -> None:
         self._http.close()
@@ -238,7 +230,7 @@ class AsyncClient(_Options):
     retrain = _awaited(Client.retrain)
 
     async def _do(self, call: Call[T]) -> T:
-        tries = _Tries(self._retries)
+        attempt = 0
         while True:
             answer, failed = None, None
             try:
@@ -247,10 +239,11 @@ class AsyncClient(_Options):
                 failed = self._unanswered(error)
             except httpx2.HTTPError as error:
                 raise self._unanswered(error) from error
-            wait = None if answer is not None and answer.is_success else tries.pause(answer)
+            wait = None if answer is not None and answer.is_success else self._pause(attempt, answer)
             if wait is None:
                 return _read(call, answer, failed)
             await asyncio.sleep(wait)
+            attempt += 1
 
     async def close(self) -> None:
         await self._http.aclose()
