@@ -27,7 +27,7 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
@@ -380,7 +380,9 @@ class _Run:
         missing = min(len(self._queue), self._max_open - self._open) - self._opening
         for _ in range(missing):
             self._opening += 1
-            self._start(self._connect_for_queue())
+            task = self._loop.create_task(self._connect_for_queue())
+            self._tasks.add(task)  # the event loop holds only a weak reference
+            task.add_done_callback(self._tasks.discard)
         self._end_if_done()
 
     async def _connect_for_queue(self) -> None:
@@ -402,11 +404,6 @@ class _Run:
         self._most_open = max(self._most_open, self._open)
         connection.free_since = time.monotonic()
         self._free.append(connection)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)  # the event loop holds only a weak reference
-        task.add_done_callback(self._tasks.discard)
 
     def _end_if_done(self) -> None:
         over = self._stopped or (self._load.rate and len(self._rows) == len(self._due))

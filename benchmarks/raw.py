@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +83,6 @@ def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], 
     return [call(one) for one in compiled], [given.any_name for given in compiled[0].inputs]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch of texts of a workload, padded to the longest text. `rows` are their indices."""
-
-    rows: list[int]
-    feed: Feed
-
-
 class RawEngine:
     """The engine without a service, as a contestant. Embeds a workload with parallel inference calls."""
 
@@ -118,24 +109,20 @@ class RawEngine:
         self.tokenizer = tokenizer
         self._inputs = inputs
         self._budgets = budgets
-        self._ready: dict[str, list[Batch]] = {}
+        self._ready: dict[str, list[Feed]] = {}
         self._chosen: dict[str, int] = {}  # budget by workload
 
-    def batches(self, ids: Sequence[Sequence[int]], budget_tokens: int) -> list[Batch]:
+    def batches(self, ids: Sequence[Sequence[int]], budget_tokens: int) -> list[Feed]:
         """Split texts into batches of similar length. The largest comes first, to balance the threads."""
-        batches: list[Batch] = []
-        rows: list[int] = []
-        for row in sorted(range(len(ids)), key=lambda at: len(ids[at])):
-            if rows and (len(rows) + 1) * len(ids[row]) > budget_tokens:
-                batches.append(self.batch(ids, rows))
+        batches: list[Feed] = []
+        rows: list[Sequence[int]] = []
+        for row in sorted(ids, key=len):
+            if rows and (len(rows) + 1) * len(row) > budget_tokens:
+                batches.append(build_feed(rows, self._inputs))
                 rows = []
             rows.append(row)
-        batches.append(self.batch(ids, rows))
-        return sorted(batches, key=lambda batch: -batch.feed["input_ids"].size)
-
-    def batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
-        """Return a batch of the texts at the indices `rows`, padded to the longest text."""
-        return Batch(rows, build_feed([ids[row] for row in rows], self._inputs))
+        batches.append(build_feed(rows, self._inputs))
+        return sorted(batches, key=lambda batch: -batch["input_ids"].size)
 
     def choose_budget(self, workload: Workload) -> None:
         """Choose the batch size that is fastest on a part of a workload, and prepare batches of that size."""
@@ -164,20 +151,20 @@ class RawEngine:
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """Embed each text by itself. Returns vectors of shape (n, dimension)."""
         ids = [tokens.ids for tokens in self.tokenizer.tokenize(texts)]
-        return np.concatenate([self.calls[0](self.batch(ids, [at]).feed) for at in range(len(ids))])
+        return np.concatenate([self.calls[0](build_feed([row], self._inputs)) for row in ids])
 
     def about(self) -> dict[str, Any]:
         """Return the number of calls and the chosen batch sizes."""
         return {"parallel_calls": len(self.calls), "tokens_of_a_batch": self._chosen}
 
-    def _run(self, batches: Sequence[Batch]) -> float:
+    def _run(self, batches: Sequence[Feed]) -> float:
         """Embed `batches` with all inference functions in parallel, and return the seconds."""
         pending = deque(batches)
 
         def work(call: Call) -> None:
             with suppress(IndexError):  # no batch is left
                 while True:
-                    call(pending.popleft().feed)
+                    call(pending.popleft())
 
         started = time.perf_counter()
         with ThreadPoolExecutor(len(self.calls)) as pool:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -58,8 +58,7 @@ def main() -> None:
             progress(f"storing {options.documents} documents and publishing a second version")
             store_documents(server.port, texts, options.documents)
             [second] = publish_variants(data_dir / "models", 1)
-            new = NewVersion(server.port, data_dir / "models", second, options.retrain)
-            capacity, phases, outcomes = measure(server, texts, new, QUICK if options.quick else FULL)
+            capacity, phases, outcomes = measure(server, texts, data_dir / "models", second, options)
             paused = metric(server.port, "simile_swap_pause_seconds_sum")
     _report(options.documents, len(texts), capacity, phases, outcomes, paused)
 
@@ -75,44 +74,27 @@ def _parse_options() -> argparse.Namespace:
     return options
 
 
-class NewVersion(NamedTuple):
-    """The second model version: published beforehand, or trained in `steps` steps while the service runs."""
-
-    port: int
-    models_dir: Path
-    published: str
-    steps: int | None
-
-    def train(self) -> None:
-        """Train a new version on the documents of the service. The training then requests this version."""
-        address = f"http://127.0.0.1:{self.port}"
-        command = ["training", "retrain", "--from-service", address, "--gate", "off"]
-        subprocess.run(
-            [sys.executable, "-m", *command, "--steps", str(self.steps)],
-            cwd=PROJECT,
-            env=os.environ | {"SIMILE_MODELS_DIR": str(self.models_dir)},
-            check=True,
-        )
-
-    def activate(self) -> None:
-        """Activate the second version, and wait until it is active."""
-        trained = None if self.steps is None else ModelStore(self.models_dir).requested()
-        swap(self.port, self.models_dir, trained or self.published, MAX_SECONDS)
-
-    def roll_back(self) -> None:
-        """Return to the previous version."""
-        previous = call(self.port, "POST", "/models/rollback")["wanted"]
-        wait_until_active(self.models_dir, previous, MAX_SECONDS)
-        time.sleep(SETTLE_SECONDS)
+def train(port: int, models_dir: Path, steps: int) -> None:
+    """Train a new version on the documents of the service. The training then requests this version."""
+    command = ["training", "retrain", "--from-service", f"http://127.0.0.1:{port}", "--gate", "off"]
+    subprocess.run(
+        [sys.executable, "-m", *command, "--steps", str(steps)],
+        cwd=PROJECT,
+        env=os.environ | {"SIMILE_MODELS_DIR": str(models_dir)},
+        check=True,
+    )
 
 
 def measure(
-    server: Server, texts: list[str], new: NewVersion, lengths: tuple[float, float, float]
+    server: Server, texts: list[str], models_dir: Path, published: str, options: argparse.Namespace
 ) -> tuple[float, Phases, Answers]:
-    """Return the capacity in searches per second, the phases, and the outcome of each search."""
+    """Return the capacity in searches per second, the phases, and the outcome of each search.
+
+    The second version is `published`, or with `--retrain` the one that is trained meanwhile.
+    """
     queries = random.Random(1).sample(texts, min(QUERIES, len(texts)))
     requests = [get_request(f"/search?k=10&q={quote(text[:QUERY_CHARACTERS])}") for text in queries]
-    capacity_seconds, before, after = lengths
+    capacity_seconds, before, after = QUICK if options.quick else FULL
     progress("search capacity")
     capacity = measure_capacity(server.port, server.pid, requests, CLIENTS, capacity_seconds)
     time.sleep(SETTLE_SECONDS)
@@ -131,16 +113,20 @@ def measure(
     time.sleep(SETTLE_SECONDS)
     with phase("before"):
         time.sleep(before)
-    if new.steps is not None:
+    version = published
+    if options.retrain is not None:
         with phase("training"):
-            new.train()
+            train(server.port, models_dir, options.retrain)
+        version = ModelStore(models_dir).requested() or published
     with phase("during"):
-        new.activate()
+        swap(server.port, models_dir, version, MAX_SECONDS)
     with phase("after"):
         time.sleep(after)
-    if new.steps is not None:
+    if options.retrain is not None:
         with phase("rollback"):
-            new.roll_back()
+            previous = call(server.port, "POST", "/models/rollback")["wanted"]
+            wait_until_active(models_dir, previous, MAX_SECONDS)
+            time.sleep(SETTLE_SECONDS)
     return capacity, phases, flow.finish()
 
 

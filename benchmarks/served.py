@@ -24,7 +24,6 @@ from benchmarks.rounds import Measured, Scenario, Vectors, cosines, p50_p99
 from benchmarks.workloads import Workload
 from models.encoder import ONNX
 from models.engines.opening import INT8_NAME
-from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 WARM_TEXTS = 512  # answered before each window, because some runtimes compile kernels for each shape
 CHECKED = 8  # answers of a window whose vectors are checked
@@ -248,15 +247,15 @@ def _open(stack: ExitStack, precision: str, data_dir: Path) -> OpenPrecision:
         opened, _, runtime = info["form"].partition("/")
         if opened != precision:
             raise BenchError(f"the service opened {info['form']} instead of {precision}")
-        engine = _open_raw(precision, runtime, data_dir / "models" / info["model_version"], info)
+        engine = _open_raw(precision, runtime, data_dir / "models" / info["model_version"], server)
         stack.push(starting.pop_all())
     facts = {"form": info["form"], "threads": info["threads"], "ready_seconds": server.ready_seconds}
     served = ServedModel(our_name(precision), OURS, server.port, server.pid, facts)
     return OpenPrecision(precision, data_dir, info, served, engine)
 
 
-def _open_raw(precision: str, runtime: str, version: Path, info: dict[str, Any]) -> RawEngine | None:
-    file, count = version / ONNX, info["threads"]
+def _open_raw(precision: str, runtime: str, version: Path, server: Server) -> RawEngine | None:
+    file, count = version / ONNX, server.info()["threads"]
     if runtime == "openvino" and precision in OPENVINO_HINTS:
         calls, inputs = raw.openvino_calls(file, count, OPENVINO_HINTS[precision])
     elif runtime == "onnxruntime" and precision in {DEFAULT, "int8"}:
@@ -264,8 +263,4 @@ def _open_raw(precision: str, runtime: str, version: Path, info: dict[str, Any])
         calls, inputs = raw.onnx_runtime_calls(file, count)
     else:
         return None
-    return RawEngine(raw_name(precision), calls, inputs, _tokenizer(version, info))
-
-
-def _tokenizer(version: Path, info: dict[str, Any]) -> Tokenizer:
-    return Tokenizer(version / FILE_NAME, info["max_input_length"])
+    return RawEngine(raw_name(precision), calls, inputs, server.tokenizer())

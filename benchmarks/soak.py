@@ -50,6 +50,7 @@ MAX_SWAP_SECONDS = 600.0
 TEXTS = 4000
 
 # Requests of the clients.
+CLIENTS = 8
 REQUESTS = 8000  # drawn beforehand, and repeated
 NAMES, OWNERS = 1600, 8  # of documents
 MAX_TEXTS = 48
@@ -240,13 +241,9 @@ def main() -> None:
 def _parse_options() -> argparse.Namespace:
     parser = build_parser("soak", __doc__, quick=True)
     parser.add_argument("--minutes", type=float, help="of traffic (30; 1 with --quick)")
-    parser.add_argument("--swap-seconds", type=float, help="between two swaps (120; 6 with --quick)")
-    parser.add_argument("--documents", type=int, help="stored beforehand (2000; 200 with --quick)")
-    parser.add_argument("--clients", type=int, default=8)
     options = parser.parse_args()
     options.minutes = options.minutes or (1.0 if options.quick else 30.0)
-    options.swap_seconds = options.swap_seconds or (6.0 if options.quick else 120.0)
-    options.documents = options.documents or (200 if options.quick else 2000)
+    options.swap_seconds, options.documents = (6.0, 200) if options.quick else (120.0, 2000)
     return options
 
 
@@ -265,7 +262,7 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
         load = Load(
             server.port,
             [request.text for request in found.requests],
-            options.clients,
+            CLIENTS,
             seconds,
             expected=[request.expected for request in found.requests],
             reconnects=RECONNECTS,
@@ -302,7 +299,7 @@ def _report(options: argparse.Namespace, found: Soaked) -> None:
     answers = _answers(found)
     result = {
         "minutes": options.minutes,
-        "clients": options.clients,
+        "clients": CLIENTS,
         "documents": options.documents,
         "swap_seconds": found.swap_seconds,
         "idle": [asdict(one) for one in found.idle],
@@ -313,7 +310,7 @@ def _report(options: argparse.Namespace, found: Soaked) -> None:
     swaps = found.swap_seconds
     duration = f", {statistics.median(swaps):.1f} s each (median)" if swaps else ""
     notes = (
-        f"{options.minutes:g} minutes, {options.clients} clients, {options.documents:,} documents "
+        f"{options.minutes:g} minutes, {CLIENTS} clients, {options.documents:,} documents "
         f"stored beforehand, {len(swaps)} swaps{duration}. Each swap embeds all documents again. "
         f"Requests that were not read to the end: {dict(found.aborted)}."
     )

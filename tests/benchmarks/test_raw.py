@@ -63,13 +63,13 @@ def test_the_raw_engine_in_openvino_returns_the_encoder_s_vectors(
 
 def test_batches_have_every_text_once_sorted_within_the_budget(engine: RawEngine, workload: Workload) -> None:
     made = engine.batches(workload.ids, 64)
-    assert sorted(row for batch in made for row in batch.rows) == list(range(len(TEXTS)))
+    found: list[list[list[int]]] = []
     for batch in made:
-        ids, mask = batch.feed["input_ids"], batch.feed["attention_mask"]
+        ids, mask = batch["input_ids"], batch["attention_mask"]
         assert ids.size <= 64
-        for at, row in enumerate(batch.rows):
-            assert ids[at][mask[at] == 1].tolist() == workload.ids[row]
-    spans = sorted((min(n), max(n)) for n in ([len(workload.ids[row]) for row in b.rows] for b in made))
+        found.append([row[own == 1].tolist() for row, own in zip(ids, mask, strict=True)])
+    assert sorted(row for rows in found for row in rows) == sorted(workload.ids)
+    spans = sorted((min(n), max(n)) for n in ([len(row) for row in rows] for rows in found))
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
