@@ -95,7 +95,7 @@ def test_every_kind_of_figure_has_its_table(tmp_path: Path) -> None:
         "Similarity: Spearman, mean of subsets": ["1", "50.00", "50.00"],
         "Similarity: Spearman, weighted mean of subsets": ["1", "25.00", "25.00"],
         "Similarity: Pearson": ["1", "12.50", "12.50"],
-        "Geometry of STS-B": ["1", "0.2500", "-2.0000", "0.1250", "0.5000", "2.5"],
+        "Geometry of STS-B": ["1", "0.2500", "-2.0000", "0.1250", "0.5000", "2.5000"],
         "Search: mine": ["1", "50.00", "10.00", "20.00", "30.00", "40.00", "50.00"],
         "Transfer: accuracy": ["1", "75.00", "50.00", "62.50", "62.50"],
     }

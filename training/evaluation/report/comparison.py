@@ -61,12 +61,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Models as rows, from what `evaluate --json` has written. Files whose names differ in a "
         "last -N only, as a-1.json and a-2.json, are seeds of one model: a row with mean ± sd.",
     )
-    command.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        help="of `evaluate --json`",
-    )
+    command.add_argument("files", metavar="FILE", nargs="+", help="of `evaluate --json`")
     command.add_argument("--report", metavar="FOLDER", required=True, help="where report.md goes")
     command.set_defaults(run=run)
 
@@ -110,9 +105,8 @@ def _tables(models: Models) -> Iterator[str]:
             yield _rows(models, english | mean | figures, percent)
     if any("geometry" in scores for _, scores in _all(models)):
         yield "## Geometry of STS-B"
-        shows = {key: partial(plain, decimals=decimals) for key, decimals in GEOMETRY.items()}
         figures = {key.replace("_", " "): _figure("geometry", key) for key in GEOMETRY}
-        yield _rows(models, figures, *shows.values())
+        yield _rows(models, figures, partial(plain, decimals=4))
     for name in _present(models, "retrieval"):
         yield f"## Search: {escape(name)}"
         yield _rows(models, {head: _figure("retrieval", name, key) for head, key in SEARCH.items()}, percent)
@@ -134,15 +128,10 @@ def _tables(models: Models) -> Iterator[str]:
         yield _rows(models, {title(key): _figure("clustering", key, "accuracy") for key in keys}, percent)
 
 
-def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
-    """Returns a table with a row for each model. `shows` are formatters: one per figure, or one for all."""
-    each = shows if len(shows) > 1 else shows * len(figures)
+def _rows(models: Models, figures: Mapping[str, Figure], show: Show) -> str:
+    """Returns a table with a row for each model. `show` formats a figure."""
     rows = [
-        (
-            name,
-            str(len(files)),
-            *(_cell(files, figure, show) for figure, show in zip(figures.values(), each, strict=True)),
-        )
+        (name, str(len(files)), *(_cell(files, figure, show) for figure in figures.values()))
         for name, files in models.items()
     ]
     return table(("", "seeds", *figures), rows)
@@ -163,13 +152,10 @@ _MISSING = object()  # not measured; None is a figure that is not finite
 
 
 def _figure(*path: str) -> Figure:
-    def look(scores: Scores) -> Any:
-        found: Any = scores
+    def look(scores: Any) -> Any:
         for key in path:
-            if key not in found:
-                return _MISSING
-            found = found[key]
-        return found
+            scores = scores.get(key, {})
+        return _MISSING if scores == {} else scores
 
     return look
 
