@@ -44,7 +44,6 @@ INFINITY = (
     *("--log-level", "warning", "--host", "127.0.0.1"),
 )
 INFINITY_NAME = "infinity, ONNX"
-INFINITY_PACKAGES = ("infinity_emb", "optimum", "onnxruntime", "torch", "transformers")
 INFINITY_SECONDS = 180.0
 RECONNECTS = 256  # in one measurement
 EXPORT_SECONDS = 300
@@ -178,7 +177,7 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
     server = Process(name, command, env=peer_environment(), cwd=folder.parent)
     stack.callback(server.close)
     ready = server.wait_for(f"http://127.0.0.1:{port}/health", INFINITY_SECONDS)
-    facts = {"packages": read_pins("infinity"), "ready_seconds": ready}
+    facts = {"ready_seconds": ready}
     # uvicorn closes connections after five idle seconds, also if its own loop stalled that long. Clients then
     # open another one. For our service it would be a failure.
     served = ServedModel(name, OPENAI, port, server.pid, facts, reconnects=RECONNECTS)
@@ -194,13 +193,6 @@ def peer_environment() -> dict[str, str]:
         if name not in ours and not name.startswith(("SIMILE_", "PYTHON"))
     }
     return kept | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
-
-
-def read_pins(name: str) -> dict[str, str]:
-    """Return the pinned versions of a peer's main packages."""
-    lines = (line.partition("#")[0].strip() for line in (PEERS / f"{name}.txt").read_text().splitlines())
-    pairs = dict(line.split("==", 1) for line in lines if line)
-    return {package: pairs[package] for package in INFINITY_PACKAGES if package in pairs}
 
 
 def export(version: Path, folder: Path) -> None:

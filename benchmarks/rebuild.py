@@ -30,7 +30,6 @@ from benchmarks.machine import Watch, Window
 from benchmarks.processes import Server, call, metric, swap, wait_until_active
 from benchmarks.rounds import CONTENDED, p50_p99
 from models.store import ModelStore
-from training.errors import TrainingError
 
 ADDED_MS = 100.0  # promise: p99 during the rebuild minus p99 before
 SHARE = 0.3  # of the capacity
@@ -51,7 +50,7 @@ Phases = dict[str, tuple[float, Window]]  # the begin and the window of each pha
 
 def main() -> None:
     options = _parse_options()
-    with scratch_folder(TrainingError, subprocess.CalledProcessError) as folder:
+    with scratch_folder(subprocess.CalledProcessError) as folder:
         texts = draw_texts(options.corpus, options.documents)
         data_dir = folder / "data"
         with Server(data_dir) as server:

@@ -141,21 +141,14 @@ class Turns:
     def run(self, repeats: int) -> None:
         """Run rounds until each job has `repeats` measurements that are not contended.
 
-        At most `TRIES` * `repeats` rounds are run. Ctrl-C after the first complete round ends the run, and
-        complete rounds count.
+        At most `TRIES` * `repeats` rounds are run.
 
         Raises:
             BenchError: An essential job failed.
 
         """
         while self.rounds < TRIES * repeats and (jobs := self._unfinished(repeats)):
-            try:
-                self._round(jobs)
-            except KeyboardInterrupt:
-                if not self.rounds:
-                    raise
-                progress(f"stopped: {self.rounds} complete rounds count")
-                return
+            self._round(jobs)
 
     def _unfinished(self, repeats: int) -> list[Job]:
         """Return the jobs to measure again.

@@ -52,7 +52,6 @@ from benchmarks.rounds import TRIES, Job, Measured, Results, Scenario, Turns
 from benchmarks.workloads import Workload, read_texts
 from models.errors import ModelError
 from models.publishing.default import ORIGIN, default_source
-from training.errors import TrainingError
 from training.methods.objectives import InfoNCE
 from training.methods.recipe import Recipe, load_recipe
 from training.runs.device import deterministic
@@ -68,7 +67,7 @@ PRECISIONS = ("fp32", "bf16")
 WARMUP = 3  # first steps, which do not count
 SCRIPT = PROJECT / "benchmarks" / "peers" / "train.py"
 OURS, PEER = "Simile", "sentence-transformers"
-COLUMNS = ("", "Simile, sentences/s", "peer, sentences/s", "Simile over the peer", "by CPU time")
+COLUMNS = ("", "Simile, sentences/s", "peer, sentences/s", "Simile over the peer")
 
 
 def main() -> None:
@@ -76,7 +75,7 @@ def main() -> None:
     recipe = load_recipe(RECIPE)
     max_steps = WARMUP + options.steps * options.repeats * TRIES
     torch.set_num_threads(options.threads)
-    with scratch_folder(ModelError, TrainingError) as folder, default_source() as base:
+    with scratch_folder(ModelError) as folder, default_source() as base:
         sentences = islice(read_texts(options.corpus), recipe.optim.batch * max_steps)
         corpus = Corpus.of(sentences, str(options.corpus))
         found = {one: measure(recipe, corpus, base, folder / one, options, one) for one in options.precision}
@@ -229,8 +228,8 @@ def _judge(found: Mapping[str, Results]) -> tuple[list[list[str]], list[Verdict]
     rows, verdicts = [], []
     for precision, results in found.items():
         ours, peers = (OURS, precision), (PEER, precision)
-        ratio, by_cpu = results.ratio(ours, peers), results.ratio(peers, ours, lambda one: one.cpu_ms)
-        spreads = [results.spread(ours), results.spread(peers), ratio, by_cpu]
+        ratio = results.ratio(ours, peers)
+        spreads = [results.spread(ours), results.spread(peers), ratio]
         rows.append([precision, *(one.text() for one in spreads if one)])
         assert ratio is not None
         subject = f"{precision}, Simile over the peer, trained sentences per second"

@@ -79,17 +79,7 @@ def read_texts(file: Path) -> Iterator[str]:
 
 
 def corpus() -> Corpus:
-    """Return the texts of the evaluation folder, or else of the example corpus.
-
-    A damaged file ends the program with a message.
-    """
-    try:
-        return _corpus()
-    except TrainingError as error:
-        sys.exit(str(error))
-
-
-def _corpus() -> Corpus:
+    """Return the texts of the evaluation folder, or else of the example corpus. Raises TrainingError."""
     folder = optional_data_folder(None)
     files = [folder / name for name in (WIKIPEDIA, *ABSTRACTS)] if folder else []
     if not files or not all(file.is_file() for file in files):

@@ -43,19 +43,6 @@ class Failing(Recorded):
         return found
 
 
-class Interrupted(Recorded):
-    """Receives Ctrl-C in a round."""
-
-    def __init__(self, name: str, order: list[str], at: int) -> None:
-        super().__init__(name, order)
-        self._at = at
-
-    def measure(self, scenario: Scenario, turn: int) -> Measured:
-        if turn == self._at:
-            raise KeyboardInterrupt
-        return super().measure(scenario, turn)
-
-
 def test_every_second_round_runs_backwards() -> None:
     order: list[str] = []
     turns = Turns([Job(Recorded(name, order), SHORT, True) for name in "abc"])
@@ -74,16 +61,6 @@ def test_a_contended_measurement_is_repeated_with_all_contestants_of_its_workloa
     turns.run(repeats=2)
     assert order == ["a0", "b0", "m0", "m1", "b1", "a1", "a2", "b2"]
     assert turns.cells["m", LONG.name][2] is None
-
-
-def test_ctrl_c_keeps_complete_rounds_and_ends_the_program_without_any() -> None:
-    order: list[str] = []
-    turns = Turns([Job(Recorded("a", order), SHORT, True), Job(Interrupted("b", order, 2), SHORT, True)])
-    turns.run(repeats=5)
-    assert order == ["a0", "b0", "b1", "a1", "a2"]
-    assert (turns.rounds, [*map(len, turns.cells.values())]) == (2, [2, 2])
-    with pytest.raises(KeyboardInterrupt):
-        Turns([Job(Interrupted("b", order, 0), SHORT, True)]).run(repeats=5)
 
 
 def test_a_busy_machine_ends_the_run_after_twice_the_repeats() -> None:
