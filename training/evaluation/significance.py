@@ -208,11 +208,7 @@ def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -
             people = rankdata(gold[drawn])
             totals[at] += _correlation(people, rankdata(after[drawn]))
             totals[at] -= _correlation(people, rankdata(before[drawn]))
-    return _interval(totals / max(1, len(sets)), level)
-
-
-def _interval(differences: Floats, level: float) -> Interval:
-    low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(totals / max(1, len(sets)), [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
 
