@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from benchmarks import command, machine, peer_engines, served, workloads
 from benchmarks.command import Verdict, format_table, progress
 from benchmarks.machine import Watch
+from benchmarks.peer_engines import INFINITY_NAME as PEER
 from benchmarks.peer_engines import REFERENCE
 from benchmarks.processes import Server
-from benchmarks.raw import RawEngine, SingleCalls
 from benchmarks.rounds import (
     CONTENDED,
     Cell,
@@ -49,10 +49,6 @@ MANY, BULK, SMALL_BULK, ONE, LONG = (
     "mix, 32 x 1",
 )  # clients x texts of a request
 SENTENCES_AT_ONCE, MIX_AT_ONCE = "at once", "mix, at once"
-SINGLE = "single calls"
-PEER = "infinity, ONNX"
-RAW_SINGLE = "raw, one thread"
-RAW_SINGLE_THREADS = "raw, threads of a single text"
 
 
 class Floor(NamedTuple):
@@ -83,8 +79,6 @@ FLOORS = (
     Floor("int8", BULK, raw_name("int8"), 0.70, SENTENCES_AT_ONCE),
 )
 TAIL = 2.0  # p99 over p50 with 64 clients and short texts
-LONGEST_OVER_MEDIAN = 3.0  # p99 of the longest tenth over the median of all, on the mix
-SINGLE_MS = 1.5  # one client's p50 minus the raw call's, on one thread and on all threads of a single text
 SECOND_START_SECONDS = 2.0
 
 
@@ -110,7 +104,6 @@ def _parse_options() -> argparse.Namespace:
         "--forms", default="fp32", help="precisions: fp32,bf16,int8 (fp32 is always measured)"
     )
     parser.add_argument("--peers", type=Path, help="the folder with the peers' environments (.venv-peers)")
-    parser.add_argument("--minutes", type=float, default=15.0, help="limit for rounds after the repeats")
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 5)
     options.peers = options.peers or command.PROJECT / ".venv-peers"
@@ -137,8 +130,8 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, A
         for raw in raws:
             raw.choose_budget(sentences)
             raw.choose_budget(mixture)
-        turns = Turns(_jobs(ours, engine, peers, sentences, mixture, share))
-        turns.run(options.repeats, options.minutes)
+        turns = Turns(_jobs(ours, peers, sentences, mixture, share))
+        turns.run(options.repeats)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
     return Results(turns.cells), {
         "quick": options.quick,
@@ -157,7 +150,6 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, A
 
 def _jobs(
     ours: list[served.OpenPrecision],
-    engine: RawEngine,
     peers: peer_engines.Peers,
     sentences: Workload,
     mixture: Workload,
@@ -176,11 +168,7 @@ def _jobs(
     long = Scenario(LONG, mixture, 32, 1, 6 / share)
     at_once = Scenario(SENTENCES_AT_ONCE, sentences, seconds=4 / share)
     long_at_once = Scenario(MIX_AT_ONCE, mixture, seconds=5 / share)
-    single = Scenario(SINGLE, sentences, seconds=1.5 / share)
-    jobs = [
-        Job(SingleCalls(RAW_SINGLE, engine), single, True),
-        Job(SingleCalls(RAW_SINGLE_THREADS, ours[0].single_text_engine()), single, True),
-    ]
+    jobs: list[Job] = []
     servers = [*((one.served, True) for one in ours), *((one, False) for one in peers.servers)]
     for whole, each in ((at_once, loads), (long_at_once, [long])):
         jobs += [Job(one.raw, whole, True) for one in ours if one.raw]
@@ -233,7 +221,12 @@ def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
     starts = figures["starts"]
     subject = "second start to ready, seconds (median)"
     start = Verdict(subject, starts["median"], SECOND_START_SECONDS, contended=starts["contended"])
-    return [*_ratios(results), *_latencies(results), start]
+    verdicts = list(_ratios(results))
+    ours = our_name(DEFAULT)
+    tail = results.spread((ours, MANY), lambda one: _divide(one.p99_ms, one.p50_ms))
+    if tail:
+        verdicts.append(_verdict(f"{ours}, {MANY}, p99 over p50", tail, TAIL))
+    return [*verdicts, start]
 
 
 def _ratios(results: Results) -> Iterator[Verdict]:
@@ -243,21 +236,6 @@ def _ratios(results: Results) -> Iterator[Verdict]:
         found = results.ratio((ours, floor.load), other)
         if found:
             yield _verdict(f"{ours}, {floor.load}, over {floor.other}", found, floor.least, at_least=True)
-
-
-def _latencies(results: Results) -> Iterator[Verdict]:
-    ours = our_name(DEFAULT)
-    tail = results.spread((ours, MANY), lambda one: _divide(one.p99_ms, one.p50_ms))
-    if tail:
-        yield _verdict(f"{ours}, {MANY}, p99 over p50", tail, TAIL)
-    longest = results.spread((ours, LONG), lambda one: _divide(one.longest_p99_ms, one.p50_ms))
-    if longest:
-        subject = f"{ours}, {LONG}, p99 of the longest tenth over the median of all"
-        yield _verdict(subject, longest, LONGEST_OVER_MEDIAN)
-    for name in (RAW_SINGLE, RAW_SINGLE_THREADS):
-        added = results.difference((ours, ONE), (name, SINGLE), lambda one: one.p50_ms)
-        if added:
-            yield _verdict(f"{ours}, {ONE}, p50 minus {name}, ms", added, SINGLE_MS)
 
 
 def _divide(above: float | None, below: float | None) -> float | None:
@@ -274,8 +252,6 @@ def main_table(results: Results, figures: Mapping[str, Any]) -> str:
     rows = []
     for name in results.names:
         cells = [_rate(results, (name, load)) for load in loads]
-        if name in (RAW_SINGLE, RAW_SINGLE_THREADS):
-            cells[loads.index(ONE)] = _rate(results, (name, SINGLE))
         work = results.spread((name, MANY), lambda one: one.cpu_ms) or results.spread(
             (name, SENTENCES_AT_ONCE), lambda one: one.cpu_ms
         )

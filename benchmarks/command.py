@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
+from training.errors import TrainingError
 
 PROJECT = Path(__file__).parent.parent
 SCRATCH = PROJECT / ".benchmarks"  # on the disk of the checkout
@@ -49,8 +50,8 @@ def build_parser(
 
 @contextmanager
 def scratch_folder(*failures: type[Exception]) -> Iterator[Path]:
-    """Yield a temporary folder. A BenchError or one of `failures` ends the program with the error message."""
-    expected: tuple[type[Exception], ...] = (BenchError, *failures)
+    """Yield a temporary folder. Expected errors and `failures` end the program with the error message."""
+    expected: tuple[type[Exception], ...] = (BenchError, TrainingError, *failures)
     SCRATCH.mkdir(exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:

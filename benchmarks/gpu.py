@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +141,10 @@ def summarize(output: Path) -> str:
         others = [row for row in found if "figure" not in row]
         notes = [f"{key}: {row[key]}" for row in others for key in ("skipped", "failed") if key in row]
         seconds = sum(row.get("seconds", 0.0) for row in others)
-        paragraphs += [f"## {stage} ({seconds:.0f} s)", _table(figures), "\n".join(notes)]
+        columns = list(dict.fromkeys(key for row in figures for key in row))
+        table = format_table(columns, [[row.get(key, "") for key in columns] for row in figures])
+        paragraphs += [f"## {stage} ({seconds:.0f} s)", table if figures else "", "\n".join(notes)]
     return "\n\n".join(filter(None, paragraphs))
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    if not rows:
-        return ""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    return format_table(columns, [[row.get(column, "") for column in columns] for row in rows])
 
 
 if __name__ == "__main__":

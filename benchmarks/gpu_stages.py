@@ -28,7 +28,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks import machine, raw
 from benchmarks.load import Generator, Load, post_request
-from benchmarks.peer_engines import Library, peer_environment
+from benchmarks.peer_engines import Library, export, peer_environment
 from benchmarks.processes import Server, call
 from benchmarks.raw import RawEngine
 from benchmarks.rounds import Scenario
@@ -145,12 +145,13 @@ def peak(job: Job) -> Iterator[Row]:
     torch = _torch()
     size = SMALL_PEAK_SIZE if job.quick or not job.on_gpu else PEAK_SIZE
     torch.backends.cuda.matmul.allow_tf32 = False
+    wait = torch.cuda.synchronize if job.on_gpu else lambda: None
     peaks = {}
     for name, kind in (("fp16", torch.float16), ("fp32", torch.float32)):
         if name == "fp16" and not job.on_gpu:
             continue  # a processor emulates it
         a, b = (torch.randn(size, size, device=job.device, dtype=kind) for _ in range(2))
-        done, seconds = _repeat(partial(torch.matmul, a, b), 1, min(1.0, job.seconds), _synchronized(job))
+        done, seconds = _repeat(partial(torch.matmul, a, b), 1, min(1.0, job.seconds), wait)
         peaks[name] = 2 * size**3 * done / seconds / 1e12
         yield {"figure": f"peak {name}", "tflops": peaks[name]}
     (job.folder / PEAKS).write_text(json.dumps(peaks), encoding="utf-8")
@@ -168,10 +169,6 @@ def _torch() -> Any:
     import torch  # noqa: PLC0415  an extra
 
     return torch
-
-
-def _synchronized(job: Job) -> Callable[[], object]:
-    return _torch().cuda.synchronize if job.on_gpu else lambda: None
 
 
 def _repeat(
@@ -259,11 +256,6 @@ def engine(job: Job) -> Iterator[Row]:
         opened.close()
 
 
-def _read_peaks(job: Job) -> dict[str, float]:
-    file = job.folder / PEAKS
-    return json.loads(file.read_bytes()) if file.exists() else {}
-
-
 def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precision: str, length: int) -> Row:
     """Return texts a second in the fastest of several batch sizes, with `CALLERS` calls at once."""
     budgets = BUDGETS if job.on_gpu and not job.quick else SMALL_BUDGETS
@@ -277,48 +269,32 @@ def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precisio
         measured.measure(all_texts, passes)
         passes += 1
     rate = passes * texts / (time.perf_counter() - began)
-    teraflops = rate * length * _flops_a_token(model, length) / 1e12
-    row: Row = {"figure": f"{model} {precision} {length}", "texts_per_second": rate, "tflops": teraflops}
-    if precision in (peaks := _read_peaks(job)):
-        row["share_of_peak"] = teraflops / peaks[precision]
-    return row | {"tokens_of_a_batch": measured.about()["tokens_of_a_batch"][""]}
-
-
-def _flops_a_token(model: str, length: int) -> float:
-    """Return the operations of a token: 12 d² weights of a layer, and attention to `length` tokens."""
     layers, width = SHAPES[model]
-    return 2 * layers * 12 * width**2 + 4 * layers * length * width
+    # The operations of a token: 12 d² weights of a layer, and attention to `length` tokens.
+    teraflops = rate * length * layers * (24 * width**2 + 4 * length * width) / 1e12
+    row: Row = {"figure": f"{model} {precision} {length}", "texts_per_second": rate, "tflops": teraflops}
+    peaks = job.folder / PEAKS
+    if peaks.exists() and precision in (known := json.loads(peaks.read_bytes())):
+        row["share_of_peak"] = teraflops / known[precision]
+    return row | {"tokens_of_a_batch": measured.about()["tokens_of_a_batch"][""]}
 
 
 def optimizer(job: Job) -> Iterator[Row]:
     """Yield the speed of the same model exported by torch and fused by ONNX Runtime's own optimizer."""
-    torch = _torch()
+    _torch()
     if find_spec("transformers") is None or find_spec("onnxruntime.transformers") is None:
         raise Unavailable("transformers or onnxruntime.transformers is not installed")
     from onnxruntime.transformers import optimizer as fusing  # noqa: PLC0415
     from onnxruntime.transformers.fusion_options import FusionOptions  # noqa: PLC0415
-    from transformers import AutoModel  # noqa: PLC0415
 
     for model, (_, width) in SHAPES.items():
-        backbone = AutoModel.from_pretrained(job.source(model), attn_implementation="eager").eval()
-        file = job.folder / f"{model}-exported.onnx"
-        some = torch.ones(2, 8, dtype=torch.int64)
-        axes = {0: "rows", 1: "tokens"}
-        names = ["input_ids", "attention_mask", "token_type_ids"]
-        torch.onnx.export(
-            _by_position(torch, backbone),
-            (some, some, torch.zeros_like(some)),
-            file,
-            input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], axes),
-            opset_version=17,
-            dynamo=False,
-        )
+        folder = job.folder / f"{model}-exported"
+        export(job.source(model), folder)
+        heads = json.loads((folder / "config.json").read_bytes())["num_attention_heads"]
         fused = fusing.optimize_model(
-            str(file),
+            str(folder / "model.onnx"),
             "bert",
-            num_heads=backbone.config.num_attention_heads,
+            num_heads=heads,
             hidden_size=width,
             optimization_options=FusionOptions("bert"),
             opt_level=0,
@@ -332,20 +308,6 @@ def optimizer(job: Job) -> Iterator[Row]:
         run = partial(_bound, job, session, "last_hidden_state")
         for length in job.lengths:
             yield _timed(job, run, inputs, model, "fp16", length)
-
-
-def _by_position(torch: Any, backbone: Any) -> Any:
-    """Return a module that takes the inputs by position, as the exporter passes them."""
-
-    class ByPosition(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.backbone = backbone
-
-        def forward(self, ids: Any, mask: Any, types: Any) -> Any:
-            return self.backbone(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
-
-    return ByPosition()
 
 
 def _bound(job: Job, session: Any, output: str, feed: raw.Feed) -> Any:

@@ -27,7 +27,7 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
@@ -46,6 +46,8 @@ DRAIN_SECONDS = 10.0  # for the answers in flight at the end of a closed loop
 OPEN_DRAIN_SECONDS = 150.0  # the same of an open loop, longer than the service's own deadline
 KEEP_SECONDS = 3.0  # the service closes connections after 5 idle seconds, so older ones are not used
 OPENED_AT_ONCE = 64
+JSON = {"content-type": "application/json"}
+NOTHING: Mapping[str, str] = {}
 COLUMNS = {
     "request": np.int64,
     "arrived": np.float64,
@@ -56,17 +58,21 @@ COLUMNS = {
 }
 
 
+def build_request(method: str, target: str, content: str = "", headers: Mapping[str, str] = NOTHING) -> str:
+    """Return the text of a request, in Latin-1."""
+    named = {"host": "localhost", **headers} | ({"content-length": str(len(content))} if content else {})
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+    return "\r\n".join([*lines, "", content])
+
+
 def post_request(path: str, body: Any, accept: str = "") -> str:
-    """Return the text of a POST request with a JSON body, in ASCII."""
-    content = json.dumps(body)
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
-    head += f"\r\naccept: {accept}" if accept else ""
-    return f"{head}\r\ncontent-length: {len(content)}\r\n\r\n{content}"
+    """Return the text of a POST request with a JSON body."""
+    return build_request("POST", path, json.dumps(body), JSON | ({"accept": accept} if accept else {}))
 
 
 def get_request(target: str) -> str:
-    """Return the text of a GET request, in ASCII."""
-    return f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    """Return the text of a GET request."""
+    return build_request("GET", target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Load:
 
     Attributes:
         port: The server's port.
-        requests: The requests, in ASCII.
+        requests: The requests, in Latin-1.
         clients: Number of connections opened before the first request. In a closed loop, each is a client.
         seconds: In a closed loop, maximum length of the window. In an open loop, period of the arrivals.
         rate: Mean number of arrivals per second. 0 means a closed loop.
@@ -86,6 +92,7 @@ class Load:
         keep: Numbers of the requests whose response bodies are returned.
         reconnects: How many times the server may close a connection. The generator then sends the request
             again on a new connection.
+        expected: Statuses that are valid for each request of a closed loop. Without them, 200 alone is valid.
 
     """
 
@@ -100,6 +107,7 @@ class Load:
     pids: dict[str, int] = field(default_factory=dict)
     keep: list[int] = field(default_factory=list)
     reconnects: int = 0
+    expected: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +239,7 @@ class _Run:
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._requests = [request.encode("ascii") for request in load.requests]
+        self._requests = [request.encode("latin-1") for request in load.requests]
         self._max_open = load.max_connections or load.clients
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -291,8 +299,8 @@ class _Run:
         connection.free_since = now
         self._free.append(connection)
         if not self._load.rate:
-            if status != 200:
-                self._end(f"a request was answered {status}: {body[:300]!r}")
+            if status not in (self._load.expected[row[0]] if self._load.expected else (200,)):
+                self._end(f"{self._load.requests[row[0]][:100]!r} was answered {status}: {body[:300]!r}")
             self._count(row[0], body)
             if not self._stopped:
                 self._arrive(now)
@@ -372,7 +380,9 @@ class _Run:
         missing = min(len(self._queue), self._max_open - self._open) - self._opening
         for _ in range(missing):
             self._opening += 1
-            self._start(self._connect_for_queue())
+            task = self._loop.create_task(self._connect_for_queue())
+            self._tasks.add(task)  # the event loop holds only a weak reference
+            task.add_done_callback(self._tasks.discard)
         self._end_if_done()
 
     async def _connect_for_queue(self) -> None:
@@ -394,11 +404,6 @@ class _Run:
         self._most_open = max(self._most_open, self._open)
         connection.free_since = time.monotonic()
         self._free.append(connection)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)  # the event loop holds only a weak reference
-        task.add_done_callback(self._tasks.discard)
 
     def _end_if_done(self) -> None:
         over = self._stopped or (self._load.rate and len(self._rows) == len(self._due))

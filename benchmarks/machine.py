@@ -183,8 +183,10 @@ def memory_growth(samples: Sequence[Sample]) -> float:
 def describe(folder: Path) -> dict[str, Any]:
     """Return a description of the machine and the package versions. Measures the disk that holds `folder`."""
     installed = {one.name: one.version for one in distributions()}
+    facts = cpus.facts()
+    name, family = facts.get("model name", platform.machine()), facts.get("cpu family")
     return {
-        "cpu": _cpu(),
+        "cpu": f"{name} (family {family}, model {facts.get('model')})" if family else name,
         "processors": processors(),
         "usable_processors": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -203,13 +205,6 @@ def summarize(date: str, described: Mapping[str, Any]) -> str:
         f"{described['memory_gb']} GB, {described['system']}, one fsync {described['sync_ms']} ms; "
         f"Python {described['python']}, {versions}"
     )
-
-
-def _cpu() -> str:
-    facts = cpus.facts()
-    name = facts.get("model name", platform.machine())
-    family = facts.get("cpu family")
-    return f"{name} (family {family}, model {facts.get('model')})" if family else name
 
 
 def _sync_ms(folder: Path) -> float:

@@ -48,6 +48,8 @@ from models.store import ModelStore, models_dir
 QUERY_WORDS = 8
 QUERIES = 2000
 BATCH = 100  # documents of one request
+RATE = 1000  # documents added per second
+SEARCH_SECONDS = 20  # of each mode
 MODES = ("dense", "lexical", "hybrid")
 FIELDS = ("declared", "not_declared")  # metadata of each document, with the same values from 0 to 99
 FILTERS = 10  # of a field and a mode
@@ -61,7 +63,7 @@ SPARE_SECONDS = 30  # of additions, while the searches start
 def main() -> None:
     options = _parse_options()
     published = ModelStore(models_dir(os.environ))
-    adding = options.rate * (options.seconds + SPARE_SECONDS)
+    adding = RATE * (SEARCH_SECONDS + SPARE_SECONDS)
     last = 2 * ADDITIONS_BEFORE_KILL * BATCH  # interrupted by the kill
     with scratch_folder(OSError, subprocess.CalledProcessError) as folder:
         needed = options.documents + adding + last + QUERIES
@@ -70,19 +72,19 @@ def main() -> None:
             raise BenchError(f"{options.corpus} has only {len(texts):,} of {needed:,} distinct texts")
         shutil.copytree(published.folder(options.model), folder / "models" / options.model)
         ModelStore(folder / "models").request(options.model)
-        bench = _Bench(folder, texts[-QUERIES:], options.seconds)
+        bench = _Bench(folder, texts[-QUERIES:])
         bench.fill(texts[: options.documents])
-        added = bench.search_and_add(texts[options.documents :][:adding], options.rate)
+        added = bench.search_and_add(texts[options.documents :][:adding])
         promised = bench.start_after_kill(texts[-QUERIES - last : -QUERIES])
     text = [
-        f"## {options.documents:,} documents, and {options.rate:,} more a second",
+        f"## {options.documents:,} documents, and {RATE:,} more a second",
         format_table(["", "s", "documents", "anonymous memory, MiB", "RSS MiB"], bench.steps),
         format_table(["filter on a field", "search", "first ms", "second ms"], bench.filtered),
         format_table(["search", "meanwhile", "searches/s", "p50 ms", "p99 ms"], bench.searches),
         f"{BATCH} documents in a request: p50 {added['p50']:.0f} ms, p99 {added['p99']:.0f} ms.",
     ]
     verdicts = [
-        Verdict("documents added a second", added["documents"] / added["seconds"], 0.9 * options.rate, True),
+        Verdict("documents added a second", added["documents"] / added["seconds"], 0.9 * RATE, True),
         Verdict("additions that failed", added["failed"], 0),
         Verdict("documents lost by a kill", max(0, promised - bench.stored), 0),
     ]
@@ -99,18 +101,14 @@ def _parse_options() -> argparse.Namespace:
     parser = build_parser("million", __doc__, corpus=True)
     parser.add_argument("--model", required=True, metavar="VERSION", help="a version in SIMILE_MODELS_DIR")
     parser.add_argument("--documents", type=int, default=1_000_000)
-    parser.add_argument(
-        "--rate", type=int, default=1000, help="documents added per second, in hundreds (1000)"
-    )
-    parser.add_argument("--seconds", type=int, default=20, help="length of the searches of each mode (20)")
     return parser.parse_args()
 
 
 class _Bench:
     """A service on one folder, and the rows of the report's tables."""
 
-    def __init__(self, folder: Path, queries: Sequence[str], seconds: float) -> None:
-        self._folder, self._queries, self._seconds = folder, queries, seconds
+    def __init__(self, folder: Path, queries: Sequence[str]) -> None:
+        self._folder, self._queries = folder, queries
         self.steps: list[list[object]] = []
         self.searches: list[list[object]] = []
         self.filtered: list[list[object]] = []
@@ -129,12 +127,11 @@ class _Bench:
             subprocess.run(command, cwd=PROJECT, check=True)
             self._step("import", server, time.monotonic() - began)
 
-    def search_and_add(self, more: Sequence[str], rate: int) -> dict[str, float]:
+    def search_and_add(self, more: Sequence[str]) -> dict[str, float]:
         """Restart the service and search it: first while idle, then while `more` documents are added.
 
         Args:
-            more: Texts of the documents to add.
-            rate: Documents to add per second.
+            more: Texts of the documents to add, at RATE.
 
         Returns:
             The number of stored documents, the number of failed requests, the seconds from the first arrival
@@ -150,9 +147,9 @@ class _Bench:
                 self._search(server, mode, "nothing")
             self._filter(server)
             requests = [post_request("/documents", body) for body in self._bodies(more)]
-            adding = self._seconds + SPARE_SECONDS
-            flow = Generator(Load(server.port, requests, 4, adding, rate / BATCH, max_connections=16))
-            self._search(server, MODES[-1], f"{rate:,} documents a second")
+            adding = SEARCH_SECONDS + SPARE_SECONDS
+            flow = Generator(Load(server.port, requests, 4, adding, RATE / BATCH, max_connections=16))
+            self._search(server, MODES[-1], f"{RATE:,} documents a second")
             outcomes = flow.finish()
             seconds = float((outcomes.arrived + outcomes.milliseconds / 1000).max()) - flow.begin
             self._step("after the additions", server, seconds)
@@ -226,7 +223,7 @@ class _Bench:
         progress(f"searching, {mode}; meanwhile {meanwhile}")
         requests = [get_request(_path(mode, text)) for text in self._queries]
         pids = {"server": server.pid, "bench": os.getpid()}
-        answers = Generator(Load(server.port, requests, 1, self._seconds, warm=WARM, pids=pids)).finish()
+        answers = Generator(Load(server.port, requests, 1, SEARCH_SECONDS, warm=WARM, pids=pids)).finish()
         self.searches.append([mode, meanwhile, answers.rate, *p50_p99(answers.milliseconds)])
 
     def _filter(self, server: Server) -> None:

@@ -38,6 +38,7 @@ RECOVERY_SECONDS = 5.0  # until a single request is as fast as on an idle servic
 
 COLUMNS = ("sentences", "requests", "per second", "p50 ms", "p99 ms")
 CLIENTS = 64
+TIMES = 3.0  # load, as a multiple of the peak throughput
 CONNECTIONS, MAX_CONNECTIONS = 2048, 8192
 OPEN_FILES = 20_000  # each connection is a file on both sides
 IDLE_PROBES = 200
@@ -63,7 +64,6 @@ def main() -> None:
 def _parse_options() -> argparse.Namespace:
     parser = build_parser("overload", __doc__, quick=True)
     parser.add_argument("--seconds", type=float, help="length of the overload (60; 8 with --quick)")
-    parser.add_argument("--times", type=float, default=3.0, help="load, as a multiple of the peak throughput")
     options = parser.parse_args()
     options.seconds = options.seconds or (8.0 if options.quick else 60.0)
     options.peak_seconds = 4.0 if options.quick else 20.0
@@ -115,8 +115,8 @@ def measure(server: Server, texts: list[str], options: argparse.Namespace) -> di
     peak = {"before": measure_capacity(server.port, server.pid, requests, CLIENTS, options.peak_seconds)}
     time.sleep(SETTLE_SECONDS)
     memory = {"before": take_sample(server.pid).rss_mb}
-    seconds, rate = options.seconds, options.times * peak["before"]
-    progress(f"{options.times:g} times {peak['before']:.0f} texts/s for {seconds:.0f} s")
+    seconds, rate = options.seconds, TIMES * peak["before"]
+    progress(f"{TIMES:g} times {peak['before']:.0f} texts/s for {seconds:.0f} s")
     flow = Generator(Load(server.port, requests, CONNECTIONS, seconds, rate, MAX_CONNECTIONS))
     pids = {"server": server.pid, "load": flow.pid, "bench": os.getpid()}
     time.sleep(max(0.0, flow.begin - time.monotonic()))
@@ -135,7 +135,6 @@ def measure(server: Server, texts: list[str], options: argparse.Namespace) -> di
     throughput = int((served & (ended <= seconds)).sum()) / seconds
     others = Counter(outcomes.status[~(served | rejected)].tolist())
     return {
-        "times": options.times,
         "seconds": seconds,
         "idle_ms": _quantiles(idle),
         "peak_texts_per_second": peak,
@@ -179,7 +178,7 @@ def _text(result: dict[str, Any]) -> list[str]:
     ]
     rows = [row + [""] * (len(COLUMNS) - len(row)) for row in rows]
     notes = (
-        f"{result['times']:g} times the peak throughput for {seconds:.0f} s, at most "
+        f"{TIMES:g} times the peak throughput for {seconds:.0f} s, at most "
         f"{result['max_connections']} connections. "
         f"Processors used: service {processors['server']:.2f}, generator {processors['load']:.2f}, benchmark "
         f"{processors['bench']:.2f}; others {result['foreign']:.0%} of the machine. Memory in MiB: "

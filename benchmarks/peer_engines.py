@@ -27,8 +27,6 @@ PEERS = PROJECT / "benchmarks" / "peers"
 REFERENCE = "sentence-transformers, torch"  # the vectors of all contestants are compared with these
 LIBRARIES = {  # name: environment and engine in peers/encode.py
     REFERENCE: ("sentence-transformers", "torch"),
-    "sentence-transformers, OpenVINO": ("sentence-transformers", "openvino"),
-    "sentence-transformers, OpenVINO bf16": ("sentence-transformers", "openvino-bf16"),
     "fastembed": ("fastembed", "fastembed"),
 }
 BATCH_SIZES = (8, 32, 128)  # texts of a library's batch, to choose from
@@ -40,15 +38,12 @@ MIN_TEXTS = 128  # of one measurement
 INFINITY = (
     *("--device", "cpu", "--batch-size", "64", "--pooling-method", "mean"),
     *("--no-model-warmup", "--served-model-name", "bench"),
-    *("--log-level", "warning", "--host", "127.0.0.1"),
-)
-INFINITY_ENGINES = {
     # This version of optimum's optimizer rejects infinity's call, and infinity then continues without it.
     # ONNX Runtime's own fusions are faster, and they run when the file is opened.
-    "infinity, ONNX": ("--engine", "optimum", "--onnx-disable-optimize"),
-    "infinity, torch": ("--engine", "torch", "--dtype", "float32", "--no-bettertransformer", "--no-compile"),
-}
-INFINITY_PACKAGES = ("infinity_emb", "optimum", "onnxruntime", "torch", "transformers")
+    *("--engine", "optimum", "--onnx-disable-optimize"),
+    *("--log-level", "warning", "--host", "127.0.0.1"),
+)
+INFINITY_NAME = "infinity, ONNX"
 INFINITY_SECONDS = 180.0
 RECONNECTS = 256  # in one measurement
 EXPORT_SECONDS = 300
@@ -143,7 +138,7 @@ def open_peers(stack: ExitStack, environments: Path, version: Path, folder: Path
 
     """
     found = Peers()
-    names = dict.fromkeys(INFINITY_ENGINES, "infinity") | {name: env for name, (env, _) in LIBRARIES.items()}
+    names = {INFINITY_NAME: "infinity"} | {name: env for name, (env, _) in LIBRARIES.items()}
     environments = environments.absolute()  # peers run in folders of their own
     pythons = {name: environments / env / "bin" / "python" for name, env in names.items()}
     for name, python in pythons.items():
@@ -156,7 +151,7 @@ def open_peers(stack: ExitStack, environments: Path, version: Path, folder: Path
     exported = folder / "peers" / "model"
     exported.parent.mkdir(parents=True)
     try:
-        _export(version, exported)
+        export(version, exported)
     except BenchError as error:
         found.missing |= dict.fromkeys(installed, str(error))
         return found
@@ -178,11 +173,11 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
         return
     port = free_port()
     command: list[str | Path] = [python, "-P", PEERS / "serve_infinity.py", "v2", "--model-id", folder]
-    command += [*INFINITY, *INFINITY_ENGINES[name], "--port", str(port)]
+    command += [*INFINITY, "--port", str(port)]
     server = Process(name, command, env=peer_environment(), cwd=folder.parent)
     stack.callback(server.close)
     ready = server.wait_for(f"http://127.0.0.1:{port}/health", INFINITY_SECONDS)
-    facts = {"packages": read_pins("infinity"), "ready_seconds": ready}
+    facts = {"ready_seconds": ready}
     # uvicorn closes connections after five idle seconds, also if its own loop stalled that long. Clients then
     # open another one. For our service it would be a failure.
     served = ServedModel(name, OPENAI, port, server.pid, facts, reconnects=RECONNECTS)
@@ -200,15 +195,8 @@ def peer_environment() -> dict[str, str]:
     return kept | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
 
 
-def read_pins(name: str) -> dict[str, str]:
-    """Return the pinned versions of a peer's main packages."""
-    lines = (line.partition("#")[0].strip() for line in (PEERS / f"{name}.txt").read_text().splitlines())
-    pairs = dict(line.split("==", 1) for line in lines if line)
-    return {package: pairs[package] for package in INFINITY_PACKAGES if package in pairs}
-
-
-def _export(version: Path, folder: Path) -> None:
-    """Export the model in a separate process, so that the memory is free afterwards."""
+def export(version: Path, folder: Path) -> None:
+    """Export the model in a separate process, so that the memory is free afterwards. Raises BenchError."""
     try:
         subprocess.run(
             [sys.executable, "-P", PEERS / "export.py", version, folder],

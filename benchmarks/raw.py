@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,14 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from benchmarks.machine import Watch
-from benchmarks.rounds import Measured, Scenario, Vectors, p50_p99
+from benchmarks.rounds import Measured, Scenario, Vectors
 from benchmarks.workloads import Workload
-from models.engines.form import FP32
-from models.engines.onnx import OnnxEngine
-from models.tokens.tokenizer import Tokenizer
+from models.tokens.tokenizer import Tokenizer, build_feed
 
 OUTPUT = "sentence_embedding"
 BUDGETS = (256, 512, 1024, 2048, 4096)  # padded tokens of one batch
 TRIAL_STRIDE = 8  # every eighth text is enough to choose a budget
 TRIAL_ROUNDS = 2
-WARM_CALLS = 20
 
 Feed = dict[str, NDArray[np.int64]]
 Call = Callable[[Feed], NDArray[np.float32]]
@@ -51,14 +47,6 @@ def onnx_runtime_calls(file: Path, count: int) -> tuple[list[Call], list[str]]:
         return lambda feed: np.asarray(session.run([OUTPUT], feed)[0])
 
     return [call(session) for session in sessions], [given.name for given in sessions[0].get_inputs()]
-
-
-def single_text_call(file: Path, threads: int) -> tuple[Call, list[str]]:
-    """Return the inference function that the service uses for a single text, and the graph's input names."""
-    engine = OnnxEngine(file, FP32, 1)
-    if threads > 1:
-        engine = engine.again(threads)
-    return lambda feed: engine.run(feed, OUTPUT), engine.inputs
 
 
 def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], list[str]]:
@@ -95,14 +83,6 @@ def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], 
     return [call(one) for one in compiled], [given.any_name for given in compiled[0].inputs]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch of texts of a workload, padded to the longest text. `rows` are their indices."""
-
-    rows: list[int]
-    feed: Feed
-
-
 class RawEngine:
     """The engine without a service, as a contestant. Embeds a workload with parallel inference calls."""
 
@@ -129,30 +109,20 @@ class RawEngine:
         self.tokenizer = tokenizer
         self._inputs = inputs
         self._budgets = budgets
-        self._ready: dict[str, list[Batch]] = {}
+        self._ready: dict[str, list[Feed]] = {}
         self._chosen: dict[str, int] = {}  # budget by workload
 
-    def batches(self, ids: Sequence[Sequence[int]], budget_tokens: int) -> list[Batch]:
+    def batches(self, ids: Sequence[Sequence[int]], budget_tokens: int) -> list[Feed]:
         """Split texts into batches of similar length. The largest comes first, to balance the threads."""
-        batches: list[Batch] = []
-        rows: list[int] = []
-        for row in sorted(range(len(ids)), key=lambda at: len(ids[at])):
-            if rows and (len(rows) + 1) * len(ids[row]) > budget_tokens:
-                batches.append(self.batch(ids, rows))
+        batches: list[Feed] = []
+        rows: list[Sequence[int]] = []
+        for row in sorted(ids, key=len):
+            if rows and (len(rows) + 1) * len(row) > budget_tokens:
+                batches.append(build_feed(rows, self._inputs))
                 rows = []
             rows.append(row)
-        batches.append(self.batch(ids, rows))
-        return sorted(batches, key=lambda batch: -batch.feed["input_ids"].size)
-
-    def batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
-        """Return a batch of the texts at the indices `rows`, padded to the longest text."""
-        shape = (len(rows), max(len(ids[row]) for row in rows))
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        feed = {name: np.zeros(shape, np.int64) for name in names}
-        for at, row in enumerate(rows):
-            feed["input_ids"][at, : len(ids[row])] = ids[row]
-            feed["attention_mask"][at, : len(ids[row])] = 1
-        return Batch(rows, {name: array for name, array in feed.items() if name in self._inputs})
+        batches.append(build_feed(rows, self._inputs))
+        return sorted(batches, key=lambda batch: -batch["input_ids"].size)
 
     def choose_budget(self, workload: Workload) -> None:
         """Choose the batch size that is fastest on a part of a workload, and prepare batches of that size."""
@@ -181,51 +151,22 @@ class RawEngine:
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """Embed each text by itself. Returns vectors of shape (n, dimension)."""
         ids = [tokens.ids for tokens in self.tokenizer.tokenize(texts)]
-        return np.concatenate([self.calls[0](self.batch(ids, [at]).feed) for at in range(len(ids))])
+        return np.concatenate([self.calls[0](build_feed([row], self._inputs)) for row in ids])
 
     def about(self) -> dict[str, Any]:
         """Return the number of calls and the chosen batch sizes."""
         return {"parallel_calls": len(self.calls), "tokens_of_a_batch": self._chosen}
 
-    def _run(self, batches: Sequence[Batch]) -> float:
+    def _run(self, batches: Sequence[Feed]) -> float:
         """Embed `batches` with all inference functions in parallel, and return the seconds."""
         pending = deque(batches)
 
         def work(call: Call) -> None:
             with suppress(IndexError):  # no batch is left
                 while True:
-                    call(pending.popleft().feed)
+                    call(pending.popleft())
 
         started = time.perf_counter()
         with ThreadPoolExecutor(len(self.calls)) as pool:
             list(pool.map(work, self.calls))
         return time.perf_counter() - started
-
-
-class SingleCalls:
-    """A raw engine that embeds texts one by one. Its latency is a lower bound for a single client."""
-
-    def __init__(self, name: str, engine: RawEngine) -> None:
-        self.name = name
-        self._engine = engine
-
-    def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Embed texts one by one for `scenario.seconds`. Each turn begins at another text."""
-        workload, engine = scenario.workload, self._engine
-        milliseconds: list[float] = []
-        tokens = 0
-        watch: Watch | None = None
-        row = turn * 997 % len(workload.ids)
-        while watch is None or time.monotonic() < watch.began + scenario.seconds:
-            if len(milliseconds) == WARM_CALLS and watch is None:
-                milliseconds, tokens = [], 0
-                watch = Watch({"bench": os.getpid()})
-            row = (row + 1) % len(workload.ids)
-            started = time.perf_counter()
-            engine.calls[0](engine.batch(workload.ids, [row]).feed)
-            milliseconds.append((time.perf_counter() - started) * 1000)
-            tokens += len(workload.ids[row])
-        window = watch.window()
-        p50, p99 = p50_p99(milliseconds)
-        rate = tokens / window.seconds / workload.mean_tokens
-        return Measured(rate, window.foreign, p50_ms=p50, p99_ms=p99)

@@ -3,7 +3,6 @@
     capacity ─▶ before ─▶ a second version is requested: during ─▶ it is active: after
                    └─▶ training (--retrain STEPS) ─▶ during ─▶ after ─▶ rollback
 
-The documents have random vectors, because the search time of an exact index does not depend on the vectors.
 The second version has the same weights as the first, so both are equally fast. With `--retrain`, the
 benchmark instead trains the second version on the documents while the service runs, and rolls back at the
 end. Searches arrive at random times during all phases, at a share of the capacity. The latency of a search
@@ -19,19 +18,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from benchmarks.command import PROJECT, Verdict, build_parser, format_table, progress, report, scratch_folder
-from benchmarks.documents import draw_texts, prepare
+from benchmarks.documents import draw_texts, publish_variants, store_documents
 from benchmarks.load import Answers, Generator, Load, get_request, measure_capacity
 from benchmarks.machine import Watch, Window
 from benchmarks.processes import Server, call, metric, swap, wait_until_active
 from benchmarks.rounds import CONTENDED, p50_p99
 from models.store import ModelStore
-from training.errors import TrainingError
 
 ADDED_MS = 100.0  # promise: p99 during the rebuild minus p99 before
 SHARE = 0.3  # of the capacity
@@ -52,13 +50,14 @@ Phases = dict[str, tuple[float, Window]]  # the begin and the window of each pha
 
 def main() -> None:
     options = _parse_options()
-    with scratch_folder(TrainingError, subprocess.CalledProcessError) as folder:
+    with scratch_folder(subprocess.CalledProcessError) as folder:
         texts = draw_texts(options.corpus, options.documents)
         data_dir = folder / "data"
-        second = prepare(data_dir, texts, options.documents)
         with Server(data_dir) as server:
-            new = NewVersion(server.port, data_dir / "models", second, options.retrain)
-            capacity, phases, outcomes = measure(server, texts, new, QUICK if options.quick else FULL)
+            progress(f"storing {options.documents} documents and publishing a second version")
+            store_documents(server.port, texts, options.documents)
+            [second] = publish_variants(data_dir / "models", 1)
+            capacity, phases, outcomes = measure(server, texts, data_dir / "models", second, options)
             paused = metric(server.port, "simile_swap_pause_seconds_sum")
     _report(options.documents, len(texts), capacity, phases, outcomes, paused)
 
@@ -74,44 +73,27 @@ def _parse_options() -> argparse.Namespace:
     return options
 
 
-class NewVersion(NamedTuple):
-    """The second model version: published beforehand, or trained in `steps` steps while the service runs."""
-
-    port: int
-    models_dir: Path
-    published: str
-    steps: int | None
-
-    def train(self) -> None:
-        """Train a new version on the documents of the service. The training then requests this version."""
-        address = f"http://127.0.0.1:{self.port}"
-        command = ["training", "retrain", "--from-service", address, "--gate", "off"]
-        subprocess.run(
-            [sys.executable, "-m", *command, "--steps", str(self.steps)],
-            cwd=PROJECT,
-            env=os.environ | {"SIMILE_MODELS_DIR": str(self.models_dir)},
-            check=True,
-        )
-
-    def activate(self) -> None:
-        """Activate the second version, and wait until it is active."""
-        trained = None if self.steps is None else ModelStore(self.models_dir).requested()
-        swap(self.port, self.models_dir, trained or self.published, MAX_SECONDS)
-
-    def roll_back(self) -> None:
-        """Return to the previous version."""
-        previous = call(self.port, "POST", "/models/rollback")["wanted"]
-        wait_until_active(self.models_dir, previous, MAX_SECONDS)
-        time.sleep(SETTLE_SECONDS)
+def train(port: int, models_dir: Path, steps: int) -> None:
+    """Train a new version on the documents of the service. The training then requests this version."""
+    command = ["training", "retrain", "--from-service", f"http://127.0.0.1:{port}", "--gate", "off"]
+    subprocess.run(
+        [sys.executable, "-m", *command, "--steps", str(steps)],
+        cwd=PROJECT,
+        env=os.environ | {"SIMILE_MODELS_DIR": str(models_dir)},
+        check=True,
+    )
 
 
 def measure(
-    server: Server, texts: list[str], new: NewVersion, lengths: tuple[float, float, float]
+    server: Server, texts: list[str], models_dir: Path, published: str, options: argparse.Namespace
 ) -> tuple[float, Phases, Answers]:
-    """Return the capacity in searches per second, the phases, and the outcome of each search."""
+    """Return the capacity in searches per second, the phases, and the outcome of each search.
+
+    The second version is `published`, or with `--retrain` the one that is trained meanwhile.
+    """
     queries = random.Random(1).sample(texts, min(QUERIES, len(texts)))
     requests = [get_request(f"/search?k=10&q={quote(text[:QUERY_CHARACTERS])}") for text in queries]
-    capacity_seconds, before, after = lengths
+    capacity_seconds, before, after = QUICK if options.quick else FULL
     progress("search capacity")
     capacity = measure_capacity(server.port, server.pid, requests, CLIENTS, capacity_seconds)
     time.sleep(SETTLE_SECONDS)
@@ -130,16 +112,20 @@ def measure(
     time.sleep(SETTLE_SECONDS)
     with phase("before"):
         time.sleep(before)
-    if new.steps is not None:
+    version = published
+    if options.retrain is not None:
         with phase("training"):
-            new.train()
+            train(server.port, models_dir, options.retrain)
+        version = ModelStore(models_dir).requested() or published
     with phase("during"):
-        new.activate()
+        swap(server.port, models_dir, version, MAX_SECONDS)
     with phase("after"):
         time.sleep(after)
-    if new.steps is not None:
+    if options.retrain is not None:
         with phase("rollback"):
-            new.roll_back()
+            previous = call(server.port, "POST", "/models/rollback")["wanted"]
+            wait_until_active(models_dir, previous, MAX_SECONDS)
+            time.sleep(SETTLE_SECONDS)
     return capacity, phases, flow.finish()
 
 

@@ -41,6 +41,7 @@ from models.publishing.default import publish_named
 from models.store import ModelStore
 
 SLEEP_MS = "BENCH_SLEEP_MS"
+ENCODER_MS = 50.0  # of the encoder, for each text
 TOKEN_VECTORS = 4096  # a token's vector is chosen by its number modulo this
 COUNTS = (1, 2, 4, 8)
 MIN_SHARE = 0.9  # of the searches that the encoders allow, while processors are free
@@ -59,7 +60,7 @@ def main() -> None:
     with scratch_folder() as folder, postgres(folder, max_connections=str(MAX_CONNECTIONS)) as url:
         bench = _Bench(folder, url)
         bench.fill(options.documents)
-        result: dict[str, Any] = {"sleep_ms": options.sleep_ms, "documents": options.documents}
+        result: dict[str, Any] = {"sleep_ms": ENCODER_MS, "documents": options.documents}
         result["rows"] = bench.rows(options)
         [[result["postgresql"], result["pgvector"], result["bytes"], result["stored"]]] = bench.select(
             "SELECT current_setting('server_version'), (SELECT extversion FROM pg_extension WHERE extname = "
@@ -71,11 +72,10 @@ def main() -> None:
 def _parse_options() -> argparse.Namespace:
     parser = build_parser("replicas", __doc__, quick=True)
     parser.add_argument("--replicas", type=int, nargs="+", default=COUNTS, metavar="N")
-    parser.add_argument("--sleep-ms", type=float, default=50.0, help="of the encoder, for each text (50)")
-    parser.add_argument("--documents", type=int, help="stored beforehand (20,000; 2,000 with --quick)")
     options = parser.parse_args()
-    options.documents = options.documents or (2_000 if options.quick else 20_000)
-    options.seconds, options.rounds = (3.0, 2) if options.quick else (6.0, 3)
+    options.seconds, options.rounds, options.documents = (
+        (3.0, 2, 2_000) if options.quick else (6.0, 3, 20_000)
+    )
     return options
 
 
@@ -113,13 +113,13 @@ class _Bench:
             for count in options.replicas:
                 progress(f"{count} replicas")
                 while len(replicas) < count:
-                    replicas.append(stack.enter_context(self._replica(options.sleep_ms)))
+                    replicas.append(stack.enter_context(self._replica(ENCODER_MS)))
                 for kind in ("search", "write"):
                     rounds = [self._round(replicas, kind, options.seconds) for _ in range(options.rounds)]
                     rates = Spread.of([each.pop("rate") for each in rounds])
                     row = {"request": kind, "replicas": count, "clients": CLIENTS * count}
                     row |= {"per second (least to most)": rates.text(0)}
-                    row |= {"share of the encoders' limit": rates.median * options.sleep_ms / 1000 / count}
+                    row |= {"share of the encoders' limit": rates.median * ENCODER_MS / 1000 / count}
                     found.append(row | {name: median(each[name] for each in rounds) for name in rounds[0]})
                     progress(f"{found[-1]}")  # a later row may fail
         return found

@@ -76,11 +76,11 @@ def import_set(port: int, folder: Path, count: int) -> None:
     progress(f"{count} documents in {time.perf_counter() - started:.0f} s")
 
 
-def query_scores(port: int, collection: Collection, mode: str = "") -> list[float]:
-    """Return nDCG@10 of each query. Without `mode`, the service chooses the search mode."""
+def query_scores(port: int, collection: Collection, mode: str) -> list[float]:
+    """Return nDCG@10 of each query."""
     found = []
     for name, query in collection.queries.items():
-        parameters = {"q": query, "k": K, "fields": ""} | ({"mode": mode} if mode else {})
+        parameters = {"q": query, "k": K, "fields": "", "mode": mode}
         hits = call(port, "GET", f"/search?{urlencode(parameters)}")["hits"]
         found.append(judge([hit["id"] for hit in hits], collection.relevant[name])["ndcg10"])
     return found

@@ -15,7 +15,6 @@ Start reading at `Turns.run`. `compare_vectors` checks that the contestants comp
 
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, Self
@@ -29,7 +28,6 @@ from benchmarks.workloads import MAX_TOKENS, Workload
 CONTENDED = 0.15  # foreign share of the machine above which a measurement is contended
 TRIES = 2  # rounds are at most this many times the repeats
 COMPARED = 500  # texts whose vectors are compared
-FAILURES = 3  # failures of a peer before it is left out; each earlier one costs it a measurement
 
 Vectors = NDArray[np.float32]
 Cell = tuple[str, str]  # names of a contestant and of a scenario
@@ -64,7 +62,6 @@ class Measured:
             window may contain texts of another mean length. For matrix products, GFLOP per second.
         foreign: Share of all processors that other processes used, 0 to 1.
         cpu_ms: CPU milliseconds per text of the contestant's process.
-        longest_p99_ms: 99th percentile of the latency of the longest tenth of the texts.
 
     """
 
@@ -73,7 +70,6 @@ class Measured:
     cpu_ms: float | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
-    longest_p99_ms: float | None = None
 
     @property
     def contended(self) -> bool:
@@ -132,7 +128,7 @@ class Turns:
 
     Attributes:
         cells: Measurements of each job, one entry per round. An entry is None if the job was not measured.
-        broken: Names of contestants that failed too often, with the last error message.
+        broken: Names of contestants that failed, with the error message. They are left out afterwards.
 
     """
 
@@ -141,31 +137,18 @@ class Turns:
         self.rounds = 0
         self.cells: dict[Cell, list[Measured | None]] = {job.cell: [] for job in jobs}
         self.broken: dict[str, str] = {}
-        self._failures: Counter[str] = Counter()
 
-    def run(self, repeats: int, minutes: float) -> None:
-        """Run rounds until each job has `repeats` measurements that are not contended, or a limit is reached.
+    def run(self, repeats: int) -> None:
+        """Run rounds until each job has `repeats` measurements that are not contended.
 
-        At most `TRIES` * `repeats` rounds are run. Rounds after the first `repeats` start only within
-        `minutes`. Ctrl-C after the first complete round ends the run, and complete rounds count.
+        At most `TRIES` * `repeats` rounds are run.
 
         Raises:
             BenchError: An essential job failed.
 
         """
-        started = time.perf_counter()
         while self.rounds < TRIES * repeats and (jobs := self._unfinished(repeats)):
-            mean_seconds = (time.perf_counter() - started) / max(1, self.rounds)
-            if self.rounds >= repeats and time.perf_counter() + mean_seconds > started + 60 * minutes:
-                progress("no time for more rounds")
-                return
-            try:
-                self._round(jobs)
-            except KeyboardInterrupt:
-                if not self.rounds:
-                    raise
-                progress(f"stopped: {self.rounds} complete rounds count")
-                return
+            self._round(jobs)
 
     def _unfinished(self, repeats: int) -> list[Job]:
         """Return the jobs to measure again.
@@ -192,22 +175,14 @@ class Turns:
             except BenchError as error:
                 if job.essential:
                     raise
-                self._record_failure(job, error)
+                self.broken[job.contestant.name] = str(error)
+                progress(f"{job.contestant.name} is left out: {error}")
         self.rounds += 1
         for cell, found in self.cells.items():
             found.append(done.get(cell))
         contended = sum(one.contended for one in done.values())
         seconds = time.perf_counter() - started
         progress(f"round {self.rounds}: {len(done)} measurements in {seconds:.0f} s, {contended} contended")
-
-    def _record_failure(self, job: Job, error: Exception) -> None:
-        name = job.contestant.name
-        self._failures[name] += 1
-        if self._failures[name] < FAILURES:
-            progress(f"{name} misses {job.scenario.name} in this round: {error}")
-            return
-        self.broken[name] = str(error)
-        progress(f"{name} is left out: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +214,7 @@ Figure = Callable[[Measured], float | None]
 
 
 class Results:
-    """Medians, ratios and differences of the measurements of a run."""
+    """Medians and ratios of the measurements of a run."""
 
     def __init__(self, cells: Mapping[Cell, Sequence[Measured | None]]) -> None:
         self._cells = cells
@@ -261,16 +236,14 @@ class Results:
             The spread of these ratios, or None if no round has both measurements.
 
         """
-        return self._paired(above, below, figure, lambda a, b: a / b)
-
-    def difference(self, more: Cell, less: Cell, figure: Figure) -> Spread | None:
-        """Subtract a figure of the job `less` from the figure of the job `more` in each round.
-
-        Returns:
-            The spread of these differences, or None if no round has both measurements.
-
-        """
-        return self._paired(more, less, figure, lambda a, b: a - b)
+        pairs = []
+        for a, b in zip(self._cells.get(above, ()), self._cells.get(below, ()), strict=False):
+            if a is None or b is None:
+                continue
+            first, second = figure(a), figure(b)
+            if first is not None and second:
+                pairs.append((first / second, a.contended or b.contended))
+        return _spread(pairs)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all measurements as JSON values."""
@@ -282,18 +255,6 @@ class Results:
             }
             for (name, scenario), rounds in self._cells.items()
         ]
-
-    def _paired(
-        self, one: Cell, other: Cell, figure: Figure, combine: Callable[[float, float], float]
-    ) -> Spread | None:
-        pairs = []
-        for a, b in zip(self._cells.get(one, ()), self._cells.get(other, ()), strict=False):
-            if a is None or b is None:
-                continue
-            first, second = figure(a), figure(b)
-            if first is not None and second:
-                pairs.append((combine(first, second), a.contended or b.contended))
-        return _spread(pairs)
 
 
 def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:

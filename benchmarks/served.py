@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from benchmarks.rounds import Measured, Scenario, Vectors, cosines, p50_p99
 from benchmarks.workloads import Workload
 from models.encoder import ONNX
 from models.engines.opening import INT8_NAME
-from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 WARM_TEXTS = 512  # answered before each window, because some runtimes compile kernels for each shape
 CHECKED = 8  # answers of a window whose vectors are checked
@@ -62,12 +60,6 @@ class Requests:
     texts: list[list[str]]
     tokens: list[int]
     lines: list[str]
-
-    @cached_property
-    def is_long(self) -> list[bool]:
-        """One value per request: True if the request belongs to the longest tenth."""
-        bound = float(np.quantile(self.tokens, 0.9))
-        return [tokens >= bound for tokens in self.tokens]
 
 
 @dataclass
@@ -142,9 +134,6 @@ class ServedModel:
             )
         )
         answers = run.finish()
-        if answers.reconnects:
-            closed = self.facts.get("closed_connections", 0)
-            self.facts["closed_connections"] = closed + answers.reconnects
         self._check(made, order, answers)
         return self._summary(scenario, made, order, answers)
 
@@ -153,7 +142,6 @@ class ServedModel:
             raise BenchError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
         window, workload = answers.window, scenario.workload
         rows = [order[request] for request in answers.request]
-        long = answers.milliseconds[[made.is_long[row] for row in rows]]
         tokens = sum(made.tokens[row] for row in rows)
         p50, p99 = p50_p99(answers.milliseconds)
         texts = tokens / workload.mean_tokens
@@ -163,7 +151,6 @@ class ServedModel:
             cpu_ms=1000 * window.cpu_seconds["server"] / texts,
             p50_ms=p50,
             p99_ms=p99,
-            longest_p99_ms=float(np.quantile(long, 0.99)) if len(long) else None,
         )
 
     def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
@@ -206,11 +193,6 @@ class OpenPrecision:
     def version(self) -> Path:
         """The folder of the active version."""
         return self.data_dir / "models" / str(self.info["model_version"])
-
-    def single_text_engine(self) -> RawEngine:
-        """Return a raw fp32 engine with as many threads as the service uses for a single text."""
-        call, inputs = raw.single_text_call(self.version / ONNX, self.info["single_text_threads"])
-        return RawEngine("raw, single text", [call], inputs, _tokenizer(self.version, self.info))
 
 
 def our_name(precision: str) -> str:
@@ -265,15 +247,15 @@ def _open(stack: ExitStack, precision: str, data_dir: Path) -> OpenPrecision:
         opened, _, runtime = info["form"].partition("/")
         if opened != precision:
             raise BenchError(f"the service opened {info['form']} instead of {precision}")
-        engine = _open_raw(precision, runtime, data_dir / "models" / info["model_version"], info)
+        engine = _open_raw(precision, runtime, data_dir / "models" / info["model_version"], server)
         stack.push(starting.pop_all())
     facts = {"form": info["form"], "threads": info["threads"], "ready_seconds": server.ready_seconds}
     served = ServedModel(our_name(precision), OURS, server.port, server.pid, facts)
     return OpenPrecision(precision, data_dir, info, served, engine)
 
 
-def _open_raw(precision: str, runtime: str, version: Path, info: dict[str, Any]) -> RawEngine | None:
-    file, count = version / ONNX, info["threads"]
+def _open_raw(precision: str, runtime: str, version: Path, server: Server) -> RawEngine | None:
+    file, count = version / ONNX, server.info()["threads"]
     if runtime == "openvino" and precision in OPENVINO_HINTS:
         calls, inputs = raw.openvino_calls(file, count, OPENVINO_HINTS[precision])
     elif runtime == "onnxruntime" and precision in {DEFAULT, "int8"}:
@@ -281,8 +263,4 @@ def _open_raw(precision: str, runtime: str, version: Path, info: dict[str, Any])
         calls, inputs = raw.onnx_runtime_calls(file, count)
     else:
         return None
-    return RawEngine(raw_name(precision), calls, inputs, _tokenizer(version, info))
-
-
-def _tokenizer(version: Path, info: dict[str, Any]) -> Tokenizer:
-    return Tokenizer(version / FILE_NAME, info["max_input_length"])
+    return RawEngine(raw_name(precision), calls, inputs, server.tokenizer())

@@ -1,25 +1,23 @@
-"""Create sets of judged queries for the other benchmarks: `python -m benchmarks.sets FOLDER`.
+"""Create a set of judged queries for `benchmarks.ranking`: `python -m benchmarks.sets FOLDER`.
 
-    scifact        ─▶ scifact_1500: all queries, every abstract that answers one, and others up to 1,500
-    wiki_pairs     ─▶ simple_wiki: sentences from 1,500 articles in Simple English, each answered by the
-                      introduction of the same article in the full Wikipedia
+    wiki_pairs ─▶ simple_wiki: sentences from 1,500 articles in Simple English, each answered by the
+                  introduction of the same article in the full Wikipedia
 
-The sources are in the folder that SIMILE_EVAL_DATA names. Both new sets are in BEIR's layout. The random
-choice depends only on names, so all machines get the same sets. FOLDER also gets links to the existing sets,
-and SIMILE_EVAL_DATA can then name FOLDER. KorSTS has no link, because the mean over similarity sets covers
-only English.
+The source is in the folder that SIMILE_EVAL_DATA names. The set is in BEIR's layout. The random choice
+depends only on names, so all machines get the same set. FOLDER also gets links to the existing sets, and
+SIMILE_EVAL_DATA can then name FOLDER. KorSTS has no link, because the mean over similarity sets covers only
+English.
 """
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
 from benchmarks.command import build_parser
 from benchmarks.workloads import evaluation_folder
 from models.search.content import Content
-from training.evaluation.retrieval import load
 from training.methods.sources import sentences
 from training.text.lines import read_records
 
@@ -37,25 +35,7 @@ def main() -> None:
     for found in sorted(source.resolve().iterdir()):
         if found.is_dir() and found.name != NOT_LINKED and not (folder / found.name).exists():
             (folder / found.name).symlink_to(found)
-    write_part(source / "scifact", folder / f"scifact_{DOCUMENTS}", DOCUMENTS)
     write_simple(source / "wiki_pairs" / "simple_en_intro.tsv.gz", folder / "simple_wiki", DOCUMENTS)
-
-
-def write_part(source: Path, folder: Path, count: int) -> None:
-    """Write a smaller set: all queries of `source`, their answers, and other documents up to `count`."""
-    splits = [load(source, split) for split in ("train", "test")]
-    relevant = splits[0].relevant | splits[1].relevant
-    queries = splits[0].queries | splits[1].queries
-    answers = {answer for found in relevant.values() for answer in found}
-    others = sorted(splits[0].documents.keys() - answers, key=_digest)
-    kept = {*answers, *others[: max(0, count - len(answers))]}
-    records = read_records(source / "corpus.jsonl.gz")
-    documents = {
-        name: Content(str(record.fields["text"]), str(record.fields.get("title", "")))
-        for record in records
-        if (name := str(record.fields["_id"])) in kept
-    }
-    _write(folder, documents, queries, relevant)
 
 
 def write_simple(source: Path, folder: Path, count: int) -> None:
@@ -69,24 +49,12 @@ def write_simple(source: Path, folder: Path, count: int) -> None:
             documents[f"article-{number}"] = Content(full, title)
             # As in BEIR, a search leaves out the document with its query's name, so the names differ.
             queries[f"query-{number}"] = min(candidates, key=_digest).strip()
-    relevant = {query: {document: 1.0} for query, document in zip(queries, documents, strict=True)}
-    _write(folder, documents, queries, relevant)
-
-
-def _write(
-    folder: Path,
-    documents: Mapping[str, Content],
-    queries: Mapping[str, str],
-    relevant: Mapping[str, Mapping[str, float]],
-) -> None:
     folder.mkdir(exist_ok=True)
     contents = [{"_id": name, "title": each.title, "text": each.text} for name, each in documents.items()]
     _write_lines(folder / "corpus.jsonl.gz", map(json.dumps, contents))
     lines = [{"_id": name, "text": text} for name, text in queries.items()]
     _write_lines(folder / "queries.jsonl.gz", map(json.dumps, lines))
-    judged = [
-        f"{query}\t{answer}\t{gain:g}" for query, found in relevant.items() for answer, gain in found.items()
-    ]
+    judged = [f"{query}\t{answer}\t1" for query, answer in zip(queries, documents, strict=True)]
     _write_lines(folder / "qrels.test.tsv.gz", ["query_id\tcorpus_id\tscore", *judged])
 
 

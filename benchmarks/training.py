@@ -26,7 +26,6 @@ extra `train`, and Linux.
 
 import argparse
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -53,7 +52,6 @@ from benchmarks.rounds import TRIES, Job, Measured, Results, Scenario, Turns
 from benchmarks.workloads import Workload, read_texts
 from models.errors import ModelError
 from models.publishing.default import ORIGIN, default_source
-from training.errors import TrainingError
 from training.methods.objectives import InfoNCE
 from training.methods.recipe import Recipe, load_recipe
 from training.runs.device import deterministic
@@ -69,7 +67,7 @@ PRECISIONS = ("fp32", "bf16")
 WARMUP = 3  # first steps, which do not count
 SCRIPT = PROJECT / "benchmarks" / "peers" / "train.py"
 OURS, PEER = "Simile", "sentence-transformers"
-COLUMNS = ("", "Simile, sentences/s", "peer, sentences/s", "Simile over the peer", "by CPU time")
+COLUMNS = ("", "Simile, sentences/s", "peer, sentences/s", "Simile over the peer")
 
 
 def main() -> None:
@@ -77,7 +75,7 @@ def main() -> None:
     recipe = load_recipe(RECIPE)
     max_steps = WARMUP + options.steps * options.repeats * TRIES
     torch.set_num_threads(options.threads)
-    with scratch_folder(ModelError, TrainingError) as folder, default_source() as base:
+    with scratch_folder(ModelError) as folder, default_source() as base:
         sentences = islice(read_texts(options.corpus), recipe.optim.batch * max_steps)
         corpus = Corpus.of(sentences, str(options.corpus))
         found = {one: measure(recipe, corpus, base, folder / one, options, one) for one in options.precision}
@@ -150,7 +148,7 @@ class Peer(Process):
     """The trainer of sentence-transformers as a contestant: peers/train.py, which runs until `close`."""
 
     def __init__(self, python: Path, job: dict[str, Any], folder: Path) -> None:
-        self.sizes = {"texts": 0, "tokens": 0, "padded": 0}
+        self._sentences = job["steps"] * job["optim"]["batch"]
         file = folder / "peer.json"
         file.write_text(json.dumps(job), encoding="utf-8")
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])}
@@ -181,10 +179,8 @@ class Peer(Process):
 
     def _train(self) -> int:
         """Run the training steps of one round, and return the number of sentences."""
-        found = self.order()
-        for name in self.sizes:
-            self.sizes[name] += found[name]
-        return int(found["texts"]) // 2
+        self.order()
+        return int(self._sentences)
 
 
 def _measure(name: str, pids: Mapping[str, int], train: Callable[[], int]) -> Measured:
@@ -223,8 +219,8 @@ def measure(
         ours = Ours(recipe, corpus, base, folder, job, peer.pids)
         steps = Scenario(precision, Workload(precision, [], []))
         turns = Turns([Job(ours, steps, True), Job(peer, steps, True)])
-        turns.run(options.repeats, math.inf)
-    return about | peer.sizes, Results(turns.cells)
+        turns.run(options.repeats)
+    return about, Results(turns.cells)
 
 
 def _judge(found: Mapping[str, Results]) -> tuple[list[list[str]], list[Verdict]]:
@@ -232,8 +228,8 @@ def _judge(found: Mapping[str, Results]) -> tuple[list[list[str]], list[Verdict]
     rows, verdicts = [], []
     for precision, results in found.items():
         ours, peers = (OURS, precision), (PEER, precision)
-        ratio, by_cpu = results.ratio(ours, peers), results.ratio(peers, ours, lambda one: one.cpu_ms)
-        spreads = [results.spread(ours), results.spread(peers), ratio, by_cpu]
+        ratio = results.ratio(ours, peers)
+        spreads = [results.spread(ours), results.spread(peers), ratio]
         rows.append([precision, *(one.text() for one in spreads if one)])
         assert ratio is not None
         subject = f"{precision}, Simile over the peer, trained sentences per second"
@@ -248,8 +244,7 @@ def _notes(figures: dict[str, Any]) -> str:
         f"Simile: {_versions(figures['versions'])}. Peer: {_versions(about['packages'])}, "
         f"{about['attention']} attention. {figures['threads']} threads, batch {optim['batch']}, "
         f"{figures['recipe']['max_length']} tokens, {figures['corpus']['sentences']} sentences of "
-        f"{figures['corpus']['file']}. A sentence has {about['tokens'] / about['texts']:.1f} tokens, and "
-        f"{about['padded'] / about['texts']:.1f} with the peer's padding. Median of the clean rounds "
+        f"{figures['corpus']['file']}. Median of the clean rounds "
         "(least to most). (c) marks a figure if other processes used much of the machine in every round."
     )
 

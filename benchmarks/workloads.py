@@ -79,17 +79,7 @@ def read_texts(file: Path) -> Iterator[str]:
 
 
 def corpus() -> Corpus:
-    """Return the texts of the evaluation folder, or else of the example corpus.
-
-    A damaged file ends the program with a message.
-    """
-    try:
-        return _corpus()
-    except TrainingError as error:
-        sys.exit(str(error))
-
-
-def _corpus() -> Corpus:
+    """Return the texts of the evaluation folder, or else of the example corpus. Raises TrainingError."""
     folder = optional_data_folder(None)
     files = [folder / name for name in (WIKIPEDIA, *ABSTRACTS)] if folder else []
     if not files or not all(file.is_file() for file in files):
@@ -103,12 +93,18 @@ def _corpus() -> Corpus:
 
 def sentences(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
     """Return short texts: 8 to 40 tokens, mean 17."""
-    return _workload("sentences", tokenizer, source, count, _sentence_length)
+    return _workload(
+        "sentences", tokenizer, source, count, lambda chance: min(40, 8 + int(chance.gammavariate(2.0, 4.5)))
+    )
 
 
 def mixture(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
     """Return mostly short and a few long texts: 8 to 256 tokens, median 16, mean 29."""
-    return _workload("mixture", tokenizer, source, count, _mixture_length)
+
+    def length(chance: random.Random) -> int:
+        return max(8, min(MAX_TOKENS, int(chance.lognormvariate(math.log(16), 1.08))))
+
+    return _workload("mixture", tokenizer, source, count, length)
 
 
 def exact_lengths(tokenizer: Tokenizer, tokens: int, count: int) -> Workload:
@@ -121,14 +117,6 @@ def exact_lengths(tokenizer: Tokenizer, tokens: int, count: int) -> Workload:
     chance = random.Random(f"{tokens} tokens of the bench")
     texts = [" ".join(chance.choices(words, k=tokens - special)) for _ in range(count)]
     return Workload(f"{tokens} tokens", texts, [list(row.ids) for row in tokenizer.tokenize(texts)])
-
-
-def _sentence_length(chance: random.Random) -> int:
-    return min(40, 8 + int(chance.gammavariate(2.0, 4.5)))
-
-
-def _mixture_length(chance: random.Random) -> int:
-    return max(8, min(MAX_TOKENS, int(chance.lognormvariate(math.log(16), 1.08))))
 
 
 def _workload(

@@ -27,7 +27,7 @@ from models.graph.file import FINGERPRINT, read_metadata
 from models.manifest import GOLDEN, QUERIES, Manifest
 from models.tokens.texts import PROOF_TEXTS
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.tokens.tokenizer import Piece, Tokenizer, Tokens
+from models.tokens.tokenizer import Piece, Tokenizer, Tokens, build_feed
 
 __all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Piece", "Tokens", "TooLong", "Turned"]
 
@@ -251,16 +251,7 @@ class Encoder:
         missing = -sum(map(len, ids)) % self.step
         if len(ids) >= FILLED_ROWS and 0 < missing <= columns and not self.deterministic:
             ids = [*ids, [self._pad_id] * missing]
-        shape = (len(ids), columns)
-        padded = np.full(shape, self._pad_id, dtype=np.int64)
-        mask = np.zeros(shape, dtype=np.int64)
-        for row, row_ids in enumerate(ids):
-            padded[row, : len(row_ids)] = row_ids
-            mask[row, : len(row_ids)] = 1
-        feed = {"input_ids": padded, "attention_mask": mask}
-        if "token_type_ids" in self._engine.inputs:
-            feed["token_type_ids"] = np.zeros(shape, dtype=np.int64)
-        return feed
+        return build_feed(ids, self._engine.inputs, columns, self._pad_id)
 
     def encode(self, texts: Sequence[str], *, truncate: bool = True) -> Encoded:
         """Encodes texts in groups of similar length, which saves padding.

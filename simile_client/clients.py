@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import httpx2
 
-from simile_client import calls
-from simile_client.calls import Call, Filter, Mode
+from simile_client.calls import (
+    Call,
+    Filter,
+    Mode,
+    build_path,
+    read_document,
+    read_search,
+    read_versions,
+)
 from simile_client.values import Document, Imported, SearchAnswer, SimileError, Version
 
 T = TypeVar("T")
+P = ParamSpec("P")
 URL = "http://127.0.0.1:8000"
 _LATER = {429, 503}  # The service is full or not ready, and did nothing, so a retry is safe.
 _PAUSE, _MAX_SECONDS = (
     0.5,
     60.0,
 )  # Seconds before the first retry, and at most. Retry-After overrides the pause.
-
-
-class _Tries:
-    """Counts the tries of one call, and decides whether to try again."""
-
-    def __init__(self, retries: int) -> None:
-        self._left = retries
-        self._pause = _PAUSE
-
-    def pause(self, answer: httpx2.Response | None) -> float | None:
-        """Returns the seconds to wait before the next try, or None if the call fails.
-
-        Args:
-            answer: The response. None if the connection failed; such a call is also safe to send again.
-        """
-        if self._left <= 0 or (answer is not None and answer.status_code not in _LATER):
-            return None
-        self._left -= 1
-        wait, self._pause = self._pause, 2 * self._pause
-        header = "" if answer is None else answer.headers.get("retry-after", "")
-        return min(float(header) if header.isdigit() else wait, _MAX_SECONDS)
 
 
 class _Options:
@@ -56,6 +44,18 @@ class _Options:
         self._retries = retries
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self._http = self._kind(base_url=url, timeout=timeout, headers=headers)
+
+    def _pause(self, attempt: int, answer: httpx2.Response | None) -> float | None:
+        """Returns the seconds to wait before the next try, or None if the call fails.
+
+        Args:
+            attempt: Number of the try, from 0.
+            answer: The response. None if the connection failed; such a call is also safe to send again.
+        """
+        if attempt >= self._retries or (answer is not None and answer.status_code not in _LATER):
+            return None
+        header = "" if answer is None else answer.headers.get("retry-after", "")
+        return min(float(header) if header.isdigit() else _PAUSE * 2.0**attempt, _MAX_SECONDS)
 
     def _unanswered(self, error: httpx2.HTTPError) -> SimileError:
         if isinstance(error, httpx2.TimeoutException):
@@ -97,11 +97,14 @@ class Client(_Options):
         Returns:
             A unit vector for each text.
         """
-        return self._do(calls.embed(texts, dimensions, prompt_name, version))
+        options = {"dimensions": dimensions, "prompt_name": prompt_name}
+        body = {"inputs": list(texts)} | {name: value for name, value in options.items() if value is not None}
+        return self._do(Call("POST", "/embed", list, body, version=version))
 
     def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Returns the cosine of each pair of texts."""
-        return self._do(calls.similarity(pairs))
+        body = {"pairs": [list(pair) for pair in pairs]}
+        return self._do(Call("POST", "/similarity", list, body))
 
     def search(
         self,
@@ -121,47 +124,59 @@ class Client(_Options):
             mode: How to search; None for the service's default.
             version: A loaded version; None for the active version.
         """
-        return self._do(calls.search(query, k, mode, filter, user, collection, version))
+        options = {"mode": mode, "user": user, "filter": None if filter is None else json.dumps(filter)}
+        params = {"q": query, "k": k} | {name: value for name, value in options.items() if value is not None}
+        path = build_path(collection, "/search")
+        return self._do(Call("GET", path, read_search, params=params, version=version))
 
     def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
         """Stores documents, and replaces documents with the same id.
 
         When this returns, the documents are on disk and searches find them.
         """
-        return self._do(calls.put(documents, collection))
+
+        def read(answer: Any) -> Imported:
+            ids = answer.get("ids") or [document.id for document in documents]
+            return Imported(answer["upserted"], answer["truncated"], tuple(ids))
+
+        body = {"documents": [document.as_json() for document in documents]}
+        return self._do(Call("POST", build_path(collection, "/documents"), read, body))
 
     def get(self, id: str, *, collection: str = "default") -> Document:
         """Returns a stored document."""
-        return self._do(calls.get(id, collection))
+        return self._do(Call("GET", build_path(collection, "/documents", id), read_document))
 
     def delete(self, id: str, *, collection: str = "default") -> int:
         """Deletes a document. Returns the number of deleted documents, 0 or 1."""
-        return self._do(calls.delete(id, collection))
+        path = build_path(collection, "/documents", id)
+        return self._do(Call("DELETE", path, lambda answer: int(answer["deleted"])))
 
     def judge(
         self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
     ) -> int:
         """Stores a judgment: whether a document is relevant to a query. Retrainings learn from judgments."""
-        return self._do(calls.judge(query, id, user, collection, relevant=relevant))
+        body = {"query": query, "id": id, "relevant": relevant} | ({} if user is None else {"user": user})
+        path = build_path(collection, "/feedback")
+        return self._do(Call("POST", path, lambda answer: int(answer["stored"]), body))
 
     def info(self) -> dict[str, Any]:
         """Returns `GET /info`: the active version, its dimension, its index and more."""
-        return self._do(calls.info())
+        return self._do(Call("GET", "/info", dict))
 
     def versions(self) -> tuple[Version, ...]:
         """Returns the published versions, oldest first."""
-        return self._do(calls.versions())
+        return self._do(Call("GET", "/models", read_versions))
 
     def retraining(self) -> dict[str, Any]:
         """Returns the state of the retraining: `state`, `says`, `progress` and `last_run`."""
-        return self._do(calls.retraining(begin=False))
+        return self._do(Call("GET", "/retraining", dict))
 
     def retrain(self) -> dict[str, Any]:
         """Requests a retraining, which needs a key of role admin. Returns the state as `retraining`."""
-        return self._do(calls.retraining(begin=True))
+        return self._do(Call("POST", "/retraining", dict))
 
     def _do(self, call: Call[T]) -> T:
-        tries = _Tries(self._retries)
+        attempt = 0
         while True:
             answer, failed = None, None
             try:
@@ -170,10 +185,11 @@ class Client(_Options):
                 failed = self._unanswered(error)
             except httpx2.HTTPError as error:
                 raise self._unanswered(error) from error
-            wait = None if answer is not None and answer.is_success else tries.pause(answer)
+            wait = None if answer is not None and answer.is_success else self._pause(attempt, answer)
             if wait is None:
                 return _read(call, answer, failed)
             time.sleep(wait)
+            attempt += 1
 
     def close(self) -> None:
         self._http.close()
@@ -185,75 +201,36 @@ class Client(_Options):
         self.close()
 
 
+def _awaited(
+    method: Callable[Concatenate[Client, P], T],
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """Returns the same method as a method of `AsyncClient`, whose `_do` returns a coroutine."""
+    return cast("Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]", method)
+
+
 class AsyncClient(_Options):
-    """A client for asyncio with the methods of `Client`. Use it in an `async with` statement, or close it."""
+    """A client for asyncio with the methods of `Client`, which return coroutines.
+
+    Use it in an `async with` statement, or close it.
+    """
 
     _kind = httpx2.AsyncClient
     _http: httpx2.AsyncClient
 
-    async def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        dimensions: int | None = None,
-        prompt_name: str | None = None,
-        version: str | None = None,
-    ) -> list[list[float]]:
-        """See `Client`."""
-        return await self._do(calls.embed(texts, dimensions, prompt_name, version))
-
-    async def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """See `Client`."""
-        return await self._do(calls.similarity(pairs))
-
-    async def search(
-        self,
-        query: str,
-        *,
-        k: int = 10,
-        mode: Mode | None = None,
-        filter: Filter | None = None,
-        user: str | None = None,
-        collection: str = "default",
-        version: str | None = None,
-    ) -> SearchAnswer:
-        """See `Client`."""
-        return await self._do(calls.search(query, k, mode, filter, user, collection, version))
-
-    async def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
-        """See `Client`."""
-        return await self._do(calls.put(documents, collection))
-
-    async def get(self, id: str, *, collection: str = "default") -> Document:
-        """See `Client`."""
-        return await self._do(calls.get(id, collection))
-
-    async def delete(self, id: str, *, collection: str = "default") -> int:
-        """See `Client`."""
-        return await self._do(calls.delete(id, collection))
-
-    async def judge(
-        self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
-    ) -> int:
-        """See `Client`."""
-        return await self._do(calls.judge(query, id, user, collection, relevant=relevant))
-
-    async def info(self) -> dict[str, Any]:
-        """See `Client`."""
-        return await self._do(calls.info())
-
-    async def versions(self) -> tuple[Version, ...]:
-        """See `Client`."""
-        return await self._do(calls.versions())
-
-    async def retraining(self) -> dict[str, Any]:
-        return await self._do(calls.retraining(begin=False))
-
-    async def retrain(self) -> dict[str, Any]:
-        return await self._do(calls.retraining(begin=True))
+    embed = _awaited(Client.embed)
+    similarity = _awaited(Client.similarity)
+    search = _awaited(Client.search)
+    put = _awaited(Client.put)
+    get = _awaited(Client.get)
+    delete = _awaited(Client.delete)
+    judge = _awaited(Client.judge)
+    info = _awaited(Client.info)
+    versions = _awaited(Client.versions)
+    retraining = _awaited(Client.retraining)
+    retrain = _awaited(Client.retrain)
 
     async def _do(self, call: Call[T]) -> T:
-        tries = _Tries(self._retries)
+        attempt = 0
         while True:
             answer, failed = None, None
             try:
@@ -262,10 +239,11 @@ class AsyncClient(_Options):
                 failed = self._unanswered(error)
             except httpx2.HTTPError as error:
                 raise self._unanswered(error) from error
-            wait = None if answer is not None and answer.is_success else tries.pause(answer)
+            wait = None if answer is not None and answer.is_success else self._pause(attempt, answer)
             if wait is None:
                 return _read(call, answer, failed)
             await asyncio.sleep(wait)
+            attempt += 1
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -1,6 +1,6 @@
 """Encode texts with a peer's library, as JSON lines on stdin request; see peer_engines.py.
 
-    PEER/bin/python -P benchmarks/peers/encode.py {torch,cuda-fp16,openvino,openvino-bf16,fastembed} FOLDER
+    PEER/bin/python -P benchmarks/peers/encode.py {torch,cuda-fp16,fastembed} FOLDER
 
     {"packages": …} ─▶ order {"texts": […]} ─▶ encoded once ─▶ {"seconds": …} ─▶ next order …
 
@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -23,16 +22,11 @@ import numpy as np
 Encode = Callable[[list[str], int], Any]
 
 
-def _sentence_transformers(folder: str, **options: Any) -> Encode:
+def _sentence_transformers(folder: str) -> Encode:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415
 
-    model = SentenceTransformer(folder, device="cpu", **options)
+    model = SentenceTransformer(folder, device="cpu")
     return lambda texts, size: model.encode(texts, batch_size=size, show_progress_bar=False)
-
-
-def _openvino(folder: str, precision: str = "f32") -> Encode:
-    settings = {"INFERENCE_PRECISION_HINT": precision}
-    return _sentence_transformers(folder, backend="openvino", model_kwargs={"ov_config": settings})
 
 
 def _cuda_fp16(folder: str) -> Encode:
@@ -63,11 +57,6 @@ def _fastembed(folder: str) -> Encode:
 WAYS: dict[str, tuple[Callable[[str], Encode], tuple[str, ...]]] = {
     "torch": (_sentence_transformers, ("sentence-transformers", "transformers", "torch")),
     "cuda-fp16": (_cuda_fp16, ("sentence-transformers", "transformers", "torch")),
-    "openvino": (_openvino, ("sentence-transformers", "optimum-intel", "openvino")),
-    "openvino-bf16": (
-        partial(_openvino, precision="bf16"),
-        ("sentence-transformers", "optimum-intel", "openvino"),
-    ),
     "fastembed": (_fastembed, ("fastembed", "onnxruntime")),
 }
 

@@ -36,14 +36,6 @@ class Rounds(TrainerCallback):
     def __init__(self, channel: Any, warmup: int, steps: int) -> None:
         self._channel = channel
         self._warmup, self._steps = warmup, steps
-        self._sizes = {"texts": 0, "tokens": 0, "padded": 0}
-
-    def count(self, _module: Any, inputs: tuple[Any, ...]) -> None:
-        """Count the texts and tokens of one forward pass. A hook, because the trainer reports neither."""
-        mask = inputs[0]["attention_mask"]
-        self._sizes["texts"] += mask.shape[0]
-        self._sizes["tokens"] += int(mask.sum())
-        self._sizes["padded"] += mask.numel()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         done = state.global_step - self._warmup
@@ -52,8 +44,7 @@ class Rounds(TrainerCallback):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         about = _about(kwargs["model"]) if done == 0 else {}
-        print(json.dumps(self._sizes | about), file=self._channel, flush=True)
-        self._sizes.update(texts=0, tokens=0, padded=0)
+        print(json.dumps(about), file=self._channel, flush=True)
         if not sys.stdin.readline():  # the benchmark has ended
             os._exit(0)
 
@@ -79,8 +70,6 @@ def main() -> None:
     torch.set_num_threads(job["threads"])
     model = SentenceTransformer(job["base"], device=job["device"])
     model.max_seq_length = job["max_length"]
-    rounds = Rounds(channel, job["warmup"], job["steps"])
-    model[0].register_forward_pre_hook(rounds.count)
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
             output_dir=folder,
@@ -104,7 +93,7 @@ def main() -> None:
             args=arguments,
             train_dataset=Dataset.from_dict({"anchor": job["texts"], "positive": job["texts"]}),
             loss=MultipleNegativesRankingLoss(model, scale=job["scale"]),
-            callbacks=[rounds],
+            callbacks=[Rounds(channel, job["warmup"], job["steps"])],
         )
         trainer.train()
 

@@ -82,10 +82,6 @@ def open_engine(
 Open = Callable[[Path, Form, int, int, Place, int], Engine]
 
 
-def _open_onnx(file: Path, form: Form, threads: int, *_: object) -> Engine:
-    return OnnxEngine(file, form, threads)
-
-
 def _open_int8(file: Path, form: Form, threads: int, *_: object) -> Engine:
     quantized = file.with_name(INT8_NAME)
     if not quantized.is_file():
@@ -167,7 +163,7 @@ class EngineOf(NamedTuple):
 
 # Every form. SIMILE_PRECISION, `/info` and docs/SETTINGS.md name the precision of each, as a test checks.
 ENGINES: dict[Form, EngineOf] = {
-    FP32: EngineOf("cpu", _open_onnx),
+    FP32: EngineOf("cpu", lambda file, form, threads, *_: OnnxEngine(file, form, threads)),
     BF16: EngineOf("cpu", _open_openvino, _why_no_bf16),
     INT8: EngineOf("cpu", _open_int8, _why_no_int8),
     CUDA_FP32: EngineOf("cuda", _open_cuda),

@@ -29,6 +29,7 @@ from models.graph.bert import POOLED_FROM, Writer, bert_graph
 from models.graph.head import Head, append_head
 from models.graph.nodes import CONTRIB, Nodes, build_model
 from models.progress import Progress
+from models.tokens.tokenizer import build_feed
 
 Vector = NDArray[np.float32]
 _ROWS = 32  # Texts in a batch.
@@ -68,7 +69,7 @@ def find_spans(
     ordered = sorted(rows, key=len)
     for start in range(0, len(ordered), _ROWS):
         batch = ordered[start : start + _ROWS]
-        values = session.run(names, _feed(batch, inputs))
+        values = session.run(names, build_feed(batch, inputs))
         progress.add(len(batch))
         for name, value in zip(names, values, strict=True):
             choose = np.minimum if name.endswith(Span._fields[0]) else np.maximum
@@ -90,15 +91,6 @@ class _Recorder(Writer):
 
 def _output(at: str, kind: str) -> str:
     return f"{at}.{kind}"
-
-
-def _feed(rows: Sequence[Sequence[int]], inputs: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-    shape = (len(rows), max(map(len, rows)))
-    feed = {name: np.zeros(shape, np.int64) for name in inputs}
-    for at, row in enumerate(rows):
-        feed["input_ids"][at, : len(row)] = row
-        feed["attention_mask"][at, : len(row)] = 1
-    return feed
 
 
 _WEIGHT_LEVELS, _INPUT_LEVELS = 127, 255

@@ -110,20 +110,11 @@ def publish_default(store: ModelStore, say: Say = silent) -> Manifest:
     """
     seed = ModelStore(seed_path())
     if seeded := seed.versions():
-        return copy_published(seed, seeded[-1], store, say)
+        say(f"copying {seeded[-1].version}")
+        return store.publish(partial(_copy, seed.folder(seeded[-1].version), seeded[-1]))
     with default_source() as folder:
         lineage = {"source": REQUIREMENT}
         return publish(store, folder, origin=ORIGIN, lineage=lineage, known=reference_vectors(), say=say)
-
-
-def copy_published(origin: ModelStore, manifest: Manifest, store: ModelStore, say: Say = silent) -> Manifest:
-    """Copies a version to another store under the same name.
-
-    Raises:
-        Damaged: A file was changed. Nothing is published.
-    """
-    say(f"copying {manifest.version}")
-    return store.publish(partial(_copy, origin.folder(manifest.version), manifest))
 
 
 def _copy(origin: Path, manifest: Manifest, folder: Path) -> Manifest:

@@ -39,10 +39,11 @@ def build_space(source: Source, tensors: str, backbone: AnyBackbone | None, dime
         backbone: Sizes of the encoder; None if they are unknown.
     """
     left_out = {"left_out": source.head.left_out} if source.head.left_out else {}
+    tokenizer = {key: part for key, part in source.tokenizer.items() if key not in ("padding", "truncation")}
     return left_out | {
         "tensors": tensors,
         "backbone": backbone.said if backbone and source.head.tokens != "static" else {},
-        "tokenizer": hash_tokenizer(source.tokenizer),
+        "tokenizer": hashlib.sha256(canonical(tokenizer)).hexdigest(),
         "pooling": "+".join(source.head.names),
         "head": [hash_layer(layer) for layer in source.head.layers],
         "post": ["normalize"],
@@ -73,11 +74,6 @@ def hash_initializers(graph: onnx.GraphProto) -> str:
     return _combine(
         _hash_tensor(name, array) for name, array in _constants(graph) if not name.startswith(SCOPE)
     )
-
-
-def hash_tokenizer(tokenizer: Mapping[str, Any]) -> str:
-    kept = {key: value for key, value in tokenizer.items() if key not in ("padding", "truncation")}
-    return hashlib.sha256(canonical(kept)).hexdigest()
 
 
 def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -111,7 +111,10 @@ def add_int8(
     if head.tokens == "static" or not has_int8():
         return None  # A word table has no layers to quantize, and other processors cannot measure int8.
     examples = example_texts()
-    texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *_random_texts(encoder)]
+    random = np.random.default_rng(0)
+    lengths = random.integers(4, _LONGEST, _RANDOM)
+    words = [encoder.decode(random.integers(0, encoder.vocabulary, length).tolist()) for length in lengths]
+    texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *words]
     rows = [row.ids for row in encoder.tokenize(texts)]
     file = (folder / ONNX).with_name(INT8_NAME)
     say("calibrating int8")
@@ -127,12 +130,6 @@ def add_int8(
     say(f"leaving int8 out: its vectors have a mean cosine of {cost.cosine_mean:.3f} to those of fp32")
     file.unlink()
     return None
-
-
-def _random_texts(encoder: Encoder) -> list[str]:
-    random = np.random.default_rng(0)
-    lengths = random.integers(4, _LONGEST, _RANDOM)
-    return [encoder.decode(random.integers(0, encoder.vocabulary, length).tolist()) for length in lengths]
 
 
 def _measure(

@@ -83,7 +83,9 @@ def _verified(
     _prove_finite(alone)
     if reference is not None:
         # One call for all rows, because many small products are slow on a busy machine.
-        _prove_parity(alone, reference(rows), computed_in)
+        expected, other = reference(rows), f"the same weights computed in {computed_in}"
+        _require(1 - np.sum(alone * expected, axis=1), 1 - _COSINE, f"points away from {other}")
+        _require(_worst(alone, expected), _PARITY, f"differs from {other}")
         progress.add(len(rows))
     _prove_invariance(encoder, rows, alone, progress)
     if known is not None:
@@ -130,13 +132,6 @@ def _prove_finite(vectors: Vectors) -> None:
     if not np.isfinite(vectors).all() or abs(lengths - 1).max() > _PARITY:
         broken = PROOF_TEXTS[int(np.argmax(~(abs(lengths - 1) <= _PARITY)))]
         raise ProofFailed(f"The model returns no finite vector of length 1 for {_short(broken)}.")
-
-
-def _prove_parity(vectors: Vectors, expected: Vectors, computed_in: str) -> None:
-    cosines = np.sum(vectors * expected, axis=1)
-    other = f"the same weights computed in {computed_in}"
-    _require(1 - cosines, 1 - _COSINE, f"points away from {other}")
-    _require(_worst(vectors, expected), _PARITY, f"differs from {other}")
 
 
 def _prove_invariance(

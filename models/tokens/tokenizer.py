@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,6 +96,23 @@ def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
         if whole.ids[start:end] == bare and len(own) == len(bare):
             return whole.ids[:start], whole.ids[end:]
     raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
+
+
+def build_feed(
+    rows: Sequence[Sequence[int]], inputs: Iterable[str], length: int = 0, pad_id: int = 0
+) -> dict[str, NDArray[np.int64]]:
+    """Builds the inputs of a graph from rows of token ids, padded to the longest row or to `length`.
+
+    Args:
+        inputs: Names of the graph's inputs.
+    """
+    shape = (len(rows), length or max(map(len, rows)))
+    feed = {name: np.zeros(shape, np.int64) for name in ("attention_mask", *inputs)}
+    feed["input_ids"] = np.full(shape, pad_id, np.int64)
+    for at, row in enumerate(rows):
+        feed["input_ids"][at, : len(row)] = row
+        feed["attention_mask"][at, : len(row)] = 1
+    return feed
 
 
 # Callers have their own threads, and the library's pool would use every core.

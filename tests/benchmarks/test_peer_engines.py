@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import peer_engines
-from benchmarks.peer_engines import LIBRARIES, PEERS, peer_environment, read_pins
+from benchmarks.peer_engines import LIBRARIES, PEERS, peer_environment
 
 
 def test_a_peer_in_a_relative_folder_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,11 +16,10 @@ def test_a_peer_in_a_relative_folder_is_started(tmp_path: Path, monkeypatch: pyt
     python.write_text("#!/bin/sh\necho it was started\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(peer_engines, "_export", lambda version, folder: folder.mkdir())
+    monkeypatch.setattr(peer_engines, "export", lambda version, folder: folder.mkdir())
     with ExitStack() as stack:
         found = peer_engines.open_peers(stack, Path("peers"), tmp_path, tmp_path / "work")
-    for name in peer_engines.INFINITY_ENGINES:
-        assert "it was started" in found.missing[name]
+    assert "it was started" in found.missing[peer_engines.INFINITY_NAME]
     assert "not installed" in found.missing["fastembed"]
 
 
@@ -30,7 +29,6 @@ def test_every_package_of_a_peer_is_pinned() -> None:
     for file in files:
         lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
         assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line) for line in lines), file
-    assert read_pins("infinity").keys() >= {"infinity_emb", "onnxruntime", "torch"}
 
 
 def test_a_peer_does_not_inherit_our_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import raw
-from benchmarks.raw import RawEngine, SingleCalls
+from benchmarks.raw import RawEngine
 from benchmarks.rounds import Scenario, cosines
 from benchmarks.workloads import Workload
 from models.encoder import Encoder
@@ -51,15 +51,6 @@ def test_the_raw_engine_returns_the_encoder_s_vectors(engine: RawEngine, encoder
     np.testing.assert_allclose(engine.vectors(TEXTS), encoder.encode(TEXTS).vectors, atol=1e-6)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_session_for_a_single_text_returns_the_encoder_s_vectors(
-    threads: int, folder: Path, encoder: Encoder, tokenizer: Tokenizer
-) -> None:
-    call, inputs = raw.single_text_call(folder / "onnx" / "model.onnx", threads)
-    found = RawEngine("raw", [call], inputs, tokenizer).vectors(TEXTS)
-    np.testing.assert_allclose(found, encoder.encode(TEXTS).vectors, atol=1e-6)
-
-
 @pytest.mark.parametrize(("precision", "near"), [("f32", ROUNDING), ("bf16", 0.02)])
 def test_the_raw_engine_in_openvino_returns_the_encoder_s_vectors(
     precision: str, near: float, folder: Path, encoder: Encoder, tokenizer: Tokenizer
@@ -72,13 +63,13 @@ def test_the_raw_engine_in_openvino_returns_the_encoder_s_vectors(
 
 def test_batches_have_every_text_once_sorted_within_the_budget(engine: RawEngine, workload: Workload) -> None:
     made = engine.batches(workload.ids, 64)
-    assert sorted(row for batch in made for row in batch.rows) == list(range(len(TEXTS)))
+    found: list[list[list[int]]] = []
     for batch in made:
-        ids, mask = batch.feed["input_ids"], batch.feed["attention_mask"]
+        ids, mask = batch["input_ids"], batch["attention_mask"]
         assert ids.size <= 64
-        for at, row in enumerate(batch.rows):
-            assert ids[at][mask[at] == 1].tolist() == workload.ids[row]
-    spans = sorted((min(n), max(n)) for n in ([len(workload.ids[row]) for row in b.rows] for b in made))
+        found.append([row[own == 1].tolist() for row, own in zip(ids, mask, strict=True)])
+    assert sorted(row for rows in found for row in rows) == sorted(workload.ids)
+    spans = sorted((min(n), max(n)) for n in ([len(row) for row in rows] for rows in found))
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
@@ -102,16 +93,6 @@ def test_a_measurement_covers_the_whole_workload(
     rows = record_rows(engine, monkeypatch)
     found = engine.measure(Scenario("sentences", workload), 0)
     assert sum(rows) == len(TEXTS)
-    assert found.rate > 0
-
-
-def test_single_calls_compute_one_text_at_a_time(
-    engine: RawEngine, workload: Workload, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = record_rows(engine, monkeypatch)
-    found = SingleCalls("raw, one thread", engine).measure(Scenario("single", workload, seconds=0.1), 0)
-    assert set(rows) == {1}
-    assert found.p50_ms is not None
     assert found.rate > 0
 
 

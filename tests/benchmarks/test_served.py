@@ -74,7 +74,6 @@ def test_requests_on_closed_connections_of_a_peer_are_sent_again() -> None:
         peer = ServedModel("infinity, torch", OURS, server.port, os.getpid(), reconnects=8)
         found = peer.measure(ONE, 0)
         assert server.closes == 0
-    assert peer.facts["closed_connections"] == 5
     assert found.rate > 0
 
 

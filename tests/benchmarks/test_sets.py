@@ -1,7 +1,6 @@
 """Sets that are drawn from others: their content, and that the draw is reproducible."""
 
 import gzip
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra train")
 
-from benchmarks.sets import write_part, write_simple
+from benchmarks.sets import write_simple
 from training.evaluation.retrieval import load
 
 
@@ -17,29 +16,6 @@ def write(file: Path, lines: Iterable[str]) -> None:
     file.parent.mkdir(exist_ok=True)
     with gzip.open(file, "wt", encoding="utf-8") as stream:
         stream.writelines(f"{line}\n" for line in lines)
-
-
-def test_a_part_keeps_every_query_and_every_answer(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    documents = [
-        {"_id": f"d{number}", "title": f"T{number}", "text": f"text {number}"} for number in range(9)
-    ]
-    write(source / "corpus.jsonl.gz", map(json.dumps, documents))
-    write(
-        source / "queries.jsonl.gz",
-        (json.dumps({"_id": f"q{number}", "text": "a query"}) for number in range(3)),
-    )
-    head = "query_id\tcorpus_id\tscore"
-    write(source / "qrels.train.tsv.gz", [head, "q0\td1\t1", "q1\td2\t1"])
-    write(source / "qrels.test.tsv.gz", [head, "q2\td2\t2", "q2\td8\t1"])
-
-    for count, expected in ((5, 5), (2, 3)):  # the answers are never left out
-        write_part(source, tmp_path / f"part-{count}", count)
-        part = load(tmp_path / f"part-{count}")
-        assert part.relevant == {"q0": {"d1": 1}, "q1": {"d2": 1}, "q2": {"d2": 2, "d8": 1}}
-        assert len(part.documents) == expected
-        assert {"d1", "d2", "d8"} <= part.documents.keys()
-        assert part.documents["d8"].title == "T8"
 
 
 def test_a_simple_sentence_is_the_query_for_the_full_article(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.command import scratch_folder
 from benchmarks.workloads import ABSTRACTS, WIKIPEDIA, corpus
 
 
@@ -30,6 +31,6 @@ def test_an_unreadable_evaluation_folder_ends_a_benchmark_with_one_line(
             (folder / name).write_bytes(b"no gzip")
         expected = "wiki_sentences.tsv.gz"
     monkeypatch.setenv("SIMILE_EVAL_DATA", str(folder))
-    with pytest.raises(SystemExit, match=f"{re.escape(str(folder))}.*{expected}") as ended:
+    with pytest.raises(SystemExit, match=f"{re.escape(str(folder))}.*{expected}") as ended, scratch_folder():
         corpus()
     assert "\n" not in str(ended.value)

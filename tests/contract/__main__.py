@@ -167,7 +167,7 @@ def published(root: Path) -> list[str]:
     def build(folder: Path) -> Manifest:
         (folder / REPORT_PAGE).mkdir()
         (folder / REPORT_PAGE / "report.md").write_text("# Refused\n", encoding="utf-8")
-        (folder / REPORT_PAGE / "plane.svg").write_text("<svg/>", encoding="utf-8")
+        (folder / REPORT_PAGE / "gains.svg").write_text("<svg/>", encoding="utf-8")
         (folder / REPORT).write_text('{"verdict": "refused"}', encoding="utf-8")
         return first.model_copy(update={"version": version, "fingerprint": "0" * 64, "files": {}})
 

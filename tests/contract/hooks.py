@@ -25,7 +25,7 @@ COLLECTION = "/collections/{collection}/"  # Without the last slash, DELETE coul
 NAME = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 )  # A valid name by the OpenAPI document. Invalid names are not replaced.
-FILES = ("report.md", "plane.svg")
+FILES = ("report.md", "gains.svg")
 MAX_HITS = 50_000  # SIMILE_MAX_HITS
 MAX_FLOAT = 10**308
 YEAR = re.compile(r"^\d{4}(?=-)")

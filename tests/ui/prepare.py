@@ -23,7 +23,7 @@ GAINS = [
     ("own titles", "Search for a text by its title", -0.061, -0.090, -0.032, False),
     ("own neighbours", "Search for a sentence by the one before it", 0.031, 0.008, 0.054, True),
 ]
-GEOMETRY = {"alignment": 0.21, "uniformity": -3.1, "spectrum": [3.0, 2.0], "pairs": 1406, "sentences": 15487}
+GEOMETRY = {"alignment": 0.21, "uniformity": -3.1, "pairs": 1406, "sentences": 15487}
 SUMMARY = (
     "Questions as they come: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
     "points: not certain; about 135 judged queries would settle a gain of this size, you have 106."

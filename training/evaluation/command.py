@@ -85,7 +85,9 @@ def run(options: argparse.Namespace) -> int:
         scores = about | figures
     text = json.dumps(scores, indent=2, allow_nan=False) + "\n"
     out = sys.stderr if options.json == _STDOUT else sys.stdout
-    out.write(f"{_heading(scores)}\n\n{table(scores)}\n")
+    version = scores["version"] or "not published in the models folder"
+    space = f"fingerprint {(scores['fingerprint'] or 'unknown')[:8]}; {scores['form'] or 'unknown form'}"
+    out.write(f"{scores['model']}  (version: {version}; {space})\n\n{table(scores)}\n")
     out.flush()  # the figures are seen even if the file cannot be written
     if options.json == _STDOUT:
         sys.stdout.write(text)
@@ -94,13 +96,6 @@ def run(options: argparse.Namespace) -> int:
     if rows:
         _write_csv(rows, scores)
     return 0
-
-
-def _heading(scores: dict[str, Any]) -> str:
-    version = scores["version"] or "not published in the models folder"
-    fingerprint = (scores["fingerprint"] or "unknown")[:8]
-    form = scores["form"] or "unknown form"
-    return f"{scores['model']}  (version: {version}; fingerprint {fingerprint}; {form})"
 
 
 def _write_csv(file: Path, scores: Mapping[str, Any]) -> None:

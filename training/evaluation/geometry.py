@@ -1,9 +1,9 @@
-"""Measure the geometry of a vector space: alignment, uniformity, anisotropy and spectrum.
+"""Measure the geometry of a vector space: alignment, uniformity, anisotropy and effective rank.
 
 Alignment is the distance of similar pairs, and uniformity says how evenly vectors spread over the sphere.
 Both follow Wang & Isola (2020), as SimCSE reports them, and lower is better. The mean cosine of two sentences
-is the anisotropy of Ethayarajh (2019): 0 if directions spread evenly, 1 if all are equal. The spectrum and
-the effective rank (Roy & Vetterli 2007) show how many directions the vectors use.
+is the anisotropy of Ethayarajh (2019): 0 if directions spread evenly, 1 if all are equal. The
+effective rank (Roy & Vetterli 2007) says how many directions the vectors use.
 
 All figures are over vectors of length 1. A model may be better in every figure and still worse at similarity.
 """
@@ -11,7 +11,7 @@ All figures are over vectors of length 1. A model may be better in every figure 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,12 @@ from training.evaluation.encoding import Encode, Vectors
 
 _ALIKE = 4.0  # pairs with a higher gold score mean the same (SimCSE, section 3)
 _ROWS = 512  # of the cosine matrix at a time: 64 MB for the 15,500 sentences of STS-B
-BINS = 40  # of a cosine's histogram, from -1 to 1
-GRADES = ("0-1", "1-2", "2-3", "3-4", "4-5")  # gold scores, without the upper end; 5 is in the last
-_DECIMALS = 6  # of a value of the spectrum
 
 
 def geometry(splits: Iterable[Pairs], encode: Encode) -> dict[str, Any]:
     """Returns all figures. Alignment is over pairs with a gold score above 4, others over distinct sentences.
 
-    A figure is NaN without data, or if a vector has no direction (length 0 or not finite). The histogram of
-    cosines leaves out pairs with such a vector.
+    A figure is NaN without data, or if a vector has no direction (length 0 or not finite).
     """
     left: list[str] = []
     right: list[str] = []
@@ -48,7 +44,6 @@ def geometry(splits: Iterable[Pairs], encode: Encode) -> dict[str, Any]:
         "alignment": alignment(x[alike], y[alike]) if alike.any() else math.nan,
         "uniformity": uniformity(sentences),
         **spread(sentences),
-        "histogram": histogram(x, y, gold),
         "pairs": int(alike.sum()),  # with the same meaning
         "sentences": len(sentences),
     }
@@ -79,10 +74,10 @@ def uniformity(vectors: Vectors) -> float:
 
 
 def spread(vectors: Vectors) -> dict[str, Any]:
-    """Returns how evenly vectors (n, d) use their dimensions, as mean cosine and spectrum.
+    """Returns how evenly vectors (n, d) use their dimensions, as mean cosine and energies.
 
-    The vectors are scaled to length 1 and not centered. The numbers are NaN and the spectrum is empty if a
-    vector has no direction (length 0 or not finite).
+    The vectors are scaled to length 1 and not centered. The numbers are NaN if a vector has no direction
+    (length 0 or not finite).
 
     The mean cosine over i ≠ j is (|Σx|² - n) / (n(n - 1)). The energy of a direction is its squared singular
     value as a share of their sum, n. The effective rank is exp of the entropy of the energies. Roy & Vetterli
@@ -91,7 +86,7 @@ def spread(vectors: Vectors) -> dict[str, Any]:
     x = directions(vectors)
     n, d = x.shape
     if n < 2 or not np.isfinite(x).all():
-        return dict.fromkeys(("mean_cosine", "top_energy", "effective_rank"), math.nan) | {"spectrum": []}
+        return dict.fromkeys(("mean_cosine", "top_energy", "effective_rank"), math.nan) | {"directions": 0}
     mean_cosine = (np.square(x.sum(axis=0)).sum() - n) / (n * (n - 1))
     # Eigenvalues of the (d, d) product are fast for many sentences, and exact to 1e-8 of the largest value.
     squares = np.linalg.eigvalsh(x.T @ x)[::-1][: min(n, d)].clip(min=0)
@@ -102,21 +97,7 @@ def spread(vectors: Vectors) -> dict[str, Any]:
         "top_energy": float(energy[0]),  # 0 to 1: share of the squared lengths along one direction
         # 1 to the dimension.
         "effective_rank": math.exp(-float((seen * np.log(seen)).sum())),
-        # Singular values by the largest, descending.
-        "spectrum": np.sqrt(squares / squares[0]).round(_DECIMALS).tolist(),
-    }
-
-
-def histogram(
-    left: Vectors, right: Vectors, gold: Sequence[float] | NDArray[np.float64]
-) -> dict[str, list[int]]:
-    """Counts the cosines of pairs in 40 bins of equal width, separately for each unit of the gold score."""
-    cosine = np.einsum("nd,nd->n", directions(left), directions(right))
-    grade = np.minimum(np.asarray(gold).astype(int), len(GRADES) - 1)
-    known = np.isfinite(cosine)
-    return {
-        name: np.histogram(cosine[known & (grade == at)].clip(-1, 1), BINS, (-1, 1))[0].tolist()
-        for at, name in enumerate(GRADES)
+        "directions": len(energy),
     }
 
 

@@ -15,21 +15,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx2
 import numpy as np
 
 from models import cpus
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
-from models.files.bounded import parse_json
 from models.manifest import check
 from models.messages import did_you_mean
 from models.progress import Say, silent
@@ -41,7 +38,7 @@ from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.modes import Split, whole
 from training.model_names import find_model
-from training.text.service import key_header, shown
+from training.text.service import connect, fetch_info, send, shown
 
 
 class Scorable(NamedTuple):
@@ -137,9 +134,6 @@ def _opened(folder: Path, form: Form) -> Scorable:
 
 
 _BATCH = 256  # texts in one request
-_TRIES = 5
-_LONGEST_WAIT_SECONDS = 30.0  # before a retry
-_BUSY = (429, 503)
 _REFUSED = 422  # the model does not have the prompt
 
 
@@ -149,20 +143,15 @@ class Server:
     Texts get no prompt unless a call names one. The server cuts long texts.
     """
 
-    def __init__(self, url: str, timeout_seconds: float = 120) -> None:
+    def __init__(self, url: str) -> None:
         """Connects to the server.
 
         Raises:
             TrainingError: No server answers at `url`, or it is not a Simile service.
         """
-        self._url = url.rstrip("/")
-        self._typed, self._shown = shown(url), shown(self._url)
-        self._client = httpx2.Client(timeout=timeout_seconds, trust_env=False, headers=key_header())
-        try:
-            info = self._json(self._send("GET", "/info"))
-        except BaseException:
-            self._client.close()
-            raise
+        info = fetch_info(url)
+        self._url, self._client = url, connect()
+        self._shown = shown(url.rstrip("/"))
         self.version: str | None = info.get("model_version")
         self.fingerprint: str | None = info.get("fingerprint")
         self.form: str | None = info.get("form")
@@ -197,11 +186,12 @@ class Server:
 
     def _has(self, prompt: str) -> bool:
         body = {"inputs": ["a"], "prompt_name": prompt}
-        return self._send("POST", "/embed", body, allowed=(200, _REFUSED)).status_code == 200
+        answer = send(self._client, self._url, "/embed", body=body, allowed=(200, _REFUSED))
+        return answer.status_code == 200
 
     def _embed(self, texts: list[str], prompt: str | None) -> Vectors:
         body = {"inputs": texts, "truncate": True} | ({"prompt_name": prompt} if prompt else {})
-        answer = self._send("POST", "/embed", body)
+        answer = send(self._client, self._url, "/embed", body=body, accept="application/octet-stream")
         version = answer.headers.get("x-model-version")
         if version != self.version:
             raise TrainingError(
@@ -220,37 +210,3 @@ class Server:
         if rows != len(texts):
             raise TrainingError(f"{self._shown}/embed gave {rows} vectors for {len(texts)} texts.")
         return vectors.astype(np.float32, copy=False)
-
-    def _send(
-        self, method: str, path: str, body: object = None, allowed: tuple[int, ...] = (200,)
-    ) -> httpx2.Response:
-        """Sends a request. Repeats the request while the server is busy.
-
-        Raises:
-            TrainingError: The server cannot be reached, or the status is not in `allowed`.
-
-        """
-        headers = {"accept": "application/octet-stream" if body else "application/json"}
-        for attempt in range(1, _TRIES + 1):
-            try:
-                answer = self._client.request(method, self._url + path, json=body, headers=headers)
-            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                raise TrainingError(f"{self._typed} cannot be reached: {error}") from None
-            if answer.status_code not in _BUSY or attempt == _TRIES:
-                break
-            requested = answer.headers.get("retry-after", "")  # in seconds; dates are ignored
-            time.sleep(min(float(requested), _LONGEST_WAIT_SECONDS) if requested.isdecimal() else 1.0)
-        if answer.status_code not in allowed:
-            raise TrainingError(f"{self._shown}{path} refused ({answer.status_code}): {answer.text[:300]}")
-        return answer
-
-    def _json(self, answer: httpx2.Response) -> dict[str, Any]:
-        try:
-            content = parse_json(answer.content)
-        except ValueError:
-            content = None
-        if not isinstance(content, dict):
-            raise TrainingError(
-                f"{shown(str(answer.url))} is not an embedding server's: it gave no JSON object."
-            )
-        return content

@@ -16,7 +16,6 @@ systems on one test set).
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,13 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.progress import Say, step_to_stderr
-from training.arguments import add_data, target
+from training.arguments import add_data
 from training.errors import TrainingError
 from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
 from training.evaluation.data import load as load_pairs
 from training.evaluation.encoding import encode_once
 from training.evaluation.paired import spread
-from training.evaluation.report.table import title
+from training.evaluation.report.table import Section, percent, title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
 from training.evaluation.sts import Floats, sample, spearman
@@ -80,25 +79,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--suite", metavar="NAMES", default="sts", help="sts, retrieval or both, with a comma (%(default)s)"
     )
-    command.add_argument("--csv", metavar="FILE", help="write the differences as fractions")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     suites = check_suites(options.suite.split(","), _SUITES)
     data = data_folder(options.data)
-    file = target(options.csv) if options.csv else None
     before, after = (measure(name, data, suites, step_to_stderr) for name in (options.before, options.after))
-    found = list(differences(before, after))
-    sys.stdout.write(f"{table(found)}\n")
-    if file:
-        with file.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(("set", "before", "after", "difference", "low", "high", "items", "verdict"))
-            for each in found:
-                change = each.after - each.before
-                row = (each.name, each.before, each.after, change, *each.interval, each.items, each.verdict)
-                writer.writerow(row)
+    sys.stdout.write(f"{table(list(differences(before, after)))}\n")
     return 0
 
 
@@ -154,15 +142,14 @@ def differences(before: Measured, after: Measured) -> Iterator[Difference]:
 
 def table(found: list[Difference]) -> str:
     """Formats the differences as a table. Scores are multiplied by 100, as in papers."""
-    width = max(12, *(len(each.name) + 1 for each in found))
-    lines = [f"{'':{width}}{'before':>9}{'after':>9}{'change':>9}   95 % interval       items"]
+    rows = []
     for each in found:
         low, high = (100 * end for end in each.interval)
-        change = 100 * (each.after - each.before)
-        cells = f"{100 * each.before:>9.2f}{100 * each.after:>9.2f}{change:>+9.2f}"
-        interval = f"[{low:+.2f}, {high:+.2f}]"
-        lines += [f"{each.name:{width}}{cells}   {interval:<18}{each.items:>7}  {each.verdict}"]
-    return "\n".join(lines)
+        change = f"{100 * (each.after - each.before):+.2f}"
+        scores = percent(each.before), percent(each.after), change, f"[{low:+.2f}, {high:+.2f}]"
+        rows.append((each.name, *scores, str(each.items), each.verdict))
+    header = ("", "before", "after", "change", "95 % interval", "items", "remarks")
+    return str(Section("Differences", header, rows))
 
 
 ROUNDS = 1000
@@ -221,11 +208,7 @@ def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -
             people = rankdata(gold[drawn])
             totals[at] += _correlation(people, rankdata(after[drawn]))
             totals[at] -= _correlation(people, rankdata(before[drawn]))
-    return _interval(totals / max(1, len(sets)), level)
-
-
-def _interval(differences: Floats, level: float) -> Interval:
-    low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(totals / max(1, len(sets)), [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
 

@@ -1,7 +1,7 @@
 """Run suites of evaluations on an encoder. Start reading at `score`.
 
 sts         Spearman of STS12 to STS16, STS-B (test) and SICK-R (test), and of KorSTS
-geometry    alignment, uniformity, anisotropy and spectrum over STS-B (train, dev and test)
+geometry    alignment, uniformity, anisotropy and effective rank over STS-B (train, dev and test)
 retrieval   nDCG@10 and other figures of dense, lexical and hybrid search, on every folder in BEIR's layout
 transfer    accuracy of a linear classifier: MR, CR, SUBJ, MPQA, SST2, TREC and MRPC, and SICK-E
 clustering  accuracy of k-means against the labels of the transfer sets with single sentences

@@ -61,6 +61,8 @@ class Classifier(NamedTuple):
 
 def transfer(task: Task, encode: Encode, say: Say = silent) -> dict[str, Any]:
     """Fits a linear classifier to the vectors of a task's sentences. Returns accuracy and other figures."""
+    from sklearn.metrics import f1_score  # noqa: PLC0415  its import takes a second
+
     say(f"fitting classifiers for {task.title}")
     features = {}
     undefined = 0
@@ -81,7 +83,9 @@ def transfer(task: Task, encode: Encode, say: Say = silent) -> dict[str, Any]:
     return {
         "accuracy": float((predicted == tested.labels).mean()),
         # Of the label 1; only for pairs of two classes.
-        "f1": _f1(tested.labels, predicted) if len(tested.sides) == 2 and len(task.classes) == 2 else None,
+        "f1": float(f1_score(tested.labels, predicted, zero_division=0))
+        if len(tested.sides) == len(task.classes) == 2
+        else None,
         "examples": len(tested.labels),  # predicted
         # On the held-out examples that chose l2. The mean if several classifiers were fitted.
         "dev": float(np.mean([each.accuracy for each in fitted])),
@@ -190,12 +194,6 @@ def agreement(found: Labels, labels: Labels, classes: int) -> float:
 
     counts = confusion_matrix(labels, found, labels=np.arange(classes))
     return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / len(labels))
-
-
-def _f1(labels: Labels, predicted: Labels) -> float:
-    from sklearn.metrics import f1_score  # noqa: PLC0415
-
-    return float(f1_score(labels, predicted, zero_division=0))
 
 
 def _features(split: Examples, encode: Encode) -> tuple[Floats, int]:

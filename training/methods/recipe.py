@@ -186,27 +186,6 @@ class Recipe:
         """Returns the recipe as JSON values, with the name of every block, but without `name` and `seed`."""
         found: dict[str, Any] = to_jsonable_python(asdict(self))
         del found["name"], found["seed"]
-        # Newer keys are left out at their defaults, so that older recipes keep their digests.
-        for table, key, default in (
-            (found["source"], "queries", False),
-            (found["source"], "near", "any"),
-            (found["optim"], "train_layers", None),
-            (found["optim"], "train_embeddings", True),
-            (found["optim"], "table_lr", None),
-            (found["optim"], "head_lr", None),
-            (found, "dropouts", []),
-            (found, "student", None),
-            *((block, "generator", "") for block in found["objectives"]),
-            *((block, "centred", True) for block in found["post"]),
-            *((block, "by_share", False) for block in found["post"]),
-        ):
-            if table.get(key) == default:
-                table.pop(key, None)
-        # The meaning of these keys has changed: earlier runs count as runs of another recipe.
-        if self.dropouts:
-            found["dropouts_of"] = "each place"
-        if self.pool.startswith("static"):
-            found["pool_of"] = "words"
         return found
 
     def reads(self, what: str) -> bool:
@@ -330,8 +309,10 @@ def _check_source(recipe: Recipe, objective: object) -> None:
 
 def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
     given = f"the recipe has {len(contrasted)}."
-    if isinstance(objective, Triplet):
-        _check_triplet(objective, len(contrasted))
+    if isinstance(objective, Triplet) and len(contrasted) < (2 if objective.mine else 3):
+        raise Unfit(f"triplet compares an anchor, a positive and a negative; {given}")
+    if isinstance(objective, Triplet) and len(contrasted) > 3 and not objective.mine:
+        raise Unfit("triplet without `mine` reads one negative of a row: give --negatives 1, or set `mine`.")
     if isinstance(objective, _TWO_VIEWS) and len(contrasted) < 2:
         raise Unfit(f"{type(objective).__name__} compares two views; {given}")
     if isinstance(objective, PairSoftmax) and objective.classes < 3:
@@ -350,14 +331,6 @@ def _check_aside(recipe: Recipe, objective: object, contrasted: list[View]) -> N
         raise Unfit("rtd compares masked views with the hidden tokens: the contrasted views must be `same`.")
     if isinstance(objective, Denoise) and (not aside or not isinstance(aside[-1], Same)):
         raise Unfit('denoise needs the whole text as its last view: { name = "same", aside = true }.')
-
-
-def _check_triplet(objective: Triplet, count: int) -> None:
-    """Checks the number of contrasted views for the triplet loss."""
-    if count < (2 if objective.mine else 3):
-        raise Unfit(f"triplet compares an anchor, a positive and a negative; the recipe has {count}.")
-    if count > 3 and not objective.mine:
-        raise Unfit("triplet without `mine` reads one negative of a row: give --negatives 1, or set `mine`.")
 
 
 def _check_negatives(recipe: Recipe) -> None:

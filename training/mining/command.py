@@ -20,13 +20,11 @@ from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
-from training.mining.negatives import Mined, Rules, mine_negatives
+from training.mining.negatives import Mined, Rules, check_min_score, mine_negatives
 from training.mining.pairs import (
     MIN_SCORE,
-    Labelled,
     Pair,
     neighbor_pairs,
-    read_beir,
     read_labelled_pairs,
     title_pairs,
 )
@@ -38,7 +36,6 @@ from training.text.service import find_title, get_content
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
-_SOURCES = ("both", "neighbours", "titles")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,12 +44,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     of = mine.add_subparsers(required=True, metavar="WHAT")
     negatives = _command(of, "negatives", _negatives, "find hard negatives for known pairs")
-    known = negatives.add_mutually_exclusive_group(required=True)
-    known.add_argument("--pairs", metavar="FILE", help=".tsv or .jsonl with anchor and positive")
-    known.add_argument("--beir", metavar="DIR", help="corpus.jsonl, queries.jsonl, qrels.SPLIT.tsv")
-    negatives.add_argument("--split", metavar="NAME", help="the judgments of --beir to read (train)")
     negatives.add_argument(
-        "--corpus", metavar="FILE", help="where to find negatives for --pairs (the positives of all pairs)"
+        "--pairs", required=True, metavar="FILE", help=".tsv or .jsonl with anchor and positive"
+    )
+    negatives.add_argument(
+        "--corpus", metavar="FILE", help="where to find negatives (the positives of all pairs)"
     )
     _model(negatives)
     defaults = Rules()
@@ -70,17 +66,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="X",
         help="how far below the positive's score a negative must stay, as a part of it (%(default)s)",
     )
-    _scores(negatives, defaults.min_score)
-    negatives.add_argument(
-        "--skip", type=int, default=defaults.skip, metavar="N", help="pass over the first ranks (%(default)s)"
-    )
+    _min_score(negatives, defaults.min_score)
     pairs = _command(of, "pairs", _pairs, "find pairs in text without labels")
     pairs.add_argument("--corpus", required=True, metavar="FILE", help="texts; titles need .jsonl or .tsv")
-    pairs.add_argument(
-        "--source", choices=_SOURCES, default="both", help="mutual nearest neighbours, titles with their text"
-    )
     _model(pairs)
-    _scores(pairs, MIN_SCORE)
+    _min_score(pairs, MIN_SCORE)
     teacher = _command(of, "lists", _lists, "make queries of text, with documents that hybrid search scored")
     teacher.add_argument("--corpus", required=True, metavar="FILE", help="texts; titles need .jsonl or .tsv")
     _model(teacher)
@@ -113,46 +103,30 @@ def _model(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _scores(command: argparse.ArgumentParser, least: float) -> None:
+def _min_score(command: argparse.ArgumentParser, least: float) -> None:
     command.add_argument("--min-score", type=float, default=least, metavar="X", help="cosine (%(default)s)")
-    command.add_argument("--max-score", type=float, default=1.0, metavar="X", help="cosine (%(default)s)")
 
 
 def _negatives(options: argparse.Namespace) -> int:
-    rules = Rules(options.count, options.margin, options.max_score, options.min_score, options.skip)
-    labelled, out = _labelled(options)
+    rules = Rules(options.count, options.margin, options.min_score)
+    read = [expanded(name) for name in (options.pairs, options.corpus) if name]
+    out = _lines_of_json(target(options.out, *read))
+    labelled = read_labelled_pairs(read[0], read_corpus(read[1]).texts if options.corpus else None)
     counts = Counter[str]()
     with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
         mined = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
         rows = _write(write, mined)
         if not rows:
-            raise NothingToLearn(
-                "No pair has a negative. Give more candidates, or a smaller --margin or --skip."
-            )
+            raise NothingToLearn("No pair has a negative. Give more candidates, or a smaller --margin.")
     _print(
         f"{counts['triples']:,} negatives of {rows:,} of {counts['pairs']:,} pairs; "
         f"candidates: {len(labelled.candidates):,}",
         f"pairs with fewer than {rules.count}: {counts['short']:,}; with none, left out: {counts['none']:,}",
         f"pairs dropped: {labelled.blank:,} blank, {labelled.repeated:,} repeated or of equal texts",
-        f"candidates dropped as likely answers: {counts['above_margin']:,} above the margin, "
-        f"{counts['above_max']:,} more above --max-score; {counts['passed_over']:,} passed over by --skip",
+        f"candidates dropped as likely answers: {counts['above_margin']:,} above the margin",
     )
     return 0
-
-
-def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
-    """Returns the pairs that need negatives, and the path of the output file."""
-    if options.beir and options.corpus:
-        raise TrainingError("--corpus goes with --pairs: a BEIR folder has a corpus of its own.")
-    if options.pairs and options.split:
-        raise TrainingError("--split goes with --beir: a file of pairs has no splits.")
-    if options.beir:
-        out = _lines_of_json(target(options.out))
-        return read_beir(expanded(options.beir), options.split or "train"), out
-    read = [expanded(name) for name in (options.pairs, options.corpus) if name]
-    out = _lines_of_json(target(options.out, *read))
-    return read_labelled_pairs(read[0], read_corpus(read[1]).texts if options.corpus else None), out
 
 
 def _lines_of_json(out: Path) -> Path:
@@ -162,23 +136,15 @@ def _lines_of_json(out: Path) -> Path:
 
 
 def _pairs(options: argparse.Namespace) -> int:
-    if not -1 <= options.min_score < options.max_score <= 1:
-        raise TrainingError("--min-score must be below --max-score, both from -1 to 1.")
+    check_min_score(options.min_score)
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
     documents = _read_documents(corpus)
-    titled = [(title, text) for title, text in _titled(documents) if title]
-    if options.source == "titles" and not titled:
-        raise TrainingError(f"{corpus} has no titles: they are the field `title` of .jsonl or .tsv.")
-    titles = list(title_pairs(titled)) if options.source != "neighbours" else []
-    found = 0
-    with _writing(out) as write:
+    titles = list(title_pairs([(title, text) for title, text in _titled(documents) if title]))
+    with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         _write(write, titles)
-        if options.source != "titles":
-            with open_scorable(options.model, os.environ, step_to_stderr) as model:
-                step_to_stderr("encoding and comparing")
-                scores = {"min_score": options.min_score, "max_score": options.max_score}
-                found = _write(write, neighbor_pairs(documents.texts, model.encode, **scores))
+        step_to_stderr("encoding and comparing")
+        found = _write(write, neighbor_pairs(documents.texts, model.encode, options.min_score))
         if not titles and not found:
             raise NothingToLearn(f"{corpus} has no pair. Try a lower --min-score.")
     _print(f"{len(titles):,} titles with their text, {found:,} pairs of mutual nearest neighbours")

@@ -7,9 +7,7 @@ may harm a contrastive training. Warnings never reject a corpus.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
-import json
 import os
 import sys
 import unicodedata
@@ -17,13 +15,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from models.files.bounded import parse_json
-from models.files.fsync import replace_text
 from models.progress import Progress, to_stderr
 from models.sources.folder import read_source
 from models.store import models_dir
@@ -31,7 +28,7 @@ from models.tokens.normalize import normalized
 from models.tokens.reading import TOKENS_PER_WORD, UNKNOWN, WORD, Count
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
-from training.arguments import LOADING, expanded, target
+from training.arguments import LOADING, expanded
 from training.errors import TrainingError
 from training.methods.recipe_files import declared
 from training.mining.dedupe import near_duplicates
@@ -42,7 +39,7 @@ from training.text.service import add_options, chosen
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
-_MIN_SHARE = 0.001  # of the letters; rarer scripts are only in the JSON
+_MIN_SHARE = 0.001  # of the letters; rarer scripts are not shown
 _SHOWN = 3  # openings
 
 
@@ -60,7 +57,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--base", default="default", metavar="MODEL", help="whose tokens are counted (%(default)s)"
     )
-    command.add_argument("--json", metavar="FILE", help="write the figures")
     command.set_defaults(run=run)
 
 
@@ -70,7 +66,6 @@ def run(options: argparse.Namespace) -> int:
     read = [expanded(options.corpus)] if options.corpus else []
     if read and not read[0].is_file():
         raise TrainingError(f"There is no file {read[0]}.")
-    file = target(options.json, *read) if options.json else None
     requested = chosen(options)
     to_stderr(LOADING)
     from training.methods.recipe import load_recipe  # noqa: PLC0415  torch
@@ -85,20 +80,10 @@ def run(options: argparse.Namespace) -> int:
     with open_base(options.base, models_dir(os.environ)) as base:
         figures, found, max_length = look_at(corpus, recipe, base.folder)
         name = base.name
-    about: dict[str, Any] = {
-        "corpus": options.corpus or options.from_service,
-        "digest": corpus.digest,
-        "base": name,
-        "recipe": recipe.name,
-        "batch": recipe.optim.batch,
-        "max_length": max_length,
-    }
-    sys.stdout.write(f"{about['corpus']}  (base: {name}; recipe: {recipe.name})\n\n")
+    about = options.corpus or options.from_service
+    sys.stdout.write(f"{about}  (base: {name}; recipe: {recipe.name})\n\n")
     sys.stdout.write(_table(figures, recipe.optim.batch, max_length) + "\n\n")
     sys.stdout.write("".join(f"! {sentence}\n" for sentence in found) or "No warnings.\n")
-    if file:
-        content = about | dataclasses.asdict(figures) | {"warnings": found}
-        replace_text(file, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return 0
 
 

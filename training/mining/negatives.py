@@ -4,11 +4,10 @@ For each pair of an anchor and a positive, the mining
 
 
     1. drops known positives of the anchor, and the anchor itself
-    2. skips the `skip` highest ranks
-    3. drops scores above   positive - margin · |positive|   and outside [min_score, max_score]
-    4. takes the `count` highest of the remaining texts
+    2. drops scores above   positive - margin · |positive|   and below min_score
+    3. takes the `count` highest of the remaining texts
 
-The third rule avoids false negatives. Labels are never complete: the highest hits of a good model are often
+The second rule avoids false negatives. Labels are never complete: the highest hits of a good model are often
 correct but unlabeled, and training against them does harm (Qu et al. 2021, RocketQA). Moreira et al. 2024
 (NV-Retriever) compared such filters. The best was a maximum of 95 % of the positive's score (TopK-PercPos),
 which is the default here.
@@ -51,19 +50,20 @@ class Rules:
 
     count: int = 1
     margin: float = 0.05  # NV-Retriever's 95 %
-    max_score: float = 1.0
     min_score: float = -1.0
-    skip: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_NEGATIVES:
             raise TrainingError(f"--count must be from 1 to {MAX_NEGATIVES}, not {self.count}.")
         if not 0 <= self.margin < 1:
             raise TrainingError(f"--margin must be at least 0 and below 1, not {self.margin:g}.")
-        if not -1 <= self.min_score < self.max_score <= 1:
-            raise TrainingError("--min-score must be below --max-score, both from -1 to 1.")
-        if self.skip < 0:
-            raise TrainingError(f"--skip must not be negative, and {self.skip} is.")
+        check_min_score(self.min_score)
+
+
+def check_min_score(cosine: float) -> None:
+    """Raises TrainingError if the number is no cosine below 1."""
+    if not -1 <= cosine < 1:
+        raise TrainingError(f"--min-score must be from -1 to below 1, not {cosine:g}.")
 
 
 class Mined(NamedTuple):
@@ -92,9 +92,8 @@ def mine_negatives(
 ) -> Iterator[Mined]:
     """Yields the pairs for which negatives are found, in the order of `labelled`, and updates `counts`.
 
-    The keys of `counts` are `pairs` and `triples`, candidates `passed_over` by `skip`, candidates
-    `above_margin`, other candidates `above_max`, pairs with fewer negatives than `count` (`short`), and pairs
-    without negatives (`none`).
+    The keys of `counts` are `pairs` and `triples`, candidates `above_margin`, pairs with fewer negatives than
+    `count` (`short`), and pairs without negatives (`none`).
     """
     anchors = list(labelled.positives)
     known = (text for positives in labelled.positives.values() for text in positives)
@@ -108,9 +107,6 @@ def mine_negatives(
             allowed = np.ones(len(cosines), np.bool_)
             own = np.array([place[text] for text in (anchor, *positives) if text in place])
             allowed[own[own < len(allowed)]] = False
-            for passed in highest(cosines, allowed, rules.skip):
-                allowed[passed] = False
-                counts["passed_over"] += 1
             for positive in positives:
                 score = float(vector @ vectors[place[positive]])
                 if found := _of_pair(cosines, allowed, score, rules, counts):
@@ -128,15 +124,11 @@ def _of_pair(
 ) -> list[int]:
     """Returns the indices of a pair's negatives. `positive` is the cosine of the anchor and the positive."""
     below_margin = cosines <= positive - rules.margin * abs(positive)
-    below_max = cosines <= rules.max_score
-    negatives = highest(
-        cosines, allowed & below_margin & below_max & (cosines >= rules.min_score), rules.count
-    )
+    negatives = highest(cosines, allowed & below_margin & (cosines >= rules.min_score), rules.count)
     counts.update(
         pairs=1,
         triples=len(negatives),
         above_margin=int(np.count_nonzero(allowed & ~below_margin)),
-        above_max=int(np.count_nonzero(allowed & below_margin & ~below_max)),
         short=len(negatives) < rules.count,
         none=not negatives,
     )

@@ -51,8 +51,6 @@ def cosine_blocks(rows: Vectors, columns: Vectors, unit: str) -> Iterator[tuple[
 
 def highest(cosines: NDArray[np.float32], allowed: NDArray[np.bool_], count: int) -> list[int]:
     """Returns the indices of the `count` highest allowed cosines, highest first. Ties keep their order."""
-    if not count:
-        return []
     places = np.flatnonzero(allowed)
     if len(places) > count:
         least = np.partition(cosines[places], len(places) - count)[len(places) - count]

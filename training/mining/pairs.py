@@ -2,7 +2,6 @@
 
     FILE.tsv     columns anchor and positive, or other names that training reads; further columns are ignored
     FILE.jsonl   {"anchor": …, "positive": …}
-    FOLDER       BEIR: corpus.jsonl, queries.jsonl, qrels.SPLIT.tsv or qrels/SPLIT.tsv; each also as .gz
 
 Without labels, a pair is either a title with its text, or two texts whose vectors are nearest neighbors of
 each other. Near-duplicates are removed first, because pairs of them teach a model little. Texts that differ
@@ -16,10 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
-from training.evaluation.retrieval import load
 from training.mining.dedupe import THRESHOLD, near_duplicates
 from training.mining.neighbors import mutual_nearest, unit_vectors
 from training.text.corpus import ANCHOR, POSITIVE
@@ -47,25 +44,6 @@ def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labe
         for record in read_records(file, [ANCHOR, POSITIVE])
         if record.fields
     )
-    return _labelled(pairs, corpus, str(file))
-
-
-def read_beir(folder: Path, split: str) -> Labelled:
-    """Reads pairs from a folder in BEIR's layout: the queries of a split, with their relevant documents.
-
-    A document is relevant if its score is above 0. Its text includes the title.
-    """
-    found = load(folder, split)
-    pairs = (
-        (found.queries[query], found.documents.get(document, Content("")).whole)
-        for query, documents in found.relevant.items()
-        for document in documents
-    )
-    texts = (content.whole for content in found.documents.values())
-    return _labelled(pairs, texts, f"{folder}, split {split},")
-
-
-def _labelled(pairs: Iterable[tuple[str, str]], corpus: Iterable[str] | None, name: str) -> Labelled:
     positives: dict[str, dict[str, None]] = {}
     blank = repeated = 0
     for anchor, positive in ((folded(first), folded(second)) for first, second in pairs):
@@ -76,7 +54,7 @@ def _labelled(pairs: Iterable[tuple[str, str]], corpus: Iterable[str] | None, na
         else:
             positives.setdefault(anchor, {})[positive] = None
     if not positives:
-        raise NothingToLearn(f"{name} holds no pair of two different texts.")
+        raise NothingToLearn(f"{file} holds no pair of two different texts.")
     known = (text for of_one in positives.values() for text in of_one)
     candidates = dict.fromkeys(known if corpus is None else map(folded, corpus))
     candidates.pop("", None)
@@ -116,16 +94,14 @@ def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
             yield Pair(title, body, None, "title")
 
 
-def neighbor_pairs(
-    texts: Sequence[str], encode: Encode, *, min_score: float = MIN_SCORE, max_score: float = 1.0
-) -> Iterator[Pair]:
+def neighbor_pairs(texts: Sequence[str], encode: Encode, min_score: float = MIN_SCORE) -> Iterator[Pair]:
     """Yields pairs of texts that are nearest neighbors of each other, in the order of `texts`.
 
-    The cosine of a pair is in [min_score, max_score]. Near-duplicates are left out.
+    The cosine of a pair is at least `min_score`. Near-duplicates are left out.
     """
     distinct = list(dict.fromkeys(filter(None, map(folded, texts))))
     dropped = {duplicate.place for duplicate in near_duplicates(distinct, THRESHOLD)}
     kept = [text for place, text in enumerate(distinct) if place not in dropped]
     for first, second, cosine in mutual_nearest(unit_vectors(encode, kept)):
-        if min_score <= cosine <= max_score:
+        if cosine >= min_score:
             yield Pair(kept[first], kept[second], round(cosine, 6), "neighbours")

@@ -69,16 +69,11 @@ def _add_blank(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--width", type=positive, default=384, metavar="N", help="of a token vector (%(default)s)"
     )
-    command.add_argument(
-        "--heads", type=positive, metavar="N", help="of attention (default: one for each 64)"
-    )
     command.add_argument("--seed", type=any_seed, default=42, metavar="N", help="(%(default)s)")
     command.set_defaults(run=_run_blank)
 
 
-def blank(
-    tokenizer: Path, out: Path, *, layers: int, width: int, heads: int | None = None, seed: int = 42
-) -> Path:
+def blank(tokenizer: Path, out: Path, *, layers: int, width: int, seed: int = 42) -> Path:
     """Writes a BERT with random weights to the folder `out`.
 
     Args:
@@ -86,15 +81,14 @@ def blank(
         out: Folder to write.
         layers: Number of layers.
         width: Size of token vectors.
-        heads: Number of attention heads. None means `width` // 64, at least 1.
         seed: Seed of the random weights.
 
     Raises:
         TrainingError: The sizes do not fit together, or `out` is not empty.
 
     """
-    heads = max(width // 64, 1) if heads is None else heads
-    if min(layers, width, heads) < 1 or width % heads:
+    heads = max(width // 64, 1)
+    if min(layers, width) < 1 or width % heads:
         raise TrainingError(f"{layers} layers of {width} dimensions in {heads} heads are no model.")
     check_empty(out)
     source = read_source(tokenizer)
@@ -130,7 +124,7 @@ def blank(
 
 def _run_blank(options: argparse.Namespace) -> int:
     with open_base(options.tokenizer, models_dir(os.environ)) as base:
-        sizes = {"layers": options.layers, "width": options.width, "heads": options.heads}
+        sizes = {"layers": options.layers, "width": options.width}
         blank(base.folder, options.folder, **sizes, seed=options.seed)
     print(f"{options.folder}: `python -m training train mlm --base {options.folder} …` pre-trains it")  # noqa: T201
     return 0

@@ -118,13 +118,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="N",
         help=f"of a row of triples, its first N (default: all that it has, up to {MAX_NEGATIVES})",
     )
-    command.add_argument(
-        "--eval-steps",
-        type=positive,
-        default=125,
-        metavar="N",
-        help="a dev score every N steps (%(default)s)",
-    )
     arguments.add_run(command)
     command.set_defaults(run=_run)
 
@@ -203,7 +196,6 @@ def _options(options: argparse.Namespace) -> Options:
         device=options.device,
         threads=options.threads,
         chunk=options.chunk,
-        eval_steps=options.eval_steps,
         data=optional_data_folder(options.data),
         progress=True,
         say=_say,

@@ -16,11 +16,12 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.nn.functional import all_gather
 
 from training.errors import TrainingError
 
@@ -52,8 +53,11 @@ class World(NamedTuple):
         """
         if self.size == 1:
             return own
-        gathered: Tensor = _Gather.apply(own, count, self)  # type: ignore[no-untyped-call]
-        return gathered
+        shares = [World(rank, self.size).share(count) for rank in range(self.size)]
+        sizes = [share.stop - share.start for share in shares]
+        missing = max(sizes) - len(own)  # all processes send equally many rows
+        parts = all_gather(torch.cat([own, own.new_zeros((missing, *own.shape[1:]))]))  # type: ignore[no-untyped-call]
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     def total(self, number: Tensor) -> Tensor:
         """Returns the sum of a tensor over all processes, without gradient."""
@@ -120,26 +124,6 @@ def join_world(device: torch.device) -> World:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
         atexit.register(dist.destroy_process_group)  # else its threads may abort the exit
     return World(dist.get_rank(), dist.get_world_size())
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, count: int, world: World) -> Tensor:
-        ctx.share = world.share(count)
-        largest = -(-count // world.size)
-        padded = own.new_zeros((largest, *own.shape[1:]))
-        padded[: len(own)] = own
-        parts = [torch.empty_like(padded) for _ in range(world.size)]
-        dist.all_gather(parts, padded)
-        shares = (World(rank, world.size).share(count) for rank in range(world.size))
-        sizes = (share.stop - share.start for share in shares)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        total = gradients[0].contiguous().clone()
-        dist.all_reduce(total)
-        return total[ctx.share], None, None
 
 
 def _device() -> torch.device:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from os import environ
 from pathlib import Path
@@ -32,7 +33,10 @@ _PAGE = 1000  # rows, the maximum of the service
 MAX_CLICKED = 20_000  # clicked answers of a collection, the maximum of the service
 _SEARCHES = 8  # queries in one request, which every SIMILE_MAX_CANDIDATES allows
 _NEAREST = 1000  # hits of a query, as many as hybrid search fuses; every SIMILE_MAX_HITS allows them
-_TIMEOUT = 60.0  # seconds
+_TIMEOUT = 120.0  # seconds
+_TRIES = 5
+_LONGEST_WAIT_SECONDS = 30.0  # before a retry
+_BUSY = (429, 503)
 
 
 def fetch_collections(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
@@ -135,7 +139,7 @@ def _search(
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the hits of each query by the version `version`. A request has `together` queries."""
     path = f"{_scope(collection)}/search"
-    with _client() as client, Progress("queries", len(queries), "searching") as progress:
+    with connect() as client, Progress("queries", len(queries), "searching") as progress:
         for at in range(0, len(queries), together):
             some = [*queries[at : at + together]]
             answer = _get(client, url, path, body={**body, "queries": some})
@@ -150,17 +154,17 @@ def _search(
 
 def send_clicked(url: str, collection: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Replaces the clicked answers of a collection: rows of query, id and gain."""
-    with _client() as client:
+    with connect() as client:
         _get(client, url, f"/collections/{collection}/clicked", body={"clicked": rows}, method="PUT")
 
 
 def fetch_texts(url: str, collection: str, ids: Sequence[str]) -> dict[str, str]:
     """Returns title and text of documents by id. Documents that do not exist are missing."""
     texts: dict[str, str] = {}
-    with _client() as client:
+    with connect() as client:
         for at in range(0, len(ids), _SEARCHES):
             parameters = {"filter": json.dumps({"$ids": [*ids[at : at + _SEARCHES]]})}
-            page = _get(client, url, f"{_scope(collection)}/documents", parameters)
+            page = _get(client, url, f"{_scope(collection)}/documents", parameters=parameters)
             rows = page.get("documents") if isinstance(page, dict) else None
             if not isinstance(rows, list) or not all(_has(row, {"id": str, "text": str}) for row in rows):
                 raise _stranger(url)
@@ -175,7 +179,7 @@ def fetch_count(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> int:
 
 
 def _answer(url: str, path: str, **fields: type) -> dict[str, Any]:
-    with _client() as client:
+    with connect() as client:
         answer = _get(client, url, path)
     if not _has(answer, fields):
         raise _stranger(url)
@@ -191,10 +195,10 @@ def _rows(url: str, collection: str, name: str, fields: Mapping[str, type]) -> I
     path = f"{_scope(collection)}/{name}"
     address = url.rstrip("/") + path
     after: str | None = None
-    with _client() as client, Progress(name, step="reading") as progress:
+    with connect() as client, Progress(name, step="reading") as progress:
         while True:
             parameters = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
-            page = _get(client, url, path, parameters)
+            page = _get(client, url, path, parameters=parameters)
             rows = page.get(name) if isinstance(page, dict) else None
             if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
                 raise _stranger(address)
@@ -240,35 +244,61 @@ def _has(row: object, fields: Mapping[str, type]) -> bool:
     return isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in fields.items())
 
 
-def _client() -> httpx2.Client:
+def connect() -> httpx2.Client:
+    """Returns a client that sends the key of the service and uses no proxy."""
     return httpx2.Client(timeout=_TIMEOUT, trust_env=False, headers=key_header())
 
 
-def _get(
+def _get(client: httpx2.Client, url: str, path: str, **request: Any) -> Any:
+    """Returns the JSON of a response. `request` has further arguments of `send`."""
+    response = send(client, url, path, **request)
+    try:
+        return parse_json(response.content)
+    except ValueError:
+        raise _stranger(url.rstrip("/") + path) from None
+
+
+def send(
     client: httpx2.Client,
     url: str,
     path: str,
     parameters: dict[str, str] | None = None,
     body: dict[str, Any] | None = None,
     method: str | None = None,
-) -> Any:
-    """Returns the JSON of a response. The method is GET, or POST if there is a body, unless it is given."""
+    *,
+    accept: str = "application/json",
+    allowed: tuple[int, ...] = (200,),
+) -> httpx2.Response:
+    """Sends a request, and repeats it while the service is busy and asks for another try.
+
+    The method is GET, or POST if there is a body, unless it is given.
+
+    Raises:
+        TrainingError: The service cannot be reached, or the status is not in `allowed`.
+
+    """
     address = url.rstrip("/") + path
-    try:
-        method = method or ("GET" if body is None else "POST")
-        response = client.request(method, address, params=parameters, json=body)
-    except (httpx2.UnsupportedProtocol, httpx2.InvalidURL):
-        raise TrainingError(f"{shown(url)} is no address. Name a service as http://127.0.0.1:8000.") from None
-    except httpx2.HTTPError as error:
-        raise TrainingError(
-            f"{shown(url)} cannot be reached: {error}. Is the service running there?"
-        ) from None
-    if response.status_code != 200:
+    method = method or ("GET" if body is None else "POST")
+    for attempt in range(1, _TRIES + 1):
+        try:
+            response = client.request(
+                method, address, params=parameters, json=body, headers={"accept": accept}
+            )
+        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL):
+            raise TrainingError(
+                f"{shown(url)} is no address. Name a service as http://127.0.0.1:8000."
+            ) from None
+        except httpx2.HTTPError as error:
+            raise TrainingError(
+                f"{shown(url)} cannot be reached: {error}. Is the service running there?"
+            ) from None
+        wait = response.headers.get("retry-after", "")  # in seconds; dates are ignored
+        if response.status_code not in _BUSY or not wait.isdecimal() or attempt == _TRIES:
+            break
+        time.sleep(min(float(wait), _LONGEST_WAIT_SECONDS))
+    if response.status_code not in allowed:
         raise TrainingError(f"{shown(address)} answered {response.status_code}: {_refusal(response)}")
-    try:
-        return parse_json(response.content)
-    except ValueError:
-        raise _stranger(address) from None
+    return response
 
 
 def _refusal(response: httpx2.Response) -> str:

@@ -26,7 +26,7 @@ def judged(runtime: Runtime) -> str:
         (folder / REPORT_PAGE).mkdir()
         (folder / REPORT_PAGE / "report.md").write_text("# Größe\n", encoding="utf-8")
         (folder / REPORT_PAGE / "report.html").write_text("<h1>Größe</h1>", encoding="utf-8")
-        (folder / REPORT_PAGE / "plane.svg").write_text("<svg/>", encoding="utf-8")
+        (folder / REPORT_PAGE / "gains.svg").write_text("<svg/>", encoding="utf-8")
         (folder / REPORT_PAGE / "answers.jsonl").write_text('{"query": "q"}\n', encoding="utf-8")
         (folder / "secret.md").write_text("not of the report", encoding="utf-8")
         return active.model_copy(update={"version": version, "fingerprint": "0" * 64, "files": {}})
@@ -38,7 +38,7 @@ def test_the_page_and_its_pictures_are_served(client: TestClient, judged: str) -
     page = client.get(f"/models/{judged}/report/report.md")
     assert (page.status_code, page.text) == (200, "# Größe\n")
     assert page.headers["content-type"] == "text/markdown; charset=utf-8"
-    picture = client.get(f"/models/{judged}/report/plane.svg")
+    picture = client.get(f"/models/{judged}/report/gains.svg")
     assert (picture.text, picture.headers["content-type"]) == ("<svg/>", "image/svg+xml")
     assert picture.headers["content-security-policy"].startswith("default-src 'none'")
     answers = client.get(f"/models/{judged}/report/answers.jsonl")
@@ -50,7 +50,7 @@ def test_the_page_and_its_pictures_are_served(client: TestClient, judged: str) -
     [
         "/ui/",
         "/docs",
-        *(f"/models/VERSION/report/{file}" for file in ("report.html", "report.md", "plane.svg")),
+        *(f"/models/VERSION/report/{file}" for file in ("report.html", "report.md", "gains.svg")),
     ],
 )
 def test_every_page_forbids_forms_other_bases_frames_and_scripts_of_others(

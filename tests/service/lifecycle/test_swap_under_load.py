@@ -1,5 +1,6 @@
-"""Swaps under load, and swaps that kill -9 interrupts at random points."""
+"""Swaps under load, and swaps that kill -9 interrupts at random points. KILLS=200 does it more often."""
 
+import os
 import random
 import time
 from pathlib import Path
@@ -119,7 +120,7 @@ def check_metrics(text: str) -> None:
     assert within == max(pauses) == SWAPS + 3, "somebody waited too long for a swap"
 
 
-KILLS = 20
+KILLS = int(os.environ.get("KILLS", "20"))
 KILL_DOCUMENTS = 150
 KILL_BUILD_RATE = 300  # half a second for all of them
 

@@ -12,34 +12,21 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import StepPatch
 
-from training.evaluation.geometry import uniformity
 from training.evaluation.report import plots
 from training.evaluation.report.plots import (
     DARK,
-    EVEN,
     LIGHT,
     ON_DARK,
-    Curve,
     Gains,
-    Mark,
     Picture,
     _look,
-    cosines,
     gains_by_queries,
     intervals,
-    plane,
-    spectra,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
 Place = tuple[float, float]
-
-
-def lines(picture: Picture, color: int) -> list[Line2D]:
-    [axes] = picture.figure.axes
-    return [line for line in axes.lines if line.get_color() == LIGHT[color]]
 
 
 def places(line: Line2D) -> list[Place]:
@@ -56,77 +43,6 @@ def ticks(axes: Axes, name: str) -> list[str]:
 
 def names(picture: Picture) -> list[str]:
     return [text.get_text() for text in picture.figure.legends[0].get_texts()]
-
-
-def test_a_model_lies_on_the_plane_where_its_figures_say_and_its_seeds_around_it() -> None:
-    drawn = plane([Mark("a", [(-2.5, 0.25)]), Mark("b", [(-1.0, 0.5), (-2.0, 0.0), (-3.0, 0.7)])])
-    [one] = lines(drawn, 0)
-    assert places(one) == [(-2.5, 0.25)]
-    seeds, mean = lines(drawn, 1)
-    assert places(seeds) == [(-1.0, 0.5), (-2.0, 0.0), (-3.0, 0.7)]
-    assert places(mean) == [pytest.approx((-2.0, 0.4))]
-    assert names(drawn) == ["a", "b"]
-    said = "a: uniformity -2.500, alignment 0.250; b: uniformity -2.000, alignment 0.400."
-    assert drawn.description == said
-
-
-def test_the_planes_landmarks_are_what_vectors_of_that_kind_have() -> None:
-    [axes] = plane([Mark("a", [(-2.5, 0.25)])]).figure.axes
-    even = np.random.default_rng(0).normal(size=(600, 4096)).astype(np.float32)
-    assert pytest.approx(uniformity(even), abs=0.01) == EVEN
-    assert places(axes.lines[0]) == [(EVEN, 0), (EVEN, 1)]
-    assert places(axes.lines[1]) == [(0, 0)]
-    assert [text.get_text() for text in axes.texts] == ["spread evenly, many dimensions", "all equal"]
-
-
-@pytest.mark.parametrize("spectrum", [[1.0, 0.5, 0.3, 0.15], [1.0, 0.5, 0.05, 2e-6], [1.0, 0.02]])
-def test_a_spectrum_lies_on_a_logarithmic_axis(spectrum: list[float]) -> None:
-    drawn = spectra([Curve("a", list(enumerate(spectrum, 1)))])
-    [line] = lines(drawn, 0)
-    assert places(line) == list(enumerate(spectrum, 1))
-    assert drawn.figure.axes[0].get_yscale() == "log"
-
-
-def test_the_axes_of_a_spectrum_are_whole_numbers_and_powers_of_ten() -> None:
-    drawn = spectra([Curve("a", [(1.0, 1.0), (384.0, 0.0005)])])
-    [axes] = drawn.figure.axes
-    drawn.svg()
-    assert ticks(axes, "y") == ["0.001", "0.01", "0.1", "1"]
-    assert all(text.isdigit() for text in ticks(axes, "x"))
-    assert axes.get_xlabel() == "direction, from the largest"
-    assert axes.get_ylabel() == "singular value, by the largest (log)"
-
-
-def test_files_of_one_name_share_its_color_and_are_named_once() -> None:
-    drawn = spectra([Curve(name, [(1.0, 1.0), (2.0, 0.5)]) for name in ("a", "b", "a")])
-    assert [len(lines(drawn, number)) for number in (0, 1, 2)] == [2, 1, 0]
-    assert names(drawn) == ["a", "b"]
-
-
-def outlines(axes: Axes) -> list[tuple[list[float], list[float]]]:
-    found = [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)]
-    return [(list(map(float, values)), list(map(float, edges))) for values, edges, _ in found]
-
-
-def test_a_histogram_shows_the_share_of_its_own_bin() -> None:
-    drawn = cosines({"a": {"0-1": [3, 1, 0, 0], "4-5": [0, 0, 0, 50]}})
-    high, low = drawn.figure.axes  # the highest bin is on top
-    edges = [-1, -0.5, 0, 0.5, 1]
-    filled, outline = outlines(low)
-    assert filled == outline == ([75, 25, 0, 0], edges)
-    assert outlines(high)[0] == ([0, 0, 0, 100], edges)
-    assert high.get_ylim() == low.get_ylim()
-    assert [axes.get_title("left") for axes in (high, low)] == ["gold score 4-5", "gold score 0-1"]
-    # Middles of the steps: -0.75 -0.25 0.25 0.75.
-    assert drawn.description == "a: mean cosine by gold score 0-1 at -0.62, 4-5 at 0.75."
-
-
-def test_a_bin_without_pairs_is_flat_and_said() -> None:
-    drawn = cosines({"a": {"0-1": [0, 0], "4-5": [1, 1]}, "b": {"4-5": [1, 0]}})
-    assert [values for values, _ in outlines(drawn.figure.axes[-1])] == [[0, 0], [0]]
-    assert "0-1 without pairs" in drawn.description
-    assert names(drawn) == ["a", "b"]
-    cosines({"a": {"0-1": [0, 0]}}).svg()
 
 
 def test_gains_are_intervals_beside_zero_and_those_that_are_shown_are_told() -> None:
@@ -164,18 +80,19 @@ def test_gains_by_queries_are_points_with_intervals_over_a_logarithmic_axis() ->
     assert drawn.description == "a: +0.5 with 50, +1.4 with 225; b: +0.2 with 50."
 
 
+def gain(name: str) -> dict[str, object]:
+    return {"name": name, "difference": 0.01, "low": -0.01, "high": 0.02, "shown": False}
+
+
 @pytest.mark.parametrize(
     "name",
     ["a < b & c", "tab\tand \x07", "half \udcff of one", 'it\'s "quoted"', "]]>", "_a", "$a$", "中文"],
 )
 def test_any_name_of_a_file_is_well_formed(name: str) -> None:
-    curve = Curve(name, [(1.0, 1.0), (2.0, 0.5)])
     shown = re.sub(r"[\t\x07\udcff]", "\ufffd", name)
-    histogram = {"0-1": [1, 2]}
     for drawn in (
-        plane([Mark(name, [(-2.0, 0.25)])]),
-        spectra([curve]),
-        cosines({name: histogram, "b": histogram}),
+        intervals([gain(name)]),
+        gains_by_queries([Gains(name, [(50.0, 0.5, -0.1, 1.1)])], "Gains"),
     ):
         root = ET.fromstring(drawn.svg().encode())  # as it is written to a file
         assert shown in [text.text for text in root.iter(f"{SVG}text")]
@@ -183,33 +100,32 @@ def test_any_name_of_a_file_is_well_formed(name: str) -> None:
 
 def test_a_long_name_is_cut_and_is_whole_in_the_description() -> None:
     name = "all-the-letters-of-a-long-name-of-a-model"
-    drawn = plane([Mark(name, [(-2.0, 0.25)])])
+    drawn = gains_by_queries([Gains(name, [(50.0, 0.5, -0.1, 1.1)])], "Gains")
     assert names(drawn) == ["all-the-letters-of-a-long-n…"]
     assert name in (ET.fromstring(drawn.svg()).findtext(f"{SVG}desc") or "")
 
 
 def test_who_hears_the_page_is_told_what_a_picture_shows() -> None:
-    drawn = spectra([Curve("a", [(1.0, 1.0), (2.0, 0.4), (3.0, 0.125)])])
-    root = ET.fromstring(drawn.svg())
+    root = ET.fromstring(intervals([gain("own titles")]).svg())
     assert root.get("role") == "img"
     named = {each.get("id"): each.text for each in root if each.get("id")}
     title, said = (named[name] for name in root.get("aria-labelledby", "").split())
-    assert title == "Spectrum of the sentences of STS-B"
-    assert said == "a: below a half from direction 2 on, the last of 3 is 0.125."
+    assert title == "Gains with their intervals"
+    assert said == "own titles: +0.0100, from -0.0100 to +0.0200."
 
 
 def test_the_same_figures_are_the_same_file_in_every_process() -> None:
     code = (
         "from training.evaluation.report.plots import *\n"
-        "print(plane([Mark('a', [(-2.5, 0.25), (-2.0, 0.3)])]).svg(), end='')"
+        "print(gains_by_queries([Gains('a', [(50.0, 0.5, -0.1, 1.1)])], 'Gains').svg(), end='')"
     )
-    once = plane([Mark("a", [(-2.5, 0.25), (-2.0, 0.3)])]).svg()
+    once = gains_by_queries([Gains("a", [(50.0, 0.5, -0.1, 1.1)])], "Gains").svg()
     again = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert once == again
 
 
 def test_every_color_is_read_on_its_background_and_has_its_shade_on_a_dark_one() -> None:
-    svg = plane([Mark("a", [(-2.0, 0.25)])]).svg()
+    svg = gains_by_queries([Gains("a", [(50.0, 0.5, -0.1, 1.1)])], "Gains").svg()
     style = svg.partition("<style>")[2].partition("</style>")[0]
     body = svg.partition("</style>")[2]
     used = set(re.findall(r"(?:fill|stroke): (#\w{6})", body))

@@ -149,7 +149,7 @@ def test_a_server_that_stays_busy_is_refused_with_its_own_words() -> None:
     with (
         _server(lambda _: (429, b"the queue is full", {"retry-after": "0"})) as url,
         closing(Server(url)) as server,
-        pytest.raises(TrainingError, match=r"/embed refused \(429\): the queue is full"),
+        pytest.raises(TrainingError, match=r"/embed answered 429: the queue is full"),
     ):
         server.encode(["1"])
 
@@ -163,7 +163,7 @@ def test_a_server_that_stays_busy_is_refused_with_its_own_words() -> None:
             (200, bytes(8), {"x-model-version": "v1", "x-embedding-shape": "2,1"}),
             "gave 2 vectors for 1 texts",
         ),
-        ((413, b"too large", {}), r"/embed refused \(413\): too large"),
+        ((413, b"too large", {}), "/embed answered 413: too large"),
     ],
 )
 def test_an_answer_that_is_not_the_texts_vectors_is_refused(answer: Answer, reason: str) -> None:
@@ -178,6 +178,6 @@ def test_an_answer_that_is_not_the_texts_vectors_is_refused(answer: Answer, reas
 def test_a_page_of_something_else_is_no_server_of_embeddings() -> None:
     with (
         _server(_numbers, info=(200, b"<html>", {})) as url,
-        pytest.raises(TrainingError, match="is not an embedding server's: it gave no JSON object"),
+        pytest.raises(TrainingError, match="does not answer as a Simile service does"),
     ):
         Server(url)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -68,16 +68,23 @@ def test_two_versions_are_compared_by_their_names(
     shutil.copytree(data / "stsb", data / "korsts")
     write_collection(data / "tiny", {"a": ("", "the cat"), "b": ("", "a dog")}, {"q": "cat"}, [("q", "a", 1)])
     second = str(make_tiny_source(tmp_path / "other", seed=5))
-    file = tmp_path / "found.csv"
     given = ["significance", version, second, "--data", str(data), "--suite"]
-    assert main([*given, "sts,retrieval", "--csv", str(file)]) == 0
-    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
-    assert names == ["STS12", "STS-B", "SICK-R", "KorSTS", "mean", "tiny", "tiny"]
-    with file.open(newline="") as stream:
-        rows = {row["set"]: row for row in csv.DictReader(stream)}
-    assert float(rows["STS12"]["low"]) <= float(rows["STS12"]["difference"]) <= float(rows["STS12"]["high"])
-    assert [rows[name]["items"] for name in ("tiny", "tiny hybrid")] == ["1"] * 2
-    assert rows["mean of 3"]["items"] == str(sum(int(rows[name]["items"]) for name in names[:3]))
+    assert main([*given, "sts,retrieval"]) == 0
+    found = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in found] == [
+        "STS12",
+        "STS-B",
+        "SICK-R",
+        "KorSTS",
+        "mean of 3",
+        "tiny",
+        "tiny hybrid",
+    ]
+    low, high = (float(end) for end in found[0][4].strip("[]").split(", "))
+    assert low <= float(found[0][3]) <= high
+    items = [int(row[5]) for row in found]
+    assert items[5:] == [1, 1]
+    assert items[4] == sum(items[:3])
     assert main([*given, "transfer"]) == 1
     assert "There is no suite 'transfer'. There are: sts, retrieval." in capsys.readouterr().err
 

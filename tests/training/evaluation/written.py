@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-BINS = ("0-1", "1-2", "2-3", "3-4", "4-5")
-
 
 def similar(spearman: float | None, **changed: Any) -> dict[str, Any]:
     figures = {"spearman_all": spearman, "spearman_mean": 0.5, "spearman_wmean": 0.25, "pearson_all": 0.125}
@@ -13,15 +11,13 @@ def similar(spearman: float | None, **changed: Any) -> dict[str, Any]:
 
 
 def shape(**changed: Any) -> dict[str, Any]:
-    """Of a gold score's 4 pairs, one in each of the steps that begin at its number."""
     return {
         "alignment": 0.25,
         "uniformity": -2.0,
         "mean_cosine": 0.125,
         "top_energy": 0.5,
         "effective_rank": 2.5,
-        "spectrum": [1.0, 0.5, 0.05, 0.0],
-        "histogram": {name: [int(at <= step < at + 4) for step in range(40)] for at, name in enumerate(BINS)},
+        "directions": 4,
         "pairs": 7,
         "sentences": 40,
         "splits": ["train", "dev", "test"],

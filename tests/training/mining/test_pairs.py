@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.training.evaluation.pairs import encode
 from training.errors import NothingToLearn, TrainingError
-from training.mining.pairs import Labelled, Pair, neighbor_pairs, read_beir, read_labelled_pairs, title_pairs
+from training.mining.pairs import Labelled, Pair, neighbor_pairs, read_labelled_pairs, title_pairs
 
 
 def test_a_title_stands_for_its_text_unless_others_share_it() -> None:
@@ -42,8 +40,8 @@ def test_neighbors_that_have_each_other_as_the_nearest_are_pairs() -> None:
     # cos(a - b) = ab + sin a sin b
     assert [round(pair.score_positive or 0, 4) for pair in found] == [0.9815, 0.995]
     assert {pair.source for pair in found} == {"neighbours"}
-    below = neighbor_pairs(texts, encode, min_score=0.9, max_score=0.99)
-    assert [pair[:2] for pair in below] == [("0.9", "0.8")]
+    above = neighbor_pairs(texts, encode, min_score=0.99)
+    assert [pair[:2] for pair in above] == [("0", "0.1")]
 
 
 def test_a_near_duplicate_is_not_the_nearest_neighbor() -> None:
@@ -53,56 +51,6 @@ def test_a_near_duplicate_is_not_the_nearest_neighbor() -> None:
 
     pairs = neighbor_pairs(list(directions), lambda texts: encode([directions[text] for text in texts]))
     assert [pair[:2] for pair in pairs] == [(text, "another")]
-
-
-def beir(folder: Path, qrels: str = "qrels.train.tsv", suffix: str = "") -> Path:
-    corpus = [
-        {"_id": "d1", "title": "Cats", "text": "They sleep."},
-        {"_id": "d2", "title": "", "text": "Dogs run."},
-        {"_id": "d3", "text": "  "},
-        {"_id": "d4", "text": "Stones lie."},
-    ]
-    queries = [{"_id": "q1", "text": "what sleeps"}, {"_id": "q2", "text": "what runs"}]
-    judged = "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\nq2\td2\t1\nq2\td3\t1\n"
-    contents = {
-        "corpus.jsonl": "\n".join(map(json.dumps, corpus)),
-        "queries.jsonl": "\n".join(map(json.dumps, queries)),
-        qrels: judged,
-    }
-    for name, content in contents.items():
-        file = folder / (name + suffix)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(gzip.compress(content.encode()) if suffix else content.encode())
-    return folder
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("qrels", ["qrels.train.tsv", "qrels/train.tsv"])
-def test_a_folder_gives_queries_with_their_relevant_documents(
-    tmp_path: Path, qrels: str, suffix: str
-) -> None:
-    assert read_beir(beir(tmp_path, qrels, suffix), "train") == Labelled(
-        {"what sleeps": ["Cats They sleep."], "what runs": ["Dogs run."]},
-        ["Cats They sleep.", "Dogs run.", "Stones lie."],
-        blank=1,  # d3 has no text
-        repeated=0,
-    )
-
-
-def test_what_a_folder_lacks_is_named(tmp_path: Path) -> None:
-    beir(tmp_path)
-    with pytest.raises(TrainingError, match=r"has no qrels\.dev\.tsv or qrels/dev\.tsv, plain or as \.gz"):
-        read_beir(tmp_path, "dev")
-    file = tmp_path / "qrels.train.tsv"
-    file.write_text(file.read_text() + "q1\td9\t1\n")
-    with pytest.raises(TrainingError, match=r"qrels\.train\.tsv, line 6: there is no document 'd9' in"):
-        read_beir(tmp_path, "train")
-    file.write_text("query-id\tcorpus-id\tscore\nq1\td1\thigh\n")
-    with pytest.raises(TrainingError, match=r"line 2: the score 'high' is not a number"):
-        read_beir(tmp_path, "train")
-    (tmp_path / "corpus.jsonl").unlink()
-    with pytest.raises(TrainingError, match=r"has no corpus\.jsonl, plain or as \.gz"):
-        read_beir(tmp_path, "train")
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,13 @@ GIVEN: dict[str, Any] = {"precision": "fp32", "device": "cpu", "threads": 1, "re
 
 
 def sized(tiny_source: Path, out: Path, **sizes: int) -> Path:
-    return blank(tiny_source, out, **({"layers": 2, "width": 64, "heads": 4} | sizes))
+    return blank(tiny_source, out, **({"layers": 2, "width": 64} | sizes))
 
 
 def test_it_is_a_bert_that_transformers_reads_and_computes_alike(tiny_source: Path, tmp_path: Path) -> None:
     folder = sized(tiny_source, tmp_path / "blank")
     config = json.loads((folder / "config.json").read_text())
-    assert (config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]) == (2, 64, 4)
+    assert (config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]) == (2, 64, 1)
     assert (config["intermediate_size"], config["max_position_embeddings"]) == (256, 512)
     with quiet():
         model, report = transformers.AutoModel.from_pretrained(
@@ -71,8 +71,7 @@ def test_weights_are_drawn_as_bert_s_from_their_seed(tiny_source: Path, tmp_path
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"heads": 5}, "2 layers of 64 dimensions in 5 heads are no model"),
-        ({"heads": 0}, "2 layers of 64 dimensions in 0 heads are no model"),
+        ({"width": 129}, "2 layers of 129 dimensions in 2 heads are no model"),
         ({"width": 0}, "2 layers of 0 dimensions"),
         ({"layers": -1}, "-1 layers"),
     ],
@@ -85,7 +84,7 @@ def test_sizes_that_make_no_model_are_refused(
     assert not (tmp_path / "blank").exists()
 
 
-def test_heads_are_of_64_dimensions_unless_said(tiny_source: Path, tmp_path: Path) -> None:
+def test_heads_are_of_64_dimensions(tiny_source: Path, tmp_path: Path) -> None:
     for width, heads in ((32, 1), (128, 2)):
         folder = blank(tiny_source, tmp_path / str(width), layers=1, width=width)
         assert json.loads((folder / "config.json").read_text())["num_attention_heads"] == heads
@@ -124,7 +123,7 @@ def test_a_blank_model_is_pre_trained_and_its_run_is_the_base_of_another(
     assert (contrasted.last / "modules.json").is_file()
 
 
-@pytest.mark.parametrize("wrong", [["--layers", "0"], ["--seed", "-1"], ["--heads", "x"], ["--width", "-8"]])
+@pytest.mark.parametrize("wrong", [["--layers", "0"], ["--seed", "-1"], ["--width", "-8"]])
 def test_numbers_that_make_no_model_are_wrong_usage(tmp_path: Path, wrong: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["blank", str(tmp_path / "blank"), *wrong])

@@ -24,9 +24,7 @@ from training.evaluation.modes import MODES
 from training.evaluation.report.markdown import (
     escape,
     listed,
-    pictures,
     report_folder,
-    shown,
     table,
     write,
 )
@@ -63,23 +61,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Models as rows, from what `evaluate --json` has written. Files whose names differ in a "
         "last -N only, as a-1.json and a-2.json, are seeds of one model: a row with mean ± sd.",
     )
-    command.add_argument(
-        "files",
-        metavar="FILE",
-        nargs="+",
-        help="of `evaluate --json`; NAME=FILE says whose row it belongs to",
-    )
-    command.add_argument(
-        "--report", metavar="FOLDER", required=True, help="where report.md and its pictures go"
-    )
+    command.add_argument("files", metavar="FILE", nargs="+", help="of `evaluate --json`")
+    command.add_argument("--report", metavar="FOLDER", required=True, help="where report.md goes")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     models = read_models(options.files)
     folder = report_folder(options.report)
-    seeds = {name: [each.scores for each in files] for name, files in models.items()}
-    drawn = pictures(seeds)
     remarks = list(_remarks(models))
     sections = [
         "# Comparison",
@@ -87,9 +76,8 @@ def run(options: argparse.Namespace) -> int:
         _about(models),
         *(["## What keeps figures from being compared", listed(remarks)] if remarks else []),
         *_tables(models),
-        *shown(drawn),
     ]
-    sys.stdout.write(f"{write(folder, sections, drawn)}\n")
+    sys.stdout.write(f"{write(folder, sections)}\n")
     return 0
 
 
@@ -117,9 +105,8 @@ def _tables(models: Models) -> Iterator[str]:
             yield _rows(models, english | mean | figures, percent)
     if any("geometry" in scores for _, scores in _all(models)):
         yield "## Geometry of STS-B"
-        shows = {key: partial(plain, decimals=decimals) for key, decimals in GEOMETRY.items()}
         figures = {key.replace("_", " "): _figure("geometry", key) for key in GEOMETRY}
-        yield _rows(models, figures, *shows.values())
+        yield _rows(models, figures, partial(plain, decimals=4))
     for name in _present(models, "retrieval"):
         yield f"## Search: {escape(name)}"
         yield _rows(models, {head: _figure("retrieval", name, key) for head, key in SEARCH.items()}, percent)
@@ -141,15 +128,10 @@ def _tables(models: Models) -> Iterator[str]:
         yield _rows(models, {title(key): _figure("clustering", key, "accuracy") for key in keys}, percent)
 
 
-def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
-    """Returns a table with a row for each model. `shows` are formatters: one per figure, or one for all."""
-    each = shows if len(shows) > 1 else shows * len(figures)
+def _rows(models: Models, figures: Mapping[str, Figure], show: Show) -> str:
+    """Returns a table with a row for each model. `show` formats a figure."""
     rows = [
-        (
-            name,
-            str(len(files)),
-            *(_cell(files, figure, show) for figure, show in zip(figures.values(), each, strict=True)),
-        )
+        (name, str(len(files)), *(_cell(files, figure, show) for figure in figures.values()))
         for name, files in models.items()
     ]
     return table(("", "seeds", *figures), rows)
@@ -170,13 +152,10 @@ _MISSING = object()  # not measured; None is a figure that is not finite
 
 
 def _figure(*path: str) -> Figure:
-    def look(scores: Scores) -> Any:
-        found: Any = scores
+    def look(scores: Any) -> Any:
         for key in path:
-            if key not in found:
-                return _MISSING
-            found = found[key]
-        return found
+            scores = scores.get(key, {})
+        return _MISSING if scores == {} else scores
 
     return look
 
@@ -264,28 +243,19 @@ Models = Mapping[str, Sequence[Evaluated]]  # the files of each model
 def read_models(files: Sequence[str]) -> dict[str, list[Evaluated]]:
     """Reads files of scores, and groups them by the name of the model.
 
-    Args:
-        files: FILE, or NAME=FILE. The name of the model is NAME, or else the file name without .json. File
-            names that differ only in a final -N belong to one model.
+    The name of the model is the file name without .json. File names that differ only in a final -N belong to
+    one model.
 
     Raises:
         TrainingError: A file is not from `evaluate --json` of this release.
     """
-    named = [_named(given) for given in files]
-    bases = [name if said else re.sub(r"-\d+$", "", name) for name, _, said in named]
+    paths = [expanded(given) for given in files]
+    bases = [re.sub(r"-\d+$", "", path.stem) for path in paths]
     models: dict[str, list[Evaluated]] = {}
-    for (name, file, _), base in zip(named, bases, strict=True):
-        key = base if bases.count(base) > 1 else name
-        models.setdefault(key, []).append(Evaluated(file.name, _read(file)))
+    for path, base in zip(paths, bases, strict=True):
+        name = base if bases.count(base) > 1 else path.stem
+        models.setdefault(name, []).append(Evaluated(path.name, _read(path)))
     return models
-
-
-def _named(given: str) -> tuple[str, Path, bool]:
-    """Splits NAME=FILE. Returns the name of the model, the file, and True if `given` contains a name."""
-    name, equals, file = given.partition("=")
-    if equals and name and not expanded(given).exists():
-        return name, expanded(file), True
-    return expanded(given).stem, expanded(given), False
 
 
 def _read(file: Path) -> Scores:

@@ -1,25 +1,22 @@
-"""Draw the pictures of reports with matplotlib: alignment, uniformity, spectra, cosines, intervals.
+"""Draw the pictures of reports with matplotlib: gains with their intervals.
 
-Each picture has a text description for readers who do not see it. The number of a model, from 0, sets the
-color and the dashes of its line. All seeds of a model look the same. Importing matplotlib takes a second, so
+Each picture has a text description for readers who do not see it. The number of a curve, from 0, sets the
+color and the dashes of its line. Importing matplotlib takes a second, so
 other modules import this module only where they draw a picture.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 # Each has a contrast of at least 4.5 on its background, on light and on dark pages.
 LIGHT = ("#1f5fbf", "#a8400a", "#1d6e36", "#7a3fc4", "#a82a72", "#6a5700", "#0a6877", "#4f575f")
@@ -34,10 +31,6 @@ ON_DARK = dict(zip(LIGHT, DARK, strict=True)) | {
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)))  # for readers who cannot tell the colors
 _MARKERS = "os^D"
 _LONGEST = 28  # letters of a name in a picture; the description has the whole name
-# Uniformity of vectors that spread evenly over a sphere of many dimensions: cosines approach 0, and the log
-# of the mean of exp(4 cos - 4) approaches -4. No distribution has less (Wang & Isola 2020).
-EVEN = -4.0
-
 mpl.rcParams.update(
     {
         "svg.fonttype": "none",  # keeps text as text
@@ -64,16 +57,11 @@ mpl.rcParams.update(
         "ytick.labelcolor": _INK,
     }
 )
-Place = tuple[float, float]
 
 
 class Picture(NamedTuple):
     figure: Figure
     description: str
-
-    @property
-    def title(self) -> str:
-        return self.figure.get_suptitle()
 
     def svg(self) -> str:
         """Returns the picture as SVG text, with a background and with colors for light and dark pages."""
@@ -84,27 +72,10 @@ class Picture(NamedTuple):
         opening, _, body = drawn.getvalue().partition("<svg ")[2].partition(">")
         return (
             f'<svg role="img" aria-labelledby="title description" {opening}>\n'
-            f'<title id="title">{escape(clean(self.title))}</title>\n'
+            f'<title id="title">{escape(clean(self.figure.get_suptitle()))}</title>\n'
             f'<desc id="description">{escape(clean(self.description))}</desc>\n'
             f"<style>\n@media (prefers-color-scheme: dark) {{\n{_dark_rules()}\n}}\n</style>{body}"
         )
-
-
-class Mark(NamedTuple):
-    """A model as points (uniformity, alignment), one for each seed."""
-
-    name: str
-    seeds: Sequence[Place]  # (uniformity, alignment) of each
-
-    @property
-    def at(self) -> Place:
-        x, y = zip(*self.seeds, strict=True)
-        return sum(x) / len(x), sum(y) / len(y)
-
-
-class Curve(NamedTuple):
-    name: str
-    points: Sequence[Place]  # sorted by x, at least one
 
 
 def titled(title: str, height: float = 4.4) -> Figure:
@@ -122,66 +93,6 @@ def clean(text: str) -> str:
 def shortened(name: str) -> str:
     name = clean(name)
     return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
-
-
-def plane(marks: Sequence[Mark]) -> Picture:
-    """Draws models by uniformity (x) and alignment (y), with small marks for seeds and a large mean."""
-    figure = titled("Alignment and uniformity on STS-B")
-    axes = figure.add_subplot(xlabel="uniformity, lower is more evenly spread")
-    axes.set_ylabel("alignment, lower is nearer")
-    axes.axvline(EVEN, color=_NOTE, linewidth=0.8, linestyle=":")
-    axes.annotate("spread evenly, many dimensions", (EVEN, 1), xycoords=("data", "axes fraction"))
-    axes.plot(0, 0, "o", color=_NOTE)
-    axes.annotate("all equal", (0, 0), (-6, 6), textcoords="offset points", ha="right", color=_NOTE)
-    shown: dict[str, Artist] = {}
-    for number, mark in enumerate(marks):
-        color, marker = LIGHT[number % len(LIGHT)], _MARKERS[number % len(_MARKERS)]
-        if len(mark.seeds) > 1:
-            axes.plot(*zip(*mark.seeds, strict=True), marker, color=color, alpha=0.45, markersize=4)
-        [shown[mark.name]] = axes.plot(*mark.at, marker, color=color)
-    _name(figure, shown)
-    said = (f"{mark.name}: uniformity {mark.at[0]:.3f}, alignment {mark.at[1]:.3f}" for mark in marks)
-    return Picture(figure, _sentence(said))
-
-
-def spectra(curves: Sequence[Curve]) -> Picture:
-    """Draws spectra. A point is (number of the direction from 1, its value / largest value above 0)."""
-    figure = titled("Spectrum of the sentences of STS-B")
-    axes = figure.add_subplot(xlabel="direction, from the largest", yscale="log")
-    axes.set_ylabel("singular value, by the largest (log)")
-    _lines(figure, axes, curves)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    decades = -math.log10(min(value for curve in curves for _, value in curve.points))
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    return Picture(figure, _sentence(f"{curve.name}: {_falls(curve.points)}" for curve in curves))
-
-
-def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
-    """Draws the distribution of cosines within each bin of the gold score."""
-    bins = list(dict.fromkeys(chain.from_iterable(models.values())))
-    shares = {
-        name: {grade: _shares(histogram.get(grade, ())) for grade in bins}
-        for name, histogram in models.items()
-    }
-    figure = titled("Cosines of STS-B's pairs by gold score", 1 + 1.1 * len(bins))
-    rows = figure.subplots(len(bins), sharex=True, sharey=True, squeeze=False)[:, 0]
-    shown: dict[str, Artist] = {}
-    for grade, axes in zip(reversed(bins), rows, strict=True):
-        axes.set_title(f"gold score {grade}", loc="left", fontsize="medium", color=_NOTE)
-        for number, (name, each) in enumerate(shares.items()):
-            steps = [100 * share for share in each[grade]] or [0.0]
-            edges = [-1 + 2 * at / len(steps) for at in range(len(steps) + 1)]
-            look = _look(number)
-            if len(models) == 1:
-                axes.stairs(steps, edges, fill=True, color=look["color"], alpha=0.45)
-            shown[name] = axes.stairs(steps, edges, **look)
-    figure.supxlabel("cosine of the pair", fontsize="medium")
-    figure.supylabel("% of the bin", fontsize="medium")
-    if len(models) > 1:
-        _name(figure, shown)
-    return Picture(figure, _sentence(f"{name}: {_middles(each)}" for name, each in shares.items()))
 
 
 def intervals(gains: Sequence[Mapping[str, Any]]) -> Picture:
@@ -239,16 +150,6 @@ def gains_by_queries(curves: Sequence[Gains], title: str) -> Picture:
     return Picture(figure, _sentence(said))
 
 
-def _lines(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(curve.name for curve in curves))}
-    shown: dict[str, Artist] = {}
-    for name, points in curves:
-        look = _look(numbers[name])
-        marker = "o" if len(points) == 1 else ""  # a line of one point is invisible
-        [shown[name]] = axes.plot(*zip(*points, strict=True), marker=marker, **look)
-    _name(figure, shown)
-
-
 def _name(figure: Figure, shown: Mapping[str, Artist]) -> None:
     names = map(shortened, shown)
     figure.legend(list(shown.values()), list(names), loc="outside right upper")
@@ -262,27 +163,6 @@ def _look(number: int) -> dict[str, Any]:
 
 def _sentence(said: Iterable[str]) -> str:
     return "; ".join(said) + "."
-
-
-def _falls(points: Sequence[Place]) -> str:
-    """Describes a spectrum: where it falls below half of its largest value, and its last value."""
-    half = next((place for place, value in points if value < 0.5), None)
-    last = f"the last of {points[-1][0]:g} is {points[-1][1]:.3g}"
-    return last if half is None else f"below a half from direction {half:g} on, {last}"
-
-
-def _shares(counts: Sequence[int]) -> list[float]:
-    total = sum(counts)
-    return [count / total if total else 0.0 for count in counts]
-
-
-def _middles(bins: Mapping[str, Sequence[float]]) -> str:
-    """Describes the mean cosine of each bin, computed from the middles of the histogram's steps."""
-    said = []
-    for grade, shares in bins.items():
-        middle = sum(share * (-1 + (2 * at + 1) / len(shares)) for at, share in enumerate(shares))
-        said += [f"{grade} at {middle:.2f}" if any(shares) else f"{grade} without pairs"]
-    return "mean cosine by gold score " + ", ".join(said)
 
 
 def _dark_rules() -> str:

@@ -74,9 +74,8 @@ def sections(scores: Scores) -> Iterator[Section]:
         yield _similarity(scores)
     if "geometry" in scores:
         figures = scores["geometry"]
-        said = {"directions": len(figures["spectrum"])} | figures
         shapes = [
-            (key.replace("_", " "), plain(figures[key], decimals), _SAYS[key].format(**said))
+            (key.replace("_", " "), plain(figures[key], decimals), _SAYS[key].format(**figures))
             for key, decimals in GEOMETRY.items()
         ]
         yield Section(f"Geometry of STS-B ({', '.join(figures['splits'])})", ("", "value", ""), shapes)

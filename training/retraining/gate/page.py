@@ -1,7 +1,7 @@
 """Write a version of the gate's report.json that people can read, to the folder VERSION/report/.
 
-report.md      Markdown, with pictures as separate files
-report.html    the same report as a single file that contains the pictures
+report.md      Markdown, with the picture of the gains as a separate file
+report.html    the same report as a single file that contains the picture
 """
 
 from __future__ import annotations
@@ -9,24 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markdown_it import MarkdownIt
 
 from models.files.fsync import replace_text
-from training.evaluation.report.markdown import (
-    escape,
-    listed,
-    picture,
-    pictures,
-    shown,
-    table,
-    write,
-)
+from training.evaluation.report.markdown import escape, listed, table, write
+from training.evaluation.report.table import GEOMETRY, plain
 from training.retraining.gate.words import figure
-
-if TYPE_CHECKING:
-    from training.evaluation.report.plots import Picture
 
 _GAINS, _HTML = "gains.svg", "report.html"
 _STYLE = (
@@ -37,7 +27,7 @@ _STYLE = (
 
 
 def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Writes report.md, report.html and the pictures. Returns the path of report.md.
+    """Writes report.md, report.html and the picture of the gains. Returns the path of report.md.
 
     Args:
         folder: Folder to write to.
@@ -48,29 +38,20 @@ def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
 
     """
     folder.mkdir(exist_ok=True)
-    sides = {name: [content[name]] for name in ("active", "candidate")}
-    drawn = pictures(sides)
+    page = write(folder, _sections(content))
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(page.read_text(encoding="utf-8"))
     if content["gains"]:
         from training.evaluation.report.plots import intervals  # noqa: PLC0415  matplotlib
 
-        drawn[_GAINS] = intervals(content["gains"])
-    page = write(folder, [*_sections(content, drawn), *shown(drawn)], drawn)
-    replace_text(folder / _HTML, _in_one_file(page.read_text(encoding="utf-8"), drawn))
+        drawn = intervals(content["gains"]).svg()
+        replace_text(folder / _GAINS, drawn)
+        html = re.sub(rf'<img src="{_GAINS}"[^>]*>', lambda _: drawn[drawn.index("<svg") :], html)
+    head = f"<meta charset=utf-8>\n<title>Retraining</title>\n<style>{_STYLE}</style>"
+    replace_text(folder / _HTML, f"<!doctype html>\n{head}\n{html}")
     return page
 
 
-def _in_one_file(text: str, drawn: Mapping[str, Picture]) -> str:
-    """Converts Markdown to HTML that contains the pictures. HTML tags in `text` are escaped."""
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    for file, shape in drawn.items():
-        inside = shape.svg()
-        svg = inside[inside.index("<svg") :].replace("\\", "\\\\")
-        body = re.sub(rf'<img src="{re.escape(file)}"[^>]*>', svg, body)
-    head = f"<meta charset=utf-8>\n<title>Retraining</title>\n<style>{_STYLE}</style>"
-    return f"<!doctype html>\n{head}\n{body}"
-
-
-def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Iterator[str]:
+def _sections(content: Mapping[str, Any]) -> Iterator[str]:
     meta = content["meta"]
     yield f"# {escape(meta['candidate']['version'])}"
     yield from map(escape, content["summary"])
@@ -99,15 +80,22 @@ def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Itera
         yield "## Every figure"
         header = ("", "measure", "active", "candidate", "candidate minus active", "allowed", "")
         yield table(header, rows, words=(0, 1, 6))
-    if _GAINS in drawn:
-        yield f"{picture(_GAINS, drawn[_GAINS])}\n\nA gain is shown when its line is above 0."
+    if content["gains"]:
+        yield f"![Gains with their intervals]({_GAINS})\n\nA gain is shown when its line is above 0."
     if "documents" in meta:
         counts = [(name.replace("_", " "), f"{count:,}") for name, count in meta["documents"].items()]
         yield "## Documents"
         yield table(("", "documents or queries"), counts)
     if warnings := meta.get("corpus_report", {}).get("warnings"):
         yield listed(warnings)
-    yield "## Geometry of STS-B" if content["candidate"].get("geometry") else ""
+    sides = [content[name].get("geometry") or {} for name in ("active", "candidate")]
+    if sides[1]:
+        yield "## Geometry of STS-B"
+        measured = [
+            (key.replace("_", " "), *(plain(side.get(key), decimals) for side in sides))
+            for key, decimals in GEOMETRY.items()
+        ]
+        yield table(("", "active", "candidate"), measured)
 
 
 def _changed(content: Mapping[str, Any]) -> Iterator[str]:
