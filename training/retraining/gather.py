@@ -51,8 +51,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     split = hold_out(documents.kept, config.corpus.held_out)
     table, known = config.judgements, _stand_ins(documents, split)
     learned = get_learned(store, active)
-    used = _use(config, say)
-    said = _judgments(config, used)
+    said, used = read_judgments(config, say)
     found = judged(said, known, table.held_out, table.trusted, learned, used.clicked)
     split, found = fill_dev(split.moved(found.parts), found)
     left = "documents that neither judge nor nearly repeat another"
@@ -108,17 +107,21 @@ def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
     return kept | {id: kept[first] for id, first in documents.copies.items()}
 
 
-def _use(config: Config, say: Say) -> Use:
-    events = config.events
-    if not events.use or config.corpus.service is None:
-        return Use([], "", {})
-    bias = None if events.position_bias == "estimate" else events.position_bias
-    where = config.corpus.service, config.corpus.collections
-    used = used_at(*where, bias, events.least, events.visitors)
-    say(used.line)
-    for warning in used.warnings:
-        say(f"! {warning}")
-    return used
+def read_judgments(config: Config, say: Say) -> tuple[list[Judgment], Use]:
+    """Reads the judgments of the file, of feedback and of events, as the configuration says."""
+    table, events, service = config.judgements, config.events, config.corpus.service
+    used = Use([], "", {})
+    if events.use and service is not None:
+        bias = None if events.position_bias == "estimate" else events.position_bias
+        used = used_at(service, config.corpus.collections, bias, events.least, events.visitors)
+        for line in (used.line, *(f"! {warning}" for warning in used.warnings)):
+            say(line)
+    found = [*used.judgements]
+    if table.file is not None:
+        found += judgments_in(table.file)
+    if table.feedback and service is not None:
+        found += judgments_at(service, config.corpus.collections)
+    return found, used
 
 
 def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
@@ -138,15 +141,6 @@ def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
         collection: [query for query in queries if plain(query) not in said]
         for collection, queries in used.queried.items()
     }
-
-
-def _judgments(config: Config, used: Use) -> Iterator[Judgment]:
-    table = config.judgements
-    yield from used.judgements
-    if table.file is not None:
-        yield from judgments_in(table.file)
-    if table.feedback and config.corpus.service is not None:
-        yield from judgments_at(config.corpus.service, config.corpus.collections)
 
 
 def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict[str, int]:

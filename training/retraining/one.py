@@ -201,7 +201,7 @@ def judge(
     number = count_test(job.store, [name for each in deciding(was) for name in was[each][NAMES]])
     about["looks"] = round(number, 2)
     verdict = gate.compare(after, before, job.thresholds, job.require, number)
-    verdict = verdict.besides(gate.changed_use(manifest, served))
+    verdict = verdict._replace(reasons=verdict.reasons + gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
     answers = find_answers(job.searches, was, now)
     content["changed"] = find_changed(answers)

@@ -1,16 +1,13 @@
 """Plan a retraining from retrain.toml: read the data, split it into parts, and create the job to run.
 
-    documents ─▶ parts by id ────────────────────┬─▶ judge: searches that the gate compares
-    judged queries ─▶ parts with their answers ──┤   dev: searches that choose the step and the weights
-                                                 └─▶ train: corpus of the recipe's kind ─▶ one.py
-
-At most one retraining works on a models folder at a time.
+documents ─▶ parts by id ────────────────────┬─▶ judge: searches that the gate compares
+judged queries ─▶ parts with their answers ──┤   dev: searches that choose the step and the weights
+└─▶ train: corpus of the recipe's kind ─▶ one.py
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -21,25 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 from models import cpus
 from models.engines.opening import form_for
-from models.files.folders import lock
 from models.manifest import Manifest
 from models.progress import Say
 from models.store import ModelStore
-from training.errors import Busy, NothingToLearn
+from training.errors import NothingToLearn
 from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, build_scorable
 from training.mining.corpus_report import look_at
 from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import build_choose, compute_score
-from training.retraining.config import Config, GateTable
+from training.retraining.config import Config, GateTable, require_enough
 from training.retraining.gather import Gathered, counts, gather, of_keys
 from training.retraining.heldout import JUDGE, Split
 from training.retraining.judgements import Judged, bounded
 from training.retraining.one import Job
 from training.retraining.rows import build_corpus
 from training.runs.options import Options
-from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind
+from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind, read_corpus
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -49,17 +45,32 @@ OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
 _MAX_ANSWERS_SHARE = 0.1  # of the documents to train on that may be held back. Chosen by us
 
 
-@contextlib.contextmanager
-def alone(store: ModelStore) -> Iterator[None]:
-    """Locks the models folder inside the `with` block. Raises Busy if another retraining has locked it."""
-    held = lock(store.root) if store.root.is_dir() else None
-    if held is None and store.root.is_dir():
-        raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")
-    try:
-        yield
-    finally:
-        if held is not None:
-            os.close(held)
+def _begin(config: Config, recipe: Recipe, corpus: Corpus, store: ModelStore, work: Path) -> Job:
+    """Creates a job with the settings of the configuration. The gate has no searches yet."""
+    train, gate = config.train, config.gate
+    return Job(
+        recipe=recipe,
+        corpus=corpus,
+        base=train.base,
+        steps=train.steps,
+        minutes=train.minutes,
+        store=store,
+        work=work,
+        data=optional_data_folder(gate.data),
+        mode=gate.mode,
+        thresholds=build_limits(config),
+        require=gate.require,
+        pair=train.pair,
+    )
+
+
+def prepare_rows(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:
+    """Creates the job of a recipe that reads the rows of a file. No rows are held out."""
+    say("reading the corpus")
+    corpus = read_corpus(config.corpus.file or Path(), recipe.source.kind)
+    say(str(corpus))
+    require_enough(len(corpus), config.corpus.least, "texts")
+    return _begin(config, recipe, corpus, store, work)
 
 
 def prepare(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:
@@ -98,8 +109,8 @@ def build_job(
         split, found = let_judge(split, found)
     searches = own.collections(split, {}, config.corpus.candidates)
     searches |= own.judged_search(split, found, config.corpus.candidates)
-    data = optional_data_folder(config.gate.data)  # missing sets do not matter if the own text judges
-    require_judge(config, own.can_decide(searches, found), data)
+    # Missing sets do not matter if the own text judges.
+    require_judge(config, own.can_decide(searches, found), optional_data_folder(config.gate.data))
     with _active(config, store, active, passages=gathered.served.passages) as model:
         settings = Manifest.read(store.folder(active)).search, gathered.served.mode
         choose = build_choose(split, found.dev, model, *settings, config.corpus.service)
@@ -114,19 +125,8 @@ def build_job(
     if recipe.source.kind is LISTS:
         of_people = {sides.digest(query) for queries in gathered.queried.values() for query in queries}
         learned |= of_people & {sides.digest(text) for text in corpus.texts[:: corpus.columns]}
-    return Job(
-        recipe=recipe,
-        corpus=corpus,
-        base=config.train.base,
-        steps=config.train.steps,
-        minutes=config.train.minutes,
-        store=store,
-        work=work,
-        data=data,
-        mode=config.gate.mode,
-        thresholds=build_limits(config),
-        require=config.gate.require,
-        pair=config.train.pair,
+    return replace(
+        _begin(config, recipe, corpus, store, work),
         searches=searches if config.gate.mode == "on" else {},
         choose=choose,
         found=found,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -30,14 +29,14 @@ from models.publishing.layout import write_card
 from models.search.ranking import FOLDER, Ranking
 from models.store import REQUESTED, ModelStore
 from training.errors import NothingToLearn
-from training.evaluation.paired import spread
 from training.evaluation.report.markdown import escape, listed, table
-from training.ranking.cross_validation import CERTAIN, COMING, Comparison
+from training.ranking.cross_validation import CERTAIN, COMING
 from training.ranking.rules import Rows
 from training.retraining import ledger
 from training.retraining.anchor import active_version, find_anchor
+from training.retraining.gate.gains import build_gain
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Gain, Verdict
+from training.retraining.gate.verdict import Verdict
 from training.retraining.gate.words import figure
 from training.retraining.gate.words import report as build_report
 from training.retraining.scoring import build_meta
@@ -81,7 +80,21 @@ def publish(
         word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
         said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
     sealed = candidate.model_copy(update={"gate": said, "files": {}})
-    copy = partial(_copy, source=source, manifest=sealed, report=report, answers=answers, files=files)
+
+    def copy(folder: Path) -> Manifest:
+        copy_tree(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
+        for path, text in files.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+        (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        if "rows" in report:  # not with the gate off
+            write_page(folder / REPORT_PAGE, report)
+        if answers:
+            lines = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in answers)
+            (folder / REPORT_PAGE / ANSWERS).write_text(lines, encoding="utf-8")
+        write_card(folder, sealed, _measured(report), _held_out(report))
+        return sealed
+
     published = store.publish(copy)
     if published.version != candidate.version:
         same = "is the very same model" + (", and active" if published.version == active else "")
@@ -91,29 +104,6 @@ def publish(
     if said.verdict == "refused":
         return Outcome(candidate.version, False, said.reason, verdict)
     return request(store, active, candidate.version, verdict)
-
-
-def _copy(
-    folder: Path,
-    *,
-    source: Path,
-    manifest: Manifest,
-    report: Mapping[str, Any],
-    answers: Sequence[Mapping[str, Any]],
-    files: Mapping[str, str],
-) -> Manifest:
-    copy_tree(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
-    for path, text in files.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")
-    (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if "rows" in report:  # not with the gate off
-        write_page(folder / REPORT_PAGE, report)
-    if answers:
-        lines = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in answers)
-        (folder / REPORT_PAGE / ANSWERS).write_text(lines, encoding="utf-8")
-    write_card(folder, manifest, _measured(report), _held_out(report))
-    return manifest
 
 
 def _measured(report: Mapping[str, Any]) -> Iterator[str]:
@@ -228,18 +218,11 @@ def _summarize(learned: Mapping[str, Learned]) -> list[str]:
 def _verdict(learned: Mapping[str, Learned]) -> Verdict:
     reasons = tuple(f"{name}: {reason}" for name, each in learned.items() for reason in each.reasons)
     gains = tuple(
-        _gain(f"own {row} of {name}", found)
+        build_gain(f"own {row} of {name}", found.before, found.after, found.groups, (1 - CERTAIN) / 2)
         for name, each in learned.items()
         for row, found in each.rows.items()
     )
-    return Verdict(not reasons, reasons, (), (), gains)
-
-
-def _gain(name: str, row: Comparison) -> Gain:
-    found, level = spread(row.before, row.after, row.groups), (1 - CERTAIN) / 2
-    half, before, after = found.half(level), float(row.before.mean()), float(row.after.mean())
-    ends, needed = (found.mean - half, found.mean + half), found.enough(level)
-    return Gain(name, found.mean, *ends, before, after, found.queries, found.least_gain(level), needed)
+    return Verdict(reasons, gains=gains)
 
 
 def get_learned(store: ModelStore, active: str) -> set[str]:

@@ -27,7 +27,7 @@ from models.progress import Say, to_stderr
 from models.search.features import FEATURES
 from models.search.ranking import MAX_RANKED, get_default
 from models.store import ModelStore
-from training.errors import Busy, NothingToLearn, TrainingError
+from training.errors import NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
 from training.ranking.cross_validation import COMING, NEW, compare, draw_folds, learn, predict
@@ -37,7 +37,7 @@ from training.ranking.rules import describe, judge_first, judge_refit
 from training.retraining import ledger
 from training.retraining.anchor import active_version
 from training.retraining.changes import reordered
-from training.retraining.clicks import used_at
+from training.retraining.command import finish, tell
 from training.retraining.config import (
     Config,
     CorpusTable,
@@ -47,10 +47,12 @@ from training.retraining.config import (
     check,
     folders,
 )
+from training.retraining.gather import read_judgments
 from training.retraining.heldout import place
-from training.retraining.judgements import Clicked, Judged, Judgment, judged, judgments_at, judgments_in
+from training.retraining.judgements import Clicked, Judged, judged
 from training.retraining.publication import Learned, Outcome, get_learned, left, publish_learned
 from training.retraining.scoring import read_rankings, refitting
+from training.retraining.workplace import alone
 from training.runs.export import add_models_dir
 from training.text.service import (
     MAX_CLICKED,
@@ -315,47 +317,25 @@ def run(options: argparse.Namespace) -> int:
         folders=FoldersTable(models=options.models_dir),
     )
     check(config)
-    from training.retraining.plan import alone  # noqa: PLC0415  torch
-
     store = ModelStore(folders(config).models)
-    try:
+
+    def work() -> int:
         with alone(store):
             found = read_judged(config, store, to_stderr)
             outcome = rank(found, config, store, _print, publishing=not options.dry_run)
-    except NothingToLearn as error:
-        _print(f"Nothing to learn: {error}")
-        return 4
-    except Busy as error:
-        _print(str(error))
-        return 5
-    if outcome.published:
-        _print(
-            f"{outcome.version} is published and requested. Undo: python -m models rollback "
-            f"--models-dir {store.root}"
-        )
-        return 0
-    _print(f"Nothing was published: {outcome.reason}")
-    return 0 if options.dry_run else 3
+        return 0 if options.dry_run else tell(outcome._replace(verdict=None))
+
+    return finish(work)
 
 
 def read_judged(config: Config, store: ModelStore, say: Say) -> Judged:
     """Reads judgments and clicks without the documents. The rules are those of a retraining."""
-    table, service = config.judgements, config.corpus.service
-    found: list[Judgment] = []
-    clicked: Mapping[str, Clicked] = {}
-    if service is not None and config.events.use:
-        bias = None if config.events.position_bias == "estimate" else config.events.position_bias
-        used = used_at(service, config.corpus.collections, bias, config.events.least, config.events.visitors)
-        say(used.line)
-        found += used.judgements
-        clicked = used.clicked
-    if table.file is not None:
-        found += judgments_in(table.file)
-    if service is not None and table.feedback:
-        found += judgments_at(service, config.corpus.collections)
-    ids = {each.id for each in found}.union(*(each.gains for each in clicked.values()))
-    learned = get_learned(store, active_version(store))
-    return judged(found, dict(zip(ids, ids, strict=True)), table.held_out, table.trusted, learned, clicked)
+    found, used = read_judgments(config, say)
+    ids = {each.id for each in found}.union(*(each.gains for each in used.clicked.values()))
+    learned, table = get_learned(store, active_version(store)), config.judgements
+    return judged(
+        found, dict(zip(ids, ids, strict=True)), table.held_out, table.trusted, learned, used.clicked
+    )
 
 
 def _print(line: str) -> None:

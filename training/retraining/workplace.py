@@ -1,7 +1,7 @@
 """The folders of a retraining: its work folder, and the models folder, which must be the service's.
 
 A killed process cannot remove its temporary folder, so the next retraining does. A running process holds a
-lock on its folder, which protects the folder.
+lock on its folder, which protects the folder. At most one retraining works on a models folder at a time.
 
 A retraining reads a service at a URL, but publishes into a models folder on disk. At each start, a service
 writes a new id into its models folder, which `GET /info` reports, so `require_same_folder` can compare them.
@@ -21,11 +21,24 @@ from pathlib import Path
 from models.files.folders import lock
 from models.progress import to_stderr
 from models.store import ModelStore
-from training.errors import TrainingError
+from training.errors import Busy, TrainingError
 from training.retraining.anchor import active_version
 from training.text.service import fetch_info, shown
 
 _PREFIX = "simile-retrain-"
+
+
+@contextlib.contextmanager
+def alone(store: ModelStore) -> Iterator[None]:
+    """Locks the models folder inside the `with` block. Raises Busy if another retraining has locked it."""
+    held = lock(store.root) if store.root.is_dir() else None
+    if held is None and store.root.is_dir():
+        raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")
+    try:
+        yield
+    finally:
+        if held is not None:
+            os.close(held)
 
 
 @contextlib.contextmanager

@@ -318,7 +318,7 @@ def test_the_command_answers_0_3_and_4(
     bad = noised(tmp_path / "bad", tiny_source, 0.5)
     assert run(job, corpus, "--base", str(bad)) == 3
     said = capsys.readouterr().out
-    assert "REFUSED" in said
+    assert "Refused." in said
     assert "is kept, not wanted" in said
     assert run(job, corpus) == 0
     assert "is published and wanted" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.retraining import clicks, trust
-from training.retraining.clicks import Use, build_sessions, estimated_bias, grade, judged_by, used_at
+from training.retraining.clicks import Use, build_sessions, estimated_bias, judged_by, used_at
 from training.retraining.gather import of_keys
 from training.retraining.judgements import Clicked, Judgment, judged
 
@@ -387,7 +387,7 @@ LONG_PAGE = [f"d{at}" for at in range(20)]
 
 
 def graded(rows: Rows) -> dict[str, Clicked]:
-    return grade(build_sessions(rows).found, 1.0, 3, 2)
+    return judged_by(build_sessions(rows), 1.0, 3, 2)[2]
 
 
 def test_every_clicked_hit_has_its_attraction_as_its_gain() -> None:
@@ -594,7 +594,7 @@ def event(
 
 def opinion(events: Iterable[dict[str, Any]], least: int = 3, visitors: int = 2) -> list[Judgment]:
     """Without the visitors, who agree."""
-    found, _ = judged_by(build_sessions(events), 1.0, least, visitors)
+    found = judged_by(build_sessions(events), 1.0, least, visitors)[0]
     assert all(each.of_use for each in found)
     return [*dict.fromkeys(Judgment(*each[:3]) for each in found)]
 

@@ -7,15 +7,8 @@ from typing import Any, NamedTuple
 
 Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fit.py adds
 # Needed for the comparison only, and left out of reports.
-SAMPLES, EACH, HITS, GROUPS, KEYS, NAMES, RANKINGS = (
-    "samples",
-    "each",
-    "hits",
-    "groups",
-    "keys",
-    "names",
-    "rankings",
-)
+SAMPLES, RANKINGS = "samples", "rankings"
+EACH, HITS, GROUPS, KEYS, NAMES = "each", "hits", "groups", "keys", "names"
 JUDGED = "judged"  # the search by judged queries, whose scores are called NEW and COMING
 
 
@@ -49,16 +42,14 @@ class Gain(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    accepted: bool
-    reasons: tuple[str, ...]  # why it was refused; empty when it was accepted
-    rows: tuple[Row, ...]
-    not_compared: tuple[str, ...]  # measured for the candidate only
+    reasons: tuple[str, ...]  # to refuse the candidate; empty if it is accepted
+    rows: tuple[Row, ...] = ()
     gains: tuple[Gain, ...] = ()  # empty: nothing was measured that a gain can be shown on
     traded: bool = False  # speed was asked for, and falls within the limits were its price
 
-    def besides(self, reasons: tuple[str, ...]) -> Verdict:
-        """Returns the verdict with further reasons to reject the candidate, if `reasons` is not empty."""
-        return self._replace(accepted=self.accepted and not reasons, reasons=(*self.reasons, *reasons))
+    @property
+    def accepted(self) -> bool:
+        return not self.reasons
 
 
 def without_samples(scores: Scores) -> dict[str, Any]:
