@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
-from models.progress import Say
-from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.methods.stages import Stages
 from training.retraining import searches as own
@@ -21,7 +18,7 @@ from training.retraining import sides
 from training.retraining.config import Config
 from training.retraining.gather import Gathered
 from training.retraining.one import Job, Staged
-from training.retraining.plan import build_job, require_judge
+from training.retraining.plan import require_judge
 from training.retraining.rows import build_corpus
 from training.retraining.searches import can_decide
 from training.text.corpus import PAIRS, TEXTS
@@ -29,32 +26,21 @@ from training.text.corpus import PAIRS, TEXTS
 MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
 
 
-def adapt_job(
-    stages: Stages, gathered: Gathered, config: Config, store: ModelStore, work: Path, say: Say
-) -> Job:
-    """Creates the job that trains the stages. train.minutes limits the time, if it is set.
-
-    Raises:
-        NothingToLearn: The corpus has no rows.
-
-    """
-    table = config.train
-    first = replace(stages.recipes()[0], name=stages.name)
-    seeded = first if table.seed is None else replace(first, seed=table.seed)
-    job = build_job(gathered, config, seeded, store, work, say, labels=True)
+def adapt_job(job: Job, stages: Stages, gathered: Gathered, config: Config) -> Job:
+    """Returns the job of the first stage with all stages. train.minutes limits the time, if it is set."""
     require_judge(config, can_decide(job.searches, gathered.found), config.gate.data)
-    corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
+    corpora, found, learned = {TEXTS: job.corpus}, gathered.found, {*job.about["learned"]}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
-        withheld = own.withheld(gathered.split, (*gathered.found.held, *gathered.found.dev))
-        pairs = build_corpus(PAIRS, gathered.split.train, gathered.found.train, None, 0, withheld)
+        withheld = own.withheld(gathered.split, (*found.held, *found.dev))
+        pairs = build_corpus(PAIRS, gathered.split.train, found.train, None, 0, withheld)
         if len(pairs) >= MIN_PAIRS:
             corpora[PAIRS] = pairs
-            learned |= sides.learned(gathered.found.train)
-    timed = stages if table.minutes is None else replace(stages, minutes=table.minutes)
+            learned |= sides.learned(found.train)
+    timed = stages if job.minutes is None else replace(stages, minutes=job.minutes)
     return replace(
         job,
         steps=None,
         data=config.gate.data,  # not what SIMILE_EVAL_DATA names: those sets are in a language that it read
-        staged=Staged(timed, corpora, table.seed),
+        staged=Staged(timed, corpora, config.train.seed),
         about={**job.about, "learned": sorted(learned)},
     )

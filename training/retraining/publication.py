@@ -34,6 +34,7 @@ from training.ranking.cross_validation import CERTAIN, COMING
 from training.ranking.rules import Rows
 from training.retraining import ledger
 from training.retraining.anchor import active_version, find_anchor
+from training.retraining.changes import reordered
 from training.retraining.gate.gains import build_gain
 from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import Verdict
@@ -159,7 +160,7 @@ def publish_learned(
     recipe: str,
     learned: Mapping[str, Learned],
     say: Say,
-    find_changed: Callable[[Mapping[str, Learned]], Mapping[str, Any]] = lambda _: {},
+    fetch: Callable[[str, Sequence[str]], Mapping[str, str]] | None = None,
     *,
     publishing: bool = True,
 ) -> Outcome:
@@ -171,7 +172,8 @@ def publish_learned(
         recipe: RANKING or SEARCH.
         learned: The rankings or settings, by collection.
         say: Called with the report.
-        find_changed: Returns the queries that those accepted change most, for the report.
+        fetch: Returns the texts of documents by id, given a collection and ids, so that the report has the
+            queries that changed most. None: it has none.
         publishing: False: report only.
     """
     for name, each in learned.items():
@@ -200,7 +202,9 @@ def publish_learned(
     meta = build_meta(manifest, served, recipe, served.version, queries, get_learned(store, served.version))
     meta["learned_for"] = {name: each.told for name, each in accepted.items()}
     content = build_report(verdict, {}, {}, meta)
-    content |= {"summary": _summarize(accepted), "changed": find_changed(accepted)}
+    content["summary"] = _summarize(accepted)
+    if fetch is not None:
+        content["changed"] = reordered({name: each.rows[COMING] for name, each in accepted.items()}, fetch)
     return publish(
         store, served.version, store.folder(served.version), manifest, verdict, content, files=files
     )

@@ -36,7 +36,6 @@ from training.ranking.fitting import MIN_QUERIES
 from training.ranking.rules import describe, judge_first, judge_refit
 from training.retraining import ledger
 from training.retraining.anchor import active_version
-from training.retraining.changes import reordered
 from training.retraining.command import finish, tell
 from training.retraining.config import (
     Config,
@@ -93,9 +92,26 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     pending = store.requested()
     if pending not in {None, active} and not left(store, str(pending)):
         raise NothingToLearn(f"{pending} is about to go live. Run this again once it is.")
-    learned = _learn_all(found, config.corpus.service, store, served, say)
-    changed = partial(_changed, url=config.corpus.service, say=say)
-    return publish_learned(store, served, RANKING, learned, say, changed, publishing=publishing)
+    learned = _learn_all(_Given(found, config.corpus.service, store, served, say))
+
+    def fetch(collection: str, ids: Sequence[str]) -> dict[str, str]:
+        try:
+            return fetch_texts(str(config.corpus.service), collection, ids)
+        except TrainingError as error:  # The ids say enough.
+            say(f"! The report has no texts: {error}")
+            return {}
+
+    return publish_learned(store, served, RANKING, learned, say, fetch, publishing=publishing)
+
+
+class _Given(NamedTuple):
+    """What a ranking is learned from: the judged queries, and the service that searches them."""
+
+    found: Judged
+    url: str
+    store: ModelStore
+    served: Manifest  # the active version
+    say: Say
 
 
 def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -> None:
@@ -114,17 +130,17 @@ def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -
             say(f"{len(rows[-MAX_CLICKED:]):,} clicked answers are remembered in {name}")
 
 
-def _learn_all(found: Judged, url: str, store: ModelStore, served: Manifest, say: Say) -> dict[str, Learned]:
+def _learn_all(given: _Given) -> dict[str, Learned]:
     """Learns the ranking of each collection. Raises an error only if no collection has one."""
     learned: dict[str, Learned] = {}
     missing = []
     failed: TrainingError | None = None
-    for name, queries in sorted(_by_collection(found).items()):
+    for name, queries in sorted(_by_collection(given.found).items()):
         try:
-            learned[name] = _learn(name, queries, found, url, store, served, say)
+            learned[name] = _learn(name, queries, given)
         except TrainingError as error:  # Other collections can still learn.
             missing.append(f"{name}: {error}")
-            say(f"! {missing[-1]}")
+            given.say(f"! {missing[-1]}")
             if not isinstance(error, NothingToLearn):
                 failed = error
     if failed is not None and not learned:
@@ -147,27 +163,25 @@ def _by_collection(found: Judged) -> dict[str, set[str]]:
 
 def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:
     """Yields a sentence for each collection: what more judged queries would bring."""
-    served = store.verify(active_version(store))
+    given = _Given(found, str(config.corpus.service), store, store.verify(active_version(store)), say)
     for name, queries in sorted(_by_collection(found).items()):
-        labels = {query: label(name, query, found) for query in queries}
         try:
-            examples = _build_examples(name, labels, found, str(config.corpus.service), store, served, say)
+            examples = _build_examples(name, {query: label(name, query, found) for query in queries}, given)
+            told = predict(examples, get_default().weights)
         except TrainingError as error:
-            yield f"Ranking of {name}: {error}"
-            continue
-        yield f"Ranking of {name}: {predict(examples, get_default().weights)}"
+            told = str(error)
+        yield f"Ranking of {name}: {told}"
 
 
-def _learn(
-    name: str, queries: Iterable[str], found: Judged, url: str, store: ModelStore, served: Manifest, say: Say
-) -> Learned:
-    labels = {query: label(name, query, found) for query in queries}
+def _learn(name: str, queries: Iterable[str], given: _Given) -> Learned:
+    store, served = given.store, given.served
+    labels = {query: label(name, query, given.found) for query in queries}
     digest = _digest(served, name, labels)
     if ledger.read(store, RANKING).get(name) == digest:
         raise NothingToLearn("no judgment changed since the last ranking was learned.")
     before = read_rankings(store, served).get(name)
-    examples = _build_examples(name, labels, found, url, store, served, say)
-    say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
+    examples = _build_examples(name, labels, given)
+    given.say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
     prior = get_default().weights
     fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
     # Unclicked hits count as wrong here, which rather favors the order that users saw.
@@ -186,24 +200,17 @@ def _learn(
     return Learned(rows, reasons, describe(rows, ranking), digest, ranking)
 
 
-def _build_examples(
-    name: str,
-    labels: Mapping[str, Labels],
-    found: Judged,
-    url: str,
-    store: ModelStore,
-    served: Manifest,
-    say: Say,
-) -> list[Example]:
+def _build_examples(name: str, labels: Mapping[str, Labels], given: _Given) -> list[Example]:
     """Searches the labelled queries of a collection. Raises NothingToLearn if too few have an answer."""
     if (count := sum(bool(each.gains) for each in labels.values())) < MIN_QUERIES:
         raise NothingToLearn(_too_few(count))
-    say(f"searching {count:,} judged queries of {name}")
+    found, served = given.found, given.served
+    given.say(f"searching {count:,} judged queries of {name}")
     order = sorted(labels, key=lambda query: place(f"ranking\0{query}"))
-    with closing(store.open(served.version, threads=cpus.available())) as encoder:
+    with closing(given.store.open(served.version, threads=cpus.available())) as encoder:
         unrelated = encoder.unrelated
         vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
-    candidates = fetch_explained(url, name, order, MAX_RANKED, served.version)
+    candidates = fetch_explained(given.url, name, order, MAX_RANKED, served.version)
     examples = [
         _example(query, vector, hits, labels[query])._replace(
             judges=query in found.judges, unrelated=unrelated, alike=found.alike.get(query, query)
@@ -279,17 +286,6 @@ def _digest(served: Manifest, collection: str, labels: Mapping[str, Labels]) -> 
     said = [(query, each.gains, each.wrong) for query, each in sorted(labels.items())]
     known = served.fingerprint, served.search.get(collection), said
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
-
-
-def _changed(learned: Mapping[str, Learned], *, url: str, say: Say) -> dict[str, Any]:
-    def fetch(collection: str, ids: Sequence[str]) -> dict[str, str]:
-        try:
-            return fetch_texts(url, collection, ids)
-        except TrainingError as error:  # The ids say enough.
-            say(f"! The report has no texts: {error}")
-            return {}
-
-    return reordered({name: each.rows[COMING] for name, each in learned.items()}, fetch)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

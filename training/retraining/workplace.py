@@ -101,13 +101,6 @@ def require_same_folder(url: str, models: Path) -> None:
     theirs, ours = info.get("models_id"), store.id()
     if theirs is None and ours is None:
         _require_same_version(url, info.get("model_version"), store)
-    elif "models_id" not in info:
-        raise OtherFolder(
-            f"The models folder {models.absolute()} has an id, and the service at {shown(url)} is of an "
-            "earlier release, which reports none. "
-            f"Delete {models.absolute() / 'id'} if the folder is this service's. "
-            "Otherwise name the folder of the service: --models-dir, or folders.models in retrain.toml."
-        )
     elif theirs != ours:
         named = f" {folder}" if (folder := info.get("models_dir")) else ""
         raise OtherFolder(
@@ -119,7 +112,7 @@ def require_same_folder(url: str, models: Path) -> None:
 
 
 def _require_same_version(url: str, version: object, store: ModelStore) -> None:
-    """Compares active versions instead. Used if the service reports no id, as earlier releases do."""
+    """Compares active versions instead. Used if the service cannot write an id into its models folder."""
     ours, service = active_version(store), f"The service at {shown(url)}"
     if version != ours:
         raise OtherFolder(
