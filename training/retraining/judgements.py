@@ -192,9 +192,8 @@ def judged(
     of_use_alone = frozenset(
         query for query, ids in relevants.items() if not any((query, id) in newest for id in ids)
     )
-    may_judge = [
-        query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
-    ]
+    alone = len(keys) == len(relevants) and len({*keys.values()}) == 1  # All rest on the same key.
+    may_judge = [query for query in relevants if query not in keys or not (trusted or alone)]
     may_decide = [query for query in may_judge if query not in of_use_alone]
     split = sides(relevants, share, may_decide, learned)
     held = bounded(split.judge, keys)
@@ -251,11 +250,6 @@ def _single_answer(yes: Collection[Judgment], trusted: Collection[str]) -> str |
         return None
     named = [(judgment.key, judgment.user) for judgment in yes if judgment.key is not None]
     return None if get_number(named) > 1 and not trusted else min(key for key, _ in named)
-
-
-def _alone(keys: Mapping[str, str], queries: Collection[str]) -> bool:
-    """Returns True if all queries rest on one and the same key."""
-    return len(keys) == len(queries) and len({*keys.values()}) == 1
 
 
 def bounded(judge: Mapping[str, list[str]], keys: Mapping[str, str]) -> dict[str, list[str]]:

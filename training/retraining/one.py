@@ -13,6 +13,7 @@ with the report of the gate.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,6 @@ from models.store import ModelStore
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.recipe import fitted
-from training.methods.recipe_files import TRIED
 from training.methods.stages import Stages
 from training.model.base import Base, open_base
 from training.model.encoder import compute_digest
@@ -46,7 +46,7 @@ from training.retraining.gate.words import report
 from training.retraining.ledger import count_test
 from training.retraining.publication import Outcome, known, publish
 from training.retraining.scoring import build_meta, compute_scores, read_rankings, short
-from training.retraining.students import beside, build_lineage, find_start, require_pace
+from training.retraining.students import beside, build_lineage, find_start, why_slower
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
@@ -54,7 +54,7 @@ from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
 from training.runs.record import read_curve
-from training.runs.stages import COUNTED, build_lineage_identity, build_parts, run_stages, steps_within
+from training.runs.stages import build_lineage_identity, build_parts, run_stages, steps_within
 from training.text.corpus import Corpus, Kind
 from training.text.service import Searches
 
@@ -108,7 +108,6 @@ class Job:
     choose: Choose | None = None  # which share of the training is kept; None: all of it
     staged: Staged | None = None  # several recipes; `recipe` is the first
     pair: bool = False  # a student is judged and published next to its teacher
-    sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
 
@@ -124,9 +123,11 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     active = job.active or active_version(job.store)
     job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
     job.store.require_writable()
-    if job.mode == "on" and job.thresholds.slower < 1:
-        require_pace(job.store, active, job.base, job.recipe)
-    begin = find_start(job.store, active, job.base, distils=job.recipe.student is not None)
+    distils = job.recipe.student is not None
+    if job.mode == "on" and job.thresholds.slower < 1 and not distils:
+        if why := why_slower(job.store, active, job.base, job.recipe.name):
+            raise NothingToLearn(why)
+    begin = find_start(job.store, active, job.base, distils=distils)
     with open_base(begin, job.store.root) as base:
         if job.pair and base.version is None:
             raise TrainingError(f"train.pair needs a published version to distil, and {base.name} is none.")
@@ -134,14 +135,9 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         anchor = None if new_line else find_anchor(job.store, str(base.version))
         _check_new(job, active, base)
         served = Manifest.read(job.store.folder(active))
-        before = (
-            compute_scores(job.store, active, *_data(job, served.search, served), say=say)
-            if _needs_scores(job)
-            else {}
-        )
+        before = _score(job, job.store, active, served.search, served, say)
         place = job.work / _name(job, base)
-        if job.sweep:
-            _sweep(job.work, place, job.recipe.name, say)
+        _sweep(place, say)
         try:
             artifacts, candidate = _artifact(job, base, place, say, anchor)
             if job.pair:
@@ -176,8 +172,7 @@ def judge(
         # Settings that were learned for text that the active version cannot read are void.
         if not job.staged:
             manifest = manifest.model_copy(update={"search": served.search})
-        data = _data(job, manifest.search, served)
-        after = compute_scores(artifacts, candidate, *data, say=say) if _needs_scores(job) else {}
+        after = _score(job, artifacts, candidate, manifest.search, served, say)
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     files = artifacts.folder(candidate)
@@ -272,40 +267,40 @@ def _name(job: Job, base: Base) -> str:
     return f"{job.recipe.name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
-def _sweep(work: Path, place: Path, recipe: str, say: Say) -> None:
-    """Removes the runs of other jobs, because each run has three copies of a model.
+def _sweep(place: Path, say: Say) -> None:
+    """Removes earlier runs of the same recipe, because each run has three copies of a model.
 
-    Unfinished runs of other recipes that `auto` tries are kept, so that `auto` can continue them.
+    Unfinished runs of other recipes stay, so that `auto` can continue them.
     """
-    for other in work.iterdir() if work.is_dir() else ():
-        runs = [*other.glob(f"**/{RUN}")] if other.is_dir() and other != place else []
-        if runs or (other != place and (other / COUNTED).is_file()):
-            stopped = any((run.parent / CHECKPOINT).is_file() for run in runs)
-            if stopped and other.name.rpartition("-")[0] in {*TRIED} - {recipe}:  # as _name
-                continue
-            if stopped:
+    recipe = place.name.rpartition("-")[0]
+    for other in place.parent.glob(f"{recipe}-*"):
+        if other != place and re.fullmatch(r"-[0-9a-f]{12}", other.name.removeprefix(recipe)):
+            if any(other.glob(f"**/{CHECKPOINT}")):
                 say("an unfinished run of other text, rows or settings was found; training begins anew")
             shutil.rmtree(other)
 
 
-def _needs_scores(job: Job) -> bool:
-    """Returns False if the gate is off.
+def _score(
+    job: Job,
+    store: ModelStore,
+    version: str,
+    learned: Mapping[str, SearchDefaults],
+    active: Manifest,
+    say: Say,
+) -> dict[str, Any]:
+    """Returns the scores of a version with its search settings, or none if the gate is off.
 
     Raises:
         TrainingError: The gate is on, without searches and evaluation sets.
 
     """
     if job.mode == "off":
-        return False
+        return {}
     if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
-    return True
-
-
-def _data(job: Job, learned: Mapping[str, SearchDefaults], active: Manifest) -> tuple[Any, ...]:
-    """Returns the arguments of `compute_scores` for data, search settings and rankings."""
     threads, rankings = job.options.threads or cpus.available(), read_rankings(job.store, active)
-    return threads, job.data, job.searches, job.found, learned, job.served, rankings
+    data = job.data, job.searches, job.found, learned, job.served, rankings
+    return compute_scores(store, version, threads, *data, say=say)
 
 
 def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -> tuple[ModelStore, str]:

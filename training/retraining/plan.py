@@ -29,13 +29,14 @@ from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import build_choose, compute_score
 from training.retraining.config import Config, GateTable, require_enough
+from training.retraining.gate.verdict import JUDGED
 from training.retraining.gather import Gathered, counts, gather, of_keys
 from training.retraining.heldout import JUDGE, Split
 from training.retraining.judgements import Judged, bounded
 from training.retraining.one import Job
 from training.retraining.rows import build_corpus
 from training.runs.options import Options
-from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind, read_corpus
+from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, read_corpus
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -107,14 +108,29 @@ def build_job(
     of_judged = labels or recipe.source.kind in OF_LABELS
     if not of_judged and config.gate.mode == "on":
         split, found = let_judge(split, found)
-    searches = own.collections(split, {}, config.corpus.candidates)
-    searches |= own.judged_search(split, found, config.corpus.candidates)
+    searches = own.collections(split, config.corpus.candidates)
+    if found.held:
+        searches[JUDGED] = own.judged_search(split, found.answers, config.corpus.candidates, found.held)
     # Missing sets do not matter if the own text judges.
     require_judge(config, own.can_decide(searches, found), optional_data_folder(config.gate.data))
+    manifest, service = Manifest.read(store.folder(active)), config.corpus.service
     with _active(config, store, active, passages=gathered.served.passages) as model:
-        settings = Manifest.read(store.folder(active)).search, gathered.served.mode
-        choose = build_choose(split, found.dev, model, *settings, config.corpus.service)
-        corpus = _build_rows(recipe.source.kind, config, store, gathered, split, found, model)
+        choose = build_choose(split, found.dev, model, manifest.search, gathered.served.mode, service)
+        corpus = build_corpus(
+            recipe.source.kind,
+            split.train,
+            found.train,
+            model,
+            config.train.negatives,
+            own.withheld(split, (*found.held, *found.dev)),
+            found.negatives,
+            gathered.queried,
+            service,
+        )
+    if corpus.digest != corpus.rows:
+        # The active model mined the rows. Another model finds others, which teach something new.
+        mined = sha256(f"{corpus.digest} by {manifest.fingerprint}".encode())
+        corpus = replace(corpus, digest=mined.hexdigest())
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
     report["warnings"] = [*report["warnings"], *gathered.used.warnings, *of_keys(found)]
@@ -132,7 +148,6 @@ def build_job(
         found=found,
         served=gathered.served,
         active=active,
-        sweep=True,
         options=Options(dev=compute_score(choose)),
         about={
             "documents": counts(gathered.documents, split, found, gathered.used),
@@ -162,41 +177,6 @@ def let_judge(split: Split, found: Judged) -> tuple[Split, Judged]:
         return split, found
     train = {query: ids for query, ids in found.train.items() if query not in held}
     return moved, found._replace(train=train, held=held)
-
-
-def _build_rows(
-    kind: Kind,
-    config: Config,
-    store: ModelStore,
-    gathered: Gathered,
-    split: Split,
-    found: Judged,
-    model: Callable[[], Scorable],
-) -> Corpus:
-    """Builds the corpus of a kind from the documents and queries in the training part.
-
-    Raises:
-        NothingToLearn: The data have no rows of that kind.
-
-    """
-    corpus = build_corpus(
-        kind,
-        split.train,
-        found.train,
-        model,
-        config.train.negatives,
-        own.withheld(split, (*found.held, *found.dev)),
-        found.negatives,
-        gathered.queried,
-        config.corpus.service,
-    )
-    if corpus.digest == corpus.rows:
-        return corpus
-    # The active model mined the rows. Another model finds others, which teach something new.
-    model_name = Manifest.read(
-        store.folder(gathered.active)
-    ).fingerprint  # the same where only the search was retuned
-    return replace(corpus, digest=sha256(f"{corpus.digest} by {model_name}".encode()).hexdigest())
 
 
 @contextlib.contextmanager

@@ -22,7 +22,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from itertools import starmap
 from typing import Any, NamedTuple
 
 from models.search.content import Content
@@ -174,22 +173,16 @@ def _lists(
 
 
 def _at_most(count: int, queries_in: Mapping[str, Sequence[Query]]) -> dict[str, list[Query]]:
-    """Chooses `count` queries of all collections, the same in each run. Queries of users come first.
+    """Chooses `count` queries of all collections, the same in each run. Queries of users come first."""
 
-    Returns:
-        The chosen queries by collection, without collections that have none.
-
-    """
-
-    def place(collection: str, query: Query) -> tuple[bool, bytes, str]:
+    def place(named: tuple[str, Query]) -> tuple[bool, bytes, str]:
+        collection, query = named
         return query.source is not None, sha256(query.text.encode()).digest(), collection
 
-    all_queries = [(collection, query) for collection, queries in queries_in.items() for query in queries]
-    last = sorted(starmap(place, all_queries))[:count][-1]
     kept: dict[str, list[Query]] = {}
-    for collection, query in all_queries:
-        if place(collection, query) <= last:
-            kept.setdefault(collection, []).append(query)
+    every = ((collection, query) for collection, queries in queries_in.items() for query in queries)
+    for collection, query in sorted(every, key=place)[:count]:
+        kept.setdefault(collection, []).append(query)
     return kept
 
 

@@ -34,7 +34,6 @@ from training.ranking.rules import describe, judge_settings
 from training.retraining import ledger
 from training.retraining import searches as own
 from training.retraining.config import Config
-from training.retraining.gate.verdict import JUDGED
 from training.retraining.gather import Gathered
 from training.retraining.judgements import Judged
 from training.retraining.publication import Learned, Outcome, publish_learned
@@ -53,10 +52,8 @@ def tune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> Out
     """
     served, service = store.verify(gathered.active), gathered.served
     found = choosing(gathered.found)
-    searched = own.judged_search(gathered.split, found, config.corpus.candidates)
-    parts = [
-        part for part in (searched[JUDGED].parts() if searched else ()) if len(part[1].queries) >= MIN_QUERIES
-    ]
+    searched = own.judged_search(gathered.split, found.answers, config.corpus.candidates)
+    parts = [part for part in searched.parts() if len(part[1].queries) >= MIN_QUERIES]
     if not parts:
         raise NothingToLearn(f"no collection has {MIN_QUERIES} judged queries that may choose its search")
     rankings, known = read_rankings(store, served), ledger.read(store, SEARCH)

@@ -87,8 +87,6 @@ def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) 
         ),
         ('[corpus]\nfile = "b"\n[events]\nposition_bias = 9\n', "a number from 0 to 3, not 9."),
         ('[corpus]\nfile = "b"\n[events]\nvisitors = 0\n', "events.visitors must be from 1 on, not 0."),
-        ('[corpus]\nfile = "b"\n[events]\nkeys = 0\n', "events.visitors must be from 1 on, not 0."),
-        ('[corpus]\nfile = "b"\n[events]\nvisitors = 2\nkeys = 2\n', "events has no key 'keys'"),
         ("[corpus\n", "is not TOML"),
     ],
 )
@@ -96,11 +94,6 @@ def test_what_cannot_be_meant_is_refused_by_its_name(tmp_path: Path, text: str, 
     with pytest.raises(TrainingError) as caught:
         config(tmp_path, text)
     assert says in str(caught.value)
-
-
-def test_the_visitors_of_a_file_of_before_are_named_keys(tmp_path: Path) -> None:
-    for text, visitors in (("", 2), ("visitors = 1", 1), ("keys = 3", 3)):
-        assert config(tmp_path, f'[corpus]\nfile = "b"\n[events]\n{text}\n').events.visitors == visitors
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -460,7 +460,7 @@ def test_where_other_rows_were_mined_training_begins_anew_and_says_so(
         "fewer rows": rows[:40],
         "more negatives": [(*row, "another") for row in rows],
     }[change]
-    again = replace(of_triples(job, other), sweep=True)
+    again = replace(of_triples(job, other))
     said: list[str] = []
     assert retrain(again, said.append).published
     assert resumptions(again) == []
@@ -471,9 +471,9 @@ def test_a_stopped_run_is_kept_while_another_recipe_trains(
     job: Job, tiny_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`auto` was stopped in its second choice, and tries the first again, which left no version."""
-    queried = replace(of_triples(job, triples()), base=str(tiny_source), sweep=True)
+    queried = replace(of_triples(job, triples()), base=str(tiny_source))
     stopped(queried, monkeypatch)
-    other = replace(job, mode="off", data=None, base=str(tiny_source), sweep=True)
+    other = replace(job, mode="off", data=None, base=str(tiny_source))
     assert retrain(other).published
     assert retrain(queried).published
     assert resumptions(queried) == [3]

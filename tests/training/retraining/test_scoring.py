@@ -44,7 +44,7 @@ def ranked(job: Job, tmp_path: Path) -> Job:
     ranking = Ranking(weights={"hybrid": 1.0}, fingerprint=served.fingerprint)
     learned = {"default": Learned(rows_of, [], [], "digest", ranking)}
     version = publish_learned(job.store, served, "ranking", learned, silent).version
-    searches = own.judged_search(found.split, found.found, 1000)
+    searches = {"judged": own.judged_search(found.split, found.found.answers, 1000, found.found.held)}
     return replace(job, searches=searches, found=found.found, active=version, thresholds=LOOSE)
 
 

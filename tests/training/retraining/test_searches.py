@@ -27,7 +27,6 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe import load_recipe
 from training.ranking.cross_validation import COMING, NEW
-from training.retraining import one
 from training.retraining import searches as own
 from training.retraining.changes import MAX_ANSWERS, MAX_CHANGED, find_answers, find_changed
 from training.retraining.choosing import CANDIDATES, build_choose, choose_by, compute_score
@@ -44,7 +43,6 @@ from training.retraining.searches import (
     MAX_QUERIES,
     MIN_QUERIES,
     collections,
-    dev_collections,
     score,
     withheld,
 )
@@ -62,7 +60,7 @@ SPLIT = Split(TRAIN, HELD, {})
 
 
 def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
-    titles = collections(SPLIT, {}, 1000)["titles"]
+    titles = collections(SPLIT, 1000)["titles"]
     assert titles.queries["h3"] == "Title 3"
     assert titles.relevant["h3"] == {"h3\0text": 1.0}
     assert titles.documents["h3\0text"].text.startswith("The text of h3")
@@ -72,25 +70,25 @@ def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
 
 def test_a_title_that_several_have_or_that_is_the_text_asks_nothing() -> None:
     twins = (*HELD, document("x", "Same"), document("y", "same "), document("z", "All", "All"))
-    assert not {"x", "y", "z"} & set(collections(SPLIT._replace(held=twins), {}, 1000)["titles"].queries)
+    assert not {"x", "y", "z"} & set(collections(SPLIT._replace(held=twins), 1000)["titles"].queries)
 
 
 def test_a_text_that_begins_with_its_title_does_not_give_it_away() -> None:
     held = (*HELD, document("x", "Fuel cells", "Fuel cells: they make power."))
-    titles = collections(SPLIT._replace(held=held), {}, 1000)["titles"]
+    titles = collections(SPLIT._replace(held=held), 1000)["titles"]
     assert titles.documents["x\0text"] == Content("they make power.")
 
 
 def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> None:
     judged = {f"query {at}": [f"t{at}", "h1"] for at in range(MIN_QUERIES)}
-    found = collections(SPLIT, judged, 100)["judged"]
+    found = own.judged_search(SPLIT, judged, 100)
     assert found.relevant["query\0query 4"] == {"t4": 1.0, "h1": 1.0}
-    beside = collections(SPLIT._replace(dev=(document("dev"),)), judged, 100)["judged"]
+    beside = own.judged_search(SPLIT._replace(dev=(document("dev"),)), judged, 100)
     assert beside.within is not None
     assert beside.documents.keys() == {*found.documents, "dev"}
     assert beside.documents.keys() <= beside.within.keys()
     assert {f"t{at}" for at in range(MIN_QUERIES)} <= set(found.documents)
-    fewer = collections(SPLIT, judged, 1)["judged"]
+    fewer = own.judged_search(SPLIT, judged, 1)
     assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(MIN_QUERIES))}
 
 
@@ -104,23 +102,22 @@ def judged_ones(queries: int, held: int) -> Judged:
 @pytest.mark.parametrize(("held", "decides"), [(MIN_QUERIES - 1, False), (MIN_QUERIES, True)])
 def test_too_few_judged_queries_guard_and_do_not_decide(held: int, decides: bool) -> None:
     found = judged_ones(MIN_QUERIES, held)
-    made = own.judged_search(SPLIT, found, 1000)
+    made = {"judged": own.judged_search(SPLIT, found.answers, 1000, found.held)}
     assert {*made["judged"].queries.values()} == found.answers.keys(), "the others fit rankings"
     assert own.can_decide(made, found) == decides
-    assert own.can_decide(collections(SPLIT, {}, 1000) | made, found)
-    assert own.judged_search(SPLIT, judged_ones(MIN_QUERIES, 0), 1000) == {}
+    assert own.can_decide(collections(SPLIT, 1000) | made, found)
 
 
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
-    few = collections(SPLIT, {}, MIN_QUERIES + 5)["titles"]
+    few = collections(SPLIT, MIN_QUERIES + 5)["titles"]
     assert len(few.documents) == MIN_QUERIES + 5
     turned = Split(TRAIN[::-1], HELD, {})
-    assert set(collections(turned, {}, MIN_QUERIES + 5)["titles"].documents) == set(few.documents)
+    assert set(collections(turned, MIN_QUERIES + 5)["titles"].documents) == set(few.documents)
 
 
 def test_a_title_that_is_trained_on_as_well_asks_nothing_and_a_very_copy_is_no_candidate() -> None:
     train = (*TRAIN, document("x", "title 3", "Something else."), document("y", "New", HELD[4].text))
-    titles = collections(SPLIT._replace(train=train, held=(*HELD, document("z", "Z"))), {}, 1000)["titles"]
+    titles = collections(SPLIT._replace(train=train, held=(*HELD, document("z", "Z"))), 1000)["titles"]
     assert "h3" not in titles.queries
     assert "h4" in titles.queries
     assert "y\0text" not in titles.documents
@@ -133,30 +130,29 @@ def test_what_judges_is_withheld() -> None:
 
 def test_many_queries_are_a_part_of_them_and_the_same_part() -> None:
     held = tuple(document(f"h{at}", f"Title {at}") for at in range(MAX_QUERIES + 50))
-    found = collections(SPLIT._replace(held=held), {}, 10)["titles"]
+    found = collections(SPLIT._replace(held=held), 10)["titles"]
     assert len(found.queries) == len(found.relevant) == MAX_QUERIES
-    again = collections(SPLIT._replace(held=held[::-1]), {}, 10)["titles"]
+    again = collections(SPLIT._replace(held=held[::-1]), 10)["titles"]
     assert found.queries == again.queries
 
 
 def test_too_few_queries_judge_nothing() -> None:
     few = SPLIT._replace(held=HELD[:-1])
-    assert collections(few, {"q": ["h1"]}, 1000) == {}
-    dev = few._replace(held=(), dev=HELD[:-1])
-    assert dev_collections(dev, {}, 1000).keys() == {"titles", "known"}
+    assert collections(few, 1000) == {}
+    assert collections(few, 1000, MIN_QUERIES - 1).keys() == {"titles", "known"}
 
 
 def test_rare_words_of_a_document_ask_for_it() -> None:
     text = "the common words of all and zebra number {0} with giraffe {0} beside a lion {0} or tiger {0}"
     held = tuple(document(f"h{at}", f"T {at}", text.replace(" {0}", f"{at}x")) for at in range(MIN_QUERIES))
-    found = collections(SPLIT._replace(held=held), {}, 1000)["known"]
+    found = collections(SPLIT._replace(held=held), 1000)["known"]
     words = found.queries["h3"].split()
     assert len(words) == 4
     assert {"giraffe3x", "number3x", "lion3x", "tiger3x"} & {*words}
     assert [each for each in held[3].text.split() if each in words] == words, "in the order of the text"
     assert found.relevant["h3"] == {"h3\0whole": 1.0}
     assert found.documents["h3\0whole"].whole.startswith("T 3\n")
-    assert found == collections(SPLIT._replace(held=held[::-1]), {}, 1000)["known"]._replace(
+    assert found == collections(SPLIT._replace(held=held[::-1]), 1000)["known"]._replace(
         documents=found.documents
     )
 
@@ -172,7 +168,8 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
         for at in range(MIN_QUERIES)
     )
     judged = {f"query {at}": [f"h{at}", f"collection:tickets/h{at}"] for at in range(MIN_QUERIES)}
-    made = collections(Split((), held, {}), judged, 1000)
+    split = Split((), held, {})
+    made = collections(split, 1000) | {"judged": own.judged_search(split, judged, 1000)}
     assert len(made["titles"].queries) == len(made["judged"].queries) == 2 * MIN_QUERIES
     assert made["judged"].relevant["query\0query 3"] == {"h3": 1.0}
     assert made["judged"].relevant["query\0query 3\0tickets"] == {"collection:tickets/h3": 1.0}
@@ -192,7 +189,7 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
 
 def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
     """An encoder that knows one thing only: the number in a title or text. Odd ones are wrong by one rank."""
-    titles = collections(SPLIT, {}, MIN_QUERIES)["titles"]
+    titles = collections(SPLIT, MIN_QUERIES)["titles"]
     names = sorted(titles.queries, key=lambda name: int(name[1:]))
 
     def queries(texts: list[str]) -> np.ndarray:
@@ -256,13 +253,10 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
     config = configured(tmp_path, documents(WORDS, 200), gate=GateTable(data=job.data), least=2)
     gathered = gather(config, job.store, silent)
 
-    def data_of(served: Searches) -> tuple[Any, ...]:
-        of_service, recipe = gathered._replace(served=served), load_recipe("simcse-unsup")
-        made = build_job(of_service, config, recipe, job.store, job.work, silent)
-        return one._data(made, {}, job.store.verify(str(job.store.requested())))
-
-    for each in (Searches(passages=False), Searches(mode="lexical")):
-        assert each in data_of(each)
+    recipe = load_recipe("simcse-unsup")
+    for served in (Searches(passages=False), Searches(mode="lexical")):
+        made = build_job(gathered._replace(served=served), config, recipe, job.store, job.work, silent)
+        assert made.served == served
 
 
 @pytest.mark.parametrize("method", ["simcse-unsup", "pairs"])
@@ -330,7 +324,7 @@ def score_by(
 
 def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     split = hold_out(numbered(1000), 0.1)
-    made = own.dev_collections(split, {}, CANDIDATES)
+    made = collections(Split(split.train, split.dev, {}), CANDIDATES, 8)
     score: Any = compute_score(choose_by({"titles": made["titles"]}, told(), {}, "dense"))
     right, wrong = Told(0), Told(1)
     assert score(right) == 1.0
