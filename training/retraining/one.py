@@ -21,10 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from models import cpus
 from models.errors import Damaged, ProofFailed
 from models.files.bounded import read_json
-from models.manifest import Manifest, SearchDefaults
+from models.manifest import Manifest
 from models.progress import Say, silent
 from models.search.ranking import FOLDER
 from models.sources.folder import read_source
@@ -45,7 +44,7 @@ from training.retraining.gate.verdict import NAMES, RANKINGS, Scores
 from training.retraining.gate.words import report
 from training.retraining.ledger import count_test
 from training.retraining.publication import Outcome, known, publish
-from training.retraining.scoring import build_meta, compute_scores, read_rankings, short
+from training.retraining.scoring import build_meta, compute_scores, short
 from training.retraining.students import beside, build_lineage, find_start, why_slower
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, OtherRun, Result
@@ -121,21 +120,21 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
 
     """
     active = job.active or active_version(job.store)
-    job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
+    recipe = fitted(job.recipe, job.corpus.columns)  # its digest says how many negatives
+    job = replace(job, recipe=recipe, active=active)
     job.store.require_writable()
-    distils = job.recipe.student is not None
-    if job.mode == "on" and job.thresholds.slower < 1 and not distils:
-        if why := why_slower(job.store, active, job.base, job.recipe.name):
-            raise NothingToLearn(why)
-    begin = find_start(job.store, active, job.base, distils=distils)
+    slower = job.mode == "off" or job.thresholds.slower == 1 or recipe.student is not None
+    if not slower and (why := why_slower(job.store, active, job.base, recipe.name)):
+        raise NothingToLearn(why)
+    begin = find_start(job.store, active, job.base, distils=recipe.student is not None)
     with open_base(begin, job.store.root) as base:
         if job.pair and base.version is None:
             raise TrainingError(f"train.pair needs a published version to distil, and {base.name} is none.")
         new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
         anchor = None if new_line else find_anchor(job.store, str(base.version))
-        _check_new(job, active, base)
-        served = Manifest.read(job.store.folder(active))
-        before = _score(job, job.store, active, served.search, served, say)
+        _check_new(job, base)
+        search = Manifest.read(job.store.folder(active)).search
+        before = compute_scores(job, job.store, active, search, say)
         place = job.work / _name(job, base)
         _sweep(place, say)
         try:
@@ -144,35 +143,28 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
                 candidate = beside(job.store, str(base.version), artifacts, candidate, say)
         except ProofFailed as error:  # the graph does not compute the trained model
             return Outcome(None, False, str(error), None)
-    return judge(job, active, before, artifacts, candidate, say)
+    return judge(job, before, artifacts, candidate, say)
 
 
-def judge(
-    job: Job,
-    active: str,
-    before: Scores,
-    artifacts: ModelStore,
-    candidate: str,
-    say: Say = silent,
-) -> Outcome:
+def judge(job: Job, before: Scores, artifacts: ModelStore, candidate: str, say: Say) -> Outcome:
     """Scores a candidate, publishes it with the verdict, and requests it if it is accepted.
 
     Args:
         job: The retraining.
-        active: The active version.
         before: Scores of the active version on the same data. Not used if the gate is off.
         artifacts: Store with the candidate.
         candidate: Version of the candidate.
         say: Called with progress messages.
 
     """
+    active = str(job.active)
     served = job.store.verify(active)
     try:
         manifest = artifacts.verify(candidate)
         # Settings that were learned for text that the active version cannot read are void.
         if not job.staged:
             manifest = manifest.model_copy(update={"search": served.search})
-        after = _score(job, artifacts, candidate, manifest.search, served, say)
+        after = compute_scores(job, artifacts, candidate, manifest.search, say)
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     files = artifacts.folder(candidate)
@@ -245,7 +237,7 @@ def _identity(job: Job) -> Identity:
     return {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
 
 
-def _check_new(job: Job, active: str, base: Base) -> None:
+def _check_new(job: Job, base: Base) -> None:
     """Raises NothingToLearn if a version was already made from the same text, recipe and base, and judged."""
     identity = _identity(job)
     digest = compute_digest(read_source(base.folder))
@@ -255,7 +247,7 @@ def _check_new(job: Job, active: str, base: Base) -> None:
         lineage = build_lineage(job.store, manifest)
         same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
         judged = manifest.gate is not None and identity.items() <= lineage.items()
-        if judged and (same_start or manifest.version == active):
+        if judged and (same_start or manifest.version == job.active):
             raise known(manifest, "came of this very text by this recipe")
 
 
@@ -278,29 +270,6 @@ def _sweep(place: Path, say: Say) -> None:
             if any(other.glob(f"**/{CHECKPOINT}")):
                 say("an unfinished run of other text, rows or settings was found; training begins anew")
             shutil.rmtree(other)
-
-
-def _score(
-    job: Job,
-    store: ModelStore,
-    version: str,
-    learned: Mapping[str, SearchDefaults],
-    active: Manifest,
-    say: Say,
-) -> dict[str, Any]:
-    """Returns the scores of a version with its search settings, or none if the gate is off.
-
-    Raises:
-        TrainingError: The gate is on, without searches and evaluation sets.
-
-    """
-    if job.mode == "off":
-        return {}
-    if job.data is None and not job.searches:
-        raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
-    threads, rankings = job.options.threads or cpus.available(), read_rankings(job.store, active)
-    data = job.data, job.searches, job.found, learned, job.served, rankings
-    return compute_scores(store, version, threads, *data, say=say)
 
 
 def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -> tuple[ModelStore, str]:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from models import cpus
 from models.manifest import ANCHOR, Manifest, SearchDefaults
 from models.progress import Say
 from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
 from models.store import ModelStore
+from training.errors import TrainingError
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, build_scorable
 from training.evaluation.suites import score
@@ -24,38 +24,37 @@ from training.ranking.fitting import Procedure, fit
 from training.retraining import searches as own
 from training.retraining.gate.verdict import GROUPS, JUDGED, KEYS, RANKINGS
 from training.retraining.judgements import Judged
-from training.text.service import Searches
+
+if TYPE_CHECKING:
+    from training.retraining.one import Job
 
 
 def compute_scores(
-    store: ModelStore,
-    version: str,
-    threads: int,
-    data: Path | None,
-    searches: Mapping[str, Collection],
-    found: Judged | None = None,
-    learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
-    served: Searches = Searches(),  # noqa: B008  immutable
-    rankings: Mapping[str, Ranking] = MappingProxyType({}),
-    *,
-    say: Say,
+    job: Job, store: ModelStore, version: str, learned: Mapping[str, SearchDefaults], say: Say
 ) -> dict[str, Any]:
-    """Scores a version on the evaluation sets in `data` and on `searches`.
+    """Scores a version on the evaluation sets and the searches of a job. Returns nothing if the gate is off.
+
+    Where the active version has rankings, the scores are those with rankings that are fitted in the same way
+    to this version. They are returned under RANKINGS.
 
     Args:
+        job: The retraining.
         store: Store with the version.
         version: Version to score.
-        threads: Number of threads.
-        data: Folder with evaluation sets, or None.
-        searches: Searches over the user's own text, by name.
-        found: The judged queries in `searches`.
         learned: Search settings of the version, by collection.
-        served: Search settings of the service.
-        rankings: Rankings of the active version, by collection. The scores are those with rankings that are
-            fitted in the same way to this version. They are returned under RANKINGS.
         say: Called with progress messages.
 
+    Raises:
+        TrainingError: The gate is on, without searches and evaluation sets.
+
     """
+    data, searches, found, served = job.data, job.searches, job.found, job.served
+    if job.mode == "off":
+        return {}
+    if data is None and not searches:
+        raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
+    rankings = read_rankings(job.store, Manifest.read(job.store.folder(str(job.active))))
+    threads = job.options.threads or cpus.available()
     say(f"scoring {version}")
     with closing(store.open(version, threads=threads)) as encoder:
         model = own.caching(build_scorable(encoder, passages=served.passages))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -51,11 +50,11 @@ def ranked(job: Job, tmp_path: Path) -> Job:
 def test_judged_queries_are_scored_with_a_ranking_where_one_is_served(ranked: Job) -> None:
     store, version, found = ranked.store, str(ranked.active), ranked.found
     assert found is not None
-    rankings = read_rankings(store, store.verify(version))
-    known: tuple[Any, ...] = (store, version, 1, None, ranked.searches, found, {})
+    given = replace(ranked, data=None)
+    without = replace(given, active=store.verify(version).parent)
     plain, served, dense = (
-        compute_scores(*known, *more, say=silent)
-        for more in ((), (Searches(), rankings), (Searches(mode="dense"), rankings))
+        compute_scores(each, store, version, {}, silent)
+        for each in (without, given, replace(given, served=Searches(mode="dense")))
     )
     for scores in (plain, served, dense):
         for row in (NEW, COMING):

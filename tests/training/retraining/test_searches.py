@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -223,7 +224,8 @@ def test_each_setting_of_a_collection_counts(job: Job) -> None:
     active = str(job.store.requested())
 
     def hits(learned: dict[str, SearchDefaults], served: Searches) -> list[list[str]]:
-        found = compute_scores(job.store, active, 1, None, {"titles": TWO}, None, learned, served, say=silent)
+        given = replace(job, data=None, searches={"titles": TWO}, served=served, active=active)
+        found = compute_scores(given, job.store, active, learned, silent)
         return list(found["own"]["titles"]["hits"])
 
     lexical = {"default": SearchDefaults(mode="lexical", weight=0.5)}
@@ -242,10 +244,8 @@ def test_where_no_document_is_split_its_head_alone_is_searched(job: Job) -> None
         assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
     searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
     services = [Searches(mode="dense", passages=passages) for passages in (True, False)]
-    found = [
-        compute_scores(store, active, 1, None, {"titles": searched}, None, {}, each, say=silent)
-        for each in services
-    ]
+    given = replace(job, data=None, searches={"titles": searched}, active=active)
+    found = [compute_scores(replace(given, served=each), store, active, {}, silent) for each in services]
     assert [each["own"]["titles"]["hits"][0][0] for each in found] == ["long", "like"]
 
 
@@ -271,7 +271,7 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     judging = found.found.held.keys()
     assert (judging > gathered.found.held.keys()) == (method == "simcse-unsup")
     active = str(job.store.requested())
-    scores = compute_scores(job.store, active, 1, None, found.searches, found.found, say=silent)
+    scores = compute_scores(found, job.store, active, {}, silent)
     for row in (NEW, COMING):
         few = scores["own"][row]
         assert len(few["groups"]) == len(few["each"]) == len(judging)
