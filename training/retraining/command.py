@@ -98,13 +98,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         default="on",
         help="off publishes without comparing, and the version says so for ever",
     )
-    command.add_argument(
-        "--work",
-        type=Path,
-        metavar="FOLDER",
-        help="keep the run and its artifact here, and go on with them after a stop (default: a temporary "
-        "folder)",
-    )
     add_run(command)
     add_models_dir(command)
     command.set_defaults(run=run, default=command.get_default)
@@ -112,7 +105,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs a retraining and returns the exit status. Checks all arguments before the training."""
-    again = "The same command goes on." if options.work or options.config else "With --work a run is kept."
+    again = "The same command goes on." if options.config else "With --config a run is kept."
     return finish(partial(_run, options), again)
 
 
@@ -171,7 +164,7 @@ def read_options(options: argparse.Namespace) -> Config:
         ),
         gate=GateTable(mode=options.gate, data=options.data, require="not worse" if rows else "better"),
         schedule=ScheduleTable(threads=options.threads),
-        folders=FoldersTable(models=options.models_dir, work=options.work),
+        folders=FoldersTable(models=options.models_dir),
     )
 
 
@@ -185,7 +178,7 @@ def _run(options: argparse.Namespace) -> int:
 
     train, store = config.train, ModelStore(folders(config).models)
     recipe = None if train.recipe == AUTO else _recipe(train)
-    place = folders(config).work if options.config else options.work
+    place = folders(config).work if options.config else None
     with alone(store), workplace(place) as work, watched(store.root, to_stderr) as watch:
         given: dict[str, Any] = {
             "precision": train.precision,

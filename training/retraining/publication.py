@@ -197,26 +197,28 @@ def publish_learned(
         if isinstance(each, Ranking)
     }
     search = {name: each for name, each in results.items() if isinstance(each, SearchDefaults)}
-    manifest = derive_manifest(store, served, recipe, search=served.search | search)
+    now = datetime.now(UTC)
+    changed = {
+        "version": version_name(now, f"{served.origin}-{recipe}", served.fingerprint),
+        "created": now.isoformat(timespec="seconds"),
+        "parent": served.version,
+        "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},
+        "search": served.search | search,
+    }
+    manifest = served.model_copy(update=changed)
     queries = sum(len(each.rows[COMING].after) for each in accepted.values())
     meta = build_meta(manifest, served, recipe, served.version, queries, get_learned(store, served.version))
     meta["learned_for"] = {name: each.told for name, each in accepted.items()}
     content = build_report(verdict, {}, {}, meta)
-    content["summary"] = _summarize(accepted)
+    prefix = "" if len(accepted) == 1 else "{}: "
+    content["summary"] = [
+        f"{prefix.format(name)}{line}" for name, each in accepted.items() for line in each.told
+    ]
     if fetch is not None:
         content["changed"] = reordered({name: each.rows[COMING] for name, each in accepted.items()}, fetch)
     return publish(
         store, served.version, store.folder(served.version), manifest, verdict, content, files=files
     )
-
-
-def _summarize(learned: Mapping[str, Learned]) -> list[str]:
-    """Returns the sentences about the results, those about the same matter side by side."""
-    told = [
-        [line if len(learned) == 1 else f"{name}: {line}" for line in each.told]
-        for name, each in learned.items()
-    ]
-    return [line for lines in zip(*told, strict=True) for line in lines]
 
 
 def _verdict(learned: Mapping[str, Learned]) -> Verdict:
@@ -236,28 +238,6 @@ def get_learned(store: ModelStore, active: str) -> set[str]:
         return {*map(str, content["meta"]["learned"])}
     except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
         return set()
-
-
-def derive_manifest(store: ModelStore, served: Manifest, recipe: str, **changes: object) -> Manifest:
-    """Returns the manifest of the active version, whose encoder stays, for a version made by `recipe`.
-
-    Args:
-        store: Store of model versions.
-        served: Manifest of the active version.
-        recipe: Ends the origin in the name of the new version.
-        changes: Other fields that change.
-    """
-    now = datetime.now(UTC)
-    return served.model_copy(
-        update={
-            "version": version_name(now, f"{served.origin}-{recipe}", served.fingerprint),
-            "created": now.isoformat(timespec="seconds"),
-            "parent": served.version,
-            "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},
-            "gate": None,
-            **changes,
-        }
-    )
 
 
 def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | None) -> Outcome:

@@ -100,7 +100,19 @@ def require_same_folder(url: str, models: Path) -> None:
     info, store = fetch_info(url), ModelStore(models)
     theirs, ours = info.get("models_id"), store.id()
     if theirs is None and ours is None:
-        _require_same_version(url, info.get("model_version"), store)
+        # The service cannot write an id into its models folder.
+        version, ours = info.get("model_version"), active_version(store)
+        service, place = f"The service at {shown(url)}", models.absolute()
+        if version != ours:
+            raise OtherFolder(
+                f"{service} does not report the id of its models folder, and its active version is "
+                f"{version}. The active version in {place} is {ours}: it is the folder of another service. "
+                "Name the folder of the service: --models-dir, or folders.models in retrain.toml."
+            )
+        to_stderr(
+            f"! {service} does not report the id of its models folder. It has the active version {ours}, as "
+            f"{place} has, so this folder is taken for the service's."
+        )
     elif theirs != ours:
         named = f" {folder}" if (folder := info.get("models_dir")) else ""
         raise OtherFolder(
@@ -109,21 +121,6 @@ def require_same_folder(url: str, models: Path) -> None:
             f"Name the folder of the service: --models-dir{named}, or folders.models in retrain.toml. "
             f"Or name the address of the service that uses {models.absolute()}."
         )
-
-
-def _require_same_version(url: str, version: object, store: ModelStore) -> None:
-    """Compares active versions instead. Used if the service cannot write an id into its models folder."""
-    ours, service = active_version(store), f"The service at {shown(url)}"
-    if version != ours:
-        raise OtherFolder(
-            f"{service} does not report the id of its models folder, and its active version is {version}. "
-            f"The active version in {store.root.absolute()} is {ours}: it is the folder of another service. "
-            "Name the folder of the service: --models-dir, or folders.models in retrain.toml."
-        )
-    to_stderr(
-        f"! {service} does not report the id of its models folder. It has the active version {ours}, as "
-        f"{store.root.absolute()} has, so this folder is taken for the service's."
-    )
 
 
 def _shown_id(id: object) -> str:

@@ -111,7 +111,6 @@ def compare(
         *_similarity_rows(before, after, common, limits),
         *_shared_rows(active, candidate, limits),
         *_own_rows(own_before, own_after, limits, traded=require == "faster"),
-        *_drift_rows(candidate.get("drift") or {}, limits),
     )
     found = gains(candidate, active, looks)
     reasons = (
@@ -183,9 +182,10 @@ def _allowed_fall(half: float, limit: float) -> float:
 
 
 def _shared_rows(active: Scores, candidate: Scores, limits: Thresholds) -> Iterator[Row]:
-    """Yields the comparisons of geometry, speed and size. Their limits are shares of the active figures.
+    """Yields the comparisons of geometry, speed and size, with shares of the active figures as limits.
 
-    Alignment has no limit, because collapsed vectors improve it.
+    The drift of the candidate has a limit of its own. Alignment has none, because collapsed vectors improve
+    it.
     """
     geometry: dict[str, float | None] = {"uniformity": limits.uniformity_loss, "alignment": None}
     shares = {**geometry, **dict.fromkeys(_PACES, -limits.slower), "megabytes": limits.larger}
@@ -198,6 +198,9 @@ def _shared_rows(active: Scores, candidate: Scores, limits: Thresholds) -> Itera
             allowed = None if share is None else share * abs(was or 0.0)
             lower = key not in _PACES
             yield _row(key.replace("_", " "), was, _number(after.get(key)), allowed, lower_is_better=lower)
+    if drift := candidate.get("drift"):
+        now = _number(drift["neighbours"])
+        yield _row("drift from the anchor", 0.0, now, limits.drift, lower_is_better=True)
 
 
 def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, ...]:
@@ -211,13 +214,6 @@ def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, 
         return ()
     found = " and ".join(f"{gain:+.0%} {pace}" for pace, gain in gained.items()) or "no pace was measured"
     return (f"It is not faster by {limits.faster:.0%}: {found}.",)
-
-
-def _drift_rows(after: Scores, limits: Thresholds) -> Iterator[Row]:
-    """Yields the comparison of the candidate's drift with the limit. The active version does not matter."""
-    if "neighbours" in after:
-        now = _number(after["neighbours"])
-        yield _row("drift from the anchor", 0.0, now, limits.drift, lower_is_better=True)
 
 
 def _row(
