@@ -15,7 +15,6 @@ from training.errors import NothingToLearn
 from training.methods.stages import Stages
 from training.retraining import searches as own
 from training.retraining import sides
-from training.retraining.config import Config
 from training.retraining.gather import Gathered
 from training.retraining.one import Job, Staged
 from training.retraining.plan import require_judge
@@ -26,8 +25,9 @@ from training.text.corpus import PAIRS, TEXTS
 MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
 
 
-def adapt_job(job: Job, stages: Stages, gathered: Gathered, config: Config) -> Job:
+def adapt_job(job: Job, stages: Stages, gathered: Gathered) -> Job:
     """Returns the job of the first stage with all stages. train.minutes limits the time, if it is set."""
+    config = gathered.config
     require_judge(config, can_decide(job.searches, gathered.found), config.gate.data)
     corpora, found, learned = {TEXTS: job.corpus}, gathered.found, {*job.about["learned"]}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone

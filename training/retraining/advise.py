@@ -32,6 +32,7 @@ from training.retraining.config import (
     folders,
     read_config,
 )
+from training.retraining.gather import gather
 from training.retraining.rank import forecast
 from training.retraining.rows import MAX_LISTS
 from training.retraining.students import why_slower
@@ -80,11 +81,12 @@ def _run(options: argparse.Namespace) -> int:
         config = Config(corpus=corpus, folders=FoldersTable(models=options.models_dir))
     check(config)
     to_stderr(LOADING)
-    from training.retraining.auto import TUNE, choices, get_minutes, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.auto import TUNE, build_material, choices, get_minutes, nothing  # noqa: PLC0415  torch
     from training.retraining.settings import choosing  # noqa: PLC0415  torch
 
     store, gate = ModelStore(folders(config).models), config.gate
-    gathered, material = look(config, store, to_stderr)
+    gathered = gather(config, store, to_stderr)
+    material = build_material(gathered)
     if config.corpus.service is not None:
         for line in forecast(gathered.found, config, store, to_stderr):
             print(line)  # noqa: T201

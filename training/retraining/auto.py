@@ -108,9 +108,10 @@ def choices(material: Material) -> list[Choice]:
     return found
 
 
-def build_material(gathered: Gathered, config: Config, tokenizer: Path) -> Material:
-    """Summarizes the data for training. `tokenizer` is the path of the base's tokenizer.json."""
+def build_material(gathered: Gathered) -> Material:
+    """Summarizes the data for training."""
     documents = gathered.split.train
+    tokenizer = gathered.store.folder(gathered.active) / TOKENIZER
     why_not, most = measure_reading(documents, tokenizer)
     queries = len(build_queries([(document.title, document.text) for document in documents]))
     return Material(
@@ -137,12 +138,6 @@ def measure_reading(documents: Sequence[Document], tokenizer: Path) -> tuple[str
     return why_not, 2 * len(found) > len(sample)
 
 
-def look(config: Config, store: ModelStore, say: Say) -> tuple[Gathered, Material]:
-    """Reads all data and summarizes them. Raises the errors of `gather`."""
-    gathered = gather(config, store, say)
-    return gathered, build_material(gathered, config, store.folder(gathered.active) / TOKENIZER)
-
-
 def get_minutes(train: TrainTable) -> float | None:
     """Returns the maximum minutes of training for each choice, or None if train.steps is set."""
     return MINUTES if train.steps is None and train.minutes is None else train.minutes
@@ -167,10 +162,10 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         NothingToLearn: Nothing can help. Also raises the errors of `one.retrain`.
 
     """
-    gathered, material = look(config, store, say)
-    say(str(material))
     train = config.train.model_copy(update={"minutes": get_minutes(config.train)})
-    bounded = config.model_copy(update={"train": train})
+    gathered = gather(config.model_copy(update={"train": train}), store, say)
+    material = build_material(gathered)
+    say(str(material))
     outcomes: list[Outcome] = []
     reasons: list[str] = []
 
@@ -188,7 +183,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         return outcome.published
 
     def train_by(choice: Choice, gathered: Gathered) -> Outcome:
-        job = _job(choice, gathered, bounded, store, work, say)
+        job = _job(choice, gathered, work)
         return retrain(replace(job, options=replace(job.options, **options)), say)
 
     on = config.gate.mode == "on"
@@ -204,7 +199,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         if attempt(choice.recipe, train_by, choice, gathered):
             return outcomes[-1]
     if on:
-        attempt(SEARCH, tune, gathered, config, store, say)
+        attempt(SEARCH, tune, gathered)
     if outcomes:
         return next((each for each in reversed(outcomes) if each.published), outcomes[-1])
     missing = [] if found else [nothing(material)]
@@ -232,12 +227,12 @@ def _rank(config: Config, store: ModelStore, say: Say) -> Outcome:
         raise NothingToLearn(str(error)) from error
 
 
-def _job(choice: Choice, gathered: Gathered, config: Config, store: ModelStore, work: Path, say: Say) -> Job:
-    stages, seed = find_stages(choice.recipe), config.train.seed
+def _job(choice: Choice, gathered: Gathered, work: Path) -> Job:
+    stages, seed = find_stages(choice.recipe), gathered.config.train.seed
     recipe = replace(stages.recipes()[0], name=stages.name) if stages else load_recipe(choice.recipe)
     seeded = recipe if seed is None else replace(recipe, seed=seed)
-    job = build_job(gathered, config, seeded, store, work, say, labels=stages is not None)
-    return job if stages is None else adapt_job(job, stages, gathered, config)
+    job = build_job(gathered, seeded, work, labels=stages is not None)
+    return job if stages is None else adapt_job(job, stages, gathered)
 
 
 def nothing(material: Material) -> str:

@@ -15,7 +15,7 @@ from training.mining.dedupe import near_duplicates
 from training.ranking.cross_validation import find_groups
 from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
-from training.retraining.config import Config, CorpusTable, require_enough
+from training.retraining.config import Config, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import DEV, Split, hold_out, place
 from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
@@ -26,6 +26,11 @@ from training.text.service import Searches, fetch_searches
 
 
 class Gathered(NamedTuple):
+    """The data of a retraining, with its configuration, the store of versions and a function for messages."""
+
+    config: Config
+    store: ModelStore
+    say: Say
     active: str  # the version that a candidate is compared with
     documents: Documents
     split: Split
@@ -45,7 +50,10 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
             f"with {active}. Run this again once it is live."
         )
     say("reading the documents")
-    documents = _documents(config.corpus)
+    place = config.corpus
+    documents = (
+        documents_in(place.file) if place.file else documents_at(str(place.service), place.collections)
+    )
     say(str(documents))
     require_enough(len(documents.kept), config.corpus.least)
     split = hold_out(documents.kept, config.corpus.held_out)
@@ -59,8 +67,8 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     service = config.corpus.service
     served = Searches() if service is None else fetch_searches(service)
-    unjudged = _unjudged(config, used, found)
-    return Gathered(active, documents, split, found, frozenset(learned), unjudged, served, used)
+    data = active, documents, split, found, frozenset(learned), _unjudged(config, used, found)
+    return Gathered(config, store, say, *data, served, used)
 
 
 MIN_DEV = 16  # judged queries. The usual share is 5 %, which is fewer below 320 queries. Chosen by us
@@ -92,13 +100,6 @@ def fill_dev(split: Split, found: Judged) -> tuple[Split, Judged]:
     left = {query: [id for id in ids if id not in answers] for query, ids in found.train.items()}
     train = {query: ids for query, ids in left.items() if ids and query not in moved}
     return split.moved(dict.fromkeys(answers, DEV)), found._replace(train=train, dev=found.dev | moved)
-
-
-def _documents(table: CorpusTable) -> Documents:
-    if table.service is not None:
-        return documents_at(table.service, table.collections)
-    assert table.file is not None  # noqa: S101  one of the two is there
-    return documents_in(table.file)
 
 
 def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:

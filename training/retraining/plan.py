@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
@@ -76,35 +75,24 @@ def prepare_rows(config: Config, recipe: Recipe, store: ModelStore, work: Path, 
 
 def prepare(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:
     """Reads all data and creates the job of one recipe. Raises NothingToLearn or TrainingError."""
-    return build_job(gather(config, store, say), config, recipe, store, work, say)
+    return build_job(gather(config, store, say), recipe, work)
 
 
-def build_job(
-    gathered: Gathered,
-    config: Config,
-    recipe: Recipe,
-    store: ModelStore,
-    work: Path,
-    say: Say,
-    *,
-    labels: bool = False,
-) -> Job:
+def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = False) -> Job:
     """Creates the job of one recipe from data that is already read.
 
     Args:
         gathered: The data.
-        config: The configuration.
         recipe: The recipe.
-        store: Store of model versions.
         work: Work folder.
-        say: Called with progress messages.
         labels: True if judged queries are used for training although the recipe does not read pairs.
 
     Raises:
         NothingToLearn: The data have no rows for the recipe.
 
     """
-    active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
+    config, store, say, active, _, split, found, *_ = gathered
+    learned, passages = {*gathered.learned}, gathered.served.passages
     of_judged = labels or recipe.source.kind in OF_LABELS
     if not of_judged and config.gate.mode == "on":
         split, found = let_judge(split, found)
@@ -114,7 +102,16 @@ def build_job(
     # Missing sets do not matter if the own text judges.
     require_judge(config, own.can_decide(searches, found), optional_data_folder(config.gate.data))
     manifest, service = Manifest.read(store.folder(active)), config.corpus.service
-    with _active(config, store, active, passages=gathered.served.passages) as model:
+    with contextlib.ExitStack() as opened:
+
+        @cache
+        def model() -> Scorable:
+            """Opens the active model, for mining training data."""
+            form = form_for("fp32" if config.train.precision == "fp32" else "auto")
+            encoder = store.open(active, config.schedule.threads or cpus.available(), form=form)
+            opened.callback(encoder.close)
+            return build_scorable(encoder, passages=passages)
+
         choose = build_choose(split, found.dev, model, manifest.search, gathered.served.mode, service)
         corpus = build_corpus(
             recipe.source.kind,
@@ -177,23 +174,6 @@ def let_judge(split: Split, found: Judged) -> tuple[Split, Judged]:
         return split, found
     train = {query: ids for query, ids in found.train.items() if query not in held}
     return moved, found._replace(train=train, held=held)
-
-
-@contextlib.contextmanager
-def _active(
-    config: Config, store: ModelStore, active: str, *, passages: bool
-) -> Iterator[Callable[[], Scorable]]:
-    """Yields a function that opens the active model at its first call, for mining training data."""
-    with contextlib.ExitStack() as opened:
-
-        @cache
-        def model() -> Scorable:
-            form = form_for("fp32" if config.train.precision == "fp32" else "auto")
-            encoder = store.open(active, config.schedule.threads or cpus.available(), form=form)
-            opened.callback(encoder.close)
-            return build_scorable(encoder, passages=passages)
-
-        yield model
 
 
 def require_judge(config: Config, searches: bool, data: Path | None) -> None:

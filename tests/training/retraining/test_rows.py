@@ -552,5 +552,5 @@ def test_queries_of_people_that_were_listed_are_learned_and_others_are_not(job: 
     gathered = gather(config, job.store, lambda _: None)
     queried = {"default": ["Where is the  river", "a stone"], "gone": ["a letter"]}
     learned = gathered._replace(queried=queried, learned=frozenset({"before"}))
-    found = build_job(learned, config, load_recipe("distil-hybrid"), job.store, job.work, lambda _: None)
+    found = build_job(learned, load_recipe("distil-hybrid"), job.work)
     assert {*found.about["learned"]} == {"before", digest("where is the river"), digest("a stone")}

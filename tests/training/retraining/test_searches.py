@@ -255,7 +255,7 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
 
     recipe = load_recipe("simcse-unsup")
     for served in (Searches(passages=False), Searches(mode="lexical")):
-        made = build_job(gathered._replace(served=served), config, recipe, job.store, job.work, silent)
+        made = build_job(gathered._replace(served=served), recipe, job.work)
         assert made.served == served
 
 
@@ -265,7 +265,7 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     queried = [(f"{each['text'].split()[0]} {at}", each["id"]) for at, each in enumerate(rows[:15])]
     config = configured(tmp_path, rows, queried, held_out=0.3, least=2)
     gathered = gather(config, job.store, silent)
-    found = build_job(gathered, config, load_recipe(method), job.store, job.work, silent)
+    found = build_job(gathered, load_recipe(method), job.work)
     assert found.found is not None
     # Text alone learns from none of them, so those judge whose answers are few enough to be held back.
     judging = found.found.held.keys()
