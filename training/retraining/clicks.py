@@ -102,9 +102,7 @@ class Sessions(NamedTuple):
     """The latest searches that count, at most MAX_SEARCHES, and counts of clicks that do not count."""
 
     found: list[Session]
-    over_share: Counter[
-        Pair
-    ]  # searches that led to a document and were not read, since others had their turn
+    over_share: Counter[Pair]  # searches that led to a document and were not read: others had their turn
     untrusted: Counter[Pair]
 
 

@@ -12,12 +12,11 @@ from models.progress import Say
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.mining.dedupe import near_duplicates
-from training.ranking.cross_validation import find_groups
 from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
-from training.retraining.heldout import DEV, Split, hold_out, place
+from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
 from training.retraining.publication import activated_by_hand, get_learned
 from training.retraining.searches import plain
@@ -61,7 +60,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     learned = get_learned(store, active)
     said, used = read_judgments(config, say)
     found = judged(said, known, table.held_out, table.trusted, learned, used.clicked)
-    split, found = fill_dev(split.moved(found.parts), found)
+    split = split.moved(found.parts)
     left = "documents that neither judge nor nearly repeat another"
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
@@ -69,37 +68,6 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     served = Searches() if service is None else fetch_searches(service)
     data = active, documents, split, found, frozenset(learned), _unjudged(config, used, found)
     return Gathered(config, store, say, *data, served, used)
-
-
-MIN_DEV = 16  # judged queries. The usual share is 5 %, which is fewer below 320 queries. Chosen by us
-MIN_TO_FILL = 50  # judged queries
-
-
-def fill_dev(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Moves judged queries with their answers from the training part to dev, if dev has fewer than MIN_DEV.
-
-    Otherwise titles would choose, which are made like the training rows. At least two thirds stay in the
-    training part. Queries that share an answer move together, in the order of a hash. A query that a version
-    was trained on stays.
-    """
-    judged = len(found.train) + len(found.dev)
-    missing = min(MIN_DEV, judged // 3) - len(found.dev)
-    if judged + len(found.held) < MIN_TO_FILL or missing <= 0:
-        return split, found
-    numbers = find_groups([*found.answers.values()], [found.alike[query] for query in found.answers])
-    groups: dict[int, list[str]] = {}
-    for query, number in zip(found.answers, numbers.tolist(), strict=True):
-        if query in found.train:
-            groups.setdefault(number, []).append(query)
-    whole = [some for some in groups.values() if found.judges >= {*some}]
-    moved: dict[str, list[str]] = {}
-    for some in sorted(whole, key=lambda some: place(f"dev\0{min(some)}")):
-        if len(moved) + len(some) <= missing:
-            moved |= {query: found.train[query] for query in some}
-    answers = {*chain.from_iterable(moved.values())}
-    left = {query: [id for id in ids if id not in answers] for query, ids in found.train.items()}
-    train = {query: ids for query, ids in left.items() if ids and query not in moved}
-    return split.moved(dict.fromkeys(answers, DEV)), found._replace(train=train, dev=found.dev | moved)
 
 
 def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:

@@ -94,9 +94,7 @@ class Judged(NamedTuple):
     negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
     untrusted: int = 0  # judgements left out: of untrusted keys
     said: int = 0  # judgements of files and trusted keys, those of clicks not counted
-    clicked: Mapping[str, Clicked] = MappingProxyType(
-        {}
-    )  # by query; documents that people judged have no gain
+    clicked: Mapping[str, Clicked] = MappingProxyType({})  # by query, without the gains of judged documents
 
 
 def judgments_in(file: Path) -> Iterator[Judgment]:
@@ -195,7 +193,7 @@ def judged(
     alone = len(keys) == len(relevants) and len({*keys.values()}) == 1  # All rest on the same key.
     may_judge = [query for query in relevants if query not in keys or not (trusted or alone)]
     may_decide = [query for query in may_judge if query not in of_use_alone]
-    split = sides(relevants, share, may_decide, learned)
+    split = sides(relevants, share, may_decide, learned, may_judge)
     held = bounded(split.judge, keys)
     unknown_to_all = {query: relevants[query] for query in may_judge if query not in split.known}
     return Judged(
