@@ -20,6 +20,7 @@ from training.retraining.one import Job, Staged
 from training.retraining.plan import require_judge
 from training.retraining.rows import build_corpus
 from training.retraining.searches import can_decide
+from training.runs.options import Options
 from training.text.corpus import PAIRS, TEXTS
 
 MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
@@ -41,6 +42,8 @@ def adapt_job(job: Job, stages: Stages, gathered: Gathered) -> Job:
         job,
         steps=None,
         data=config.gate.data,  # not what SIMILE_EVAL_DATA names: those sets are in a language that it read
-        staged=Staged(timed, corpora, config.train.seed),
+        choose=None,
+        options=Options(seed=config.train.seed),
+        staged=Staged(timed, corpora),
         about={**job.about, "learned": sorted(learned)},
     )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from training.retraining.one import Job
     from training.retraining.publication import Outcome
 
+_TRAIN = ("recipe", "base", "steps", "minutes", "seed", "precision")  # options with the names of keys
 REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
 
 
@@ -153,15 +154,7 @@ def read_options(options: argparse.Namespace) -> Config:
     place = {"file": rows} if rows else {"service": options.from_service, "collections": collections}
     return Config(
         corpus=CorpusTable(**place, least=max(2, options.least)),
-        train=TrainTable(
-            recipe=options.recipe,
-            base=options.base,
-            steps=options.steps,
-            minutes=options.minutes,
-            seed=options.seed,
-            precision=options.precision,
-            set=changes(options.set),
-        ),
+        train=TrainTable(**{name: getattr(options, name) for name in _TRAIN}, set=changes(options.set)),
         gate=GateTable(mode=options.gate, data=options.data, require="not worse" if rows else "better"),
         schedule=ScheduleTable(threads=options.threads),
         folders=FoldersTable(models=options.models_dir),

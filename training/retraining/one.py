@@ -25,7 +25,6 @@ from models.errors import Damaged, ProofFailed
 from models.files.bounded import read_json
 from models.manifest import Manifest
 from models.progress import Say, silent
-from models.search.ranking import FOLDER
 from models.sources.folder import read_source
 from models.store import ModelStore
 from training.errors import Interrupted, NothingToLearn, TrainingError
@@ -70,18 +69,6 @@ class Staged(NamedTuple):
 
     stages: Stages
     corpora: Mapping[Kind, Corpus]
-    seed: int | None  # of every recipe; None: its own
-
-    def lineage(self) -> Identity:
-        """Returns the part of the trained model's lineage that identifies recipes, rows and seed."""
-        return build_lineage_identity(
-            self.stages, build_parts(self.stages, self.corpora, Options(seed=self.seed))
-        )
-
-    def train(self, base: Path, run: Path, options: Options) -> Result:
-        """Trains the stages in the folder `run`. Has the errors of `run_stages`."""
-        known = replace(options, steps=None, dev=None, choose=None, seed=self.seed)
-        return run_stages(self.stages, self.corpora, base, run, known)
 
 
 @dataclass(frozen=True)
@@ -194,10 +181,7 @@ def judge(job: Job, before: Scores, artifacts: ModelStore, candidate: str, say: 
     content["changed"] = find_changed(answers)
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
     scored = manifest.model_copy(update={"scores": short(after)})
-    rankings = {
-        f"{FOLDER}/{name}.json": each.model_dump_json() for name, each in after.get(RANKINGS, {}).items()
-    }
-    return publish(job.store, active, files, scored, verdict, content, answers, rankings)
+    return publish(job.store, active, files, scored, verdict, content, answers, after.get(RANKINGS, {}))
 
 
 def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
@@ -205,9 +189,8 @@ def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
     known = replace(
         job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
     )
-    begin = partial(
-        job.staged.train if job.staged else partial(train, job.recipe, job.corpus), base.folder, run
-    )
+    begin = partial(run_stages, *job.staged) if job.staged else partial(train, job.recipe, job.corpus)
+    begin = partial(begin, base.folder, run)
     if not job.staged and job.steps is None and job.minutes is not None:
         steps = steps_within(job.minutes, job.recipe, job.corpus, base.folder, run.parent, known)
         known = replace(known, steps=steps)
@@ -233,7 +216,8 @@ def _require_share(run: Path) -> None:
 def _identity(job: Job) -> Identity:
     """Returns the part of the lineage that identifies a job: corpus, recipe and seed."""
     if job.staged:
-        return job.staged.lineage()
+        stages, corpora = job.staged
+        return build_lineage_identity(stages, build_parts(stages, corpora, Options(seed=job.options.seed)))
     return {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
 
 

@@ -47,21 +47,10 @@ _MAX_ANSWERS_SHARE = 0.1  # of the documents to train on that may be held back. 
 
 def _begin(config: Config, recipe: Recipe, corpus: Corpus, store: ModelStore, work: Path) -> Job:
     """Creates a job with the settings of the configuration. The gate has no searches yet."""
-    train, gate = config.train, config.gate
-    return Job(
-        recipe=recipe,
-        corpus=corpus,
-        base=train.base,
-        steps=train.steps,
-        minutes=train.minutes,
-        store=store,
-        work=work,
-        data=optional_data_folder(gate.data),
-        mode=gate.mode,
-        thresholds=build_limits(config),
-        require=gate.require,
-        pair=train.pair,
-    )
+    data, gate = optional_data_folder(config.gate.data), config.gate
+    given: dict[str, Any] = config.train.model_dump(include={"base", "steps", "minutes", "pair"})
+    given |= {"mode": gate.mode, "require": gate.require, "thresholds": build_limits(config)}
+    return Job(recipe=recipe, corpus=corpus, store=store, work=work, data=data, **given)
 
 
 def prepare_rows(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:

@@ -58,7 +58,7 @@ def publish(
     verdict: Verdict | None,
     report: Mapping[str, Any],
     answers: Sequence[Mapping[str, Any]] = (),
-    files: Mapping[str, str] = MappingProxyType({}),
+    rankings: Mapping[str, Ranking] = MappingProxyType({}),
 ) -> Outcome:
     """Publishes a candidate, and requests it unless the gate rejected it.
 
@@ -70,7 +70,7 @@ def publish(
         verdict: Verdict of the gate, or None if the gate was off.
         report: The report of the gate.
         answers: Hits of both versions for the queries that judged, from changes.find_answers.
-        files: Texts of further files by their path in the folder. They replace files of `source`.
+        rankings: Rankings by collection. They replace files of `source`.
 
     Raises:
         NothingToLearn: The same model is already published. Its earlier verdict stays.
@@ -84,9 +84,9 @@ def publish(
 
     def copy(folder: Path) -> Manifest:
         copy_tree(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
-        for path, text in files.items():
-            (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
+        for name, ranking in rankings.items():
+            (folder / FOLDER).mkdir(exist_ok=True)
+            (folder / FOLDER / f"{name}.json").write_text(ranking.model_dump_json(), encoding="utf-8")
         (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         if "rows" in report:  # not with the gate off
             write_page(folder / REPORT_PAGE, report)
@@ -191,11 +191,7 @@ def publish_learned(
     if not accepted:
         return Outcome(None, False, " ".join(verdict.reasons), verdict)
     results = {name: each.result for name, each in accepted.items()}
-    files = {
-        f"{FOLDER}/{name}.json": each.model_dump_json()
-        for name, each in results.items()
-        if isinstance(each, Ranking)
-    }
+    rankings = {name: each for name, each in results.items() if isinstance(each, Ranking)}
     search = {name: each for name, each in results.items() if isinstance(each, SearchDefaults)}
     now = datetime.now(UTC)
     changed = {
@@ -216,9 +212,8 @@ def publish_learned(
     ]
     if fetch is not None:
         content["changed"] = reordered({name: each.rows[COMING] for name, each in accepted.items()}, fetch)
-    return publish(
-        store, served.version, store.folder(served.version), manifest, verdict, content, files=files
-    )
+    source = store.folder(served.version)
+    return publish(store, served.version, source, manifest, verdict, content, rankings=rankings)
 
 
 def _verdict(learned: Mapping[str, Learned]) -> Verdict:

@@ -436,7 +436,7 @@ def stopped(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resumptions(job: Job) -> list[int]:
-    [run] = job.work.glob("*/run")
+    [run] = job.work.glob(f"{job.recipe.name}-*/run")
     return [line["step"] for line in events(run, "resume")]
 
 

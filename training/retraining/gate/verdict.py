@@ -53,14 +53,10 @@ class Verdict(NamedTuple):
 
 
 def without_samples(scores: Scores) -> dict[str, Any]:
+    """Removes the values of single queries from scores."""
     kept = {key: value for key, value in scores.items() if key not in {SAMPLES, RANKINGS}}
-    return kept | ({"own": _means(kept["own"])} if kept.get("own") else {})
-
-
-def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Removes the values of single queries from nested scores."""
-    return {
-        key: _means(value) if isinstance(value, Mapping) else value
-        for key, value in figures.items()
-        if key not in {EACH, HITS, GROUPS, KEYS, NAMES}
+    own = {
+        name: {key: value for key, value in figures.items() if key not in {EACH, HITS, GROUPS, KEYS, NAMES}}
+        for name, figures in kept.pop("own", {}).items()
     }
+    return kept | ({"own": own} if own else {})
