@@ -224,32 +224,30 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     both = (*held, *others)
     bodies = {document.id: get_body(folded(document.title), folded(document.text)) for document in both}
     within = {document.id: document.collection for document in both}
-    titles = {document.id: folded(document.title) for document in held}
     used = Counter((document.collection, plain(document.title)) for document in both)
-    queries = {
-        id: title
-        for id, title in titles.items()
-        if title and bodies[id] and used[within[id], plain(title)] == 1 and title != bodies[id]
-    }
+    queries = {}
+    for document in held:
+        title, once = folded(document.title), used[document.collection, plain(document.title)] == 1
+        if title and once and bodies[document.id] not in {"", title}:
+            queries[document.id] = title
     # Another document with the very text would be right as well.
     answers = {(within[id], bodies[id]) for id in queries}
-    candidates = {
-        f"{id}\0text": body
+    documents = {
+        f"{id}\0text": Content(body)
         for id, body in bodies.items()
-        if id in queries or (within[id], body) not in answers
+        if body and (id in queries or (within[id], body) not in answers)
     }
-    documents = {name: Content(body) for name, body in candidates.items() if body}
     return _one_each(queries, documents, "\0text", within)
 
 
 def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     """Builds the search `known`: a query consists of rare words of a document, in the order of the text."""
     both = (*held, *others)
-    words = {document.id: dict.fromkeys(_words(document.text)) for document in both}
+    words = {document.id: [*dict.fromkeys(_words(document.text))] for document in both}
     used = Counter(word for of_one in words.values() for word in of_one)
     queries = {}
     for document in held:
-        own = list(words[document.id])
+        own = words[document.id]
         if len(own) >= 2 * _KNOWN_WORDS:
             rare = sorted(own, key=lambda word: (used[word], word))[: len(own) // 2]
             chosen = sorted(rare, key=lambda word: place(f"{document.id}\0{word}"))[:_KNOWN_WORDS]
@@ -270,31 +268,21 @@ def _one_each(
         within: Collection of the service by document id.
 
     """
-    parts = {name: within[name] for name in queries}
-    parts |= {name: within[name.removesuffix(suffix)] for name in documents}
+    parts = {name: within[name.removesuffix(suffix)] for name in (*queries, *documents)}
     return Collection(documents, queries, {name: {f"{name}{suffix}": 1.0} for name in queries}, 0, parts)
 
 
 def _bounded(collection: Collection, candidates: int, first: Container[str] = ()) -> Collection:
     """Limits documents to `candidates` besides answers, and queries to MAX_QUERIES, `first` first."""
     texts = collection.queries
-    queried = sorted(texts, key=lambda name: (texts[name] not in first, place(f"asked\0{name}")))[
-        :MAX_QUERIES
-    ]
-    collection = collection._replace(
-        queries={name: collection.queries[name] for name in queried},
-        relevant={name: collection.relevant[name] for name in queried},
-    )
-    answers = {name for found in collection.relevant.values() for name in found}
-    spare = max(0, candidates - len(answers))
-    kept: dict[str, Content] = {}
-    for name, content in collection.documents.items():
-        if name in answers:
-            kept[name] = content
-        elif spare:
-            spare -= 1
-            kept[name] = content
-    return collection._replace(documents=kept)
+    order = sorted(texts, key=lambda name: (texts[name] not in first, place(f"asked\0{name}")))
+    queries = {name: texts[name] for name in order[:MAX_QUERIES]}
+    relevant = {name: collection.relevant[name] for name in queries}
+    answers = {name for found in relevant.values() for name in found}
+    others = [name for name in collection.documents if name not in answers]
+    kept = answers.union(others[: max(0, candidates - len(answers))])
+    documents = {name: content for name, content in collection.documents.items() if name in kept}
+    return collection._replace(documents=documents, queries=queries, relevant=relevant)
 
 
 def _words(text: str) -> list[str]:
