@@ -22,7 +22,6 @@ from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.recipe_files import SEARCH
 from training.ranking.fitting import MIN_QUERIES
-from training.retraining.command import finish
 from training.retraining.config import (
     MIN_ROWS,
     Config,
@@ -32,6 +31,7 @@ from training.retraining.config import (
     folders,
     read_config,
 )
+from training.retraining.exits import finish
 from training.retraining.gather import gather
 from training.retraining.rank import forecast
 from training.retraining.rows import MAX_LISTS

@@ -23,25 +23,30 @@ from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
 from training.methods.recipe_files import SEARCH
-from training.methods.stages import find_stages
+from training.methods.stages import Stages, find_stages
 from training.mining.corpus_report import read
 from training.mining.queries import build_queries
 from training.model.new_bases import takes_tokens
-from training.retraining.adapt import adapt_job
+from training.retraining import searches as own
+from training.retraining import sides
 from training.retraining.config import Config, TrainTable
 from training.retraining.documents import Document
 from training.retraining.gather import Gathered, gather
-from training.retraining.one import Job, retrain
-from training.retraining.plan import build_job
+from training.retraining.one import Job, Staged, retrain
+from training.retraining.plan import build_job, require_judge
 from training.retraining.publication import Outcome
 from training.retraining.rank import RANKING, rank, read_judged
+from training.retraining.rows import build_corpus
 from training.retraining.settings import tune
+from training.runs.options import Options
+from training.text.corpus import PAIRS, TEXTS
 from training.text.service import fetch_info
 
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
 MIN_JUDGED, MIN_QUERIES = 30, 200
 _LOOKED_AT = 500  # documents whose tokens are counted, at least, and fewer than twice as many
+MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
 MIN_TO_READ = 1000  # documents, for tokens of their own
 _LOOKS, _LOOK_SECONDS = 120, 1.0  # at the service, until it serves a new ranking
 
@@ -232,7 +237,34 @@ def _job(choice: Choice, gathered: Gathered, work: Path) -> Job:
     recipe = replace(stages.recipes()[0], name=stages.name) if stages else load_recipe(choice.recipe)
     seeded = recipe if seed is None else replace(recipe, seed=seed)
     job = build_job(gathered, seeded, work, labels=stages is not None)
-    return job if stages is None else adapt_job(job, stages, gathered)
+    return job if stages is None else _adapt(job, stages, gathered)
+
+
+def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
+    """Returns the job of the first stage with all stages: new tokens, then text, then pairs.
+
+    Triples are not used, because a model that cannot read the text cannot mine useful negatives. The new
+    version becomes a new anchor (anchor.py), because the old anchor cannot read the text.
+    """
+    config = gathered.config
+    require_judge(config, own.can_decide(job.searches, gathered.found), config.gate.data)
+    corpora, found, learned = {TEXTS: job.corpus}, gathered.found, {*job.about["learned"]}
+    with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
+        withheld = own.withheld(gathered.split, (*found.held, *found.dev))
+        pairs = build_corpus(PAIRS, gathered.split.train, found.train, None, 0, withheld)
+        if len(pairs) >= MIN_PAIRS:
+            corpora[PAIRS] = pairs
+            learned |= sides.learned(found.train)
+    timed = stages if job.minutes is None else replace(stages, minutes=job.minutes)
+    return replace(
+        job,
+        steps=None,
+        data=config.gate.data,  # not what SIMILE_EVAL_DATA names: those sets are in a language that it read
+        choose=None,
+        options=Options(seed=config.train.seed),
+        staged=Staged(timed, corpora),
+        about={**job.about, "learned": sorted(learned)},
+    )
 
 
 def nothing(material: Material) -> str:

@@ -7,7 +7,6 @@ running, 130 stopped, 1 any other error.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from models.messages import positive
 from models.progress import to_stderr
 from models.store import ModelStore
 from training.arguments import LOADING, add_run, changes
-from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
+from training.errors import TrainingError
 from training.methods.recipe_files import AUTO
 from training.retraining.config import (
     MIN_ROWS,
@@ -31,7 +30,7 @@ from training.retraining.config import (
     folders,
     read_config,
 )
-from training.retraining.gate.words import as_text
+from training.retraining.exits import finish, tell
 from training.retraining.watch import watched
 from training.retraining.workplace import alone, workplace
 from training.runs.export import add_models_dir
@@ -40,10 +39,8 @@ from training.text.service import add_options, chosen
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
     from training.retraining.one import Job
-    from training.retraining.publication import Outcome
 
 _TRAIN = ("recipe", "base", "steps", "minutes", "seed", "precision")  # options with the names of keys
-REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -110,26 +107,6 @@ def run(options: argparse.Namespace) -> int:
     return finish(partial(_run, options), again)
 
 
-def finish(work: Callable[[], int], again: str = "") -> int:
-    """Returns the exit status of `work`, or prints why nothing was done, with that status.
-
-    Args:
-        work: Runs a command.
-        again: How to continue the command after Ctrl-C.
-    """
-    try:
-        return work()
-    except NothingToLearn as error:
-        print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
-        return NOTHING
-    except Busy as error:
-        to_stderr(str(error))
-        return BUSY
-    except Interrupted as stopped:
-        to_stderr(f"{stopped} {again}")
-        return STOPPED
-
-
 def read_options(options: argparse.Namespace) -> Config:
     """Returns the configuration of --config, or one made from the other options.
 
@@ -193,15 +170,3 @@ def _recipe(table: TrainTable) -> Recipe:
     if recipe.result != "encoder":
         raise TrainingError(f"{recipe.name} makes a backbone to train from, and no model to serve.")
     return recipe if table.seed is None else replace(recipe, seed=table.seed)
-
-
-def tell(outcome: Outcome) -> int:
-    """Prints the outcome of a retraining and returns the exit status."""
-    if outcome.verdict is not None:
-        print(as_text(outcome.verdict))  # noqa: T201  the answer of the command
-    if outcome.published:
-        print(f"{outcome.version} is published and wanted")  # noqa: T201
-        return 0
-    kept = f"{outcome.version} is kept, not wanted" if outcome.version else "nothing was published"
-    print(f"Refused, and {kept}: {outcome.reason}")  # noqa: T201
-    return REFUSED

@@ -16,34 +16,39 @@ import hashlib
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from models import cpus
 from models.errors import Damaged, ProofFailed
 from models.files.bounded import read_json
-from models.manifest import Manifest
+from models.manifest import Manifest, SearchDefaults
 from models.progress import Say, silent
 from models.sources.folder import read_source
 from models.store import ModelStore
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
+from training.evaluation.scorable import build_scorable
+from training.evaluation.suites import score
 from training.methods.recipe import fitted
 from training.methods.stages import Stages
 from training.model.base import Base, open_base
 from training.model.encoder import compute_digest
+from training.retraining import searches as own
 from training.retraining.anchor import active_version, find_anchor
 from training.retraining.changes import find_answers, find_changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import compute_drift
 from training.retraining.gate.gains import deciding
-from training.retraining.gate.verdict import NAMES, RANKINGS, Scores
+from training.retraining.gate.verdict import JUDGED, NAMES, RANKINGS, Scores
 from training.retraining.gate.words import report
 from training.retraining.ledger import count_test
 from training.retraining.publication import Outcome, known, publish
-from training.retraining.scoring import build_meta, compute_scores, short
+from training.retraining.scoring import build_meta, read_rankings, score_judged, short
 from training.retraining.students import beside, build_lineage, find_start, why_slower
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, OtherRun, Result
@@ -182,6 +187,54 @@ def judge(job: Job, before: Scores, artifacts: ModelStore, candidate: str, say: 
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
     scored = manifest.model_copy(update={"scores": short(after)})
     return publish(job.store, active, files, scored, verdict, content, answers, after.get(RANKINGS, {}))
+
+
+def compute_scores(
+    job: Job, store: ModelStore, version: str, learned: Mapping[str, SearchDefaults], say: Say
+) -> dict[str, Any]:
+    """Scores a version on the evaluation sets and the searches of a job. Returns nothing if the gate is off.
+
+    Where the active version has rankings, the scores are those with rankings that are fitted in the same way
+    to this version. They are returned under RANKINGS.
+
+    Args:
+        job: The retraining.
+        store: Store with the version.
+        version: Version to score.
+        learned: Search settings of the version, by collection.
+        say: Called with progress messages.
+
+    Raises:
+        TrainingError: The gate is on, without searches and evaluation sets.
+
+    """
+    data, searches, found, served = job.data, job.searches, job.found, job.served
+    if job.mode == "off":
+        return {}
+    if data is None and not searches:
+        raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
+    rankings = read_rankings(job.store, Manifest.read(job.store.folder(str(job.active))))
+    threads = job.options.threads or cpus.available()
+    say(f"scoring {version}")
+    with closing(store.open(version, threads=threads)) as encoder:
+        model = own.caching(build_scorable(encoder, passages=served.passages))
+        scores = score(model.encode, data, samples=True) if data is not None else {}
+        if searches:
+            say(f"searching the held-out text: {', '.join(searches)}")
+            made = {name: searched for name, searched in searches.items() if name != JUDGED}
+            scores["own"] = own.score(made, model, learned, served.mode)
+            if found is not None and JUDGED in searches:
+                settings = {
+                    name: own.Setting.of(learned.get(name), served.mode)
+                    for name, _ in searches[JUDGED].parts()
+                }
+                rows, fitted = score_judged(searches[JUDGED], model, settings, found, rankings)
+                scores["own"] |= rows
+                scores[RANKINGS] = {
+                    name: each.model_copy(update={"fingerprint": encoder.manifest.fingerprint})
+                    for name, each in fitted.items()
+                }
+        return scores
 
 
 def _train(job: Job, base: Base, run: Path, say: Say) -> Result:

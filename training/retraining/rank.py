@@ -36,7 +36,6 @@ from training.ranking.fitting import MIN_QUERIES
 from training.ranking.rules import describe, judge_first, judge_refit
 from training.retraining import ledger
 from training.retraining.anchor import active_version
-from training.retraining.command import finish, tell
 from training.retraining.config import (
     Config,
     CorpusTable,
@@ -46,6 +45,7 @@ from training.retraining.config import (
     check,
     folders,
 )
+from training.retraining.exits import finish, tell
 from training.retraining.gather import read_judgments
 from training.retraining.heldout import place
 from training.retraining.judgements import Clicked, Judged, judged

@@ -22,10 +22,10 @@ from training.retraining.gate.rules import Thresholds
 from training.retraining.gather import gather
 from training.retraining.heldout import Split
 from training.retraining.judgements import Judged, Judgment, judged
-from training.retraining.one import Job, retrain
+from training.retraining.one import Job, compute_scores, retrain
 from training.retraining.plan import let_judge
 from training.retraining.publication import Learned, publish_learned
-from training.retraining.scoring import compute_scores, read_rankings
+from training.retraining.scoring import read_rankings
 from training.text.service import Searches
 
 LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, slower=1, own_fall=1, drift=1)

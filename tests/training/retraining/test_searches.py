@@ -37,9 +37,8 @@ from training.retraining.gate.gains import deciding
 from training.retraining.gather import gather
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgment, judged
-from training.retraining.one import Job
+from training.retraining.one import Job, compute_scores
 from training.retraining.plan import build_job
-from training.retraining.scoring import compute_scores
 from training.retraining.searches import (
     MAX_QUERIES,
     MIN_QUERIES,
