@@ -256,16 +256,6 @@ def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
     return begin(known)
 
 
-def _require_share(run: Path) -> None:
-    """Raises NothingToLearn if the searches that choose a share of the training chose the base alone."""
-    finished = read_json(run / RUN)["finished"]
-    if finished.get("share") == 0:
-        means = ", ".join(f"{mean:.3f} with {float(share):.0%}" for share, mean in finished["shares"].items())
-        raise NothingToLearn(
-            f"No share of this training finds more than the model without it: nDCG@10 is {means}."
-        )
-
-
 def _identity(job: Job) -> Identity:
     """Returns the part of the lineage that identifies a job: corpus, recipe and seed."""
     if job.staged:
@@ -321,6 +311,11 @@ def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -
     result = _train(job, base, place / _RUN, say)
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
-    _require_share(place / _RUN)
+    finished = read_json(place / _RUN / RUN)["finished"]
+    if finished.get("share") == 0:  # The searches that choose a share chose the base alone.
+        means = ", ".join(f"{mean:.3f} with {float(share):.0%}" for share, mean in finished["shares"].items())
+        raise NothingToLearn(
+            f"No share of this training finds more than the model without it: nDCG@10 is {means}."
+        )
     artifacts = ModelStore(place / "artifact")
     return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, say=say).version

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -135,9 +135,9 @@ def _learn_all(given: _Given) -> dict[str, Learned]:
     learned: dict[str, Learned] = {}
     missing = []
     failed: TrainingError | None = None
-    for name, queries in sorted(_by_collection(given.found).items()):
+    for name, labels in _label_all(given.found):
         try:
-            learned[name] = _learn(name, queries, given)
+            learned[name] = _learn(name, labels, given)
         except TrainingError as error:  # Other collections can still learn.
             missing.append(f"{name}: {error}")
             given.say(f"! {missing[-1]}")
@@ -150,32 +150,31 @@ def _learn_all(given: _Given) -> dict[str, Learned]:
     return learned
 
 
-def _by_collection(found: Judged) -> dict[str, set[str]]:
-    """Returns the queries with a judged document in each collection."""
+def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
+    """Yields each collection with the labels of the queries that have a judged document there."""
     queries: dict[str, set[str]] = {}
     clicked = {query: each.gains for query, each in found.clicked.items()}
     for judgments in (found.answers, found.negatives, clicked):
         for query, ids in judgments.items():
             for id in ids:
                 queries.setdefault(split_qualified(id)[0], set()).add(query)
-    return queries
+    for name, some in sorted(queries.items()):
+        yield name, {query: label(name, query, found) for query in some}
 
 
 def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:
     """Yields a sentence for each collection: what more judged queries would bring."""
     given = _Given(found, str(config.corpus.service), store, store.verify(active_version(store)), say)
-    for name, queries in sorted(_by_collection(found).items()):
+    for name, labels in _label_all(found):
         try:
-            examples = _build_examples(name, {query: label(name, query, found) for query in queries}, given)
-            told = predict(examples, get_default().weights)
+            told = predict(_build_examples(name, labels, given), get_default().weights)
         except TrainingError as error:
             told = str(error)
         yield f"Ranking of {name}: {told}"
 
 
-def _learn(name: str, queries: Iterable[str], given: _Given) -> Learned:
+def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
     store, served = given.store, given.served
-    labels = {query: label(name, query, given.found) for query in queries}
     digest = _digest(served, name, labels)
     if ledger.read(store, RANKING).get(name) == digest:
         raise NothingToLearn("no judgment changed since the last ranking was learned.")

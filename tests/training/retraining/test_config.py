@@ -167,7 +167,7 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     active = job.store.requested()
     assert retrain() == 0
     said = capsys.readouterr()
-    assert "is published and wanted" in said.out
+    assert "is published and requested" in said.out
     assert "Search for a text by its title" in said.out
     version = job.store.requested()
     assert version not in {active, None}
@@ -312,9 +312,9 @@ def test_the_command_answers_0_3_and_4(
     assert run(job, corpus, "--base", str(bad)) == 3
     said = capsys.readouterr().out
     assert "Refused." in said
-    assert "is kept, not wanted" in said
+    assert "is kept, not requested" in said
     assert run(job, corpus) == 0
-    assert "is published and wanted" in capsys.readouterr().out
+    assert "is published and requested" in capsys.readouterr().out
     assert run(job, corpus) == 4
     assert "Nothing to learn" in capsys.readouterr().out
     empty = tmp_path / "empty.txt"
