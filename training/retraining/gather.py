@@ -56,7 +56,10 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     say(str(documents))
     require_enough(len(documents.kept), config.corpus.least)
     split = hold_out(documents.kept, config.corpus.held_out)
-    table, known = config.judgements, _stand_ins(documents, split)
+    # The id of each document, or for a near copy that of the original.
+    known = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
+    known |= {id: known[first] for id, first in documents.copies.items()}
+    table = config.judgements
     learned = get_learned(store, active)
     said, used = read_judgments(config, say)
     found = judged(said, known, table.held_out, table.trusted, learned, used.clicked)
@@ -68,12 +71,6 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     served = Searches() if service is None else fetch_searches(service)
     data = active, documents, split, found, frozenset(learned), _unjudged(config, used, found)
     return Gathered(config, store, say, *data, served, used)
-
-
-def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
-    """Maps the id of each document to itself, or for a near copy to the id of the original."""
-    kept = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
-    return kept | {id: kept[first] for id, first in documents.copies.items()}
 
 
 def read_judgments(config: Config, say: Say) -> tuple[list[Judgment], Use]:

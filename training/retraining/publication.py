@@ -184,7 +184,15 @@ def publish_learned(
         ):
             say(line)
     accepted = {name: each for name, each in learned.items() if not each.reasons}
-    verdict = _verdict(accepted or learned)
+    judged = (accepted or learned).items()
+    verdict = Verdict(
+        tuple(f"{name}: {reason}" for name, each in judged for reason in each.reasons),
+        gains=tuple(
+            build_gain(f"own {row} of {name}", found.before, found.after, found.groups, (1 - CERTAIN) / 2)
+            for name, each in judged
+            for row, found in each.rows.items()
+        ),
+    )
     if not publishing:
         return Outcome(None, False, "This was a dry run.", verdict)
     ledger.remember(store, recipe, {name: each.digest for name, each in learned.items()})
@@ -214,16 +222,6 @@ def publish_learned(
         content["changed"] = reordered({name: each.rows[COMING] for name, each in accepted.items()}, fetch)
     source = store.folder(served.version)
     return publish(store, served.version, source, manifest, verdict, content, rankings=rankings)
-
-
-def _verdict(learned: Mapping[str, Learned]) -> Verdict:
-    reasons = tuple(f"{name}: {reason}" for name, each in learned.items() for reason in each.reasons)
-    gains = tuple(
-        build_gain(f"own {row} of {name}", found.before, found.after, found.groups, (1 - CERTAIN) / 2)
-        for name, each in learned.items()
-        for row, found in each.rows.items()
-    )
-    return Verdict(reasons, gains=gains)
 
 
 def get_learned(store: ModelStore, active: str) -> set[str]:

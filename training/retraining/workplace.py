@@ -47,21 +47,16 @@ def workplace(kept: Path | None) -> Iterator[Path]:
 
     The temporary folder is removed afterwards, also after SIGTERM.
     """
-    if kept is not None:
+    with contextlib.ExitStack() as opened:
+        if kept is None:
+            _sweep()
+            kept = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            if (held := lock(kept)) is not None:
+                opened.callback(os.close, held)
+            opened.callback(shutil.rmtree, kept, ignore_errors=True)
         kept.mkdir(parents=True, exist_ok=True)
-        with _terminable():
-            yield kept
-        return
-    _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    held = lock(folder)
-    try:
-        with _terminable():
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if held is not None:
-            os.close(held)
+        opened.enter_context(_terminable())
+        yield kept
 
 
 def _sweep() -> None:
