@@ -17,7 +17,17 @@ from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
-from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
+from training.retraining.judgements import (
+    CONTRADICTED,
+    JUDGMENTS,
+    UNKNOWN,
+    UNTRUSTED,
+    Judged,
+    Judgment,
+    judged,
+    judgments_at,
+    judgments_in,
+)
 from training.retraining.publication import activated_by_hand, get_learned
 from training.retraining.searches import plain
 from training.retraining.trust import REASONS, described
@@ -121,11 +131,8 @@ def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict
         "queries_trained_on": len(found.train),
         "queries_held_out": len(found.held),
         "queries_held_out_for_dev": len(found.dev),
-        "queries_kept_from_judging": found.kept_from_judging,
-        "judgements_of_unknown_documents": found.unknown,
-        "judgements_contradicted": found.contradicted,
         "judged_not_relevant": sum(map(len, found.negatives.values())),
-        "judgements_of_untrusted_keys": found.untrusted,
+        **found.counts,
         **{
             f"clicked_answers_dropped_{reason.replace(' ', '_')}": used.dropped.get(reason, 0)
             for reason in REASONS
@@ -135,10 +142,11 @@ def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict
 
 def of_keys(found: Judged) -> Iterator[str]:
     """Yields warnings about judgments that rest on a single key, or are from untrusted keys."""
-    if found.untrusted > found.said:
+    untrusted, others = found.counts[UNTRUSTED], found.counts[JUDGMENTS]
+    if untrusted > others:
         yield (
-            f"{found.untrusted:,} judgements are of untrusted keys and do not count; {found.said:,} others "
-            "do. `python -m service keys list` shows which keys the service trusts."
+            f"{untrusted:,} judgements are of untrusted keys and do not count; {others:,} others do. "
+            "`python -m service keys list` shows which keys the service trusts."
         )
     every = {*found.train, *found.dev, *found.held}
     rests = Counter(found.keys[query] for query in every if query in found.keys)
@@ -152,9 +160,12 @@ def of_keys(found: Judged) -> Iterator[str]:
 
 
 def _said(found: Judged) -> str:
-    unknown = f", {found.unknown:,} judgements of documents that are not there" if found.unknown else ""
-    tied = f", {found.contradicted:,} pairs on which keys disagree evenly" if found.contradicted else ""
-    left = f", {found.untrusted:,} judgements of untrusted keys left out" if found.untrusted else ""
-    return (
-        f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}{tied}{left}"
+    left_out = {
+        UNKNOWN: "judgements of documents that are not there",
+        CONTRADICTED: "pairs on which keys disagree evenly",
+        UNTRUSTED: "judgements of untrusted keys left out",
+    }
+    more = "".join(
+        f", {found.counts[name]:,} {what}" for name, what in left_out.items() if found.counts[name]
     )
+    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{more}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from training.retraining import clicks, trust
 from training.retraining.clicks import Use, build_sessions, estimated_bias, judged_by, used_at
 from training.retraining.gather import of_keys
-from training.retraining.judgements import Clicked, Judgment, judged
+from training.retraining.judgements import JUDGMENTS, UNTRUSTED, Clicked, Judgment, judged
 
 Rows = list[dict[str, Any]]
 QUERIES, VISITORS = 20, 10
@@ -455,7 +455,7 @@ def test_judgments_of_untrusted_keys_count_for_nothing_and_are_counted() -> None
     found = judged([*good, *bad], known, 0.5)
     assert found.answers == judged(good, known, 0.5).answers == {f"q{at}": ["a"] for at in range(4)}
     assert found.negatives == {}
-    assert (found.untrusted, found.said) == (18, 4)
+    assert (found.counts[UNTRUSTED], found.counts[JUDGMENTS]) == (18, 4)
     assert any("18 judgements are of untrusted keys" in warning for warning in of_keys(found))
     assert not any("untrusted" in warning for warning in of_keys(judged(good, known, 0.5)))
 
