@@ -35,7 +35,7 @@ from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_f
 from training.ranking.examples import Example, Texts, build_example
 from training.ranking.fitting import Procedure, fit
 from training.retraining import judgements
-from training.retraining.clicks import build_sessions, estimated_bias, grade, judged_by
+from training.retraining.clicks import build_sessions, estimated_bias, judged_by
 from training.retraining.config import EventsTable
 from training.retraining.rank import label
 from training.text.service import DEFAULT
@@ -187,8 +187,7 @@ def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -
     sessions = build_sessions(rows)
     events = EventsTable()
     bias = estimated_bias(sessions.found)
-    said, _ = judged_by(sessions, bias, events.least, events.visitors)
-    graded = grade(sessions.found, bias, events.least, events.visitors)
+    said, _, graded = judged_by(sessions, bias, events.least, events.visitors)
     known = {id: id for example in examples for id in example.ids}
     found = judgements.judged(said, known, 0.5, clicked=graded)
     clicked = {}

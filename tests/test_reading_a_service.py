@@ -9,7 +9,7 @@ from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
 from training.retraining.clicks import used_at
 from training.retraining.documents import documents_at
-from training.retraining.judgements import Judgment, judged, judgments_at
+from training.retraining.judgements import CONTRADICTED, UNTRUSTED, Judgment, judged, judgments_at
 from training.text.service import ALL, Searches, fetch_count, fetch_searches
 
 OTHER = "sk-another-writer"
@@ -123,7 +123,7 @@ def test_rows_of_a_key_that_is_untrusted_count_for_nothing(tmp_path: Path, tiny_
     assert [(each.id, each.trusted) for each in said] == [("a", True), ("b", False)]
     made = judged([*used.judgements, *said], {"a": "a", "b": "b"}, 0.5)
     assert made.answers == {"judged": ["a"], "q": ["a"]}
-    assert made.untrusted == 1
+    assert made.counts[UNTRUSTED] == 1
 
 
 def test_judgments_come_with_their_keys_and_the_majority_counts(url: str) -> None:
@@ -136,4 +136,4 @@ def test_judgments_come_with_their_keys_and_the_majority_counts(url: str) -> Non
     known = {document.id: document.id for document in documents_at(url, ALL).kept}
     assert judged(found, known, 0.5)[:2] == ({}, {})
     of_two = [judgment for judgment in found if judgment.key != "boss"]
-    assert judged(of_two, known, 0.5).contradicted == 2
+    assert judged(of_two, known, 0.5).counts[CONTRADICTED] == 2

@@ -21,8 +21,8 @@ from service.server import DRAIN_SECONDS
 from service.settings import PREFIX, Settings, read
 from tests.deploy.manifests import FOLDER, ROOT, everything, one, pod, pods
 from training.__main__ import parser
-from training.retraining.command import BUSY, NOTHING, REFUSED
 from training.retraining.config import TrainTable, read_config
+from training.retraining.exits import BUSY, NOTHING, REFUSED
 from training.retraining.schedule import _STOPPING_SECONDS
 
 COMPOSE = ROOT / "docker-compose.yml"

@@ -24,7 +24,7 @@ from tests.deploy.test_systemd import Unit
 from tests.service.process import Service, free_port, plain_environment
 from tests.waiting import LIMIT
 from training import __main__ as training
-from training.retraining.command import BUSY, NOTHING, REFUSED, STOPPED
+from training.retraining.exits import BUSY, NOTHING, REFUSED, STOPPED
 
 PAGE = ROOT / "docs/OPERATIONS.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -64,7 +64,7 @@ def test_the_trainer_reads_with_its_own_key_and_no_log_has_it(keyed: Stack) -> N
     retrain = ["retrain", "--from-service", "http://service:8000", "--recipe", "simcse-unsup"]
     retrain += ["--gate", "off", "--steps", "2"]
     said = keyed.compose("run", "--rm", "-T", "trainer", *retrain, seconds=600, both=True)
-    assert "is published and wanted" in said
+    assert "is published and requested" in said
     [mount] = [mount for mount in keyed.inspect("trainer")["Mounts"] if "trainer_key" in mount["Destination"]]
     # The service swaps within seconds: then these are its logs, whole.
     until(lambda: " is live" in keyed.compose("logs", "service", both=True), pause=0.5)

@@ -68,7 +68,7 @@ def test_a_retraining_in_the_trainer_swaps_what_the_service_serves(story: Stack)
         r"^docker compose (run --rm trainer retrain --from-service .*)$", readme, re.MULTILINE
     )
     said = story.compose(*line.split(), seconds=600)
-    [published] = re.findall(r"(\S+) is published and wanted", said)
+    [published] = re.findall(r"(\S+) is published and requested", said)
     until(lambda: version(story) == published, partial(story.compose, "logs", "service"), pause=0.5)
     assert published != before
     hits = story.client.get("/search", params={"q": texts[7], "k": 1}).json()

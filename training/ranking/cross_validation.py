@@ -103,15 +103,8 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None)
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
             hits[at] = [example.ids[place] for place in np.argsort(-scores, kind="stable").tolist()]
     scored = sorted(hits)
-    return Comparison(
-        chance[scored],
-        before[scored],
-        after[scored],
-        groups[scored],
-        ranks[scored],
-        [examples[at] for at in scored],
-        [hits[at] for at in scored],
-    )
+    columns = (chance[scored], before[scored], after[scored], groups[scored], ranks[scored])
+    return Comparison(*columns, [examples[at] for at in scored], [hits[at] for at in scored])
 
 
 def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[float] | None = None) -> Ranking:

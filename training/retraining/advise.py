@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,22 @@ from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.recipe_files import SEARCH
 from training.ranking.fitting import MIN_QUERIES
-from training.retraining.command import NOTHING, of_service
-from training.retraining.config import MIN_ROWS, Config, FoldersTable, check, folders, read_config
+from training.retraining.config import (
+    MIN_ROWS,
+    Config,
+    CorpusTable,
+    FoldersTable,
+    check,
+    folders,
+    read_config,
+)
+from training.retraining.exits import finish
+from training.retraining.gather import gather
 from training.retraining.rank import forecast
 from training.retraining.rows import MAX_LISTS
 from training.retraining.students import why_slower
 from training.runs.export import add_models_dir
-from training.text.service import add_options
+from training.text.service import add_options, chosen
 
 if TYPE_CHECKING:
     from training.retraining.auto import Choice, Material
@@ -58,32 +68,42 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the advice. Returns exit status 4 if no recipe can help."""
+    return finish(partial(_run, options))
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.config:
         config = read_config(options.config)
     else:
-        config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
+        corpus = CorpusTable(
+            service=options.from_service, collections=chosen(options), least=max(2, options.least)
+        )
+        config = Config(corpus=corpus, folders=FoldersTable(models=options.models_dir))
     check(config)
     to_stderr(LOADING)
-    from training.retraining.auto import TUNE, choices, get_minutes, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.auto import TUNE, build_material, choices, get_minutes, nothing  # noqa: PLC0415  torch
     from training.retraining.settings import choosing  # noqa: PLC0415  torch
 
-    store = ModelStore(folders(config).models)
-    try:
-        gathered, material = look(config, store, to_stderr)
-    except NothingToLearn as error:
-        return _nothing(str(error))
+    store, gate = ModelStore(folders(config).models), config.gate
+    gathered = gather(config, store, to_stderr)
+    material = build_material(gathered)
     if config.corpus.service is not None:
         for line in forecast(gathered.found, config, store, to_stderr):
             print(line)  # noqa: T201
-    found = choices(material)
-    slower = _why_slower(config, store, gathered.active, found)
+    found, slower = choices(material), ""
+    if found and gate.mode == "on" and gate.slower < 1:  # No choice trains a student.
+        try:
+            recipes = " or ".join(choice.recipe for choice in found)
+            slower = why_slower(store, gathered.active, config.train.base, recipes)
+        except NothingToLearn as error:  # The teacher is gone.
+            slower = str(error)
     if slower:
         to_stderr(f"! {slower}")
         found = []
-    if config.gate.mode == "on" and len(choosing(gathered.found).held) >= MIN_QUERIES:
+    if gate.mode == "on" and len(choosing(gathered.found).held) >= MIN_QUERIES:
         found.append(TUNE)
     if not found:
-        return _nothing(slower or nothing(material))
+        raise NothingToLearn(slower or nothing(material))
     print(material)  # noqa: T201  the answer of the command
     texts = [document.whole for document in gathered.split.train[:_TIMED]]
     pace = _pace(store, gathered.active, texts)
@@ -91,24 +111,6 @@ def run(options: argparse.Namespace) -> int:
     for line in advice(material, found, pace, get_minutes(config.train) or math.inf, served=served):
         print(line)  # noqa: T201
     return 0
-
-
-def _why_slower(config: Config, store: ModelStore, active: str, found: Sequence[Choice]) -> str:
-    """Returns the reason why the gate would reject the choices as slower than the active version.
-
-    Returns an empty string if it would not. No choice trains a student.
-    """
-    if not found or config.gate.mode == "off" or config.gate.slower >= 1:
-        return ""
-    try:
-        return why_slower(store, active, config.train.base, " or ".join(choice.recipe for choice in found))
-    except NothingToLearn as error:  # the teacher is gone, and the search may still be tuned
-        return str(error)
-
-
-def _nothing(why: str) -> int:
-    print(f"Nothing to learn: {why}")  # noqa: T201
-    return NOTHING
 
 
 def advice(

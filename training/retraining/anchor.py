@@ -4,7 +4,7 @@
       └─ reference for the drift of the candidate (gate/drift.py)
 
 Each retraining starts with the anchor and not with the active version, so small losses do not add up. A
-version trained in stages (adapt.py) becomes a new anchor, because it reads text that its parent could not.
+version trained in stages (auto.py) becomes a new anchor, because it reads text that its parent could not.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,25 +23,30 @@ from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import load_recipe
 from training.methods.recipe_files import SEARCH
-from training.methods.stages import find_stages
+from training.methods.stages import Stages, find_stages
 from training.mining.corpus_report import read
 from training.mining.queries import build_queries
 from training.model.new_bases import takes_tokens
-from training.retraining.adapt import adapt_job
+from training.retraining import searches as own
+from training.retraining import sides
 from training.retraining.config import Config, TrainTable
 from training.retraining.documents import Document
 from training.retraining.gather import Gathered, gather
-from training.retraining.one import Job, retrain
-from training.retraining.plan import build_job
+from training.retraining.one import Job, Staged, retrain
+from training.retraining.plan import build_job, require_judge
 from training.retraining.publication import Outcome
 from training.retraining.rank import RANKING, rank, read_judged
+from training.retraining.rows import build_corpus
 from training.retraining.settings import tune
+from training.runs.options import Options
+from training.text.corpus import PAIRS, TEXTS
 from training.text.service import fetch_info
 
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
 MIN_JUDGED, MIN_QUERIES = 30, 200
 _LOOKED_AT = 500  # documents whose tokens are counted, at least, and fewer than twice as many
+MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
 MIN_TO_READ = 1000  # documents, for tokens of their own
 _LOOKS, _LOOK_SECONDS = 120, 1.0  # at the service, until it serves a new ranking
 
@@ -67,11 +71,6 @@ class Material(NamedTuple):
         )
 
 
-class Reading(NamedTuple):
-    why_not: str  # the reason why the model cannot read the documents as a whole; empty when it can
-    most: bool  # more than half of them can be read
-
-
 class Choice(NamedTuple):
     recipe: str
     why: str
@@ -80,11 +79,8 @@ class Choice(NamedTuple):
 
 ADAPT = Choice(
     "adapt",
-    "the model cannot read the text, and can learn tokens of the text's own",
+    "the model cannot read all of the text, and can learn tokens of the text's own",
     "16 points of nDCG@10 on a search in Korean by text alone, and 42 with 1,669 triples that people made",
-)
-ADAPT_PART = ADAPT._replace(
-    why="the model cannot read all of the text, and can learn tokens of the text's own"
 )
 TRIPLES = Choice(
     "triples",
@@ -107,7 +103,7 @@ def choices(material: Material) -> list[Choice]:
     """Returns the recipes that can help, the most promising first. Empty if no recipe can."""
     found = []
     if material.unreadable and material.takes_tokens and material.documents >= MIN_TO_READ:
-        found.append(ADAPT_PART if material.most_read else ADAPT)
+        found.append(ADAPT)
     if material.unreadable and not material.most_read:
         return found  # the others would learn from text that the model cannot read
     if material.judged >= MIN_JUDGED:
@@ -117,36 +113,34 @@ def choices(material: Material) -> list[Choice]:
     return found
 
 
-def build_material(gathered: Gathered, config: Config, tokenizer: Path) -> Material:
-    """Summarizes the data for training. `tokenizer` is the path of the base's tokenizer.json."""
+def build_material(gathered: Gathered) -> Material:
+    """Summarizes the data for training."""
     documents = gathered.split.train
-    reading = measure_reading(documents, tokenizer)
+    tokenizer = gathered.store.folder(gathered.active) / TOKENIZER
+    why_not, most = measure_reading(documents, tokenizer)
+    queries = len(build_queries([(document.title, document.text) for document in documents]))
     return Material(
         len(documents),
         len(gathered.found.train),
-        len(build_queries([(document.title, document.text) for document in documents]))
-        + sum(map(len, gathered.queried.values())),
-        reading.why_not,
+        queries + sum(map(len, gathered.queried.values())),
+        why_not,
         takes_tokens(json.loads(tokenizer.read_bytes())),
         sum(bool(document.title) for document in documents),
-        bool(reading.why_not) and reading.most,
+        bool(why_not) and most,
     )
 
 
-def measure_reading(documents: Sequence[Document], tokenizer: Path) -> Reading:
+def measure_reading(documents: Sequence[Document], tokenizer: Path) -> tuple[str, bool]:
     """Tests if a tokenizer.json can read a sample of the documents.
 
     If about a tenth of them are in a language that it cannot read, it cannot read them as a whole.
+
+    Returns:
+        The reason why it cannot read them as a whole, or "". True if it can read more than half of them.
     """
     sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
     why_not, found = read(sample, tokenizer)
-    return Reading(why_not, 2 * len(found) > len(sample))
-
-
-def look(config: Config, store: ModelStore, say: Say) -> tuple[Gathered, Material]:
-    """Reads all data and summarizes them. Raises the errors of `gather`."""
-    gathered = gather(config, store, say)
-    return gathered, build_material(gathered, config, store.folder(gathered.active) / TOKENIZER)
+    return why_not, 2 * len(found) > len(sample)
 
 
 def get_minutes(train: TrainTable) -> float | None:
@@ -173,17 +167,17 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         NothingToLearn: Nothing can help. Also raises the errors of `one.retrain`.
 
     """
-    gathered, material = look(config, store, say)
-    say(str(material))
     train = config.train.model_copy(update={"minutes": get_minutes(config.train)})
-    bounded = config.model_copy(update={"train": train})
+    gathered = gather(config.model_copy(update={"train": train}), store, say)
+    material = build_material(gathered)
+    say(str(material))
     outcomes: list[Outcome] = []
     reasons: list[str] = []
 
-    def attempt(name: str, run: Callable[[], Outcome]) -> bool:
+    def attempt(name: str, run: Callable[..., Outcome], *arguments: Any) -> bool:
         """Returns whether it was published."""
         try:
-            outcome = run()
+            outcome = run(*arguments)
         except NothingToLearn as error:
             reasons.append(f"{name}: {error}")
             say(f"nothing to learn by {name}: {error}")
@@ -193,9 +187,13 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         outcomes.append(outcome)
         return outcome.published
 
+    def train_by(choice: Choice, gathered: Gathered) -> Outcome:
+        job = _job(choice, gathered, work)
+        return retrain(replace(job, options=replace(job.options, **options)), say)
+
     on = config.gate.mode == "on"
     service, found = config.corpus.service, choices(material)
-    if on and service is not None and attempt(RANKING, partial(_rank, config, store, say)):
+    if on and service is not None and attempt(RANKING, _rank, config, store, say):
         gathered = gathered._replace(active=str(outcomes[-1].version))
         # Its documents are searched by vectors of the active version alone.
         if found and not _is_served(service, gathered.active):
@@ -203,15 +201,10 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
             return outcomes[-1]
     for choice in found:
         say(f"{choice.recipe}, because {choice.why}")
-
-        def run(choice: Choice = choice, gathered: Gathered = gathered) -> Outcome:
-            job = _job(choice, gathered, bounded, store, work, say)
-            return retrain(replace(job, options=replace(job.options, **options)), say)
-
-        if attempt(choice.recipe, run):
+        if attempt(choice.recipe, train_by, choice, gathered):
             return outcomes[-1]
     if on:
-        attempt(SEARCH, partial(tune, gathered, config, store, say))
+        attempt(SEARCH, tune, gathered)
     if outcomes:
         return next((each for each in reversed(outcomes) if each.published), outcomes[-1])
     missing = [] if found else [nothing(material)]
@@ -239,30 +232,54 @@ def _rank(config: Config, store: ModelStore, say: Say) -> Outcome:
         raise NothingToLearn(str(error)) from error
 
 
-def _job(choice: Choice, gathered: Gathered, config: Config, store: ModelStore, work: Path, say: Say) -> Job:
-    if stages := find_stages(choice.recipe):
-        return adapt_job(stages, gathered, config, store, work, say)
-    recipe = load_recipe(choice.recipe)
-    seeded = recipe if config.train.seed is None else replace(recipe, seed=config.train.seed)
-    return build_job(gathered, config, seeded, store, work, say)
+def _job(choice: Choice, gathered: Gathered, work: Path) -> Job:
+    stages, seed = find_stages(choice.recipe), gathered.config.train.seed
+    recipe = replace(stages.recipes()[0], name=stages.name) if stages else load_recipe(choice.recipe)
+    seeded = recipe if seed is None else replace(recipe, seed=seed)
+    job = build_job(gathered, seeded, work, labels=stages is not None)
+    return job if stages is None else _adapt(job, stages, gathered)
+
+
+def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
+    """Returns the job of the first stage with all stages: new tokens, then text, then pairs.
+
+    Triples are not used, because a model that cannot read the text cannot mine useful negatives. The new
+    version becomes a new anchor (anchor.py), because the old anchor cannot read the text.
+    """
+    config = gathered.config
+    require_judge(config, own.can_decide(job.searches, gathered.found), config.gate.data)
+    corpora, found, learned = {TEXTS: job.corpus}, gathered.found, {*job.about["learned"]}
+    with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
+        withheld = own.withheld(gathered.split, (*found.held, *found.dev))
+        pairs = build_corpus(PAIRS, gathered.split.train, found.train, None, 0, withheld)
+        if len(pairs) >= MIN_PAIRS:
+            corpora[PAIRS] = pairs
+            learned |= sides.learned(found.train)
+    timed = stages if job.minutes is None else replace(stages, minutes=job.minutes)
+    return replace(
+        job,
+        steps=None,
+        data=config.gate.data,  # not what SIMILE_EVAL_DATA names: those sets are in a language that it read
+        choose=None,
+        options=Options(seed=config.train.seed),
+        staged=Staged(timed, corpora),
+        about={**job.about, "learned": sorted(learned)},
+    )
 
 
 def nothing(material: Material) -> str:
     """Returns a sentence about the data that are missing, and how much would be enough."""
+    needed = []
     if material.most_read or not material.unreadable:
-        learns = material.unreadable and material.takes_tokens
-        tokens = f", or {MIN_TO_READ:,} documents, to learn tokens from" if learns else ""
-        return (
-            f"{material} That is too little: it takes {MIN_JUDGED} judged queries (POST /feedback) or "
-            f"{MIN_QUERIES} documents with a title or several sentences{tokens}."
-        )
-    if not material.takes_tokens:
+        needed = [
+            f"{MIN_JUDGED} judged queries (POST /feedback)",
+            f"{MIN_QUERIES} documents with a title or several sentences",
+        ]
+    if material.unreadable and material.takes_tokens:
+        needed.append(f"{MIN_TO_READ:,} documents to learn tokens from")
+    if not needed:
         return (
             f"The model cannot read the text: {material.unreadable}, and its vocabulary takes no new tokens. "
             "Import a model for this language (docs/RETRAINING.md)."
         )
-    return (
-        f"The model cannot read the text: {material.unreadable}. It takes {MIN_TO_READ:,} documents to "
-        f"learn tokens from, and there are {material.documents:,}. Add some, or import a model for this "
-        "language (docs/RETRAINING.md)."
-    )
+    return f"{material} That is too little: it takes {' or '.join(needed)}."

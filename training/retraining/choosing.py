@@ -50,12 +50,12 @@ def build_choose(
         service: Address of a service with the documents, or None.
 
     """
-    nearest: Sequence[str] = ()
-    if service is not None and len(judged) >= own.MIN_DEV_QUERIES:
-        nearest = _find_nearest(service, judged, active())
-    made = own.dev_collections(split, judged, CANDIDATES, nearest)
-    # What people said counts more than what text can be made to say.
-    made = {JUDGED: made[JUDGED]} if JUDGED in made else own.dev_collections(split, {}, CANDIDATES // 2)
+    choosing = Split(split.train, split.dev, split.copies)
+    if len(judged) >= own.MIN_DEV_QUERIES:  # What people said counts more than what text can be made to say.
+        nearest = _find_nearest(service, judged, active()) if service is not None else ()
+        made = {JUDGED: own.judged_search(choosing, judged, CANDIDATES, nearest=nearest)}
+    else:
+        made = own.collections(choosing, CANDIDATES // 2, own.MIN_DEV_QUERIES)
     return choose_by(made, active(), learned, mode) if made else None
 
 

@@ -16,8 +16,8 @@ harvesting"). Without them, the bias is 1.
 A document is relevant to a query if enough searches of enough visitors led to clicks on it, and its
 attraction is high. It is not relevant if users of enough searches skipped it above a clicked hit (Joachims et
 al. 2005), and its attraction is low. Other documents get no judgment. Rankings and the memory of the service
-learn from `grade` instead, where each document with enough clicks has its attraction as its gain. trust.py
-says which searches count, and the weight of each.
+learn from graded labels instead, where each document with enough clicks has its attraction as its gain.
+trust.py says which searches count, and the weight of each. Start at `judged_by`.
 """
 
 from __future__ import annotations
@@ -102,9 +102,7 @@ class Sessions(NamedTuple):
     """The latest searches that count, at most MAX_SEARCHES, and counts of clicks that do not count."""
 
     found: list[Session]
-    over_share: Counter[
-        Pair
-    ]  # searches that led to a document and were not read, since others had their turn
+    over_share: Counter[Pair]  # searches that led to a document and were not read: others had their turn
     untrusted: Counter[Pair]
 
 
@@ -201,7 +199,7 @@ def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, 
         return Use([], "no events", {})
     sessions = read.found
     used = estimated_bias(sessions, min(_SEEN_BY, visitors)) if bias is None else bias
-    found, dropped = judged_by(read, used, least, visitors)
+    found, dropped, graded = judged_by(read, used, least, visitors)
     verdicts = {(each.query, each.id): each.relevant for each in found}
     relevant = sum(verdicts.values())
     line = (
@@ -213,12 +211,13 @@ def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, 
     kept = {session.query for session in sessions}
     of_kept = {name: tuple(query for query in queries if query in kept) for name, queries in queried.items()}
     named = any(session.user for session in sessions)
-    graded = grade(sessions, used, least, visitors)
     return Use(found, line, of_kept, graded, dropped, trust.warnings(relevant, dropped, users=named))
 
 
-def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[list[Judgment], Counter[str]]:
-    """Derives judgments from searches: one for each visitor that agrees, ordered by query and id.
+def judged_by(
+    read: Sessions, bias: float, least: int, visitors: int
+) -> tuple[list[Judgment], Counter[str], dict[str, Clicked]]:
+    """Derives judgments and graded labels from searches.
 
     Args:
         read: The searches.
@@ -227,90 +226,56 @@ def judged_by(read: Sessions, bias: float, least: int, visitors: int) -> tuple[l
         visitors: Minimum number of visitors that must agree, as trust.get_number counts them.
 
     Returns:
-        The judgments, and the number of answers that were dropped by the rules of trust.py, by reason.
+        The judgments, one for each visitor that agrees. The number of answers that were dropped by the rules
+        of trust.py, by reason. What clicks say about the hits of each query, in the order in which queries
+        came: a document with clicks of too few searches or visitors is neither right nor wrong.
 
     """
     impressions = _impressions(read.found)
-    attraction = _attraction(impressions, bias, _MAX_UNSEEN)
-    clicks, skips = _clicks_and_skips(read.found)
-    said: list[Judgment] = []
-    dropped = Counter[str]()
-    requested = dict(zip(impressions.pairs, attraction.tolist(), strict=True))
-    for pair in sorted({*requested, *read.over_share, *read.untrusted}):
-        value = requested.get(pair, 1.0)
-        found, passed = clicks.get(pair, []), skips.get(pair, [])
-        count = len(found)
-        if value >= _RELEVANT and count >= least and _visitors(found) >= visitors:
-            said += _of_visitors(pair, found, relevant=True)
-        elif value <= _NOT_RELEVANT and len(passed) >= least and _visitors(passed) >= visitors:
-            said += _of_visitors(pair, passed, relevant=False)
-        elif count < least or value >= _RELEVANT:  # else the clicks themselves say too little
-            left_out = read.over_share[pair], read.untrusted[pair]
-            dropped[trust.reason_for(count, *left_out, least=least)] += 1
-    del dropped[""]
-    return said, dropped
-
-
-def grade(sessions: Sequence[Session], bias: float, least: int, visitors: int) -> dict[str, Clicked]:
-    """Returns what clicks say about the hits of each query, in the order in which queries came.
-
-    A document with clicks of too few searches or visitors is neither right nor wrong.
-
-    Args:
-        sessions: The searches that count.
-        bias: Position bias.
-        least: Minimum number of searches that must agree.
-        visitors: Minimum number of visitors that must agree, as trust.get_number counts them.
-    """
-    found = _impressions(sessions)
-    attraction = _attraction(found, bias, _MAX_UNSEEN).tolist()
-    clicks, skips = _clicks_and_skips(sessions)
+    attraction = dict(
+        zip(impressions.pairs, _attraction(impressions, bias, _MAX_UNSEEN).tolist(), strict=True)
+    )
+    clicks: defaultdict[Pair, list[Session]] = defaultdict(list)
+    skips: defaultdict[Pair, list[Session]] = defaultdict(list)
     searches: defaultdict[str, float] = defaultdict(float)
-    for session, share in zip(sessions, found.share.tolist(), strict=True):
+    for session, share in zip(read.found, impressions.share.tolist(), strict=True):
         searches[session.query] += share
+        for id in session.weights:
+            clicks[session.query, id].append(session)
+        for id in session.passed_over():
+            skips[session.query, id].append(session)
 
     def agree(some: Sequence[Session]) -> bool:
-        return len(some) >= least and _visitors(some) >= visitors
+        return len(some) >= least and trust.get_number(session.caller for session in some) >= visitors
 
+    said: list[Judgment] = []
+    dropped = Counter[str]()
     gains: defaultdict[str, dict[str, float]] = defaultdict(dict)
     unclear: defaultdict[str, set[str]] = defaultdict(set)
-    for (query, id), value in zip(found.pairs, attraction, strict=True):
-        clicked = clicks.get((query, id), [])
-        if value <= _NOT_RELEVANT and agree(skips.get((query, id), [])):
-            gains[query][id] = 0.0
+    for pair in dict.fromkeys([*attraction, *read.over_share, *read.untrusted]):
+        query, id = pair
+        value, clicked, voters = attraction.get(pair, 1.0), clicks[pair], list[Session]()
+        if value <= _NOT_RELEVANT and agree(skips[pair]):
+            gains[query][id], voters = 0.0, skips[pair]
         elif agree(clicked):
-            gains[query][id] = round(value, 2)
-        elif clicked:
-            unclear[query].add(id)
-    return {
+            gains[query][id], voters = round(value, 2), clicked if value >= _RELEVANT else []
+        else:
+            if clicked:
+                unclear[query].add(id)
+            if len(clicked) < least or value >= _RELEVANT:  # else the clicks themselves say too little
+                left_out = read.over_share[pair], read.untrusted[pair]
+                dropped[trust.reason_for(len(clicked), *left_out, least=least)] += 1
+        latest = {session.visitor: session for session in voters}
+        said += [
+            Judgment(query, id, value >= _RELEVANT, each.key, of_use=True, user=each.user)
+            for each in latest.values()
+        ]
+    del dropped[""]
+    graded = {
         query: Clicked(each, frozenset(unclear[query]), searches[query], bias)
         for query, each in gains.items()
     }
-
-
-def _clicks_and_skips(
-    sessions: Sequence[Session],
-) -> tuple[dict[Pair, list[Session]], dict[Pair, list[Session]]]:
-    """Returns the searches that led to each document, and those whose users passed it over."""
-    clicks: dict[Pair, list[Session]] = {}
-    skips: dict[Pair, list[Session]] = {}
-    for session in sessions:
-        for id in session.weights:
-            clicks.setdefault((session.query, id), []).append(session)
-        for id in session.passed_over():
-            skips.setdefault((session.query, id), []).append(session)
-    return clicks, skips
-
-
-def _visitors(sessions: Iterable[Session]) -> int:
-    return trust.get_number(session.caller for session in sessions)
-
-
-def _of_visitors(pair: Pair, found: Iterable[Session], *, relevant: bool) -> Iterator[Judgment]:
-    latest = {session.visitor: session for session in found}
-    for visitor in sorted(latest):
-        session = latest[visitor]
-        yield Judgment(*pair, relevant, session.key, of_use=True, user=session.user)
+    return said, dropped, graded
 
 
 def _impressions(sessions: Sequence[Session]) -> _Impressions:
@@ -327,18 +292,11 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
         for id, position in session.positions.items()
     ]
     table = np.array(rows, np.float64).reshape(-1, 5)
-    return _Impressions(
-        [*number],
-        table[:, 0].astype(np.int64),
-        table[:, 1].astype(np.int64),
-        table[:, 2],
-        table[:, 3].astype(np.bool_),
-        table[:, 4],
-        np.array([session.has_page for session in sessions], np.bool_),
-        np.array(
-            trust.weights([each.query for each in sessions], [each.visitor for each in sessions]), np.float64
-        ),
-    )
+    pair, session = table[:, :2].astype(np.int64).T
+    pages = np.array([each.has_page for each in sessions], np.bool_)
+    shares = trust.weights([each.query for each in sessions], [each.visitor for each in sessions])
+    columns = pair, session, table[:, 2], table[:, 3] > 0, table[:, 4]
+    return _Impressions([*number], *columns, pages, np.array(shares, np.float64))
 
 
 def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray[np.float64]:

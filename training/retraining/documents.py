@@ -122,13 +122,7 @@ def _of_service(document: dict[str, Any], url: str, collection: str) -> Document
     id = qualified(collection, str(document.get("id")))
     title, searched = find_title(document)
     where = f"{url}, document {id!r}"
-    return Document(
-        id,
-        valid(title, where),
-        valid(document["text"], where),
-        collection,
-        searched,
-    )
+    return Document(id, valid(title, where), valid(document["text"], where), collection, searched)
 
 
 def _distinct(found: Iterable[Document], name: str) -> Documents:

@@ -12,13 +12,22 @@ from models.progress import Say
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.mining.dedupe import near_duplicates
-from training.ranking.cross_validation import find_groups
 from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
-from training.retraining.config import Config, CorpusTable, require_enough
+from training.retraining.config import Config, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
-from training.retraining.heldout import DEV, Split, hold_out, place
-from training.retraining.judgements import Judged, Judgment, judged, judgments_at, judgments_in
+from training.retraining.heldout import Split, hold_out
+from training.retraining.judgements import (
+    CONTRADICTED,
+    JUDGMENTS,
+    UNKNOWN,
+    UNTRUSTED,
+    Judged,
+    Judgment,
+    judged,
+    judgments_at,
+    judgments_in,
+)
 from training.retraining.publication import activated_by_hand, get_learned
 from training.retraining.searches import plain
 from training.retraining.trust import REASONS, described
@@ -26,6 +35,11 @@ from training.text.service import Searches, fetch_searches
 
 
 class Gathered(NamedTuple):
+    """The data of a retraining, with its configuration, the store of versions and a function for messages."""
+
+    config: Config
+    store: ModelStore
+    say: Say
     active: str  # the version that a candidate is compared with
     documents: Documents
     split: Split
@@ -45,80 +59,45 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
             f"with {active}. Run this again once it is live."
         )
     say("reading the documents")
-    documents = _documents(config.corpus)
+    place = config.corpus
+    documents = (
+        documents_in(place.file) if place.file else documents_at(str(place.service), place.collections)
+    )
     say(str(documents))
     require_enough(len(documents.kept), config.corpus.least)
     split = hold_out(documents.kept, config.corpus.held_out)
-    table, known = config.judgements, _stand_ins(documents, split)
+    # The id of each document, or for a near copy that of the original.
+    known = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
+    known |= {id: known[first] for id, first in documents.copies.items()}
+    table = config.judgements
     learned = get_learned(store, active)
-    used = _use(config, say)
-    said = _judgments(config, used)
+    said, used = read_judgments(config, say)
     found = judged(said, known, table.held_out, table.trusted, learned, used.clicked)
-    split, found = fill_dev(split.moved(found.parts), found)
+    split = split.moved(found.parts)
     left = "documents that neither judge nor nearly repeat another"
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     service = config.corpus.service
     served = Searches() if service is None else fetch_searches(service)
-    unjudged = _unjudged(config, used, found)
-    return Gathered(active, documents, split, found, frozenset(learned), unjudged, served, used)
+    data = active, documents, split, found, frozenset(learned), _unjudged(config, used, found)
+    return Gathered(config, store, say, *data, served, used)
 
 
-MIN_DEV = 16  # judged queries. The usual share is 5 %, which is fewer below 320 queries. Chosen by us
-MIN_TO_FILL = 50  # judged queries
-
-
-def fill_dev(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Moves judged queries with their answers from the training part to dev, if dev has fewer than MIN_DEV.
-
-    Otherwise titles would choose, which are made like the training rows. At least two thirds stay in the
-    training part. Queries that share an answer move together, in the order of a hash. A query that a version
-    was trained on stays.
-    """
-    judged = len(found.train) + len(found.dev)
-    missing = min(MIN_DEV, judged // 3) - len(found.dev)
-    if judged + len(found.held) < MIN_TO_FILL or missing <= 0:
-        return split, found
-    numbers = find_groups([*found.answers.values()], [found.alike[query] for query in found.answers])
-    groups: dict[int, list[str]] = {}
-    for query, number in zip(found.answers, numbers.tolist(), strict=True):
-        if query in found.train:
-            groups.setdefault(number, []).append(query)
-    whole = [some for some in groups.values() if found.judges >= {*some}]
-    moved: dict[str, list[str]] = {}
-    for some in sorted(whole, key=lambda some: place(f"dev\0{min(some)}")):
-        if len(moved) + len(some) <= missing:
-            moved |= {query: found.train[query] for query in some}
-    answers = {*chain.from_iterable(moved.values())}
-    left = {query: [id for id in ids if id not in answers] for query, ids in found.train.items()}
-    train = {query: ids for query, ids in left.items() if ids and query not in moved}
-    return split.moved(dict.fromkeys(answers, DEV)), found._replace(train=train, dev=found.dev | moved)
-
-
-def _documents(table: CorpusTable) -> Documents:
-    if table.service is not None:
-        return documents_at(table.service, table.collections)
-    assert table.file is not None  # noqa: S101  one of the two is there
-    return documents_in(table.file)
-
-
-def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
-    """Maps the id of each document to itself, or for a near copy to the id of the original."""
-    kept = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
-    return kept | {id: kept[first] for id, first in documents.copies.items()}
-
-
-def _use(config: Config, say: Say) -> Use:
-    events = config.events
-    if not events.use or config.corpus.service is None:
-        return Use([], "", {})
-    bias = None if events.position_bias == "estimate" else events.position_bias
-    where = config.corpus.service, config.corpus.collections
-    used = used_at(*where, bias, events.least, events.visitors)
-    say(used.line)
-    for warning in used.warnings:
-        say(f"! {warning}")
-    return used
+def read_judgments(config: Config, say: Say) -> tuple[list[Judgment], Use]:
+    """Reads the judgments of the file, of feedback and of events, as the configuration says."""
+    table, events, service = config.judgements, config.events, config.corpus.service
+    used = Use([], "", {})
+    if events.use and service is not None:
+        bias = None if events.position_bias == "estimate" else events.position_bias
+        used = used_at(service, config.corpus.collections, bias, events.least, events.visitors)
+        for line in (used.line, *(f"! {warning}" for warning in used.warnings)):
+            say(line)
+    found = [*used.judgements]
+    if table.file is not None:
+        found += judgments_in(table.file)
+    if table.feedback and service is not None:
+        found += judgments_at(service, config.corpus.collections)
+    return found, used
 
 
 def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
@@ -140,15 +119,6 @@ def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
     }
 
 
-def _judgments(config: Config, used: Use) -> Iterator[Judgment]:
-    table = config.judgements
-    yield from used.judgements
-    if table.file is not None:
-        yield from judgments_in(table.file)
-    if table.feedback and config.corpus.service is not None:
-        yield from judgments_at(config.corpus.service, config.corpus.collections)
-
-
 def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict[str, int]:
     return {
         "all": len(documents.kept),
@@ -161,11 +131,8 @@ def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict
         "queries_trained_on": len(found.train),
         "queries_held_out": len(found.held),
         "queries_held_out_for_dev": len(found.dev),
-        "queries_kept_from_judging": found.kept_from_judging,
-        "judgements_of_unknown_documents": found.unknown,
-        "judgements_contradicted": found.contradicted,
         "judged_not_relevant": sum(map(len, found.negatives.values())),
-        "judgements_of_untrusted_keys": found.untrusted,
+        **found.counts,
         **{
             f"clicked_answers_dropped_{reason.replace(' ', '_')}": used.dropped.get(reason, 0)
             for reason in REASONS
@@ -175,10 +142,11 @@ def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict
 
 def of_keys(found: Judged) -> Iterator[str]:
     """Yields warnings about judgments that rest on a single key, or are from untrusted keys."""
-    if found.untrusted > found.said:
+    untrusted, others = found.counts[UNTRUSTED], found.counts[JUDGMENTS]
+    if untrusted > others:
         yield (
-            f"{found.untrusted:,} judgements are of untrusted keys and do not count; {found.said:,} others "
-            "do. `python -m service keys list` shows which keys the service trusts."
+            f"{untrusted:,} judgements are of untrusted keys and do not count; {others:,} others do. "
+            "`python -m service keys list` shows which keys the service trusts."
         )
     every = {*found.train, *found.dev, *found.held}
     rests = Counter(found.keys[query] for query in every if query in found.keys)
@@ -192,9 +160,12 @@ def of_keys(found: Judged) -> Iterator[str]:
 
 
 def _said(found: Judged) -> str:
-    unknown = f", {found.unknown:,} judgements of documents that are not there" if found.unknown else ""
-    tied = f", {found.contradicted:,} pairs on which keys disagree evenly" if found.contradicted else ""
-    left = f", {found.untrusted:,} judgements of untrusted keys left out" if found.untrusted else ""
-    return (
-        f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}{tied}{left}"
+    left_out = {
+        UNKNOWN: "judgements of documents that are not there",
+        CONTRADICTED: "pairs on which keys disagree evenly",
+        UNTRUSTED: "judgements of untrusted keys left out",
+    }
+    more = "".join(
+        f", {found.counts[name]:,} {what}" for name, what in left_out.items() if found.counts[name]
     )
+    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{more}"

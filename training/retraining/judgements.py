@@ -73,6 +73,9 @@ class Clicked(NamedTuple):
         return examined
 
 
+JUDGMENTS = "judgements"  # of files and trusted keys; the next three are left out
+UNKNOWN, CONTRADICTED = "judgements_of_unknown_documents", "judgements_contradicted"
+UNTRUSTED, KEPT = "judgements_of_untrusted_keys", "queries_kept_from_judging"
 PER_DOCUMENT = 10  # queries on one document that judge: a document of many queries is one piece of evidence
 
 
@@ -84,19 +87,13 @@ class Judged(NamedTuple):
     held: dict[str, list[str]]  # to judge
     answers: Mapping[str, list[str]]  # of each query, in any part
     judges: frozenset[str]  # queries of any part that may judge rankings and settings
-    unknown: int  # judgements left out: of documents that are not there
-    contradicted: int  # pairs left out: as many keys say relevant as say not
     parts: Mapping[str, Part]  # of each document that answers a query
     alike: Mapping[str, str]  # of each query: a text that nearly equal queries share
     keys: Mapping[str, str]  # of each query that rests on one key: its name
     of_use: frozenset[str]  # queries whose answers were clicked only
-    kept_from_judging: int  # queries that rest on a key which may not judge, or not so much
     negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
-    untrusted: int = 0  # judgements left out: of untrusted keys
-    said: int = 0  # judgements of files and trusted keys, those of clicks not counted
-    clicked: Mapping[str, Clicked] = MappingProxyType(
-        {}
-    )  # by query; documents that people judged have no gain
+    counts: Mapping[str, int]  # by name, as the report has them
+    clicked: Mapping[str, Clicked] = MappingProxyType({})  # by query, without the gains of judged documents
 
 
 def judgments_in(file: Path) -> Iterator[Judgment]:
@@ -154,15 +151,15 @@ def judged(
     """
     newest: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each key, the oldest first
     of_use: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each visitor
-    unknown = contradicted = untrusted = said_in_all = 0
+    counts = dict.fromkeys((JUDGMENTS, UNKNOWN, CONTRADICTED, UNTRUSTED, KEPT), 0)
     for judgment in found:
         query = folded(judgment.query)
         if query:
             pair = query, known.get(judgment.id, judgment.id)
             if not judgment.trusted:
-                untrusted += 1
+                counts[UNTRUSTED] += 1
                 continue
-            said_in_all += not judgment.of_use
+            counts[JUDGMENTS] += not judgment.of_use
             votes = (of_use if judgment.of_use else newest).setdefault(pair, {})
             owner = _voter(judgment, trusted) if judgment.of_use else judgment.key
             votes.pop(owner, None)
@@ -173,9 +170,9 @@ def judged(
         of_voters = {_voter(judgment, trusted): judgment for judgment in said.values()}
         relevant = _majority({voter: judgment.relevant for voter, judgment in of_voters.items()})
         if id not in known:
-            unknown += 1
+            counts[UNKNOWN] += 1
         elif relevant is None:
-            contradicted += 1
+            counts[CONTRADICTED] += 1
         elif relevant:
             yes = [judgment for judgment in of_voters.values() if judgment.relevant]
             answers.setdefault(query, {})[id] = _single_answer(yes, trusted)
@@ -192,29 +189,25 @@ def judged(
     of_use_alone = frozenset(
         query for query, ids in relevants.items() if not any((query, id) in newest for id in ids)
     )
-    may_judge = [
-        query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
-    ]
+    alone = len(keys) == len(relevants) and len({*keys.values()}) == 1  # All rest on the same key.
+    may_judge = [query for query in relevants if query not in keys or not (trusted or alone)]
     may_decide = [query for query in may_judge if query not in of_use_alone]
-    split = sides(relevants, share, may_decide, learned)
+    split = sides(relevants, share, may_decide, learned, may_judge)
     held = bounded(split.judge, keys)
     unknown_to_all = {query: relevants[query] for query in may_judge if query not in split.known}
+    counts[KEPT] = len(relevants) - len(may_judge) + len(split.judge) - len(held)
     return Judged(
         split.train,
         split.dev,
         held,
         relevants,
         frozenset(bounded(unknown_to_all, keys)),
-        unknown,
-        contradicted,
         split.parts,
         split.alike,
         keys,
         of_use_alone,
-        len(relevants) - len(may_judge) + len(split.judge) - len(held),
         negatives,
-        untrusted,
-        said_in_all,
+        counts,
         {query: _without_judged(query, each, known, newest) for query, each in clicked.items()},
     )
 
@@ -251,11 +244,6 @@ def _single_answer(yes: Collection[Judgment], trusted: Collection[str]) -> str |
         return None
     named = [(judgment.key, judgment.user) for judgment in yes if judgment.key is not None]
     return None if get_number(named) > 1 and not trusted else min(key for key, _ in named)
-
-
-def _alone(keys: Mapping[str, str], queries: Collection[str]) -> bool:
-    """Returns True if all queries rest on one and the same key."""
-    return len(keys) == len(queries) and len({*keys.values()}) == 1
 
 
 def bounded(judge: Mapping[str, list[str]], keys: Mapping[str, str]) -> dict[str, list[str]]:

@@ -13,8 +13,10 @@ with the report of the gate.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,28 +27,29 @@ from models.errors import Damaged, ProofFailed
 from models.files.bounded import read_json
 from models.manifest import Manifest, SearchDefaults
 from models.progress import Say, silent
-from models.search.ranking import FOLDER
 from models.sources.folder import read_source
 from models.store import ModelStore
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
+from training.evaluation.scorable import build_scorable
+from training.evaluation.suites import score
 from training.methods.recipe import fitted
-from training.methods.recipe_files import TRIED
 from training.methods.stages import Stages
 from training.model.base import Base, open_base
 from training.model.encoder import compute_digest
+from training.retraining import searches as own
 from training.retraining.anchor import active_version, find_anchor
 from training.retraining.changes import find_answers, find_changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import compute_drift
 from training.retraining.gate.gains import deciding
-from training.retraining.gate.verdict import NAMES, RANKINGS, Scores
+from training.retraining.gate.verdict import JUDGED, NAMES, RANKINGS, Scores
 from training.retraining.gate.words import report
 from training.retraining.ledger import count_test
 from training.retraining.publication import Outcome, known, publish
-from training.retraining.scoring import build_meta, compute_scores, read_rankings, short
-from training.retraining.students import beside, build_lineage, find_start, require_pace
+from training.retraining.scoring import build_meta, read_rankings, score_judged, short
+from training.retraining.students import beside, build_lineage, find_start, why_slower
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
@@ -54,7 +57,7 @@ from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
 from training.runs.record import read_curve
-from training.runs.stages import COUNTED, build_lineage_identity, build_parts, run_stages, steps_within
+from training.runs.stages import build_lineage_identity, build_parts, run_stages, steps_within
 from training.text.corpus import Corpus, Kind
 from training.text.service import Searches
 
@@ -71,18 +74,6 @@ class Staged(NamedTuple):
 
     stages: Stages
     corpora: Mapping[Kind, Corpus]
-    seed: int | None  # of every recipe; None: its own
-
-    def lineage(self) -> Identity:
-        """Returns the part of the trained model's lineage that identifies recipes, rows and seed."""
-        return build_lineage_identity(
-            self.stages, build_parts(self.stages, self.corpora, Options(seed=self.seed))
-        )
-
-    def train(self, base: Path, run: Path, options: Options) -> Result:
-        """Trains the stages in the folder `run`. Has the errors of `run_stages`."""
-        known = replace(options, steps=None, dev=None, choose=None, seed=self.seed)
-        return run_stages(self.stages, self.corpora, base, run, known)
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,6 @@ class Job:
     choose: Choose | None = None  # which share of the training is kept; None: all of it
     staged: Staged | None = None  # several recipes; `recipe` is the first
     pair: bool = False  # a student is judged and published next to its teacher
-    sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
 
@@ -122,62 +112,51 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
 
     """
     active = job.active or active_version(job.store)
-    job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
+    recipe = fitted(job.recipe, job.corpus.columns)  # its digest says how many negatives
+    job = replace(job, recipe=recipe, active=active)
     job.store.require_writable()
-    if job.mode == "on" and job.thresholds.slower < 1:
-        require_pace(job.store, active, job.base, job.recipe)
-    begin = find_start(job.store, active, job.base, distils=job.recipe.student is not None)
+    slower = job.mode == "off" or job.thresholds.slower == 1 or recipe.student is not None
+    if not slower and (why := why_slower(job.store, active, job.base, recipe.name)):
+        raise NothingToLearn(why)
+    begin = find_start(job.store, active, job.base, distils=recipe.student is not None)
     with open_base(begin, job.store.root) as base:
         if job.pair and base.version is None:
             raise TrainingError(f"train.pair needs a published version to distil, and {base.name} is none.")
         new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
         anchor = None if new_line else find_anchor(job.store, str(base.version))
-        _check_new(job, active, base)
-        served = Manifest.read(job.store.folder(active))
-        before = (
-            compute_scores(job.store, active, *_data(job, served.search, served), say=say)
-            if _needs_scores(job)
-            else {}
-        )
+        _check_new(job, base)
+        search = Manifest.read(job.store.folder(active)).search
+        before = compute_scores(job, job.store, active, search, say)
         place = job.work / _name(job, base)
-        if job.sweep:
-            _sweep(job.work, place, job.recipe.name, say)
+        _sweep(place, say)
         try:
             artifacts, candidate = _artifact(job, base, place, say, anchor)
             if job.pair:
                 candidate = beside(job.store, str(base.version), artifacts, candidate, say)
         except ProofFailed as error:  # the graph does not compute the trained model
             return Outcome(None, False, str(error), None)
-    return judge(job, active, before, artifacts, candidate, say)
+    return judge(job, before, artifacts, candidate, say)
 
 
-def judge(
-    job: Job,
-    active: str,
-    before: Scores,
-    artifacts: ModelStore,
-    candidate: str,
-    say: Say = silent,
-) -> Outcome:
+def judge(job: Job, before: Scores, artifacts: ModelStore, candidate: str, say: Say) -> Outcome:
     """Scores a candidate, publishes it with the verdict, and requests it if it is accepted.
 
     Args:
         job: The retraining.
-        active: The active version.
         before: Scores of the active version on the same data. Not used if the gate is off.
         artifacts: Store with the candidate.
         candidate: Version of the candidate.
         say: Called with progress messages.
 
     """
+    active = str(job.active)
     served = job.store.verify(active)
     try:
         manifest = artifacts.verify(candidate)
         # Settings that were learned for text that the active version cannot read are void.
         if not job.staged:
             manifest = manifest.model_copy(update={"search": served.search})
-        data = _data(job, manifest.search, served)
-        after = compute_scores(artifacts, candidate, *data, say=say) if _needs_scores(job) else {}
+        after = compute_scores(job, artifacts, candidate, manifest.search, say)
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     files = artifacts.folder(candidate)
@@ -201,16 +180,61 @@ def judge(
     number = count_test(job.store, [name for each in deciding(was) for name in was[each][NAMES]])
     about["looks"] = round(number, 2)
     verdict = gate.compare(after, before, job.thresholds, job.require, number)
-    verdict = verdict.besides(gate.changed_use(manifest, served))
+    verdict = verdict._replace(reasons=verdict.reasons + gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
     answers = find_answers(job.searches, was, now)
     content["changed"] = find_changed(answers)
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
     scored = manifest.model_copy(update={"scores": short(after)})
-    rankings = {
-        f"{FOLDER}/{name}.json": each.model_dump_json() for name, each in after.get(RANKINGS, {}).items()
-    }
-    return publish(job.store, active, files, scored, verdict, content, answers, rankings)
+    return publish(job.store, active, files, scored, verdict, content, answers, after.get(RANKINGS, {}))
+
+
+def compute_scores(
+    job: Job, store: ModelStore, version: str, learned: Mapping[str, SearchDefaults], say: Say
+) -> dict[str, Any]:
+    """Scores a version on the evaluation sets and the searches of a job. Returns nothing if the gate is off.
+
+    Where the active version has rankings, the scores are those with rankings that are fitted in the same way
+    to this version. They are returned under RANKINGS.
+
+    Args:
+        job: The retraining.
+        store: Store with the version.
+        version: Version to score.
+        learned: Search settings of the version, by collection.
+        say: Called with progress messages.
+
+    Raises:
+        TrainingError: The gate is on, without searches and evaluation sets.
+
+    """
+    data, searches, found, served = job.data, job.searches, job.found, job.served
+    if job.mode == "off":
+        return {}
+    if data is None and not searches:
+        raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
+    rankings = read_rankings(job.store, Manifest.read(job.store.folder(str(job.active))))
+    threads = job.options.threads or cpus.available()
+    say(f"scoring {version}")
+    with closing(store.open(version, threads=threads)) as encoder:
+        model = own.caching(build_scorable(encoder, passages=served.passages))
+        scores = score(model.encode, data, samples=True) if data is not None else {}
+        if searches:
+            say(f"searching the held-out text: {', '.join(searches)}")
+            made = {name: searched for name, searched in searches.items() if name != JUDGED}
+            scores["own"] = own.score(made, model, learned, served.mode)
+            if found is not None and JUDGED in searches:
+                settings = {
+                    name: own.Setting.of(learned.get(name), served.mode)
+                    for name, _ in searches[JUDGED].parts()
+                }
+                rows, fitted = score_judged(searches[JUDGED], model, settings, found, rankings)
+                scores["own"] |= rows
+                scores[RANKINGS] = {
+                    name: each.model_copy(update={"fingerprint": encoder.manifest.fingerprint})
+                    for name, each in fitted.items()
+                }
+        return scores
 
 
 def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
@@ -218,9 +242,8 @@ def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
     known = replace(
         job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
     )
-    begin = partial(
-        job.staged.train if job.staged else partial(train, job.recipe, job.corpus), base.folder, run
-    )
+    begin = partial(run_stages, *job.staged) if job.staged else partial(train, job.recipe, job.corpus)
+    begin = partial(begin, base.folder, run)
     if not job.staged and job.steps is None and job.minutes is not None:
         steps = steps_within(job.minutes, job.recipe, job.corpus, base.folder, run.parent, known)
         known = replace(known, steps=steps)
@@ -233,24 +256,15 @@ def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
     return begin(known)
 
 
-def _require_share(run: Path) -> None:
-    """Raises NothingToLearn if the searches that choose a share of the training chose the base alone."""
-    finished = read_json(run / RUN)["finished"]
-    if finished.get("share") == 0:
-        means = ", ".join(f"{mean:.3f} with {float(share):.0%}" for share, mean in finished["shares"].items())
-        raise NothingToLearn(
-            f"No share of this training finds more than the model without it: nDCG@10 is {means}."
-        )
-
-
 def _identity(job: Job) -> Identity:
     """Returns the part of the lineage that identifies a job: corpus, recipe and seed."""
     if job.staged:
-        return job.staged.lineage()
+        stages, corpora = job.staged
+        return build_lineage_identity(stages, build_parts(stages, corpora, Options(seed=job.options.seed)))
     return {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
 
 
-def _check_new(job: Job, active: str, base: Base) -> None:
+def _check_new(job: Job, base: Base) -> None:
     """Raises NothingToLearn if a version was already made from the same text, recipe and base, and judged."""
     identity = _identity(job)
     digest = compute_digest(read_source(base.folder))
@@ -260,7 +274,7 @@ def _check_new(job: Job, active: str, base: Base) -> None:
         lineage = build_lineage(job.store, manifest)
         same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
         judged = manifest.gate is not None and identity.items() <= lineage.items()
-        if judged and (same_start or manifest.version == active):
+        if judged and (same_start or manifest.version == job.active):
             raise known(manifest, "came of this very text by this recipe")
 
 
@@ -272,40 +286,17 @@ def _name(job: Job, base: Base) -> str:
     return f"{job.recipe.name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
-def _sweep(work: Path, place: Path, recipe: str, say: Say) -> None:
-    """Removes the runs of other jobs, because each run has three copies of a model.
+def _sweep(place: Path, say: Say) -> None:
+    """Removes earlier runs of the same recipe, because each run has three copies of a model.
 
-    Unfinished runs of other recipes that `auto` tries are kept, so that `auto` can continue them.
+    Unfinished runs of other recipes stay, so that `auto` can continue them.
     """
-    for other in work.iterdir() if work.is_dir() else ():
-        runs = [*other.glob(f"**/{RUN}")] if other.is_dir() and other != place else []
-        if runs or (other != place and (other / COUNTED).is_file()):
-            stopped = any((run.parent / CHECKPOINT).is_file() for run in runs)
-            if stopped and other.name.rpartition("-")[0] in {*TRIED} - {recipe}:  # as _name
-                continue
-            if stopped:
+    recipe = place.name.rpartition("-")[0]
+    for other in place.parent.glob(f"{recipe}-*"):
+        if other != place and re.fullmatch(r"-[0-9a-f]{12}", other.name.removeprefix(recipe)):
+            if any(other.glob(f"**/{CHECKPOINT}")):
                 say("an unfinished run of other text, rows or settings was found; training begins anew")
             shutil.rmtree(other)
-
-
-def _needs_scores(job: Job) -> bool:
-    """Returns False if the gate is off.
-
-    Raises:
-        TrainingError: The gate is on, without searches and evaluation sets.
-
-    """
-    if job.mode == "off":
-        return False
-    if job.data is None and not job.searches:
-        raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
-    return True
-
-
-def _data(job: Job, learned: Mapping[str, SearchDefaults], active: Manifest) -> tuple[Any, ...]:
-    """Returns the arguments of `compute_scores` for data, search settings and rankings."""
-    threads, rankings = job.options.threads or cpus.available(), read_rankings(job.store, active)
-    return threads, job.data, job.searches, job.found, learned, job.served, rankings
 
 
 def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -> tuple[ModelStore, str]:
@@ -320,6 +311,11 @@ def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -
     result = _train(job, base, place / _RUN, say)
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
-    _require_share(place / _RUN)
+    finished = read_json(place / _RUN / RUN)["finished"]
+    if finished.get("share") == 0:  # The searches that choose a share chose the base alone.
+        means = ", ".join(f"{mean:.3f} with {float(share):.0%}" for share, mean in finished["shares"].items())
+        raise NothingToLearn(
+            f"No share of this training finds more than the model without it: nDCG@10 is {means}."
+        )
     artifacts = ModelStore(place / "artifact")
     return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, say=say).version

@@ -1,18 +1,14 @@
 """Plan a retraining from retrain.toml: read the data, split it into parts, and create the job to run.
 
-    documents ─▶ parts by id ────────────────────┬─▶ judge: searches that the gate compares
-    judged queries ─▶ parts with their answers ──┤   dev: searches that choose the step and the weights
-                                                 └─▶ train: corpus of the recipe's kind ─▶ one.py
-
-At most one retraining works on a models folder at a time.
+documents ─▶ parts by id ────────────────────┬─▶ judge: searches that the gate compares
+judged queries ─▶ parts with their answers ──┤   dev: searches that choose the step and the weights
+└─▶ train: corpus of the recipe's kind ─▶ one.py
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
@@ -21,25 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 from models import cpus
 from models.engines.opening import form_for
-from models.files.folders import lock
 from models.manifest import Manifest
 from models.progress import Say
 from models.store import ModelStore
-from training.errors import Busy, NothingToLearn
+from training.errors import NothingToLearn
 from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, build_scorable
 from training.mining.corpus_report import look_at
 from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import build_choose, compute_score
-from training.retraining.config import Config, GateTable
+from training.retraining.config import Config, GateTable, require_enough
+from training.retraining.gate.verdict import JUDGED
 from training.retraining.gather import Gathered, counts, gather, of_keys
 from training.retraining.heldout import JUDGE, Split
 from training.retraining.judgements import Judged, bounded
 from training.retraining.one import Job
 from training.retraining.rows import build_corpus
 from training.runs.options import Options
-from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, Kind
+from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, read_corpus
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -49,61 +45,78 @@ OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
 _MAX_ANSWERS_SHARE = 0.1  # of the documents to train on that may be held back. Chosen by us
 
 
-@contextlib.contextmanager
-def alone(store: ModelStore) -> Iterator[None]:
-    """Locks the models folder inside the `with` block. Raises Busy if another retraining has locked it."""
-    held = lock(store.root) if store.root.is_dir() else None
-    if held is None and store.root.is_dir():
-        raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")
-    try:
-        yield
-    finally:
-        if held is not None:
-            os.close(held)
+def _begin(config: Config, recipe: Recipe, corpus: Corpus, store: ModelStore, work: Path) -> Job:
+    """Creates a job with the settings of the configuration. The gate has no searches yet."""
+    data, gate = optional_data_folder(config.gate.data), config.gate
+    given: dict[str, Any] = config.train.model_dump(include={"base", "steps", "minutes", "pair"})
+    given |= {"mode": gate.mode, "require": gate.require, "thresholds": build_limits(config)}
+    return Job(recipe=recipe, corpus=corpus, store=store, work=work, data=data, **given)
+
+
+def prepare_rows(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:
+    """Creates the job of a recipe that reads the rows of a file. No rows are held out."""
+    say("reading the corpus")
+    corpus = read_corpus(config.corpus.file or Path(), recipe.source.kind)
+    say(str(corpus))
+    require_enough(len(corpus), config.corpus.least, "texts")
+    return _begin(config, recipe, corpus, store, work)
 
 
 def prepare(config: Config, recipe: Recipe, store: ModelStore, work: Path, say: Say) -> Job:
     """Reads all data and creates the job of one recipe. Raises NothingToLearn or TrainingError."""
-    return build_job(gather(config, store, say), config, recipe, store, work, say)
+    return build_job(gather(config, store, say), recipe, work)
 
 
-def build_job(
-    gathered: Gathered,
-    config: Config,
-    recipe: Recipe,
-    store: ModelStore,
-    work: Path,
-    say: Say,
-    *,
-    labels: bool = False,
-) -> Job:
+def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = False) -> Job:
     """Creates the job of one recipe from data that is already read.
 
     Args:
         gathered: The data.
-        config: The configuration.
         recipe: The recipe.
-        store: Store of model versions.
         work: Work folder.
-        say: Called with progress messages.
         labels: True if judged queries are used for training although the recipe does not read pairs.
 
     Raises:
         NothingToLearn: The data have no rows for the recipe.
 
     """
-    active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
+    config, store, say, active, _, split, found, *_ = gathered
+    learned, passages = {*gathered.learned}, gathered.served.passages
     of_judged = labels or recipe.source.kind in OF_LABELS
     if not of_judged and config.gate.mode == "on":
         split, found = let_judge(split, found)
-    searches = own.collections(split, {}, config.corpus.candidates)
-    searches |= own.judged_search(split, found, config.corpus.candidates)
-    data = optional_data_folder(config.gate.data)  # missing sets do not matter if the own text judges
-    require_judge(config, own.can_decide(searches, found), data)
-    with _active(config, store, active, passages=gathered.served.passages) as model:
-        settings = Manifest.read(store.folder(active)).search, gathered.served.mode
-        choose = build_choose(split, found.dev, model, *settings, config.corpus.service)
-        corpus = _build_rows(recipe.source.kind, config, store, gathered, split, found, model)
+    searches = own.collections(split, config.corpus.candidates)
+    if found.held:
+        searches[JUDGED] = own.judged_search(split, found.answers, config.corpus.candidates, found.held)
+    # Missing sets do not matter if the own text judges.
+    require_judge(config, own.can_decide(searches, found), optional_data_folder(config.gate.data))
+    manifest, service = Manifest.read(store.folder(active)), config.corpus.service
+    with contextlib.ExitStack() as opened:
+
+        @cache
+        def model() -> Scorable:
+            """Opens the active model, for mining training data."""
+            form = form_for("fp32" if config.train.precision == "fp32" else "auto")
+            encoder = store.open(active, config.schedule.threads or cpus.available(), form=form)
+            opened.callback(encoder.close)
+            return build_scorable(encoder, passages=passages)
+
+        choose = build_choose(split, found.dev, model, manifest.search, gathered.served.mode, service)
+        corpus = build_corpus(
+            recipe.source.kind,
+            split.train,
+            found.train,
+            model,
+            config.train.negatives,
+            own.withheld(split, (*found.held, *found.dev)),
+            found.negatives,
+            gathered.queried,
+            service,
+        )
+    if corpus.digest != corpus.rows:
+        # The active model mined the rows. Another model finds others, which teach something new.
+        mined = sha256(f"{corpus.digest} by {manifest.fingerprint}".encode())
+        corpus = replace(corpus, digest=mined.hexdigest())
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
     report["warnings"] = [*report["warnings"], *gathered.used.warnings, *of_keys(found)]
@@ -114,25 +127,13 @@ def build_job(
     if recipe.source.kind is LISTS:
         of_people = {sides.digest(query) for queries in gathered.queried.values() for query in queries}
         learned |= of_people & {sides.digest(text) for text in corpus.texts[:: corpus.columns]}
-    return Job(
-        recipe=recipe,
-        corpus=corpus,
-        base=config.train.base,
-        steps=config.train.steps,
-        minutes=config.train.minutes,
-        store=store,
-        work=work,
-        data=data,
-        mode=config.gate.mode,
-        thresholds=build_limits(config),
-        require=config.gate.require,
-        pair=config.train.pair,
+    return replace(
+        _begin(config, recipe, corpus, store, work),
         searches=searches if config.gate.mode == "on" else {},
         choose=choose,
         found=found,
         served=gathered.served,
         active=active,
-        sweep=True,
         options=Options(dev=compute_score(choose)),
         about={
             "documents": counts(gathered.documents, split, found, gathered.used),
@@ -162,58 +163,6 @@ def let_judge(split: Split, found: Judged) -> tuple[Split, Judged]:
         return split, found
     train = {query: ids for query, ids in found.train.items() if query not in held}
     return moved, found._replace(train=train, held=held)
-
-
-def _build_rows(
-    kind: Kind,
-    config: Config,
-    store: ModelStore,
-    gathered: Gathered,
-    split: Split,
-    found: Judged,
-    model: Callable[[], Scorable],
-) -> Corpus:
-    """Builds the corpus of a kind from the documents and queries in the training part.
-
-    Raises:
-        NothingToLearn: The data have no rows of that kind.
-
-    """
-    corpus = build_corpus(
-        kind,
-        split.train,
-        found.train,
-        model,
-        config.train.negatives,
-        own.withheld(split, (*found.held, *found.dev)),
-        found.negatives,
-        gathered.queried,
-        config.corpus.service,
-    )
-    if corpus.digest == corpus.rows:
-        return corpus
-    # The active model mined the rows. Another model finds others, which teach something new.
-    model_name = Manifest.read(
-        store.folder(gathered.active)
-    ).fingerprint  # the same where only the search was retuned
-    return replace(corpus, digest=sha256(f"{corpus.digest} by {model_name}".encode()).hexdigest())
-
-
-@contextlib.contextmanager
-def _active(
-    config: Config, store: ModelStore, active: str, *, passages: bool
-) -> Iterator[Callable[[], Scorable]]:
-    """Yields a function that opens the active model at its first call, for mining training data."""
-    with contextlib.ExitStack() as opened:
-
-        @cache
-        def model() -> Scorable:
-            form = form_for("fp32" if config.train.precision == "fp32" else "auto")
-            encoder = store.open(active, config.schedule.threads or cpus.available(), form=form)
-            opened.callback(encoder.close)
-            return build_scorable(encoder, passages=passages)
-
-        yield model
 
 
 def require_judge(config: Config, searches: bool, data: Path | None) -> None:

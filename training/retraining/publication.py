@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -30,14 +29,15 @@ from models.publishing.layout import write_card
 from models.search.ranking import FOLDER, Ranking
 from models.store import REQUESTED, ModelStore
 from training.errors import NothingToLearn
-from training.evaluation.paired import spread
 from training.evaluation.report.markdown import escape, listed, table
-from training.ranking.cross_validation import CERTAIN, COMING, Comparison
+from training.ranking.cross_validation import CERTAIN, COMING
 from training.ranking.rules import Rows
 from training.retraining import ledger
 from training.retraining.anchor import active_version, find_anchor
+from training.retraining.changes import reordered
+from training.retraining.gate.gains import build_gain
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Gain, Verdict
+from training.retraining.gate.verdict import Verdict
 from training.retraining.gate.words import figure
 from training.retraining.gate.words import report as build_report
 from training.retraining.scoring import build_meta
@@ -58,7 +58,7 @@ def publish(
     verdict: Verdict | None,
     report: Mapping[str, Any],
     answers: Sequence[Mapping[str, Any]] = (),
-    files: Mapping[str, str] = MappingProxyType({}),
+    rankings: Mapping[str, Ranking] = MappingProxyType({}),
 ) -> Outcome:
     """Publishes a candidate, and requests it unless the gate rejected it.
 
@@ -70,7 +70,7 @@ def publish(
         verdict: Verdict of the gate, or None if the gate was off.
         report: The report of the gate.
         answers: Hits of both versions for the queries that judged, from changes.find_answers.
-        files: Texts of further files by their path in the folder. They replace files of `source`.
+        rankings: Rankings by collection. They replace files of `source`.
 
     Raises:
         NothingToLearn: The same model is already published. Its earlier verdict stays.
@@ -81,7 +81,21 @@ def publish(
         word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
         said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
     sealed = candidate.model_copy(update={"gate": said, "files": {}})
-    copy = partial(_copy, source=source, manifest=sealed, report=report, answers=answers, files=files)
+
+    def copy(folder: Path) -> Manifest:
+        copy_tree(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
+        for name, ranking in rankings.items():
+            (folder / FOLDER).mkdir(exist_ok=True)
+            (folder / FOLDER / f"{name}.json").write_text(ranking.model_dump_json(), encoding="utf-8")
+        (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        if "rows" in report:  # not with the gate off
+            write_page(folder / REPORT_PAGE, report)
+        if answers:
+            lines = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in answers)
+            (folder / REPORT_PAGE / ANSWERS).write_text(lines, encoding="utf-8")
+        write_card(folder, sealed, _measured(report), _held_out(report))
+        return sealed
+
     published = store.publish(copy)
     if published.version != candidate.version:
         same = "is the very same model" + (", and active" if published.version == active else "")
@@ -91,29 +105,6 @@ def publish(
     if said.verdict == "refused":
         return Outcome(candidate.version, False, said.reason, verdict)
     return request(store, active, candidate.version, verdict)
-
-
-def _copy(
-    folder: Path,
-    *,
-    source: Path,
-    manifest: Manifest,
-    report: Mapping[str, Any],
-    answers: Sequence[Mapping[str, Any]],
-    files: Mapping[str, str],
-) -> Manifest:
-    copy_tree(source, folder, {FILE_NAME, REPORT, REPORT_PAGE})
-    for path, text in files.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")
-    (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if "rows" in report:  # not with the gate off
-        write_page(folder / REPORT_PAGE, report)
-    if answers:
-        lines = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in answers)
-        (folder / REPORT_PAGE / ANSWERS).write_text(lines, encoding="utf-8")
-    write_card(folder, manifest, _measured(report), _held_out(report))
-    return manifest
 
 
 def _measured(report: Mapping[str, Any]) -> Iterator[str]:
@@ -169,7 +160,7 @@ def publish_learned(
     recipe: str,
     learned: Mapping[str, Learned],
     say: Say,
-    find_changed: Callable[[Mapping[str, Learned]], Mapping[str, Any]] = lambda _: {},
+    fetch: Callable[[str, Sequence[str]], Mapping[str, str]] | None = None,
     *,
     publishing: bool = True,
 ) -> Outcome:
@@ -181,7 +172,8 @@ def publish_learned(
         recipe: RANKING or SEARCH.
         learned: The rankings or settings, by collection.
         say: Called with the report.
-        find_changed: Returns the queries that those accepted change most, for the report.
+        fetch: Returns the texts of documents by id, given a collection and ids, so that the report has the
+            queries that changed most. None: it has none.
         publishing: False: report only.
     """
     for name, each in learned.items():
@@ -192,54 +184,44 @@ def publish_learned(
         ):
             say(line)
     accepted = {name: each for name, each in learned.items() if not each.reasons}
-    verdict = _verdict(accepted or learned)
+    judged = (accepted or learned).items()
+    verdict = Verdict(
+        tuple(f"{name}: {reason}" for name, each in judged for reason in each.reasons),
+        gains=tuple(
+            build_gain(f"own {row} of {name}", found.before, found.after, found.groups, (1 - CERTAIN) / 2)
+            for name, each in judged
+            for row, found in each.rows.items()
+        ),
+    )
     if not publishing:
         return Outcome(None, False, "This was a dry run.", verdict)
     ledger.remember(store, recipe, {name: each.digest for name, each in learned.items()})
     if not accepted:
         return Outcome(None, False, " ".join(verdict.reasons), verdict)
     results = {name: each.result for name, each in accepted.items()}
-    files = {
-        f"{FOLDER}/{name}.json": each.model_dump_json()
-        for name, each in results.items()
-        if isinstance(each, Ranking)
-    }
+    rankings = {name: each for name, each in results.items() if isinstance(each, Ranking)}
     search = {name: each for name, each in results.items() if isinstance(each, SearchDefaults)}
-    manifest = derive_manifest(store, served, recipe, search=served.search | search)
+    now = datetime.now(UTC)
+    changed = {
+        "version": version_name(now, f"{served.origin}-{recipe}", served.fingerprint),
+        "created": now.isoformat(timespec="seconds"),
+        "parent": served.version,
+        "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},
+        "search": served.search | search,
+    }
+    manifest = served.model_copy(update=changed)
     queries = sum(len(each.rows[COMING].after) for each in accepted.values())
     meta = build_meta(manifest, served, recipe, served.version, queries, get_learned(store, served.version))
     meta["learned_for"] = {name: each.told for name, each in accepted.items()}
     content = build_report(verdict, {}, {}, meta)
-    content |= {"summary": _summarize(accepted), "changed": find_changed(accepted)}
-    return publish(
-        store, served.version, store.folder(served.version), manifest, verdict, content, files=files
-    )
-
-
-def _summarize(learned: Mapping[str, Learned]) -> list[str]:
-    """Returns the sentences about the results, those about the same matter side by side."""
-    told = [
-        [line if len(learned) == 1 else f"{name}: {line}" for line in each.told]
-        for name, each in learned.items()
+    prefix = "" if len(accepted) == 1 else "{}: "
+    content["summary"] = [
+        f"{prefix.format(name)}{line}" for name, each in accepted.items() for line in each.told
     ]
-    return [line for lines in zip(*told, strict=True) for line in lines]
-
-
-def _verdict(learned: Mapping[str, Learned]) -> Verdict:
-    reasons = tuple(f"{name}: {reason}" for name, each in learned.items() for reason in each.reasons)
-    gains = tuple(
-        _gain(f"own {row} of {name}", found)
-        for name, each in learned.items()
-        for row, found in each.rows.items()
-    )
-    return Verdict(not reasons, reasons, (), (), gains)
-
-
-def _gain(name: str, row: Comparison) -> Gain:
-    found, level = spread(row.before, row.after, row.groups), (1 - CERTAIN) / 2
-    half, before, after = found.half(level), float(row.before.mean()), float(row.after.mean())
-    ends, needed = (found.mean - half, found.mean + half), found.enough(level)
-    return Gain(name, found.mean, *ends, before, after, found.queries, found.least_gain(level), needed)
+    if fetch is not None:
+        content["changed"] = reordered({name: each.rows[COMING] for name, each in accepted.items()}, fetch)
+    source = store.folder(served.version)
+    return publish(store, served.version, source, manifest, verdict, content, rankings=rankings)
 
 
 def get_learned(store: ModelStore, active: str) -> set[str]:
@@ -249,28 +231,6 @@ def get_learned(store: ModelStore, active: str) -> set[str]:
         return {*map(str, content["meta"]["learned"])}
     except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
         return set()
-
-
-def derive_manifest(store: ModelStore, served: Manifest, recipe: str, **changes: object) -> Manifest:
-    """Returns the manifest of the active version, whose encoder stays, for a version made by `recipe`.
-
-    Args:
-        store: Store of model versions.
-        served: Manifest of the active version.
-        recipe: Ends the origin in the name of the new version.
-        changes: Other fields that change.
-    """
-    now = datetime.now(UTC)
-    return served.model_copy(
-        update={
-            "version": version_name(now, f"{served.origin}-{recipe}", served.fingerprint),
-            "created": now.isoformat(timespec="seconds"),
-            "parent": served.version,
-            "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},
-            "gate": None,
-            **changes,
-        }
-    )
 
 
 def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | None) -> Outcome:

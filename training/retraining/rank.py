@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from models.progress import Say, to_stderr
 from models.search.features import FEATURES
 from models.search.ranking import MAX_RANKED, get_default
 from models.store import ModelStore
-from training.errors import Busy, NothingToLearn, TrainingError
+from training.errors import NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
 from training.ranking.cross_validation import COMING, NEW, compare, draw_folds, learn, predict
@@ -36,8 +36,6 @@ from training.ranking.fitting import MIN_QUERIES
 from training.ranking.rules import describe, judge_first, judge_refit
 from training.retraining import ledger
 from training.retraining.anchor import active_version
-from training.retraining.changes import reordered
-from training.retraining.clicks import used_at
 from training.retraining.config import (
     Config,
     CorpusTable,
@@ -47,10 +45,13 @@ from training.retraining.config import (
     check,
     folders,
 )
+from training.retraining.exits import finish, tell
+from training.retraining.gather import read_judgments
 from training.retraining.heldout import place
-from training.retraining.judgements import Clicked, Judged, Judgment, judged, judgments_at, judgments_in
+from training.retraining.judgements import Clicked, Judged, judged
 from training.retraining.publication import Learned, Outcome, get_learned, left, publish_learned
 from training.retraining.scoring import read_rankings, refitting
+from training.retraining.workplace import alone
 from training.runs.export import add_models_dir
 from training.text.service import (
     MAX_CLICKED,
@@ -91,9 +92,26 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     pending = store.requested()
     if pending not in {None, active} and not left(store, str(pending)):
         raise NothingToLearn(f"{pending} is about to go live. Run this again once it is.")
-    learned = _learn_all(found, config.corpus.service, store, served, say)
-    changed = partial(_changed, url=config.corpus.service, say=say)
-    return publish_learned(store, served, RANKING, learned, say, changed, publishing=publishing)
+    learned = _learn_all(_Given(found, config.corpus.service, store, served, say))
+
+    def fetch(collection: str, ids: Sequence[str]) -> dict[str, str]:
+        try:
+            return fetch_texts(str(config.corpus.service), collection, ids)
+        except TrainingError as error:  # The ids say enough.
+            say(f"! The report has no texts: {error}")
+            return {}
+
+    return publish_learned(store, served, RANKING, learned, say, fetch, publishing=publishing)
+
+
+class _Given(NamedTuple):
+    """What a ranking is learned from: the judged queries, and the service that searches them."""
+
+    found: Judged
+    url: str
+    store: ModelStore
+    served: Manifest  # the active version
+    say: Say
 
 
 def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -> None:
@@ -112,17 +130,17 @@ def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -
             say(f"{len(rows[-MAX_CLICKED:]):,} clicked answers are remembered in {name}")
 
 
-def _learn_all(found: Judged, url: str, store: ModelStore, served: Manifest, say: Say) -> dict[str, Learned]:
+def _learn_all(given: _Given) -> dict[str, Learned]:
     """Learns the ranking of each collection. Raises an error only if no collection has one."""
     learned: dict[str, Learned] = {}
     missing = []
     failed: TrainingError | None = None
-    for name, queries in sorted(_by_collection(found).items()):
+    for name, labels in _label_all(given.found):
         try:
-            learned[name] = _learn(name, queries, found, url, store, served, say)
+            learned[name] = _learn(name, labels, given)
         except TrainingError as error:  # Other collections can still learn.
             missing.append(f"{name}: {error}")
-            say(f"! {missing[-1]}")
+            given.say(f"! {missing[-1]}")
             if not isinstance(error, NothingToLearn):
                 failed = error
     if failed is not None and not learned:
@@ -132,40 +150,37 @@ def _learn_all(found: Judged, url: str, store: ModelStore, served: Manifest, say
     return learned
 
 
-def _by_collection(found: Judged) -> dict[str, set[str]]:
-    """Returns the queries with a judged document in each collection."""
+def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
+    """Yields each collection with the labels of the queries that have a judged document there."""
     queries: dict[str, set[str]] = {}
     clicked = {query: each.gains for query, each in found.clicked.items()}
     for judgments in (found.answers, found.negatives, clicked):
         for query, ids in judgments.items():
             for id in ids:
                 queries.setdefault(split_qualified(id)[0], set()).add(query)
-    return queries
+    for name, some in sorted(queries.items()):
+        yield name, {query: label(name, query, found) for query in some}
 
 
 def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:
     """Yields a sentence for each collection: what more judged queries would bring."""
-    served = store.verify(active_version(store))
-    for name, queries in sorted(_by_collection(found).items()):
-        labels = {query: label(name, query, found) for query in queries}
+    given = _Given(found, str(config.corpus.service), store, store.verify(active_version(store)), say)
+    for name, labels in _label_all(found):
         try:
-            examples = _build_examples(name, labels, found, str(config.corpus.service), store, served, say)
+            told = predict(_build_examples(name, labels, given), get_default().weights)
         except TrainingError as error:
-            yield f"Ranking of {name}: {error}"
-            continue
-        yield f"Ranking of {name}: {predict(examples, get_default().weights)}"
+            told = str(error)
+        yield f"Ranking of {name}: {told}"
 
 
-def _learn(
-    name: str, queries: Iterable[str], found: Judged, url: str, store: ModelStore, served: Manifest, say: Say
-) -> Learned:
-    labels = {query: label(name, query, found) for query in queries}
+def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
+    store, served = given.store, given.served
     digest = _digest(served, name, labels)
     if ledger.read(store, RANKING).get(name) == digest:
         raise NothingToLearn("no judgment changed since the last ranking was learned.")
     before = read_rankings(store, served).get(name)
-    examples = _build_examples(name, labels, found, url, store, served, say)
-    say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
+    examples = _build_examples(name, labels, given)
+    given.say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
     prior = get_default().weights
     fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
     # Unclicked hits count as wrong here, which rather favors the order that users saw.
@@ -184,24 +199,17 @@ def _learn(
     return Learned(rows, reasons, describe(rows, ranking), digest, ranking)
 
 
-def _build_examples(
-    name: str,
-    labels: Mapping[str, Labels],
-    found: Judged,
-    url: str,
-    store: ModelStore,
-    served: Manifest,
-    say: Say,
-) -> list[Example]:
+def _build_examples(name: str, labels: Mapping[str, Labels], given: _Given) -> list[Example]:
     """Searches the labelled queries of a collection. Raises NothingToLearn if too few have an answer."""
     if (count := sum(bool(each.gains) for each in labels.values())) < MIN_QUERIES:
         raise NothingToLearn(_too_few(count))
-    say(f"searching {count:,} judged queries of {name}")
+    found, served = given.found, given.served
+    given.say(f"searching {count:,} judged queries of {name}")
     order = sorted(labels, key=lambda query: place(f"ranking\0{query}"))
-    with closing(store.open(served.version, threads=cpus.available())) as encoder:
+    with closing(given.store.open(served.version, threads=cpus.available())) as encoder:
         unrelated = encoder.unrelated
         vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
-    candidates = fetch_explained(url, name, order, MAX_RANKED, served.version)
+    candidates = fetch_explained(given.url, name, order, MAX_RANKED, served.version)
     examples = [
         _example(query, vector, hits, labels[query])._replace(
             judges=query in found.judges, unrelated=unrelated, alike=found.alike.get(query, query)
@@ -279,17 +287,6 @@ def _digest(served: Manifest, collection: str, labels: Mapping[str, Labels]) -> 
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
-def _changed(learned: Mapping[str, Learned], *, url: str, say: Say) -> dict[str, Any]:
-    def fetch(collection: str, ids: Sequence[str]) -> dict[str, str]:
-        try:
-            return fetch_texts(url, collection, ids)
-        except TrainingError as error:  # The ids say enough.
-            say(f"! The report has no texts: {error}")
-            return {}
-
-    return reordered({name: each.rows[COMING] for name, each in learned.items()}, fetch)
-
-
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "rank",
@@ -315,47 +312,25 @@ def run(options: argparse.Namespace) -> int:
         folders=FoldersTable(models=options.models_dir),
     )
     check(config)
-    from training.retraining.plan import alone  # noqa: PLC0415  torch
-
     store = ModelStore(folders(config).models)
-    try:
+
+    def work() -> int:
         with alone(store):
             found = read_judged(config, store, to_stderr)
             outcome = rank(found, config, store, _print, publishing=not options.dry_run)
-    except NothingToLearn as error:
-        _print(f"Nothing to learn: {error}")
-        return 4
-    except Busy as error:
-        _print(str(error))
-        return 5
-    if outcome.published:
-        _print(
-            f"{outcome.version} is published and requested. Undo: python -m models rollback "
-            f"--models-dir {store.root}"
-        )
-        return 0
-    _print(f"Nothing was published: {outcome.reason}")
-    return 0 if options.dry_run else 3
+        return 0 if options.dry_run else tell(outcome._replace(verdict=None))
+
+    return finish(work)
 
 
 def read_judged(config: Config, store: ModelStore, say: Say) -> Judged:
     """Reads judgments and clicks without the documents. The rules are those of a retraining."""
-    table, service = config.judgements, config.corpus.service
-    found: list[Judgment] = []
-    clicked: Mapping[str, Clicked] = {}
-    if service is not None and config.events.use:
-        bias = None if config.events.position_bias == "estimate" else config.events.position_bias
-        used = used_at(service, config.corpus.collections, bias, config.events.least, config.events.visitors)
-        say(used.line)
-        found += used.judgements
-        clicked = used.clicked
-    if table.file is not None:
-        found += judgments_in(table.file)
-    if service is not None and table.feedback:
-        found += judgments_at(service, config.corpus.collections)
-    ids = {each.id for each in found}.union(*(each.gains for each in clicked.values()))
-    learned = get_learned(store, active_version(store))
-    return judged(found, dict(zip(ids, ids, strict=True)), table.held_out, table.trusted, learned, clicked)
+    found, used = read_judgments(config, say)
+    ids = {each.id for each in found}.union(*(each.gains for each in used.clicked.values()))
+    learned, table = get_learned(store, active_version(store)), config.judgements
+    return judged(
+        found, dict(zip(ids, ids, strict=True)), table.held_out, table.trusted, learned, used.clicked
+    )
 
 
 def _print(line: str) -> None:

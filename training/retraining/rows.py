@@ -22,7 +22,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from itertools import starmap
 from typing import Any, NamedTuple
 
 from models.search.content import Content
@@ -136,24 +135,30 @@ def _lists(
 
     Collections with fewer documents than a list needs are skipped.
     """
-    queries_in = {
-        collection: [
-            query
-            for query in (
-                *build_queries([(document.title, document.text) for document in some]),
-                *map(Query, queried.get(collection, ())),
-            )
-            if not withheld & {plain(query.text), plain(query.rest)}
-        ]
+    every = [
+        (collection, query)
         for collection, some in parts.items()
         if len(some) >= LISTED
-    }
-    if not any(queries_in.values()):
+        for query in (
+            *build_queries([(document.title, document.text) for document in some]),
+            *map(Query, queried.get(collection, ())),
+        )
+        if not withheld & {plain(query.text), plain(query.rest)}
+    ]
+    if not every:
         raise NothingToLearn(
             f"No query can be made of the text: a collection needs {LISTED} documents, and some of them a "
             "title, headings or two sentences."
         )
-    queries_in = _at_most(MAX_LISTS, queries_in)
+
+    def order(named: tuple[str, Query]) -> tuple[bool, bytes, str]:
+        """Puts queries of users first. Each run chooses the same ones."""
+        collection, query = named
+        return query.source is not None, sha256(query.text.encode()).digest(), collection
+
+    queries_in: dict[str, list[Query]] = {}
+    for collection, query in sorted(every, key=order)[:MAX_LISTS]:
+        queries_in.setdefault(collection, []).append(query)
     teacher = active()
     found = (
         each.row()
@@ -171,26 +176,6 @@ def _lists(
     return replace(
         corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(sources)}".encode()).hexdigest()
     )
-
-
-def _at_most(count: int, queries_in: Mapping[str, Sequence[Query]]) -> dict[str, list[Query]]:
-    """Chooses `count` queries of all collections, the same in each run. Queries of users come first.
-
-    Returns:
-        The chosen queries by collection, without collections that have none.
-
-    """
-
-    def place(collection: str, query: Query) -> tuple[bool, bytes, str]:
-        return query.source is not None, sha256(query.text.encode()).digest(), collection
-
-    all_queries = [(collection, query) for collection, queries in queries_in.items() for query in queries]
-    last = sorted(starmap(place, all_queries))[:count][-1]
-    kept: dict[str, list[Query]] = {}
-    for collection, query in all_queries:
-        if place(collection, query) <= last:
-            kept.setdefault(collection, []).append(query)
-    return kept
 
 
 def _pairs(

@@ -25,10 +25,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ _REASON = 500  # of its last line, in the list of runs
 _ENDS = 10  # runs that are kept without them
 _CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
 _NICE = 10  # serving goes first
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -85,7 +86,13 @@ def run(options: argparse.Namespace) -> int:
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each count
     config = read_config(options.config)
     check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
-    _check_folder(config)
+    if config.corpus.service is not None:  # Each run checks it again.
+        try:
+            require_same_folder(config.corpus.service, folders(config).models)
+        except OtherFolder:
+            raise
+        except TrainingError as error:  # The service may start later.
+            log.warning("The models folder of the service is not known yet: %s Each run checks it.", error)
     schedule = Schedule(options.config.resolve(), config)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,37 +103,29 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_folder(config: Config) -> None:
-    """Raises OtherFolder if the service uses another models folder. Each run checks this again."""
-    if config.corpus.service is None:
-        return
-    try:
-        require_same_folder(config.corpus.service, folders(config).models)
-    except OtherFolder:
-        raise
-    except TrainingError as error:  # the service may start later
-        log.warning("The models folder of the service is not known yet: %s Each run checks it.", error)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-@dataclass
 class Schedule:
-    """Starts retrainings in a background thread, from `start` until `stop`."""
+    """Starts retrainings in a background thread, from `start` until `stop`.
 
-    file: Path  # retrain.toml
-    config: Config
-    wall: Callable[[], datetime] = _utc_now  # the wall clock, which may jump
-    look_seconds: float = _LOOK_SECONDS
+    Args:
+        file: retrain.toml.
+        config: Its content.
+        wall: The wall clock, which may jump. None: the clock of the system.
+        look_seconds: The longest wait between two looks at the clock and at requests.
+    """
+
     _child: subprocess.Popen[str] | None = None
-    _stopping: threading.Event = field(default_factory=threading.Event)
-    _writing: threading.Lock = field(default_factory=threading.Lock)
 
-    def __post_init__(self) -> None:
-        self._models = folders(self.config).models
-        self._clock = clock(self.config.schedule)
+    def __init__(
+        self,
+        file: Path,
+        config: Config,
+        wall: Callable[[], datetime] | None = None,
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self.file, self.config, self.look_seconds = file, config, look_seconds
+        self.wall = wall or partial(datetime.now, UTC)
+        self._stopping, self._writing = threading.Event(), threading.Lock()
+        self._models, self._clock = folders(config).models, clock(config.schedule)
         self._seen = self.wall()
         self._ran: deque[datetime] = deque(maxlen=_RUNS_KEPT)  # each of `_fires` whose run has begun
         self._fires: datetime | None = None  # by the cron expression; the run begins at `_due`, with jitter
@@ -229,8 +228,7 @@ class Schedule:
 
     def _by_documents(self) -> None:
         """Runs a retraining if enough documents are new since the last finished run or the first check."""
-        count = self._count()
-        known = read_runs(self._models).get("documents")
+        count, known = self._count(), read_runs(self._models).get("documents")
         if count is None:
             return
         if not isinstance(known, int) or count < known:
@@ -261,12 +259,10 @@ class Schedule:
         last = {"started": began, "ended": now(), "why": why, "status": status, "outcome": outcome}
         last["reason"] = said.rpartition("\n")[2][:_REASON]
         before = read_runs(self._models)
-        runs = dict(before.get("runs") or {})
-        runs[outcome] = runs.get(outcome, 0) + 1
+        runs = Counter(before.get("runs") or {}) + Counter([outcome])
         ends = [last, *(before.get("ends") or [])][:_ENDS]
         more = {} if count is None or status not in _CAME_TO_AN_END else {"documents": count}
-        told = {"last_run": last | {"said": said}, "runs": runs, "ends": ends}
-        self._write({"running": None} | told | more)
+        self._write({"running": None, "last_run": last | {"said": said}, "runs": runs, "ends": ends, **more})
         log.info("It ended: %s", outcome)
 
     def command(self) -> list[str]:
@@ -287,7 +283,7 @@ class Schedule:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=_environment(table.threads),
+            env=os.environ | dict.fromkeys(_THREADS, str(table.threads)) if table.threads else None,
             preexec_fn=lambda: _bounded(table.memory_mb),  # noqa: PLW1509  no thread of ours holds a lock there
             start_new_session=True,  # Ctrl-C is for the schedule, which tells its child
         )
@@ -327,13 +323,6 @@ def _bounded(memory_mb: int | None) -> None:
     if memory_mb is not None:
         limit = memory_mb << 20
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def _environment(threads: int | None) -> dict[str, str]:
-    if threads is None:
-        return dict(os.environ)
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
-    return os.environ | dict.fromkeys(names, str(threads))
 
 
 def clock(table: ScheduleTable) -> BaseTrigger:

@@ -1,84 +1,27 @@
-"""Compute the scores of a version that the gate compares, with the files that the service would open."""
+"""Score judged queries by cross-validated rankings, and describe versions and their scores for reports."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from models.manifest import ANCHOR, Manifest, SearchDefaults
-from models.progress import Say
+from models.manifest import ANCHOR, Manifest
 from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
 from models.store import ModelStore
 from training.evaluation.retrieval import Collection
-from training.evaluation.scorable import Scorable, build_scorable
-from training.evaluation.suites import score
+from training.evaluation.scorable import Scorable
 from training.ranking.cross_validation import COMING, NEW, Comparison, Fit, compare, draw_folds
 from training.ranking.examples import Example
 from training.ranking.fitting import Procedure, fit
 from training.retraining import searches as own
-from training.retraining.gate.verdict import GROUPS, JUDGED, KEYS, RANKINGS
+from training.retraining.gate.verdict import GROUPS, KEYS
 from training.retraining.judgements import Judged
-from training.text.service import Searches
 
 
-def compute_scores(
-    store: ModelStore,
-    version: str,
-    threads: int,
-    data: Path | None,
-    searches: Mapping[str, Collection],
-    found: Judged | None = None,
-    learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
-    served: Searches = Searches(),  # noqa: B008  immutable
-    rankings: Mapping[str, Ranking] = MappingProxyType({}),
-    *,
-    say: Say,
-) -> dict[str, Any]:
-    """Scores a version on the evaluation sets in `data` and on `searches`.
-
-    Args:
-        store: Store with the version.
-        version: Version to score.
-        threads: Number of threads.
-        data: Folder with evaluation sets, or None.
-        searches: Searches over the user's own text, by name.
-        found: The judged queries in `searches`.
-        learned: Search settings of the version, by collection.
-        served: Search settings of the service.
-        rankings: Rankings of the active version, by collection. The scores are those with rankings that are
-            fitted in the same way to this version. They are returned under RANKINGS.
-        say: Called with progress messages.
-
-    """
-    say(f"scoring {version}")
-    with closing(store.open(version, threads=threads)) as encoder:
-        model = own.caching(build_scorable(encoder, passages=served.passages))
-        scores = score(model.encode, data, samples=True) if data is not None else {}
-        if searches:
-            say(f"searching the held-out text: {', '.join(searches)}")
-            made = {name: searched for name, searched in searches.items() if name != JUDGED}
-            scores["own"] = own.score(made, model, learned, served.mode)
-            if found is not None and JUDGED in searches:
-                settings = {
-                    name: own.Setting.of(learned.get(name), served.mode)
-                    for name, _ in searches[JUDGED].parts()
-                }
-                rows, fitted = _score_judged(searches[JUDGED], model, settings, found, rankings)
-                scores["own"] |= rows
-                scores[RANKINGS] = {
-                    name: each.model_copy(update={"fingerprint": encoder.manifest.fingerprint})
-                    for name, each in fitted.items()
-                }
-        return scores
-
-
-def _score_judged(
+def score_judged(
     searched: Collection,
     model: Scorable,
     settings: Mapping[str, own.Setting],

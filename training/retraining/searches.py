@@ -46,60 +46,55 @@ _KNOWN_WORDS = 4  # that ask for a known item; chosen by us
 _WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
 
 
-def collections(
-    split: Split, judged: Mapping[str, Sequence[str]], candidates: int, least: int = MIN_QUERIES
-) -> dict[str, Collection]:
-    """Builds the searches that judge, by name. Leaves out kinds with too few queries.
+def collections(split: Split, candidates: int, least: int = MIN_QUERIES) -> dict[str, Collection]:
+    """Builds the searches made of held-out documents, by name. Leaves out kinds with too few queries.
 
     Args:
         split: The documents by part.
-        judged: Ids of the relevant documents of each held-out query.
         candidates: Maximum number of documents to rank.
         least: Minimum number of queries of a kind.
 
     """
     others = _others(split)
-    made = {
-        "titles": _titles(split.held, others),
-        "known": _known(split.held, others),
-        JUDGED: _judged(split, others, judged),
-    }
-    enough = {name: found for name, found in made.items() if len(found.queries) >= least}
-    return {name: _bounded(found, candidates) for name, found in enough.items()}
+    made = {"titles": _titles(split.held, others), "known": _known(split.held, others)}
+    return {name: _bounded(found, candidates) for name, found in made.items() if len(found.queries) >= least}
 
 
-def dev_collections(
-    split: Split, judged: Mapping[str, Sequence[str]], candidates: int, nearest: Sequence[str] = ()
-) -> dict[str, Collection]:
-    """Builds the same searches from the dev part, which choose the best step and the best weights.
+def judged_search(
+    split: Split,
+    judged: Mapping[str, Sequence[str]],
+    candidates: int,
+    first: Container[str] = (),
+    nearest: Iterable[str] = (),
+) -> Collection:
+    """Builds the search with judged queries. All relevant documents are among the documents to rank.
+
+    A query that was judged in several collections is searched in each of them.
 
     Args:
         split: The documents by part.
-        judged: Ids of the relevant documents of each dev query.
+        judged: Ids of the relevant documents of each query.
         candidates: Maximum number of documents to rank.
-        nearest: Ids of the documents that judged queries rank first of all, in this order.
+        first: Queries that stay if there are too many. Those that judge, while the others fit rankings.
+        nearest: Ids of the documents to rank first of all, in this order.
 
     """
-    choosing = Split(split.train, split.dev, split.copies)
-    made = collections(choosing, judged, candidates, MIN_DEV_QUERIES)
-    if nearest and JUDGED in made:
-        found = _judged(choosing, _others(choosing), judged)
-        order = dict.fromkeys([*nearest, *found.documents])
-        documents = {id: found.documents[id] for id in order if id in found.documents}
-        made[JUDGED] = _bounded(found._replace(documents=documents), candidates)
-    return made
-
-
-def judged_search(split: Split, found: Judged, candidates: int) -> dict[str, Collection]:
-    """Builds the search with all judged queries. Those in `found.held` judge, and the others fit rankings.
-
-    Returns:
-        The search by name. Empty if no query judges.
-    """
-    if not found.held:
-        return {}
-    every = _judged(split, _others(split), found.answers)
-    return {JUDGED: _bounded(every, candidates, found.held.keys())}
+    by_id = {document.id: document for document in (*split.held, *split.train, *split.dev)}
+    within = {id: document.collection for id, document in by_id.items()}
+    answers = (id for ids in judged.values() for id in ids)
+    others = (document.id for document in (*split.held, *_others(split)))
+    order = dict.fromkeys([*(id for id in nearest if id in by_id), *answers, *others])
+    queries: dict[str, str] = {}
+    relevant: dict[str, dict[str, float]] = {}
+    for query, ids in judged.items():
+        for id in ids:
+            behind = "" if within[id] == DEFAULT else f"\0{within[id]}"
+            name = f"query\0{query}{behind}"
+            queries[name] = query
+            within[name] = within[id]
+            relevant.setdefault(name, {})[id] = 1.0
+    documents = {id: by_id[id].content for id in order}
+    return _bounded(Collection(documents, queries, relevant, 0, within), candidates, first)
 
 
 def can_decide(searches: Mapping[str, Collection], found: Judged) -> bool:
@@ -229,60 +224,36 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     both = (*held, *others)
     bodies = {document.id: get_body(folded(document.title), folded(document.text)) for document in both}
     within = {document.id: document.collection for document in both}
-    titles = {document.id: folded(document.title) for document in held}
     used = Counter((document.collection, plain(document.title)) for document in both)
-    queries = {
-        id: title
-        for id, title in titles.items()
-        if title and bodies[id] and used[within[id], plain(title)] == 1 and title != bodies[id]
-    }
+    queries = {}
+    for document in held:
+        title, once = folded(document.title), used[document.collection, plain(document.title)] == 1
+        if title and once and bodies[document.id] not in {"", title}:
+            queries[document.id] = title
     # Another document with the very text would be right as well.
     answers = {(within[id], bodies[id]) for id in queries}
-    candidates = {
-        f"{id}\0text": body
+    documents = {
+        f"{id}\0text": Content(body)
         for id, body in bodies.items()
-        if id in queries or (within[id], body) not in answers
+        if body and (id in queries or (within[id], body) not in answers)
     }
-    documents = {name: Content(body) for name, body in candidates.items() if body}
     return _one_each(queries, documents, "\0text", within)
 
 
 def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     """Builds the search `known`: a query consists of rare words of a document, in the order of the text."""
     both = (*held, *others)
-    words = {document.id: dict.fromkeys(_words(document.text)) for document in both}
+    words = {document.id: [*dict.fromkeys(_words(document.text))] for document in both}
     used = Counter(word for of_one in words.values() for word in of_one)
     queries = {}
     for document in held:
-        own = list(words[document.id])
+        own = words[document.id]
         if len(own) >= 2 * _KNOWN_WORDS:
             rare = sorted(own, key=lambda word: (used[word], word))[: len(own) // 2]
             chosen = sorted(rare, key=lambda word: place(f"{document.id}\0{word}"))[:_KNOWN_WORDS]
             queries[document.id] = " ".join(word for word in own if word in chosen)
     documents = {f"{document.id}\0whole": document.content for document in both}
     return _one_each(queries, documents, "\0whole", {document.id: document.collection for document in both})
-
-
-def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Sequence[str]]) -> Collection:
-    """Builds the search `judged`. All relevant documents are among the documents to rank.
-
-    A query that was judged in several collections is searched in each of them.
-    """
-    by_id = {document.id: document for document in (*split.held, *split.train, *split.dev)}
-    within = {id: document.collection for id, document in by_id.items()}
-    requested = dict.fromkeys(id for ids in judged.values() for id in ids)
-    documents = {id: by_id[id].content for id in requested}
-    documents |= {document.id: document.content for document in (*split.held, *others)}
-    queries: dict[str, str] = {}
-    relevant: dict[str, dict[str, float]] = {}
-    for query, ids in judged.items():
-        for id in ids:
-            behind = "" if within[id] == DEFAULT else f"\0{within[id]}"
-            name = f"query\0{query}{behind}"
-            queries[name] = query
-            within[name] = within[id]
-            relevant.setdefault(name, {})[id] = 1.0
-    return Collection(documents, queries, relevant, 0, within)
 
 
 def _one_each(
@@ -297,31 +268,21 @@ def _one_each(
         within: Collection of the service by document id.
 
     """
-    parts = {name: within[name] for name in queries}
-    parts |= {name: within[name.removesuffix(suffix)] for name in documents}
+    parts = {name: within[name.removesuffix(suffix)] for name in (*queries, *documents)}
     return Collection(documents, queries, {name: {f"{name}{suffix}": 1.0} for name in queries}, 0, parts)
 
 
 def _bounded(collection: Collection, candidates: int, first: Container[str] = ()) -> Collection:
     """Limits documents to `candidates` besides answers, and queries to MAX_QUERIES, `first` first."""
     texts = collection.queries
-    queried = sorted(texts, key=lambda name: (texts[name] not in first, place(f"asked\0{name}")))[
-        :MAX_QUERIES
-    ]
-    collection = collection._replace(
-        queries={name: collection.queries[name] for name in queried},
-        relevant={name: collection.relevant[name] for name in queried},
-    )
-    answers = {name for found in collection.relevant.values() for name in found}
-    spare = max(0, candidates - len(answers))
-    kept: dict[str, Content] = {}
-    for name, content in collection.documents.items():
-        if name in answers:
-            kept[name] = content
-        elif spare:
-            spare -= 1
-            kept[name] = content
-    return collection._replace(documents=kept)
+    order = sorted(texts, key=lambda name: (texts[name] not in first, place(f"asked\0{name}")))
+    queries = {name: texts[name] for name in order[:MAX_QUERIES]}
+    relevant = {name: collection.relevant[name] for name in queries}
+    answers = {name for found in relevant.values() for name in found}
+    others = [name for name in collection.documents if name not in answers]
+    kept = answers.union(others[: max(0, candidates - len(answers))])
+    documents = {name: content for name, content in collection.documents.items() if name in kept}
+    return collection._replace(documents=documents, queries=queries, relevant=relevant)
 
 
 def _words(text: str) -> list[str]:

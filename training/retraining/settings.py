@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from models import cpus
 from models.manifest import FUSION, Mode, SearchDefaults
-from models.progress import Say
 from models.search.passages import usual_tokens
 from models.search.ranking import Ranking
-from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.modes import MODES
 from training.evaluation.paired import spread
@@ -33,8 +31,6 @@ from training.ranking.fitting import MIN_QUERIES
 from training.ranking.rules import describe, judge_settings
 from training.retraining import ledger
 from training.retraining import searches as own
-from training.retraining.config import Config
-from training.retraining.gate.verdict import JUDGED
 from training.retraining.gather import Gathered
 from training.retraining.judgements import Judged
 from training.retraining.publication import Learned, Outcome, publish_learned
@@ -45,18 +41,17 @@ _LENGTHS = (64, 128, 512)  # Tokens of a passage that are tried, besides the def
 _ERRORS = 2  # Standard errors that another setting must gain, because passages are embedded again.
 
 
-def tune(gathered: Gathered, config: Config, store: ModelStore, say: Say) -> Outcome:
+def tune(gathered: Gathered) -> Outcome:
     """Learns the settings of each collection with enough judged queries, and publishes those accepted.
 
     Raises:
         NothingToLearn: Too few queries are judged, no judgment changed, or no other setting is better.
     """
-    served, service = store.verify(gathered.active), gathered.served
+    config, store, say, service = gathered.config, gathered.store, gathered.say, gathered.served
+    served = store.verify(gathered.active)
     found = choosing(gathered.found)
-    searched = own.judged_search(gathered.split, found, config.corpus.candidates)
-    parts = [
-        part for part in (searched[JUDGED].parts() if searched else ()) if len(part[1].queries) >= MIN_QUERIES
-    ]
+    searched = own.judged_search(gathered.split, found.answers, config.corpus.candidates)
+    parts = [part for part in searched.parts() if len(part[1].queries) >= MIN_QUERIES]
     if not parts:
         raise NothingToLearn(f"no collection has {MIN_QUERIES} judged queries that may choose its search")
     rankings, known = read_rankings(store, served), ledger.read(store, SEARCH)

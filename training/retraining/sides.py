@@ -18,6 +18,7 @@ query, is always in the part train. It cannot judge, and the next version should
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from training.mining.dedupe import near_duplicates
 from training.ranking.cross_validation import find_groups
 from training.retraining.heldout import DEV, JUDGE, TRAIN, Part, choose_part, place
 
+MIN_DEV = 16  # judged queries. The usual share is 5 %, which is fewer below 320 queries. Chosen by us
+MIN_TO_FILL = 50  # judged queries
 _STRICT = (JUDGE, DEV, TRAIN)
 
 Relevant = dict[str, list[str]]  # ids of relevant documents, by query
@@ -44,22 +47,31 @@ def sides(
     share: float,
     may_judge: Collection[str],
     learned: Collection[str] = (),
+    may_choose: Collection[str] = (),
 ) -> Sides:
     """Assigns all judged queries and their documents to parts.
+
+    Queries that may choose fill up the part dev to MIN_DEV queries, because titles, which would choose
+    otherwise, are made like the training rows. At least two thirds of the others stay in the training part.
 
     Args:
         relevant: Ids of the relevant documents of each query.
         share: Share of the queries that judge, 0 to 1.
         may_judge: Queries whose judgments are trusted.
         learned: Digests of queries and ids on which earlier versions were trained. These never judge.
+        may_choose: Queries that may be moved to the part dev.
 
     """
     alike = dict(zip(relevant, find_alike([*relevant]), strict=True))
-    of_query = _choose_parts(relevant, alike, share, may_judge)
+    groups = find_groups([*relevant.values()], [*alike.values()]).tolist()
+    grouped = dict(zip(relevant, groups, strict=True))
+    of_query = _choose_parts(relevant, alike, grouped, share, may_judge)
     digests = frozenset(learned)
     names = {alike[query] for query, ids in relevant.items() if {digest(query), *map(digest, ids)} & digests}
     known = {query for query in relevant if alike[query] in names}
     of_query |= dict.fromkeys(known, TRAIN)
+    if len(relevant) >= MIN_TO_FILL:
+        _fill_dev(of_query, grouped, {*may_choose} - known)
     parts: dict[str, Part] = {}
     for query, ids in relevant.items():
         for id in ids:
@@ -94,11 +106,27 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
+def _fill_dev(of_query: dict[str, Part], groups: Mapping[str, int], may_choose: Collection[str]) -> None:
+    """Moves groups of queries from the training part to dev, in the order of a hash."""
+    counts = Counter(of_query.values())
+    missing = min(MIN_DEV, (counts[TRAIN] + counts[DEV]) // 3) - counts[DEV]
+    members: dict[int, list[str]] = {}
+    for query, group in groups.items():
+        if of_query[query] == TRAIN:
+            members.setdefault(group, []).append(query)
+    for some in sorted(members.values(), key=lambda some: place(f"dev\0{min(some)}")):
+        if len(some) <= missing and all(query in may_choose for query in some):
+            of_query |= dict.fromkeys(some, DEV)
+            missing -= len(some)
+
+
 def _choose_parts(
-    relevant: Mapping[str, Sequence[str]], alike: Mapping[str, str], share: float, may_judge: Collection[str]
+    relevant: Mapping[str, Sequence[str]],
+    alike: Mapping[str, str],
+    groups: Mapping[str, int],
+    share: float,
+    may_judge: Collection[str],
 ) -> dict[str, Part]:
-    found = find_groups([*relevant.values()], [*alike.values()]).tolist()
-    groups = dict(zip(relevant, found, strict=True))
     names: dict[int, set[str]] = {}  # that decide for a group: its documents, or queries if it was cut
     for query, ids in relevant.items():
         cut = groups[query] >= len(groups)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from models.files.folders import copy_tree
 from models.manifest import FILE_NAME, QUERIES, REPORT, REPORT_PAGE, TEACHER, Manifest, read_manifest
@@ -22,9 +22,6 @@ from models.publishing.pair import pair
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.retraining.anchor import find_anchor
-
-if TYPE_CHECKING:
-    from training.methods.recipe import Recipe
 
 
 def find_start(store: ModelStore, active: str, base: str, *, distils: bool) -> str:
@@ -84,12 +81,6 @@ def build_lineage(store: ModelStore, manifest: Manifest) -> Mapping[str, Any]:
     if manifest.query_encoder is None:
         return manifest.lineage
     return Manifest.read(store.folder(manifest.version) / QUERIES).lineage
-
-
-def require_pace(store: ModelStore, active: str, base: str, recipe: Recipe) -> None:
-    """Raises NothingToLearn if the recipe would train a model that is slower than the active version."""
-    if recipe.student is None and (why := why_slower(store, active, base, recipe.name)):
-        raise NothingToLearn(why)
 
 
 def why_slower(store: ModelStore, active: str, base: str, recipes: str) -> str:

@@ -1,7 +1,7 @@
 """The folders of a retraining: its work folder, and the models folder, which must be the service's.
 
 A killed process cannot remove its temporary folder, so the next retraining does. A running process holds a
-lock on its folder, which protects the folder.
+lock on its folder, which protects the folder. At most one retraining works on a models folder at a time.
 
 A retraining reads a service at a URL, but publishes into a models folder on disk. At each start, a service
 writes a new id into its models folder, which `GET /info` reports, so `require_same_folder` can compare them.
@@ -21,11 +21,24 @@ from pathlib import Path
 from models.files.folders import lock
 from models.progress import to_stderr
 from models.store import ModelStore
-from training.errors import TrainingError
+from training.errors import Busy, TrainingError
 from training.retraining.anchor import active_version
 from training.text.service import fetch_info, shown
 
 _PREFIX = "simile-retrain-"
+
+
+@contextlib.contextmanager
+def alone(store: ModelStore) -> Iterator[None]:
+    """Locks the models folder inside the `with` block. Raises Busy if another retraining has locked it."""
+    held = lock(store.root) if store.root.is_dir() else None
+    if held is None and store.root.is_dir():
+        raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")
+    try:
+        yield
+    finally:
+        if held is not None:
+            os.close(held)
 
 
 @contextlib.contextmanager
@@ -34,21 +47,16 @@ def workplace(kept: Path | None) -> Iterator[Path]:
 
     The temporary folder is removed afterwards, also after SIGTERM.
     """
-    if kept is not None:
+    with contextlib.ExitStack() as opened:
+        if kept is None:
+            _sweep()
+            kept = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            if (held := lock(kept)) is not None:
+                opened.callback(os.close, held)
+            opened.callback(shutil.rmtree, kept, ignore_errors=True)
         kept.mkdir(parents=True, exist_ok=True)
-        with _terminable():
-            yield kept
-        return
-    _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    held = lock(folder)
-    try:
-        with _terminable():
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if held is not None:
-            os.close(held)
+        opened.enter_context(_terminable())
+        yield kept
 
 
 def _sweep() -> None:
@@ -87,13 +95,18 @@ def require_same_folder(url: str, models: Path) -> None:
     info, store = fetch_info(url), ModelStore(models)
     theirs, ours = info.get("models_id"), store.id()
     if theirs is None and ours is None:
-        _require_same_version(url, info.get("model_version"), store)
-    elif "models_id" not in info:
-        raise OtherFolder(
-            f"The models folder {models.absolute()} has an id, and the service at {shown(url)} is of an "
-            "earlier release, which reports none. "
-            f"Delete {models.absolute() / 'id'} if the folder is this service's. "
-            "Otherwise name the folder of the service: --models-dir, or folders.models in retrain.toml."
+        # The service cannot write an id into its models folder.
+        version, ours = info.get("model_version"), active_version(store)
+        service, place = f"The service at {shown(url)}", models.absolute()
+        if version != ours:
+            raise OtherFolder(
+                f"{service} does not report the id of its models folder, and its active version is "
+                f"{version}. The active version in {place} is {ours}: it is the folder of another service. "
+                "Name the folder of the service: --models-dir, or folders.models in retrain.toml."
+            )
+        to_stderr(
+            f"! {service} does not report the id of its models folder. It has the active version {ours}, as "
+            f"{place} has, so this folder is taken for the service's."
         )
     elif theirs != ours:
         named = f" {folder}" if (folder := info.get("models_dir")) else ""
@@ -103,21 +116,6 @@ def require_same_folder(url: str, models: Path) -> None:
             f"Name the folder of the service: --models-dir{named}, or folders.models in retrain.toml. "
             f"Or name the address of the service that uses {models.absolute()}."
         )
-
-
-def _require_same_version(url: str, version: object, store: ModelStore) -> None:
-    """Compares active versions instead. Used if the service reports no id, as earlier releases do."""
-    ours, service = active_version(store), f"The service at {shown(url)}"
-    if version != ours:
-        raise OtherFolder(
-            f"{service} does not report the id of its models folder, and its active version is {version}. "
-            f"The active version in {store.root.absolute()} is {ours}: it is the folder of another service. "
-            "Name the folder of the service: --models-dir, or folders.models in retrain.toml."
-        )
-    to_stderr(
-        f"! {service} does not report the id of its models folder. It has the active version {ours}, as "
-        f"{store.root.absolute()} has, so this folder is taken for the service's."
-    )
 
 
 def _shown_id(id: object) -> str:

@@ -114,7 +114,8 @@ def test_what_there_is_decides_what_is_tried(material: Material, expected: list[
     ("material", "says"),
     [
         (Material(150, 3, 40, ""), "it takes 30 judged queries (POST /feedback) or 200 documents"),
-        (Material(150, 3, 40, "x"), "It takes 1,000 documents to learn tokens from, and there are 150"),
+        (Material(150, 3, 40, "x"), "There are 150 documents"),
+        (Material(150, 3, 40, "x"), "it takes 1,000 documents to learn tokens from"),
         (Material(5000, 3, 40, "x", takes_tokens=False), "its vocabulary takes no new tokens"),
         (Material(150, 3, 40, "x", most_read=True), "others: x. That is too little: it takes 30 judged"),
     ],
@@ -221,7 +222,7 @@ def test_a_text_that_the_model_cannot_read_becomes_readable(
     active = str(job.store.requested())
     assert retrain(unread_text, *LOOSE, train="minutes = 0.05") == 0
     said = capsys.readouterr()
-    assert "adapt, because the model cannot read the text" in said.err
+    assert "adapt, because the model cannot read all of the text" in said.err
     names = [each.version for each in job.store.versions()]
     [version] = [name for name in names if "-adapt-" in name and "-search-" not in name]
     requested = str(job.store.requested())
@@ -380,7 +381,7 @@ def test_a_file_that_teaches_nothing_ends_with_status_4(
     assert _advise(job, tmp_path, KOREAN, 150, gate="off") == 4
     said = capsys.readouterr().out
     assert said.startswith("Nothing to learn: ")
-    assert "It takes 1,000 documents to learn tokens from" in said
+    assert "it takes 1,000 documents to learn tokens from" in said
 
 
 def test_where_nothing_can_be_trained_the_search_may_still_be_set(
@@ -399,7 +400,7 @@ def test_text_that_cannot_be_read_is_advised_to_be_learned(
     assert _advise(job, tmp_path, KOREAN, 260) == 0
     said = capsys.readouterr().out
     assert "The model cannot read the text: " in said
-    assert "\n1. adapt, because the model cannot read the text" in said
+    assert "\n1. adapt, because the model cannot read all of the text" in said
 
 
 def _advise(job: Job, folder: Path, words: list[str], count: int, gate: str = "on", judged: int = 0) -> int:

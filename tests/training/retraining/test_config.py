@@ -87,8 +87,6 @@ def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) 
         ),
         ('[corpus]\nfile = "b"\n[events]\nposition_bias = 9\n', "a number from 0 to 3, not 9."),
         ('[corpus]\nfile = "b"\n[events]\nvisitors = 0\n', "events.visitors must be from 1 on, not 0."),
-        ('[corpus]\nfile = "b"\n[events]\nkeys = 0\n', "events.visitors must be from 1 on, not 0."),
-        ('[corpus]\nfile = "b"\n[events]\nvisitors = 2\nkeys = 2\n', "events has no key 'keys'"),
         ("[corpus\n", "is not TOML"),
     ],
 )
@@ -96,11 +94,6 @@ def test_what_cannot_be_meant_is_refused_by_its_name(tmp_path: Path, text: str, 
     with pytest.raises(TrainingError) as caught:
         config(tmp_path, text)
     assert says in str(caught.value)
-
-
-def test_the_visitors_of_a_file_of_before_are_named_keys(tmp_path: Path) -> None:
-    for text, visitors in (("", 2), ("visitors = 1", 1), ("keys = 3", 3)):
-        assert config(tmp_path, f'[corpus]\nfile = "b"\n[events]\n{text}\n').events.visitors == visitors
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -174,7 +167,7 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     active = job.store.requested()
     assert retrain() == 0
     said = capsys.readouterr()
-    assert "is published and wanted" in said.out
+    assert "is published and requested" in said.out
     assert "Search for a text by its title" in said.out
     version = job.store.requested()
     assert version not in {active, None}
@@ -317,10 +310,10 @@ def test_the_command_answers_0_3_and_4(
     bad = noised(tmp_path / "bad", tiny_source, 0.5)
     assert run(job, corpus, "--base", str(bad)) == 3
     said = capsys.readouterr().out
-    assert "REFUSED" in said
-    assert "is kept, not wanted" in said
+    assert "Refused." in said
+    assert "is kept, not requested" in said
     assert run(job, corpus) == 0
-    assert "is published and wanted" in capsys.readouterr().out
+    assert "is published and requested" in capsys.readouterr().out
     assert run(job, corpus) == 4
     assert "Nothing to learn" in capsys.readouterr().out
     empty = tmp_path / "empty.txt"

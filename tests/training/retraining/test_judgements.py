@@ -10,7 +10,16 @@ import pytest
 from tests.training.corpora import write
 from training.errors import TrainingError
 from training.retraining.heldout import JUDGE, TRAIN
-from training.retraining.judgements import PER_DOCUMENT, Judged, Judgment, judged, judgments_in
+from training.retraining.judgements import (
+    CONTRADICTED,
+    KEPT,
+    PER_DOCUMENT,
+    UNKNOWN,
+    Judged,
+    Judgment,
+    judged,
+    judgments_in,
+)
 from training.retraining.sides import Sides, digest, learned, sides
 
 KNOWN = {"a": "a", "b": "b", "c": "c", "copy of a": "a"}
@@ -50,7 +59,7 @@ def test_the_newest_word_counts() -> None:
 def test_a_query_without_a_relevant_document_is_none_and_unknown_ones_are_counted() -> None:
     said = [Judgment("q", "a", False), Judgment("r", "gone", True), Judgment(" ", "a", True)]
     found = judged(said, KNOWN, 0.5)
-    assert (found.train, found.held, found.unknown) == ({}, {}, 1)
+    assert (found.train, found.held, found.counts[UNKNOWN]) == ({}, {}, 1)
 
 
 def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
@@ -77,7 +86,7 @@ MANY = {f"d{at}": f"d{at}" for at in range(1000)}
 
 def test_one_key_never_judges_alone_and_beside_others_as_much_as_they_do() -> None:
     alone = judged(build_queries("shop", 0, 320), MANY, 0.5)
-    assert (len(alone.held), alone.kept_from_judging) == (0, 320)
+    assert (len(alone.held), alone.counts[KEPT]) == (0, 320)
     assert len(alone.train) > 250, "what may not judge still trains"
     beside = judged([*build_queries("shop", 0, 320), *build_queries(None, 320, 60)], MANY, 0.5)
     of_shop = [query for query in beside.held if beside.keys.get(query) == "shop"]
@@ -135,7 +144,7 @@ def test_a_judgment_of_a_copy_is_one_of_the_document_that_stands_for_it() -> Non
     said = [Judgment("q", "copy of a", True), Judgment("q", "b", True)]
     found = judged(said, KNOWN, 0.5)
     assert of(found) == {"q": ["a", "b"]}
-    assert found.unknown == 0
+    assert found.counts[UNKNOWN] == 0
 
 
 @pytest.mark.parametrize(
@@ -157,7 +166,7 @@ def test_of_several_keys_the_majority_counts(
     said = [Judgment("q", "a", verdict, key) for key, verdict in votes]
     found = judged(said, KNOWN, 0.5)
     assert (of(found) == {"q": ["a"]}) is (relevant is True)
-    assert found.contradicted == (relevant is None)
+    assert found.counts[CONTRADICTED] == (relevant is None)
 
 
 def test_what_is_not_relevant_is_kept_by_query() -> None:
@@ -165,7 +174,7 @@ def test_what_is_not_relevant_is_kept_by_query() -> None:
     said += [Judgment("q", "gone", False), Judgment("q", "c", True, "x"), Judgment("q", "c", False, "y")]
     found = judged(said, KNOWN, 0.5)
     assert found.negatives == {"q": ["b"], "r": ["a"]}
-    assert (found.unknown, found.contradicted) == (1, 1)
+    assert (found.counts[UNKNOWN], found.counts[CONTRADICTED]) == (1, 1)
 
 
 def test_a_judgment_names_the_collection_of_its_document(tmp_path: Path) -> None:

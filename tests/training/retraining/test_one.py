@@ -27,7 +27,7 @@ from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.retrieval import Collection
-from training.retraining import ledger, one
+from training.retraining import ledger
 from training.retraining.anchor import find_anchor
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
@@ -70,10 +70,8 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
 
 
 def test_a_gate_needs_something_to_judge_with(job: Job) -> None:
-    assert one._needs_scores(job)
     with pytest.raises(TrainingError, match="needs evaluation sets"):
-        one._needs_scores(replace(job, data=None))
-    assert not one._needs_scores(replace(job, data=None, mode="off"))
+        retrain(replace(job, data=None))
 
 
 @pytest.mark.long

@@ -436,7 +436,7 @@ def stopped(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resumptions(job: Job) -> list[int]:
-    [run] = job.work.glob("*/run")
+    [run] = job.work.glob(f"{job.recipe.name}-*/run")
     return [line["step"] for line in events(run, "resume")]
 
 
@@ -460,7 +460,7 @@ def test_where_other_rows_were_mined_training_begins_anew_and_says_so(
         "fewer rows": rows[:40],
         "more negatives": [(*row, "another") for row in rows],
     }[change]
-    again = replace(of_triples(job, other), sweep=True)
+    again = replace(of_triples(job, other))
     said: list[str] = []
     assert retrain(again, said.append).published
     assert resumptions(again) == []
@@ -471,9 +471,9 @@ def test_a_stopped_run_is_kept_while_another_recipe_trains(
     job: Job, tiny_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`auto` was stopped in its second choice, and tries the first again, which left no version."""
-    queried = replace(of_triples(job, triples()), base=str(tiny_source), sweep=True)
+    queried = replace(of_triples(job, triples()), base=str(tiny_source))
     stopped(queried, monkeypatch)
-    other = replace(job, mode="off", data=None, base=str(tiny_source), sweep=True)
+    other = replace(job, mode="off", data=None, base=str(tiny_source))
     assert retrain(other).published
     assert retrain(queried).published
     assert resumptions(queried) == [3]
@@ -552,5 +552,5 @@ def test_queries_of_people_that_were_listed_are_learned_and_others_are_not(job: 
     gathered = gather(config, job.store, lambda _: None)
     queried = {"default": ["Where is the  river", "a stone"], "gone": ["a letter"]}
     learned = gathered._replace(queried=queried, learned=frozenset({"before"}))
-    found = build_job(learned, config, load_recipe("distil-hybrid"), job.store, job.work, lambda _: None)
+    found = build_job(learned, load_recipe("distil-hybrid"), job.work)
     assert {*found.about["learned"]} == {"before", digest("where is the river"), digest("a stone")}

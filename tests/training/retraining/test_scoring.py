@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +22,10 @@ from training.retraining.gate.rules import Thresholds
 from training.retraining.gather import gather
 from training.retraining.heldout import Split
 from training.retraining.judgements import Judged, Judgment, judged
-from training.retraining.one import Job, retrain
+from training.retraining.one import Job, compute_scores, retrain
 from training.retraining.plan import let_judge
 from training.retraining.publication import Learned, publish_learned
-from training.retraining.scoring import compute_scores, read_rankings
+from training.retraining.scoring import read_rankings
 from training.text.service import Searches
 
 LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, slower=1, own_fall=1, drift=1)
@@ -44,18 +43,18 @@ def ranked(job: Job, tmp_path: Path) -> Job:
     ranking = Ranking(weights={"hybrid": 1.0}, fingerprint=served.fingerprint)
     learned = {"default": Learned(rows_of, [], [], "digest", ranking)}
     version = publish_learned(job.store, served, "ranking", learned, silent).version
-    searches = own.judged_search(found.split, found.found, 1000)
+    searches = {"judged": own.judged_search(found.split, found.found.answers, 1000, found.found.held)}
     return replace(job, searches=searches, found=found.found, active=version, thresholds=LOOSE)
 
 
 def test_judged_queries_are_scored_with_a_ranking_where_one_is_served(ranked: Job) -> None:
     store, version, found = ranked.store, str(ranked.active), ranked.found
     assert found is not None
-    rankings = read_rankings(store, store.verify(version))
-    known: tuple[Any, ...] = (store, version, 1, None, ranked.searches, found, {})
+    given = replace(ranked, data=None)
+    without = replace(given, active=store.verify(version).parent)
     plain, served, dense = (
-        compute_scores(*known, *more, say=silent)
-        for more in ((), (Searches(), rankings), (Searches(mode="dense"), rankings))
+        compute_scores(each, store, version, {}, silent)
+        for each in (without, given, replace(given, served=Searches(mode="dense")))
     )
     for scores in (plain, served, dense):
         for row in (NEW, COMING):

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,24 +28,21 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe import load_recipe
 from training.ranking.cross_validation import COMING, NEW
-from training.retraining import one
 from training.retraining import searches as own
 from training.retraining.changes import MAX_ANSWERS, MAX_CHANGED, find_answers, find_changed
 from training.retraining.choosing import CANDIDATES, build_choose, choose_by, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
 from training.retraining.gate.gains import deciding
-from training.retraining.gather import fill_dev, gather
+from training.retraining.gather import gather
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgment, judged
-from training.retraining.one import Job
+from training.retraining.one import Job, compute_scores
 from training.retraining.plan import build_job
-from training.retraining.scoring import compute_scores
 from training.retraining.searches import (
     MAX_QUERIES,
     MIN_QUERIES,
     collections,
-    dev_collections,
     score,
     withheld,
 )
@@ -62,7 +60,7 @@ SPLIT = Split(TRAIN, HELD, {})
 
 
 def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
-    titles = collections(SPLIT, {}, 1000)["titles"]
+    titles = collections(SPLIT, 1000)["titles"]
     assert titles.queries["h3"] == "Title 3"
     assert titles.relevant["h3"] == {"h3\0text": 1.0}
     assert titles.documents["h3\0text"].text.startswith("The text of h3")
@@ -72,25 +70,25 @@ def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
 
 def test_a_title_that_several_have_or_that_is_the_text_asks_nothing() -> None:
     twins = (*HELD, document("x", "Same"), document("y", "same "), document("z", "All", "All"))
-    assert not {"x", "y", "z"} & set(collections(SPLIT._replace(held=twins), {}, 1000)["titles"].queries)
+    assert not {"x", "y", "z"} & set(collections(SPLIT._replace(held=twins), 1000)["titles"].queries)
 
 
 def test_a_text_that_begins_with_its_title_does_not_give_it_away() -> None:
     held = (*HELD, document("x", "Fuel cells", "Fuel cells: they make power."))
-    titles = collections(SPLIT._replace(held=held), {}, 1000)["titles"]
+    titles = collections(SPLIT._replace(held=held), 1000)["titles"]
     assert titles.documents["x\0text"] == Content("they make power.")
 
 
 def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> None:
     judged = {f"query {at}": [f"t{at}", "h1"] for at in range(MIN_QUERIES)}
-    found = collections(SPLIT, judged, 100)["judged"]
+    found = own.judged_search(SPLIT, judged, 100)
     assert found.relevant["query\0query 4"] == {"t4": 1.0, "h1": 1.0}
-    beside = collections(SPLIT._replace(dev=(document("dev"),)), judged, 100)["judged"]
+    beside = own.judged_search(SPLIT._replace(dev=(document("dev"),)), judged, 100)
     assert beside.within is not None
     assert beside.documents.keys() == {*found.documents, "dev"}
     assert beside.documents.keys() <= beside.within.keys()
     assert {f"t{at}" for at in range(MIN_QUERIES)} <= set(found.documents)
-    fewer = collections(SPLIT, judged, 1)["judged"]
+    fewer = own.judged_search(SPLIT, judged, 1)
     assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(MIN_QUERIES))}
 
 
@@ -104,23 +102,22 @@ def judged_ones(queries: int, held: int) -> Judged:
 @pytest.mark.parametrize(("held", "decides"), [(MIN_QUERIES - 1, False), (MIN_QUERIES, True)])
 def test_too_few_judged_queries_guard_and_do_not_decide(held: int, decides: bool) -> None:
     found = judged_ones(MIN_QUERIES, held)
-    made = own.judged_search(SPLIT, found, 1000)
+    made = {"judged": own.judged_search(SPLIT, found.answers, 1000, found.held)}
     assert {*made["judged"].queries.values()} == found.answers.keys(), "the others fit rankings"
     assert own.can_decide(made, found) == decides
-    assert own.can_decide(collections(SPLIT, {}, 1000) | made, found)
-    assert own.judged_search(SPLIT, judged_ones(MIN_QUERIES, 0), 1000) == {}
+    assert own.can_decide(collections(SPLIT, 1000) | made, found)
 
 
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
-    few = collections(SPLIT, {}, MIN_QUERIES + 5)["titles"]
+    few = collections(SPLIT, MIN_QUERIES + 5)["titles"]
     assert len(few.documents) == MIN_QUERIES + 5
     turned = Split(TRAIN[::-1], HELD, {})
-    assert set(collections(turned, {}, MIN_QUERIES + 5)["titles"].documents) == set(few.documents)
+    assert set(collections(turned, MIN_QUERIES + 5)["titles"].documents) == set(few.documents)
 
 
 def test_a_title_that_is_trained_on_as_well_asks_nothing_and_a_very_copy_is_no_candidate() -> None:
     train = (*TRAIN, document("x", "title 3", "Something else."), document("y", "New", HELD[4].text))
-    titles = collections(SPLIT._replace(train=train, held=(*HELD, document("z", "Z"))), {}, 1000)["titles"]
+    titles = collections(SPLIT._replace(train=train, held=(*HELD, document("z", "Z"))), 1000)["titles"]
     assert "h3" not in titles.queries
     assert "h4" in titles.queries
     assert "y\0text" not in titles.documents
@@ -133,30 +130,29 @@ def test_what_judges_is_withheld() -> None:
 
 def test_many_queries_are_a_part_of_them_and_the_same_part() -> None:
     held = tuple(document(f"h{at}", f"Title {at}") for at in range(MAX_QUERIES + 50))
-    found = collections(SPLIT._replace(held=held), {}, 10)["titles"]
+    found = collections(SPLIT._replace(held=held), 10)["titles"]
     assert len(found.queries) == len(found.relevant) == MAX_QUERIES
-    again = collections(SPLIT._replace(held=held[::-1]), {}, 10)["titles"]
+    again = collections(SPLIT._replace(held=held[::-1]), 10)["titles"]
     assert found.queries == again.queries
 
 
 def test_too_few_queries_judge_nothing() -> None:
     few = SPLIT._replace(held=HELD[:-1])
-    assert collections(few, {"q": ["h1"]}, 1000) == {}
-    dev = few._replace(held=(), dev=HELD[:-1])
-    assert dev_collections(dev, {}, 1000).keys() == {"titles", "known"}
+    assert collections(few, 1000) == {}
+    assert collections(few, 1000, MIN_QUERIES - 1).keys() == {"titles", "known"}
 
 
 def test_rare_words_of_a_document_ask_for_it() -> None:
     text = "the common words of all and zebra number {0} with giraffe {0} beside a lion {0} or tiger {0}"
     held = tuple(document(f"h{at}", f"T {at}", text.replace(" {0}", f"{at}x")) for at in range(MIN_QUERIES))
-    found = collections(SPLIT._replace(held=held), {}, 1000)["known"]
+    found = collections(SPLIT._replace(held=held), 1000)["known"]
     words = found.queries["h3"].split()
     assert len(words) == 4
     assert {"giraffe3x", "number3x", "lion3x", "tiger3x"} & {*words}
     assert [each for each in held[3].text.split() if each in words] == words, "in the order of the text"
     assert found.relevant["h3"] == {"h3\0whole": 1.0}
     assert found.documents["h3\0whole"].whole.startswith("T 3\n")
-    assert found == collections(SPLIT._replace(held=held[::-1]), {}, 1000)["known"]._replace(
+    assert found == collections(SPLIT._replace(held=held[::-1]), 1000)["known"]._replace(
         documents=found.documents
     )
 
@@ -172,7 +168,8 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
         for at in range(MIN_QUERIES)
     )
     judged = {f"query {at}": [f"h{at}", f"collection:tickets/h{at}"] for at in range(MIN_QUERIES)}
-    made = collections(Split((), held, {}), judged, 1000)
+    split = Split((), held, {})
+    made = collections(split, 1000) | {"judged": own.judged_search(split, judged, 1000)}
     assert len(made["titles"].queries) == len(made["judged"].queries) == 2 * MIN_QUERIES
     assert made["judged"].relevant["query\0query 3"] == {"h3": 1.0}
     assert made["judged"].relevant["query\0query 3\0tickets"] == {"collection:tickets/h3": 1.0}
@@ -192,7 +189,7 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
 
 def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
     """An encoder that knows one thing only: the number in a title or text. Odd ones are wrong by one rank."""
-    titles = collections(SPLIT, {}, MIN_QUERIES)["titles"]
+    titles = collections(SPLIT, MIN_QUERIES)["titles"]
     names = sorted(titles.queries, key=lambda name: int(name[1:]))
 
     def queries(texts: list[str]) -> np.ndarray:
@@ -226,7 +223,8 @@ def test_each_setting_of_a_collection_counts(job: Job) -> None:
     active = str(job.store.requested())
 
     def hits(learned: dict[str, SearchDefaults], served: Searches) -> list[list[str]]:
-        found = compute_scores(job.store, active, 1, None, {"titles": TWO}, None, learned, served, say=silent)
+        given = replace(job, data=None, searches={"titles": TWO}, served=served, active=active)
+        found = compute_scores(given, job.store, active, learned, silent)
         return list(found["own"]["titles"]["hits"])
 
     lexical = {"default": SearchDefaults(mode="lexical", weight=0.5)}
@@ -245,10 +243,8 @@ def test_where_no_document_is_split_its_head_alone_is_searched(job: Job) -> None
         assert (heads.split(LONG, None), heads.reads) == ([LONG.whole], 0)
     searched = Collection({"long": LONG, "like": LIKE}, {"q": passage}, {"q": {"long": 1.0}}, 0)
     services = [Searches(mode="dense", passages=passages) for passages in (True, False)]
-    found = [
-        compute_scores(store, active, 1, None, {"titles": searched}, None, {}, each, say=silent)
-        for each in services
-    ]
+    given = replace(job, data=None, searches={"titles": searched}, active=active)
+    found = [compute_scores(replace(given, served=each), store, active, {}, silent) for each in services]
     assert [each["own"]["titles"]["hits"][0][0] for each in found] == ["long", "like"]
 
 
@@ -256,13 +252,10 @@ def test_a_job_scores_as_the_service_was_told_to_search(job: Job, tmp_path: Path
     config = configured(tmp_path, documents(WORDS, 200), gate=GateTable(data=job.data), least=2)
     gathered = gather(config, job.store, silent)
 
-    def data_of(served: Searches) -> tuple[Any, ...]:
-        of_service, recipe = gathered._replace(served=served), load_recipe("simcse-unsup")
-        made = build_job(of_service, config, recipe, job.store, job.work, silent)
-        return one._data(made, {}, job.store.verify(str(job.store.requested())))
-
-    for each in (Searches(passages=False), Searches(mode="lexical")):
-        assert each in data_of(each)
+    recipe = load_recipe("simcse-unsup")
+    for served in (Searches(passages=False), Searches(mode="lexical")):
+        made = build_job(gathered._replace(served=served), recipe, job.work)
+        assert made.served == served
 
 
 @pytest.mark.parametrize("method", ["simcse-unsup", "pairs"])
@@ -271,13 +264,13 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     queried = [(f"{each['text'].split()[0]} {at}", each["id"]) for at, each in enumerate(rows[:15])]
     config = configured(tmp_path, rows, queried, held_out=0.3, least=2)
     gathered = gather(config, job.store, silent)
-    found = build_job(gathered, config, load_recipe(method), job.store, job.work, silent)
+    found = build_job(gathered, load_recipe(method), job.work)
     assert found.found is not None
     # Text alone learns from none of them, so those judge whose answers are few enough to be held back.
     judging = found.found.held.keys()
     assert (judging > gathered.found.held.keys()) == (method == "simcse-unsup")
     active = str(job.store.requested())
-    scores = compute_scores(job.store, active, 1, None, found.searches, found.found, say=silent)
+    scores = compute_scores(found, job.store, active, {}, silent)
     for row in (NEW, COMING):
         few = scores["own"][row]
         assert len(few["groups"]) == len(few["each"]) == len(judging)
@@ -330,7 +323,7 @@ def score_by(
 
 def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     split = hold_out(numbered(1000), 0.1)
-    made = own.dev_collections(split, {}, CANDIDATES)
+    made = collections(Split(split.train, split.dev, {}), CANDIDATES, 8)
     score: Any = compute_score(choose_by({"titles": made["titles"]}, told(), {}, "dense"))
     right, wrong = Told(0), Told(1)
     assert score(right) == 1.0
@@ -415,31 +408,24 @@ def test_dev_has_judged_queries_enough_to_choose_by(count: int, expected: int) -
     ids = {f"d{at}": f"d{at}" for at in range(count)}
     documents = [Document(id, "", id) for id in ids]
     found = judged(said, ids, 0.5)
-    split = Split(tuple(documents), (), {}).moved(found.parts)
-    moved, filled = fill_dev(split, found)
-    assert len(filled.dev) >= min(expected, (len(found.train) + len(found.dev)) // 3)
-    assert filled.train.keys() | filled.dev.keys() == found.train.keys() | found.dev.keys()
-    assert filled.held == found.held
-    assert not filled.train.keys() & filled.dev.keys()
-    assert {document.id for document in moved.dev} == {id for ids in filled.dev.values() for id in ids}
-    assert {document.id for document in moved.train} == {id for ids in filled.train.values() for id in ids}
+    moved = Split(tuple(documents), (), {}).moved(found.parts)
+    assert len(found.dev) >= min(expected, (len(found.train) + len(found.dev)) // 3)
+    assert not found.train.keys() & found.dev.keys()
+    assert {document.id for document in moved.dev} == {id for ids in found.dev.values() for id in ids}
+    assert {document.id for document in moved.train} == {id for ids in found.train.values() for id in ids}
     if count >= 100:
-        assert len(filled.train) >= 2 * len(filled.dev) - 2
-    assert fill_dev(moved, filled) == (moved, filled)
+        assert len(found.train) >= 2 * len(found.dev) - 2
     known = judged(said, ids, 0.5, learned=learned(found.train))
-    assert fill_dev(split, known) == (split, known)
+    assert known.train.items() >= found.train.items()
 
 
 def test_queries_that_share_an_answer_choose_together_or_not_at_all() -> None:
     said = [Judgment(f"query {at * 7919}", f"d{at // 3}", True) for at in range(120)]
     ids = {f"d{at}": f"d{at}" for at in range(40)}
     found = judged(said, ids, 0.5)
-    split = Split(tuple(Document(id, "", id) for id in ids), (), {}).moved(found.parts)
-    moved, filled = fill_dev(split, found)
-    assert len(filled.dev) > len(found.dev)
-    answers = [
-        {id for ids in part.values() for id in ids} for part in (filled.train, filled.dev, filled.held)
-    ]
+    moved = Split(tuple(Document(id, "", id) for id in ids), (), {}).moved(found.parts)
+    assert len(found.dev) > 8
+    answers = [{id for ids in part.values() for id in ids} for part in (found.train, found.dev, found.held)]
     assert sum(map(len, answers)) == len(set.union(*answers))
     assert {document.id for document in moved.dev} == answers[1]
 

@@ -49,7 +49,7 @@ def tuned(job: Job, tmp_path: Path) -> Tune:
         config = configured(tmp_path, rows, queried, held_out=0.3, least=20)
         gathered = gather(config, job.store, silent)
         found = gathered.found._replace(**changes)
-        return tune(gathered._replace(found=found, served=served or Searches()), config, job.store, say)
+        return tune(gathered._replace(found=found, served=served or Searches(), say=say))
 
     return run
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.retraining import clicks, trust
-from training.retraining.clicks import Use, build_sessions, estimated_bias, grade, judged_by, used_at
+from training.retraining.clicks import Use, build_sessions, estimated_bias, judged_by, used_at
 from training.retraining.gather import of_keys
-from training.retraining.judgements import Clicked, Judgment, judged
+from training.retraining.judgements import JUDGMENTS, UNTRUSTED, Clicked, Judgment, judged
 
 Rows = list[dict[str, Any]]
 QUERIES, VISITORS = 20, 10
@@ -387,7 +387,7 @@ LONG_PAGE = [f"d{at}" for at in range(20)]
 
 
 def graded(rows: Rows) -> dict[str, Clicked]:
-    return grade(build_sessions(rows).found, 1.0, 3, 2)
+    return judged_by(build_sessions(rows), 1.0, 3, 2)[2]
 
 
 def test_every_clicked_hit_has_its_attraction_as_its_gain() -> None:
@@ -455,7 +455,7 @@ def test_judgments_of_untrusted_keys_count_for_nothing_and_are_counted() -> None
     found = judged([*good, *bad], known, 0.5)
     assert found.answers == judged(good, known, 0.5).answers == {f"q{at}": ["a"] for at in range(4)}
     assert found.negatives == {}
-    assert (found.untrusted, found.said) == (18, 4)
+    assert (found.counts[UNTRUSTED], found.counts[JUDGMENTS]) == (18, 4)
     assert any("18 judgements are of untrusted keys" in warning for warning in of_keys(found))
     assert not any("untrusted" in warning for warning in of_keys(judged(good, known, 0.5)))
 
@@ -594,7 +594,7 @@ def event(
 
 def opinion(events: Iterable[dict[str, Any]], least: int = 3, visitors: int = 2) -> list[Judgment]:
     """Without the visitors, who agree."""
-    found, _ = judged_by(build_sessions(events), 1.0, least, visitors)
+    found = judged_by(build_sessions(events), 1.0, least, visitors)[0]
     assert all(each.of_use for each in found)
     return [*dict.fromkeys(Judgment(*each[:3]) for each in found)]
 

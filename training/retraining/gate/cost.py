@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from models.encoder import ONNX, Encoder
@@ -35,27 +36,25 @@ def costs(
     """
     sample = list(texts[:: max(1, len(texts) // _TEXTS)][:_TEXTS])
     queries = [" ".join(text.split()[:_WORDS]) for text in sample]
-    sides = [(store, version, store.open(version)) for store, version in (active, candidate)]
-    try:
-        seconds: list[list[tuple[float, float]]] = [[], []]
-        with Progress("rounds", 2 * _ROUNDS, "timing") as progress:
-            for _ in range(_ROUNDS):
-                for times, (_, _, encoder) in zip(seconds, sides, strict=True):
-                    single = sum(_timed(encoder.for_queries, [query]) for query in queries)
-                    times.append((_timed(encoder, sample), single))
-                    progress.add()
-        found = [
-            {
-                "texts_per_second": _pace(len(sample), [documents for documents, _ in times]),
-                "queries_per_second": _pace(len(queries), [single for _, single in times]),
-                "megabytes": round(_bytes(store.folder(version)) / 1e6, 1),
-            }
-            for times, (store, version, _) in zip(seconds, sides, strict=True)
+    seconds: list[list[tuple[float, float]]] = [[], []]
+    with ExitStack() as opened, Progress("rounds", 2 * _ROUNDS, "timing") as progress:
+        encoders = [
+            opened.enter_context(closing(store.open(version))) for store, version in (active, candidate)
         ]
-    finally:
-        for _, _, encoder in sides:
-            encoder.close()
-    return found[0], found[1]
+        for _ in range(_ROUNDS):
+            for times, encoder in zip(seconds, encoders, strict=True):
+                single = sum(_timed(encoder.for_queries, [query]) for query in queries)
+                times.append((_timed(encoder, sample), single))
+                progress.add()
+    before, after = (
+        {
+            "texts_per_second": _pace(len(sample), [documents for documents, _ in times]),
+            "queries_per_second": _pace(len(queries), [single for _, single in times]),
+            "megabytes": round(_bytes(store.folder(version)) / 1e6, 1),
+        }
+        for times, (store, version) in zip(seconds, (active, candidate), strict=True)
+    )
+    return before, after
 
 
 def _pace(count: int, seconds: Sequence[float]) -> float:

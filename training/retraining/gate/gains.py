@@ -7,15 +7,19 @@ mean of the similarity sets decides. A few judged queries only must not get wors
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from training.evaluation.paired import compute_level, spread
 from training.evaluation.significance import Graded, of_spearman
 from training.ranking.cross_validation import COMING, NEW
 from training.ranking.fitting import MIN_QUERIES
 from training.retraining.gate.verdict import EACH, GROUPS, KEYS, SAMPLES, Gain, Scores
+
+Floats = Sequence[float] | NDArray[np.float64]
+Groups = Sequence[object] | NDArray[np.int64] | None
 
 
 def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
@@ -64,20 +68,15 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
     ]
     for name in common:
         was, now = before[name][EACH], after[name][EACH]
-        found = spread(was, now, before[name].get(GROUPS))
-        part = level / len(common)
-        half = found.half(part)
-        yield Gain(
-            f"own {name}",
-            found.mean,
-            found.mean - half,
-            found.mean + half,
-            float(np.mean(was)),
-            float(np.mean(now)),
-            found.queries,
-            found.least_gain(part),
-            found.enough(part),
-        )
+        yield build_gain(f"own {name}", was, now, before[name].get(GROUPS), level / len(common))
+
+
+def build_gain(name: str, before: Floats, after: Floats, groups: Groups, level: float) -> Gain:
+    """Returns the gain from `before` to `after`, scores of the same queries. See `spread` for `groups`."""
+    found = spread(before, after, groups)
+    half = found.half(level)
+    ends, means = (found.mean - half, found.mean + half), (float(np.mean(before)), float(np.mean(after)))
+    return Gain(name, found.mean, *ends, *means, found.queries, found.least_gain(level), found.enough(level))
 
 
 def _similarity(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:

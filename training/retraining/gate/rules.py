@@ -104,21 +104,13 @@ def compare(
     before, after = _in_mean(active), _in_mean(candidate)
     common = [key for key in before if key in after]
     own_before, own_after = (side.get("own") or {} for side in (active, candidate))
-    extra = (
-        *(key for key in after if key not in before),
-        *(key for key in own_after if key not in own_before),
-    )
-    if candidate.get("geometry") and not active.get("geometry"):
-        extra += ("geometry",)
     if not common and not (own_before and own_after):
         reason = "The candidate and the active model have no scored set in common: nothing can be compared."
-        return Verdict(False, (reason,), (), extra)
+        return Verdict((reason,))
     rows = (
         *_similarity_rows(before, after, common, limits),
-        *_geometry_rows(active.get("geometry") or {}, candidate.get("geometry") or {}, limits),
+        *_shared_rows(active, candidate, limits),
         *_own_rows(own_before, own_after, limits, traded=require == "faster"),
-        *_cost_rows(active.get("cost") or {}, candidate.get("cost") or {}, limits),
-        *_drift_rows(candidate.get("drift") or {}, limits),
     )
     found = gains(candidate, active, looks)
     reasons = (
@@ -136,7 +128,7 @@ def compare(
         )
     if require == "faster":
         reasons += _no_faster(active.get("cost") or {}, candidate.get("cost") or {}, limits)
-    return Verdict(not reasons, reasons, rows, extra, found, require == "faster")
+    return Verdict(reasons, rows, found, require == "faster")
 
 
 def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
@@ -189,16 +181,26 @@ def _allowed_fall(half: float, limit: float) -> float:
     return min(half, max(limit, half / 2))
 
 
-def _cost_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
-    """Yields the comparisons of speed and size. Empty if they were not measured."""
-    for key, share, lower in (
-        *((pace, -limits.slower, False) for pace in _PACES),
-        ("megabytes", limits.larger, True),
-    ):
+def _shared_rows(active: Scores, candidate: Scores, limits: Thresholds) -> Iterator[Row]:
+    """Yields the comparisons of geometry, speed and size, with shares of the active figures as limits.
+
+    The drift of the candidate has a limit of its own. Alignment has none, because collapsed vectors improve
+    it.
+    """
+    geometry: dict[str, float | None] = {"uniformity": limits.uniformity_loss, "alignment": None}
+    shares = {**geometry, **dict.fromkeys(_PACES, -limits.slower), "megabytes": limits.larger}
+    before, after = (
+        {**(side.get("geometry") or {}), **(side.get("cost") or {})} for side in (active, candidate)
+    )
+    for key, share in shares.items():
         if key in before:
-            name, was = key.replace("_", " "), _number(before.get(key))
-            allowed = None if was is None else share * was
-            yield _row(name, was, _number(after.get(key)), allowed, lower_is_better=lower)
+            was = _number(before[key])
+            allowed = None if share is None else share * abs(was or 0.0)
+            lower = key not in _PACES
+            yield _row(key.replace("_", " "), was, _number(after.get(key)), allowed, lower_is_better=lower)
+    if drift := candidate.get("drift"):
+        now = _number(drift["neighbours"])
+        yield _row("drift from the anchor", 0.0, now, limits.drift, lower_is_better=True)
 
 
 def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, ...]:
@@ -212,23 +214,6 @@ def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, 
         return ()
     found = " and ".join(f"{gain:+.0%} {pace}" for pace, gain in gained.items()) or "no pace was measured"
     return (f"It is not faster by {limits.faster:.0%}: {found}.",)
-
-
-def _drift_rows(after: Scores, limits: Thresholds) -> Iterator[Row]:
-    """Yields the comparison of the candidate's drift with the limit. The active version does not matter."""
-    if "neighbours" in after:
-        now = _number(after["neighbours"])
-        yield _row("drift from the anchor", 0.0, now, limits.drift, lower_is_better=True)
-
-
-def _geometry_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
-    """Yields the comparisons of geometry. Alignment has no limit, because collapsed vectors improve it."""
-    if not before:
-        return
-    uniformity = _number(before.get("uniformity"))
-    allowed = limits.uniformity_loss * abs(uniformity or 0.0)
-    yield _row("uniformity", uniformity, _number(after.get("uniformity")), allowed, lower_is_better=True)
-    yield _row("alignment", _number(before.get("alignment")), _number(after.get("alignment")), None)
 
 
 def _row(

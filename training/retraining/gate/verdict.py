@@ -7,15 +7,8 @@ from typing import Any, NamedTuple
 
 Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fit.py adds
 # Needed for the comparison only, and left out of reports.
-SAMPLES, EACH, HITS, GROUPS, KEYS, NAMES, RANKINGS = (
-    "samples",
-    "each",
-    "hits",
-    "groups",
-    "keys",
-    "names",
-    "rankings",
-)
+SAMPLES, RANKINGS = "samples", "rankings"
+EACH, HITS, GROUPS, KEYS, NAMES = "each", "hits", "groups", "keys", "names"
 JUDGED = "judged"  # the search by judged queries, whose scores are called NEW and COMING
 
 
@@ -49,27 +42,21 @@ class Gain(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    accepted: bool
-    reasons: tuple[str, ...]  # why it was refused; empty when it was accepted
-    rows: tuple[Row, ...]
-    not_compared: tuple[str, ...]  # measured for the candidate only
+    reasons: tuple[str, ...]  # to refuse the candidate; empty if it is accepted
+    rows: tuple[Row, ...] = ()
     gains: tuple[Gain, ...] = ()  # empty: nothing was measured that a gain can be shown on
     traded: bool = False  # speed was asked for, and falls within the limits were its price
 
-    def besides(self, reasons: tuple[str, ...]) -> Verdict:
-        """Returns the verdict with further reasons to reject the candidate, if `reasons` is not empty."""
-        return self._replace(accepted=self.accepted and not reasons, reasons=(*self.reasons, *reasons))
+    @property
+    def accepted(self) -> bool:
+        return not self.reasons
 
 
 def without_samples(scores: Scores) -> dict[str, Any]:
+    """Removes the values of single queries from scores."""
     kept = {key: value for key, value in scores.items() if key not in {SAMPLES, RANKINGS}}
-    return kept | ({"own": _means(kept["own"])} if kept.get("own") else {})
-
-
-def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Removes the values of single queries from nested scores."""
-    return {
-        key: _means(value) if isinstance(value, Mapping) else value
-        for key, value in figures.items()
-        if key not in {EACH, HITS, GROUPS, KEYS, NAMES}
+    own = {
+        name: {key: value for key, value in figures.items() if key not in {EACH, HITS, GROUPS, KEYS, NAMES}}
+        for name, figures in kept.pop("own", {}).items()
     }
+    return kept | ({"own": own} if own else {})

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.ranking.cross_validation import COMING, NEW
-from training.retraining.gate.verdict import Gain, Row, Scores, Verdict, without_samples
+from training.retraining.gate.verdict import Gain, Scores, Verdict, without_samples
 
 _TITLES = {
     f"own {NEW}": "New questions",
@@ -71,17 +71,8 @@ def headline(verdict: Verdict) -> str:
 
 def as_text(verdict: Verdict) -> str:
     """Formats a verdict for the terminal, without a final newline."""
-    lines = [*map(sentence, verdict.gains), headline(verdict), *(f"- {each}" for each in verdict.reasons)]
-    if verdict.rows:
-        width = max(len(title(row.name)) for row in verdict.rows) + 2
-        lines += ["", f"{'':{width}}{'active':>10}{'candidate':>11}{'difference':>12}{'allowed':>10}"]
-        lines += [_line(row, width) for row in verdict.rows]
-        lines += ["The difference is candidate minus active."]
-    if verdict.not_compared:
-        lines += [f"Measured for the candidate only: {', '.join(verdict.not_compared)}."]
-    if verdict.rows and all(row.name != "uniformity" for row in verdict.rows):
-        lines += ["Geometry was not measured, because STS-B is not there: a collapse would pass unseen."]
-    return "\n".join(lines)
+    reasons = (f"- {each}" for each in verdict.reasons)
+    return "\n".join([*map(sentence, verdict.gains), headline(verdict), *reasons])
 
 
 def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +93,6 @@ def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[st
         "rows": [
             row._asdict() | {"title": title(row.name), "measure": measure(row.name)} for row in verdict.rows
         ],
-        "not_compared": verdict.not_compared,
         "gains": [
             gain._asdict() | {"title": title(gain.name), "shown": gain.shown} for gain in verdict.gains
         ],
@@ -113,13 +103,6 @@ def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[st
     # JSON has lists instead of tuples, and null instead of NaN.
     plain: dict[str, Any] = json.loads(json.dumps(content), parse_constant=lambda _: None)
     return plain
-
-
-def _line(row: Row, width: int) -> str:
-    cells = f"{figure(row.active):>10}{figure(row.candidate):>11}{figure(row.difference, '+'):>12}"
-    allowed = "any" if row.allowed is None else figure(row.allowed, "+")
-    name = title(row.name)
-    return f"{name:{width}}{cells}{allowed:>10}  {'passed' if row.passed else 'REFUSED'}"
 
 
 def _points(value: float) -> str:

@@ -1,0 +1,44 @@
+"""What a command prints at its end, and its exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from models.progress import to_stderr
+from training.errors import Busy, Interrupted, NothingToLearn
+from training.retraining.gate.words import as_text
+from training.retraining.publication import Outcome
+
+REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
+
+
+def finish(work: Callable[[], int], again: str = "") -> int:
+    """Returns the exit status of `work`, or prints why nothing was done, with that status.
+
+    Args:
+        work: Runs a command.
+        again: How to continue the command after Ctrl-C.
+    """
+    try:
+        return work()
+    except NothingToLearn as error:
+        print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
+        return NOTHING
+    except Busy as error:
+        to_stderr(str(error))
+        return BUSY
+    except Interrupted as stopped:
+        to_stderr(f"{stopped} {again}")
+        return STOPPED
+
+
+def tell(outcome: Outcome) -> int:
+    """Prints the outcome of a retraining and returns the exit status."""
+    if outcome.verdict is not None:
+        print(as_text(outcome.verdict))  # noqa: T201  the answer of the command
+    if outcome.published:
+        print(f"{outcome.version} is published and requested. Undo: python -m models rollback")  # noqa: T201
+        return 0
+    kept = f"{outcome.version} is kept, not requested" if outcome.version else "nothing was published"
+    print(f"Refused, and {kept}: {outcome.reason}")  # noqa: T201
+    return REFUSED
