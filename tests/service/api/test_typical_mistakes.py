@@ -107,6 +107,7 @@ def test_a_mistake_in_a_body_is_answered_in_plain_words(
         ("/collections/none/map", 404, "There is no collection 'none'."),
         ("/me?name=a", 422, "There is no parameter 'name' here; there is none."),
         ("/mee", 404, "Did you mean /me?"),
+        ("/documents/none", 404, "none"),
         ("/feedback/summry", 404, "Did you mean /feedback/summary?"),
         ("/feedback/summary?limit=3", 422, "no parameter 'limit' here; there are key, collection, user."),
         ("/search?q=a&passage_tokens=64", 422, "Did you mean passages?"),
@@ -134,6 +135,7 @@ def test_a_mistake_in_an_address_is_answered_in_plain_words(
         (b"", "application/json", 422, "The body is empty. Send a JSON object."),
         (b'{"inputs": "a",}', "application/json", 422, "The body is not valid JSON: trailing comma"),
         (b"inputs=a", "application/x-www-form-urlencoded", 415, "Content-Type: application/json."),
+        (b'{"inputs": "a"}', "", 415, "Content-Type: application/json."),
     ],
 )
 def test_bytes_that_are_no_json_are_refused_in_plain_words(
