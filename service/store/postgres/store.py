@@ -9,7 +9,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
@@ -294,10 +294,6 @@ class PostgresStore(Touch, CommonMethods):
         return await self.writer.run(writes.fold)
 
     # Other replicas: swaps, requests, and jobs that one replica does for all.
-
-    @property
-    def connections(self) -> Mapping[str, int]:
-        return self.pool.get_stats()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
