@@ -82,17 +82,9 @@ class ByType(BaseModel):
     base64: list[str] | None = None
 
 
-class ApiVersion(BaseModel):
-    version: Literal["2"]
-
-
-class TokenCount(BaseModel):
-    input_tokens: int
-
-
 class Meta(BaseModel):
-    api_version: ApiVersion
-    tokens: TokenCount
+    api_version: dict[Literal["version"], Literal["2"]]
+    tokens: dict[Literal["input_tokens"], int]
 
 
 class EmbeddingsByType(BaseModel):
@@ -179,15 +171,11 @@ def _int8(vectors: Vectors, manifest: Manifest) -> Any:
     return to_int8(vectors, calibrated, manifest.dimension)
 
 
-def _bits(vectors: Vectors) -> Any:
-    return np.packbits(vectors > 0, axis=1)
-
-
 _SHOWN: dict[Kind, Callable[[Vectors, Manifest], Any]] = {
     "float": lambda vectors, _: vectors,
     "int8": _int8,
     "uint8": lambda vectors, manifest: (_int8(vectors, manifest).astype(np.int16) + 128).astype(np.uint8),
-    "binary": lambda vectors, _: (_bits(vectors).astype(np.int16) - 128).astype(np.int8),
-    "ubinary": lambda vectors, _: _bits(vectors),
+    "binary": lambda vectors, _: (np.packbits(vectors > 0, axis=1) ^ 128).view(np.int8),
+    "ubinary": lambda vectors, _: np.packbits(vectors > 0, axis=1),
     "base64": lambda vectors, _: in_base64(vectors),
 }

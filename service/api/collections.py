@@ -17,14 +17,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import FileResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from models.manifest import is_version
 from service.api.openapi import DocumentId, Role, ShownAs, StoredQuery, describe
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
-from service.http.bodies import STORED, Slices, check_parameters, json_response, validated
+from service.http.bodies import STORED, JsonChunks, Slices, check_parameters, json_response, validated
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION
@@ -232,18 +231,6 @@ class Map(BaseModel):
     copies: list[tuple[int, int]] = Field(description="Indexes in ids of pairs of near-duplicates")
 
 
-class WholeFile(FileResponse):
-    """File response that ignores Range headers, because a part of a JSON file is not valid JSON."""
-
-    def __init__(self, path: Path) -> None:
-        headers = {"accept-ranges": "none", "cache-control": "no-cache"}  # A new map may replace the file.
-        super().__init__(path, headers=headers, media_type="application/json")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        others = [(name, value) for name, value in scope["headers"] if name != b"range"]
-        await super().__call__({**scope, "headers": others}, receive, send)
-
-
 @map_router.get("/map", **describe(Role.READ, Map, raises=[NotFound, Storage]))
 async def read_map_of_the_documents(
     request: Request, runtime: Service, params: Annotated[MapParameters, Query()]
@@ -263,5 +250,6 @@ async def read_map_of_the_documents(
     made = [] if params.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
     for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
         if await asyncio.to_thread(found.is_file):
-            return WholeFile(found)
+            content = await asyncio.to_thread(found.read_bytes)
+            return JsonChunks([content], {"cache-control": "no-cache"})  # A new map may replace the file.
     raise NotFound(f"There is no map of {version} in the collection {collection!r}. {_COMMAND}")

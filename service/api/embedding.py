@@ -16,6 +16,7 @@ from models.manifest import Manifest, is_version
 from models.messages import did_you_mean
 from service.batching.request import Answer
 from service.errors import Empty, NotFound, Validation
+from service.index.kmeans import unit
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 
@@ -246,13 +247,6 @@ def shorten(vectors: Vectors, dimensions: int | None, *, normalize: bool) -> Vec
         return vectors
     cut = np.ascontiguousarray(vectors[:, :dimensions])
     return unit(cut) if normalize and dimensions < vectors.shape[1] else cut
-
-
-def unit(vectors: Vectors) -> Vectors:
-    """Scales vectors to length 1, shape (n, d). A zero vector stays zero."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
-    return scaled
 
 
 def in_base64(vectors: Vectors) -> list[str]:

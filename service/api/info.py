@@ -60,16 +60,12 @@ class CostInfo(BaseModel):
     )
 
 
-class QueryEncoderInfo(BaseModel):
+class QueryEncoderInfo(CostInfo):
     """The smaller query encoder of a pair. The values compare its vectors with those of the active model."""
 
     version: str
     fingerprint: str
     form: str
-    texts: int
-    cosine_mean: float
-    cosine_least: float
-    same_neighbours: float = Field(description="Mean share of equal texts among the ten nearest of each text")
 
 
 class CacheInfo(BaseModel):

@@ -148,15 +148,8 @@ async def search_for_one_query(
     """Search with one query: a text (`q`) or the id of a stored document (`id`)."""
     query = parse_query(params.q, params.id)
     fields = None if params.fields is None else [field for field in params.fields.split(",") if field]
-    plan = await _plan(
-        request,
-        runtime,
-        params,
-        [query],
-        fields,
-        passages=params.passages == "true",
-        explain=params.explain == "true",
-    )
+    more: dict[str, Any] = {"passages": params.passages == "true", "explain": params.explain == "true"}
+    plan = await _plan(request, runtime, params, [query], fields, **more)
     return await _search(request, runtime, plan, {"query": params.q} if query.text else {"id": params.id})
 
 

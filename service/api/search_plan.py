@@ -15,11 +15,12 @@ from pydantic import BaseModel, Field
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import get_mode, get_weight
 from service.active import Generation
-from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts, unit
+from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
 from service.batching.request import Answer, Timing
 from service.corpus.search import Hit, Query, Search
 from service.errors import Conflict, Empty, Validation
+from service.index.kmeans import unit
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.filters.explain import explain

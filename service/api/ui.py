@@ -7,6 +7,7 @@ key.
 import hashlib
 from importlib.metadata import version as package_version
 from pathlib import Path
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -29,16 +30,10 @@ _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 router = APIRouter(route_class=RoleRoute, tags=["operation"])
 
 
-class Links(BaseModel):
-    ui: str
-    docs: str
-    openapi: str
-
-
 class Root(BaseModel):
     name: str
     version: str
-    links: Links
+    links: dict[Literal["ui", "docs", "openapi"], str]
 
 
 def _read() -> dict[str, tuple[bytes, dict[str, str]]]:

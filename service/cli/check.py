@@ -207,12 +207,12 @@ def _check_database(url: str) -> tuple[list[str], list[Found]]:
             "A database needs the extra postgres: pip install 'simile[cpu,postgres]'."
         ) from error
 
-    documents, unknown, damaged = offline.examine(url)
+    documents, unknown, damaged, faults = offline.examine(url, SHOWN_IDS)
     lines = [
         f"The database of SIMILE_DATABASE: {documents} documents",
         "PostgreSQL checks its pages itself. Vectors are not compared here.",
     ]
-    return lines, [*_checksums(damaged, unknown), *_names(offline.find_name_faults(url, SHOWN_IDS))]
+    return lines, [*_checksums(damaged, unknown), *_names(faults)]
 
 
 def _check_store(store: OfflineStore, models: ModelStore) -> Iterator[Found]:

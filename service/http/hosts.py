@@ -23,18 +23,8 @@ from service.settings import HOST_NAME
 
 # Headers that may come only once, because a proxy and the service might read different values.
 ONCE = frozenset(
-    {
-        b"authorization",
-        b"content-length",
-        b"content-type",
-        b"host",
-        b"origin",
-        b"sec-fetch-site",
-        b"transfer-encoding",
-        b"x-model-version",
-        b"x-request-id",
-        b"x-timeout-ms",
-    }
+    b"authorization content-length content-type host origin sec-fetch-site transfer-encoding x-model-version "
+    b"x-request-id x-timeout-ms".split()
 )
 _USUAL_PORT = {"http": 80, "https": 443}
 _AUTHORITY = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>[0-9]{0,5}))?")

@@ -27,7 +27,7 @@ from service.index.ivf_snapshots import IvfSnapshots
 from service.index.maintenance import Merger, Step
 from service.index.segments import Exact, Rows, Segment, Vectors, copied, sort_order
 from service.index.view import Hits, Part, View
-from service.store.values import Revisions, RowNames, get_passages, get_revisions
+from service.store.values import Revisions, RowNames, get_revisions
 
 EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 
@@ -55,7 +55,7 @@ class Index:
         sequence: int = 0,
         ivf_snapshots: IvfSnapshots | None = None,
     ) -> Self:
-        """Builds an index from batches of row names (n,) and vectors (n, dimension).
+        """Builds an index from batches of distinct row names (n,) and vectors (n, dimension).
 
         Args:
             dimension: Dimension of the vectors.
@@ -77,9 +77,7 @@ class Index:
             vectors.resize((start + len(rows), dimension), refcheck=False)
             vectors[start:] = matrix
         names = np.concatenate(named)
-        if (order := sort_order(names)) is not None:
-            _refuse_twice(names)
-        exact = Exact((names, vectors), len(names), order)
+        exact = Exact((names, vectors), len(names), sort_order(names))
         if len(names) <= maintenance.BASE_ROWS:
             index.view = View((), Part.all_alive(exact), sequence)
         else:
@@ -146,10 +144,8 @@ class Index:
             order ties.
 
         Raises:
-            ValueError: `k` is below 1, the dimension is wrong, or a number is not finite.
+            ValueError: The dimension is wrong, or a number is not finite.
         """
-        if k < 1:
-            raise ValueError(f"k is {k}; it must be at least 1.")
         # The setting belongs to the calling thread. By default FAISS would use every core for each thread.
         faiss.omp_set_num_threads(1)
         among = None if allowed is None else np.asarray(allowed, np.int64)
@@ -175,14 +171,13 @@ class Index:
         """Adds rows and removes documents in one atomic step.
 
         Args:
-            add: Row names (n,) and vectors (n, dimension), which are copied. They replace rows of the same
-                name.
+            add: Distinct row names (n,) and vectors (n, dimension), which are copied. They replace rows of
+                the same name.
             remove: Revisions whose rows are removed, including rows in `add`. Unknown revisions are ignored.
             sequence: The store's operation number after the step. A number below the current one is ignored.
 
         Raises:
-            ValueError: The dimension is wrong, a number is not finite, or a name occurs twice. Nothing
-                changed.
+            ValueError: The dimension is wrong, or a number is not finite. Nothing changed.
         """
         removed = np.unique(np.asarray(remove, np.int64))
         added, numbers = ((), np.empty((0, self.dimension))) if add is None else add
@@ -257,12 +252,11 @@ def _checked_rows(names: ArrayLike, vectors: ArrayLike, dimension: int) -> tuple
     """Converts row names (n,) and vectors (n, dimension) to arrays.
 
     Raises:
-        ValueError: A shape is wrong, a number is not finite, or a name occurs twice.
+        ValueError: A shape is wrong, or a number is not finite.
     """
     named, vectors = np.asarray(names, np.int64), _checked_matrix(vectors, dimension, "vector")
     if named.shape != (len(vectors),):
         raise ValueError(f"{len(vectors)} vectors came with names of shape {named.shape}; give one each.")
-    _refuse_twice(named)
     return named, vectors
 
 
@@ -280,14 +274,3 @@ def _checked_matrix(vectors: ArrayLike, dimension: int, noun: str) -> Vectors:
     if not finite.all():
         raise ValueError(f"The {noun} at position {np.argmin(finite)} has a number that is not finite.")
     return numbers
-
-
-def _refuse_twice(names: RowNames) -> None:
-    """Rejects duplicate names with a ValueError."""
-    distinct, counts = np.unique(names, return_counts=True)
-    if len(distinct) < len(names):
-        first = distinct[counts > 1][:1]
-        raise ValueError(
-            f"Revision {get_revisions(first)[0]}, passage {get_passages(first)[0]} came twice; "
-            "a row has one vector."
-        )

@@ -30,7 +30,7 @@ def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vecto
         Cancelled: `cancelled()` returned True.
     """
     chance = np.random.default_rng(0)
-    centers = _unit(sample[:count].copy())
+    centers = unit(sample[:count])
     for _ in range(STEPS):
         sums = np.zeros_like(centers)
         for chunk, labels in assigned(sample, centers, cancelled):
@@ -39,7 +39,7 @@ def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vecto
             sums[found] += np.add.reduceat(chunk[order], starts)
         empty = np.flatnonzero(~sums.any(axis=1))
         sums[empty] = sample[chance.integers(0, len(sample), len(empty))]  # Restart at a random row.
-        centers = _unit(sums)
+        centers = unit(sums)
     return centers
 
 
@@ -60,10 +60,11 @@ def assigned(
         yield chunk, quantizer.search(chunk, 1)[1][:, 0]
 
 
-def _unit(vectors: Vectors) -> Vectors:
+def unit(vectors: Vectors) -> Vectors:
+    """Scales vectors to length 1, shape (n, d). A zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    np.divide(vectors, lengths, out=vectors, where=lengths > 0)
-    return vectors
+    scaled: Vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return scaled
 
 
 def nearest_rows(

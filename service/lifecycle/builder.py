@@ -9,7 +9,6 @@ document still has the same revision.
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,6 @@ RECOUNT_SECONDS = 10.0  # between counts of documents, because writes continue
 HARMLESS = Content("A short sentence.")
 RECENT_SECONDS = 60.0  # of work that the rate is computed from
 MIN_STEPS = 3  # steps before a rate is known
-STALL = 10.0
 SAY_SECONDS = 30.0
 RETRY_SECONDS, MAX_SECONDS = 0.5, 60.0  # after a full queue, a full disk, or a failing model
 
@@ -193,15 +191,12 @@ class Progress:
     """Measures the speed of a build, estimates the remaining time, and logs both from time to time.
 
     Only the time of steps counts, including the pauses of SIMILE_BUILD_RATE. Waiting for a queue or for
-    memory does not reduce the speed. If a single step takes much longer than usual, because the machine slept
-    or the process was stopped, it counts as `STALL` usual steps. A second slow step in a row counts in full,
-    because then the machine has probably become slower.
+    memory does not reduce the speed.
     """
 
     def __init__(self, version: str) -> None:
         self._version = version
         self._steps: deque[tuple[int, float]] = deque()  # documents and seconds of each recent step
-        self._stalled = False  # The last step took much longer than usual.
         self._left: int | None = None
         self._said = time.monotonic()
 
@@ -220,10 +215,6 @@ class Progress:
 
     def worked(self, documents: int, seconds: float) -> None:
         """Records a finished step."""
-        longest = math.inf if self.rate is None else STALL * documents / self.rate
-        before, self._stalled = self._stalled, seconds > longest
-        if self._stalled and not before:
-            seconds = longest
         self._steps.append((documents, max(seconds, 1e-6)))
         while len(self._steps) > MIN_STEPS and sum(seconds for _, seconds in self._steps) > RECENT_SECONDS:
             self._steps.popleft()

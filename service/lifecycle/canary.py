@@ -34,7 +34,6 @@ K = 10
 _TOP = Search(k=K, columns=(), kept=True)
 WORDS, CHARACTERS = 12, 100
 MIN_WORDS = 3  # A full stop after fewer words does not end a sentence, as in "Dr. Who".
-ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full
 HEAD_CHARACTERS = 2000  # read from each text, enough for its beginning
 MAX_QUERIES = 2000  # for all collections together
 LISTED = 20  # collections in the result
@@ -49,16 +48,16 @@ async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple
         says why `new` must wait for a decision, or is None. If the comparison fails, the failure is logged
         and both are None.
 
+    Raises:
+        Overloaded: The background lane is full.
+
     """
 
     async def ask() -> dict[str, Any] | None:
         try:
-            for _ in range(ATTEMPTS - 1):
-                try:
-                    return await _compare(corpus, new, settings)
-                except Overloaded:
-                    await asyncio.sleep(RETRY_SECONDS)
             return await _compare(corpus, new, settings)
+        except Overloaded:
+            raise
         except Exception as error:  # noqa: BLE001  A failed comparison must not stop a swap.
             log.warning("The canary queries could not be asked of %s: %s", new.version, safe_message(error))
             return None

@@ -536,20 +536,6 @@ def was_refused(store: ModelStore, version: str) -> bool:
     return gate is not None and gate.verdict == "refused"
 
 
-def as_state(
-    state: str,
-    *,
-    done: int | None = None,
-    total: int | None = None,
-    eta_seconds: float | None = None,
-    reason: str | None = None,
-) -> dict[str, Any]:
+def as_state(state: str, **known: float | str | None) -> dict[str, Any]:
     """Returns the state of a version in the format of `GET /models` and state.json."""
-    return {
-        "state": state,
-        "done": done,
-        "total": total,
-        "eta_seconds": eta_seconds,
-        "reason": reason,
-        "canary": None,
-    }
+    return {"state": state, **dict.fromkeys(("done", "total", "eta_seconds", "reason", "canary")), **known}

@@ -38,18 +38,8 @@ _OWN_IDS = os.urandom(8).hex()  # Prefix of this process's request ids. A counte
 _counted = count()
 
 # Exceptions whose messages contain paths, codes and names, but never a user's text.
-_OPEN = (
-    OSError,
-    MemoryError,
-    ImportError,
-    AttributeError,
-    NameError,
-    ModelError,
-    StartupError,
-    Unusable,
-    Overloaded,
-    Storage,
-)
+_OPEN_BUILTINS = (OSError, MemoryError, ImportError, AttributeError, NameError)
+_OPEN = (*_OPEN_BUILTINS, ModelError, StartupError, Unusable, Overloaded, Storage)
 _OPEN_MODULES = ("onnxruntime", "sqlite3")  # Their messages name operators, shapes, token ids and tables.
 
 

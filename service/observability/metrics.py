@@ -59,9 +59,7 @@ class VersionMetrics:
         # The keys are the fields of Inference.
         self._by_version = {
             "truncated": counter("truncated_texts", "Texts cut at the model's maximum length"),
-            "failures": counter(
-                "inference_failures", "Forward passes that failed, or returned a vector that is not finite"
-            ),
+            "failures": counter("inference_failures", "Forward passes that failed or gave no finite vector"),
         }
         self._by_lane: dict[str, Counter | Histogram] = {
             "tokens": counter("tokens", "Tokens embedded, special tokens included", "lane"),
@@ -141,9 +139,7 @@ class Metrics:
 
     def _make_requests(self) -> None:
         self.requests = self._counter("requests", "Requests answered", ["method", "route", "status"])
-        self.key_requests = self._counter(
-            "key_requests", "Accepted requests, by the name of their key", ["key"]
-        )
+        self.key_requests = self._counter("key_requests", "Accepted requests by name of the key", ["key"])
         self.key_tokens = self._counter("key_tokens", "Tokens computed for a key", ["key"])
         self.request_seconds = self._seconds(
             "request_seconds", "Seconds from a request's first byte to its last answered byte", ["route"]
@@ -161,9 +157,7 @@ class Metrics:
         self.queue_tokens = self._gauge(
             "queue_tokens", "Tokens waiting to be embedded (estimated until tokenized)", ["lane"]
         )
-        self.queue_wait = self._gauge(
-            "queue_wait_seconds", "Predicted wait in seconds of a request that arrives now"
-        )
+        self.queue_wait = self._gauge("queue_wait_seconds", "Predicted wait in seconds of a new request")
         self.queue_limit_tokens = self._gauge("queue_limit_tokens", "Limit of the tokens that wait in a lane")
         self.queue_limit_seconds = self._gauge(
             "queue_limit_seconds", "Limit of the predicted wait in seconds; +Inf without a limit"
@@ -171,9 +165,7 @@ class Metrics:
 
         self.cache_hits = self._counter("cache_hits", "Texts whose vectors were in the cache")
         self.cache_misses = self._counter("cache_misses", "Texts computed because they were not in the cache")
-        self.cache_shared = self._counter(
-            "cache_shared", "Texts that waited for an equal text that was being computed"
-        )
+        self.cache_shared = self._counter("cache_shared", "Texts that waited for an equal one in progress")
         self.cache_bytes = self._gauge("cache_bytes", "Bytes of cached vectors, keys and tables included")
         self.cache_evictions = self._counter("cache_evictions", "Vectors removed because the cache was full")
 
@@ -185,9 +177,7 @@ class Metrics:
     def _make_documents(self) -> None:
         self.ready = self._gauge("ready", "1 while new work is accepted and the index is complete")
         self.documents = self._gauge("documents", "Documents stored")
-        self.index_missing = self._gauge(
-            "index_missing_documents", "Stored documents that are not in the index yet"
-        )
+        self.index_missing = self._gauge("index_missing_documents", "Stored documents not in the index yet")
         self.index_recall = self._gauge(
             "index_recall_at_10", "Share of the ten nearest documents that approximate search finds"
         )
@@ -210,15 +200,9 @@ class Metrics:
     def _make_models(self) -> None:
         labels = ["version", "fingerprint", "form"]
         self.model = self._gauge("model_info", "1 for the active version, with its engine", labels)
-        self.score = self._gauge(
-            "model_score", "Scores in the manifest of the active version", ["version", "name"]
-        )
+        self.score = self._gauge("model_score", "Scores of the active version", ["version", "name"])
         self.generations = self._gauge("generations", "Versions in memory with their indexes", ["state"])
-        self.swaps = self._counter(
-            "swaps",
-            "Swaps that were done, rolled back to an earlier version, failed, or were given up",
-            ["outcome"],
-        )
+        self.swaps = self._counter("swaps", "Swaps that ended, by outcome", ["outcome"])
         self.swap_pause_seconds = self._seconds(
             "swap_pause_seconds", "Seconds for which writes wait while a new version becomes active"
         )
@@ -226,9 +210,7 @@ class Metrics:
             "swap_waiting", "1 while the candidate waits for memory, a disk, a queue or a decision"
         )
         self.build_done = self._gauge("build_done_documents", "Documents that the candidate has embedded")
-        self.build_total = self._gauge(
-            "build_total_documents", "Documents that the candidate must embed in total"
-        )
+        self.build_total = self._gauge("build_total_documents", "Documents the candidate must embed")
         self.build_eta = self._gauge(
             "build_eta_seconds",
             "Seconds until the candidate has embedded them, at the recent rate; NaN if unknown",
@@ -267,12 +249,8 @@ class Metrics:
             "Connections of the pool to the database: all open ones, and the idle ones",
             ["state"],
         )
-        self.connections_limit = self._gauge(
-            "database_connections_limit", "Largest number of connections in the pool"
-        )
-        self.connections_waiting = self._gauge(
-            "database_waiting", "Reads and writes that wait for a connection of the pool"
-        )
+        self.connections_limit = self._gauge("database_connections_limit", "Limit of the pool's connections")
+        self.connections_waiting = self._gauge("database_waiting", "Reads and writes waiting for the pool")
         self.replication_lag = self._gauge(
             "database_replication_lag_seconds",
             "Replication lag of the database's slowest standby; NaN without a visible standby",

@@ -84,7 +84,7 @@ def show_database(metrics: Metrics, shared: Any) -> None:
     """
 
     def number(name: str) -> Callable[[], float]:
-        return lambda: shared.connections.get(name, 0)
+        return lambda: shared.pool.get_stats().get(name, 0)
 
     metrics.lease_age.set_function(lambda: shared.lease_age)
     metrics.connections.labels("open").set_function(number("pool_size"))

@@ -215,24 +215,6 @@ def reads(count: int) -> None:
         turn.share.add(count)
 
 
-@contextlib.contextmanager
-def resting() -> Iterator[None]:
-    """Lets another read run while the block waits for the result of another read.
-
-    Raises:
-        Abandoned: The client disconnected, or the deadline passed.
-    """
-    turn: Turn | None = getattr(current, "turn", None)
-    if turn is None:
-        yield
-        return
-    turn.end()
-    try:
-        yield
-    finally:
-        turn.begin()
-
-
 class ReadingThreads(ABC):
     """Runs the reads of a store on threads, for clients and for the service itself.
 

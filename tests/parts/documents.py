@@ -8,10 +8,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
+from models.publishing.publish import publish
+from models.store import ModelStore
 from service.settings import Settings
-from tests.service.conftest import new_settings, serving
+from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.tiny import tiny_source
 
-__all__ = ["client", "encoder_of", "hits", "place", "put", "put_texts"]
+__all__ = ["activate_another", "client", "encoder_of", "hits", "place", "put", "put_texts"]
 
 
 @pytest.fixture
@@ -43,6 +46,13 @@ def hits(client: TestClient, q: str, **options: Any) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["hits"]
     return found
+
+
+def activate_another(client: TestClient, models_dir: Path) -> None:
+    """Publishes another model, and waits until it is active."""
+    version = publish(ModelStore(models_dir), tiny_source(models_dir.parent / "source", seed=9)).version
+    client.post(f"/models/{version}/activate")
+    wait_until_active(client, version)
 
 
 def encoder_of(client: TestClient) -> Encoder:

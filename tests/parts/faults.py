@@ -1,6 +1,24 @@
 """Faults for `monkeypatch.setattr`."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from models.encoder import Encoder
+
 
 def broken(*_: object, **__: object) -> None:
     """Fails as a bug would."""
     raise RuntimeError("injected")
+
+
+def before_passes(patch: pytest.MonkeyPatch, do: Callable[[Encoder, Any], object]) -> None:
+    """Each forward pass of any encoder begins with `do`, which gets the encoder and the rows of token ids."""
+    forward = Encoder.forward
+
+    def passed(encoder: Encoder, ids: Any, **options: Any) -> Any:
+        do(encoder, ids)
+        return forward(encoder, ids, **options)
+
+    patch.setattr(Encoder, "forward", passed)

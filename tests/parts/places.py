@@ -17,6 +17,7 @@ from service.app import create_app
 from service.corpus.corpus import Corpus
 from service.settings import Settings
 from tests import postgres
+from tests.parts.faults import before_passes
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.held_builds import hold_builds
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
@@ -116,16 +117,14 @@ def break_model(
     monkeypatch: pytest.MonkeyPatch, version: str, poisons: Collection[tuple[int, ...]] | None = None
 ) -> None:
     """Forward passes of a version fail: all, or those of rows with certain token ids."""
-    forward = Encoder.forward
 
-    def fails(self: Encoder, ids: Any, *, normalize: bool = True) -> Any:
-        if self.manifest.version == version and (
+    def fails(encoder: Encoder, ids: Any) -> None:
+        if encoder.manifest.version == version and (
             poisons is None or any(tuple(row) in poisons for row in ids)
         ):
             raise RuntimeError("injected")
-        return forward(self, ids, normalize=normalize)
 
-    monkeypatch.setattr(Encoder, "forward", fails)
+    before_passes(monkeypatch, fails)
 
 
 def count_embedded(monkeypatch: pytest.MonkeyPatch) -> list[str]:

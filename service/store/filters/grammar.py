@@ -20,6 +20,7 @@ Whole objects or arrays as values, and arrays within arrays, are not supported.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -150,25 +151,24 @@ Test: TypeAlias = Among | Compared
 
 
 def among(key: str, operator: str, operand: object) -> Among:
-    if not isinstance(operand, list):
-        raise FilterError(f"Field {shown(key)}: {operator} needs a list of values, not {get_kind(operand)}.")
-    if len(operand) > MAX_VALUES:
-        raise FilterError(
-            f"Field {shown(key)}: {operator} has {len(operand)} values; {MAX_VALUES} are allowed."
-        )
-    return equal(key, operator, operand)
+    return equal(key, operator, _listed(f"Field {shown(key)}: {operator}", "values", operand))
 
 
 def among_ids(operand: object) -> list[str]:
     """Returns the ids in the operand of `$ids`."""
-    if not isinstance(operand, list):
-        raise FilterError(f"$ids needs a list of document ids, not {get_kind(operand)}.")
-    if len(operand) > MAX_VALUES:
-        raise FilterError(f"$ids has {len(operand)} ids; {MAX_VALUES} are allowed.")
-    for id in operand:
+    ids = _listed("$ids", "document ids", operand)
+    for id in ids:
         if not isinstance(id, str):
             raise FilterError(f"$ids needs ids, which are strings, not {get_kind(id)}.")
         plain_text("$ids: an id", id)
+    return ids
+
+
+def _listed(what: str, noun: str, operand: object) -> list[Any]:
+    if not isinstance(operand, list):
+        raise FilterError(f"{what} needs a list of {noun}, not {get_kind(operand)}.")
+    if len(operand) > MAX_VALUES:
+        raise FilterError(f"{what} has {len(operand)} {noun}; {MAX_VALUES} are allowed.")
     return operand
 
 
@@ -321,17 +321,11 @@ def compile_in(dialect: Dialect, filter: object) -> Predicate:
         FilterError: The filter breaks the grammar or a limit.
     """
     conditions = _object(filter)
-    _check_size(conditions)
+    with suppress(orjson.JSONEncodeError):  # The grammar rejects it later, with the place.
+        if (size := len(orjson.dumps(conditions))) > MAX_BYTES:
+            most = MAX_BYTES >> 20
+            raise FilterError(f"It has {size} bytes of JSON; at most {most} MiB are looked through.")
     return _Compiler(dialect).parse_all(conditions, depth=0)
-
-
-def _check_size(filter: dict[str, Any]) -> None:
-    try:
-        size = len(orjson.dumps(filter))
-    except orjson.JSONEncodeError:  # The grammar rejects it later, with the place.
-        return
-    if size > MAX_BYTES:
-        raise FilterError(f"It has {size} bytes of JSON; at most {MAX_BYTES >> 20} MiB are looked through.")
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -439,12 +433,6 @@ def _path(key: str) -> list[str]:
     return path
 
 
-def _check_field(name: str) -> None:
-    if name.startswith("$"):
-        raise FilterError(f"{shown(name)} begins as an operator does.")
-    _path(name)
-
-
 def indexed_fields(text: str) -> list[str]:
     """Returns the distinct fields in a value of `SIMILE_INDEXED_FIELDS`.
 
@@ -459,7 +447,9 @@ def indexed_fields(text: str) -> list[str]:
         )
     for name in names:
         try:
-            _check_field(name)
+            if name.startswith("$"):
+                raise FilterError(f"{shown(name)} begins as an operator does.")  # noqa: TRY301
+            _path(name)
         except FilterError as error:
             raise ValueError(f"SIMILE_INDEXED_FIELDS: {error}") from error
     return names

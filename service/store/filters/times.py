@@ -24,43 +24,29 @@ _CYCLE = 146_097  # Days of 400 years, after which the calendar repeats itself.
 
 
 class Time(NamedTuple):
-    """A time as a filter compares it.
+    """A time as a filter compares it: as it was written, and its instant as in the module's docstring.
 
-    Attributes:
-        text: The time as it was written.
-        instant: The instant of the time, as in the module's docstring.
-        earliest: The first date that an equal time can have, in any zone.
-        latest: The last date that an equal time can have. If the date of another time is not between
-            `earliest` and `latest`, comparing the texts gives the correct order.
+    If the date of another time is not between `earliest` and `latest`, comparing the texts gives the correct
+    order.
     """
 
     text: str
     instant: str
-    earliest: str
-    latest: str
+
+    @property
+    def earliest(self) -> str:
+        """The first date that an equal time can have, in any zone."""
+        return _date(int(self.instant[:12]) // DAY - 1)
+
+    @property
+    def latest(self) -> str:
+        """The last date that an equal time can have."""
+        return _date(int(self.instant[:12]) // DAY + 1)
 
 
 def parse_time(text: object) -> Time | None:
     """Parses a text as a time. Returns None if the value is not a time."""
-    if not isinstance(text, str) or (seconds := _seconds(text)) is None:
-        return None
-    whole, fraction = seconds
-    day = whole // DAY
-    return Time(text, f"{whole:012d}{fraction}", _date(day - 1), _date(day + 1))
-
-
-def parse_instant(text: str) -> str | None:
-    """Returns the instant of a text, or None if it is not a time."""
-    seconds = _seconds(text)
-    return None if seconds is None else f"{seconds[0]:012d}{seconds[1]}"
-
-
-def _seconds(text: str) -> tuple[int, str] | None:
-    """Returns the whole seconds since the day before the year 0, and the digits of the fraction.
-
-    Returns None if the text is not a time.
-    """
-    if (found := _TIME.fullmatch(text)) is None:
+    if not isinstance(text, str) or (found := _TIME.fullmatch(text)) is None:
         return None
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups(default="0")
     if int(hour) > 23 or int(minute) > 59 or int(second) > 60 or int(hours) > 23 or int(minutes) > 59:
@@ -74,7 +60,7 @@ def _seconds(text: str) -> tuple[int, str] | None:
     whole = days * DAY + clock + (offset if sign == "-" else -offset)
     if int(second) == 60 and whole % DAY:
         return None
-    return whole, fraction.rstrip("0")
+    return Time(text, f"{whole:012d}{fraction.rstrip('0')}")
 
 
 def _day_number(year: int, month: int, day: int) -> int:

@@ -24,7 +24,7 @@ from service.store.postgres import vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.store import MIN_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
-from service.store.sql.connection import COPYING, NONE_THERE, START_OVER, fact, note
+from service.store.sql.connection import COPYING, NONE_THERE, START_OVER, note
 from service.store.sql.connection import Connection as AnyConnection
 from service.store.sql.records import Reading, damaged_part, has_collection
 from service.store.sqlite import vectors as sqlite_vectors
@@ -35,24 +35,17 @@ from service.store.sqlite.writer import Transaction
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
 
 Either: TypeAlias = SqliteStore | PostgresStore
-TABLES = {
-    "feedback": "collection, query, id, key, relevant, visitor, trusted",
-    "events": (
-        "collection, key, event_id, search_id, query, id, type, position, shown, at, visitor, trusted"
-    ),
-    "history": "version",
-    "verdicts": "version, state, reason",
-    "facts": "name, value",
+# The column that orders the rows of a table, a value before its first one, and the copied columns.
+_EVENT = "collection, key, event_id, search_id, query, id, type, position, shown, at, visitor, trusted"
+TABLES: dict[str, tuple[str, int | str, str]] = {
+    "feedback": ("sequence", 0, "collection, query, id, key, relevant, visitor, trusted"),
+    "events": ("sequence", 0, _EVENT),
+    "history": ("position", 0, "version"),
+    "verdicts": ("version", "", "version, state, reason"),
+    "facts": ("name", "", "name, value"),
 }
 ROWS = 4096  # Rows in one transaction.
 MAX_NAMED = 100  # Documents in a message.
-_ORDER: dict[str, tuple[str, int | str]] = {  # A column, and a value before its first one.
-    "feedback": ("sequence", 0),
-    "events": ("sequence", 0),
-    "history": ("position", 0),
-    "verdicts": ("version", ""),
-    "facts": ("name", ""),
-}
 _OWN_FACTS = (COPYING, "lexical rules", "field rules")  # Not copied.
 # Columns with what clients sent.
 _SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "search_id", "type")}
@@ -60,21 +53,17 @@ _SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "sea
 
 async def copy_rows(source: Either, target: Either) -> None:
     """Copies all rows of the tables in TABLES. Rows that the target has in these tables are deleted first."""
-    for table in TABLES:
-        await target.writer.run(partial(_delete_rows, table=table))
+    for table, (_, _, columns) in TABLES.items():
+        delete = f"DELETE FROM {table} WHERE {_copied_rows(table)}"
+        await target.writer.run(partial(_run_each, sql=delete, rows=[()]))
+        insert = f"INSERT INTO {table} ({columns}) VALUES (?{', ?' * columns.count(',')})"
         async for chunk in _row_chunks(source, table):
-            await target.writer.run(partial(_insert_rows, table=table, rows=chunk))
+            await target.writer.run(partial(_run_each, sql=insert, rows=chunk))
 
 
-async def _row_sums(store: Either) -> dict[str, str]:
-    """Returns the SHA-256 of each table's rows."""
-    found = {}
-    for table in TABLES:
-        digest = sha256()
-        async for chunk in _row_chunks(store, table):
-            digest.update(orjson.dumps(chunk))
-        found[table] = digest.hexdigest()
-    return found
+def _run_each(connection: AnyConnection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Runs a statement once for each row of parameters."""
+    connection.executemany(sql, rows)
 
 
 async def refuse_null_characters(source: SqliteStore) -> None:
@@ -91,9 +80,10 @@ async def refuse_null_characters(source: SqliteStore) -> None:
             "without it, then copy again. `check --data` also lists them."
         )
     for table, columns in _SENT.items():
-        row = await source.search(partial(_with_null_character, table=table, columns=columns))
-        if row is not None:
-            collection, id, query, count = row
+        # SQLite's text functions end at the character.
+        has = " OR ".join(f"instr(CAST({column} AS BLOB), x'00')" for column in columns)
+        sql = f"SELECT collection, id, query, count(*) OVER () FROM {table} WHERE {has} LIMIT 1"
+        for collection, id, query, count in await _rows(source, sql):
             others = f" So do {count - 1} other rows." if count > 1 else ""
             raise CommandError(
                 f"A row of {table} has the character U+0000, which PostgreSQL cannot store: "
@@ -102,38 +92,12 @@ async def refuse_null_characters(source: SqliteStore) -> None:
             )
 
 
-def _with_null_character(snapshot: object, table: str, columns: Sequence[str]) -> Any:
-    # SQLite's text functions end at the character.
-    has = " OR ".join(f"instr(CAST({column} AS BLOB), x'00')" for column in columns)
-    sql = f"SELECT collection, id, query, count(*) OVER () FROM {table} WHERE {has} LIMIT 1"
-    return cast("AnyConnection", snapshot).execute(sql).fetchone()
-
-
-async def _row_chunks(store: Either, table: str) -> AsyncIterator[list[list[Any]]]:
-    _, after = _ORDER[table]
-    while rows := await store.search(partial(_next_rows, table=table, after=after)):
+async def _row_chunks(store: Either, table: str) -> AsyncIterator[list[Sequence[Any]]]:
+    order, after, columns = TABLES[table]
+    sql = f"SELECT {order}, {columns} FROM {table} WHERE {order} > ? AND {_copied_rows(table)} "
+    while rows := await _rows(store, f"{sql} ORDER BY {order} LIMIT ?", after, ROWS):
         yield [row[1:] for row in rows]
         after = rows[-1][0]
-
-
-def _next_rows(snapshot: object, table: str, after: int | str) -> list[list[Any]]:
-    """Returns the next rows of a table. Each row starts with the value that the table is sorted by."""
-    order, _ = _ORDER[table]
-    rows = cast("AnyConnection", snapshot).execute(
-        f"SELECT {order}, {TABLES[table]} FROM {table} WHERE {order} > ? AND {_copied_rows(table)} "
-        f"ORDER BY {order} LIMIT ?",
-        (after, ROWS),
-    )
-    return [[*row] for row in rows]
-
-
-def _delete_rows(connection: AnyConnection, table: str) -> None:
-    connection.execute(f"DELETE FROM {table} WHERE {_copied_rows(table)}")
-
-
-def _insert_rows(connection: AnyConnection, table: str, rows: Sequence[Sequence[Any]]) -> None:
-    places = ", ".join("?" * len(rows[0]))
-    connection.executemany(f"INSERT INTO {table} ({TABLES[table]}) VALUES ({places})", rows)
 
 
 def _copied_rows(table: str) -> str:
@@ -228,7 +192,7 @@ async def copy(source: Either, target: Either) -> str:
         await target.writer.run(partial(_make, collection=collection))
         last = await _ask(target, "SELECT max(id) FROM documents WHERE collection = ?", collection) or ""
         while rows := await _page(source, active.number, collection, last):
-            await _put(target, number, collection, rows)
+            await _put(target, number, dimension, collection, rows)
             last, done = rows[-1].document.id, done + len(rows)
             progress.tell(done, done)
     await copy_rows(source, target)
@@ -242,10 +206,8 @@ async def copy(source: Either, target: Either) -> str:
             f"them written to meanwhile? Stop the services, and copy again with {START_OVER}."
         )
     await target.writer.run(lambda it: it.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
-    counts = [f"{await _ask(target, f'SELECT count(*) FROM {table}')} rows of {table}" for table in TABLES]
-    return (
-        f"{total} documents with their vectors, {', '.join(counts[:2])}: the two stores have equal checksums."
-    )
+    counts = [f"{await _ask(target, f'SELECT count(*) FROM {table}')} rows of {table}" for table in _SENT]
+    return f"{total} documents with their vectors, {', '.join(counts)}: the two stores have equal checksums."
 
 
 async def _begin(target: Either, active: Active, dimension: int) -> int:
@@ -255,7 +217,7 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
         CommandError: A service has used the target, or the target has a copy of another version.
     """
     there = target.active()
-    copying = await target.search(lambda snapshot: fact(cast("AnyConnection", snapshot), COPYING))
+    copying = await _ask(target, "SELECT value FROM facts WHERE name = ?", COPYING)
     needed = f"{active.version} {active.form}"
     if there is None:
         made = SimpleNamespace(version=active.version, fingerprint=active.fingerprint, dimension=dimension)
@@ -326,13 +288,12 @@ def _stored(snapshot: object, generation: int, revisions: Sequence[int]) -> dict
     return {revision: embedding for revision, embedding in found if embedding is not None}
 
 
-async def _put(target: Either, generation: int, collection: str, rows: Sequence[Row]) -> None:
+async def _put(target: Either, generation: int, dimension: int, collection: str, rows: Sequence[Row]) -> None:
     """Stores documents with their vectors. A document without a vector stays without one.
 
     A store requires vectors. So such a document gets an arbitrary vector, which is deleted right afterwards.
     """
     known = next((row.embedding for row in rows if row.embedding is not None), None)
-    dimension = await _ask(target, "SELECT dimension FROM generations WHERE number = ?", generation)
     spare = known or Embedding(np.full(dimension, dimension**-0.5, np.float32), truncated=False)
     embedded = {at: row.embedding or spare for at, row in enumerate(rows)}
     try:
@@ -342,24 +303,21 @@ async def _put(target: Either, generation: int, collection: str, rows: Sequence[
             document = f"Document {rows[0].document.id!r} of collection {collection!r}"
             raise CommandError(f"{document} is not taken: {error.message}") from error
         for row in rows:  # To name the document.
-            await _put(target, generation, collection, [row])
+            await _put(target, generation, dimension, collection, [row])
         return
     for row in rows:
         if row.embedding is None:
             sql = "SELECT revision FROM documents WHERE collection = ? AND id = ?"
-            await _forget_vector(target, generation, await _ask(target, sql, collection, row.document.id))
+            revision = await _ask(target, sql, collection, row.document.id)
+            await target.writer.run(partial(_forget_vector, generation=generation, revision=revision))
 
 
-async def _forget_vector(target: Either, generation: int, revision: int) -> None:
-    if isinstance(target, SqliteStore):
-        await target.writer.run(lambda it: sqlite_vectors.remove(it, generation, [revision]))
-        return
-
-    def forget(connection: Connection) -> None:
-        vectors.remove(connection, generation, [revision])
-        connection.execute("INSERT INTO lacking VALUES (?, ?)", (generation, revision))
-
-    await target.writer.run(forget)
+def _forget_vector(target: Connection | Transaction, generation: int, revision: int) -> None:
+    if isinstance(target, Connection):
+        vectors.remove(target, generation, [revision])
+        target.execute("INSERT INTO lacking VALUES (?, ?)", (generation, revision))
+    else:
+        sqlite_vectors.remove(target, generation, [revision])
 
 
 async def _sums(store: Either, generation: int) -> Mapping[str, str]:
@@ -376,7 +334,12 @@ async def _sums(store: Either, generation: int) -> Mapping[str, str]:
             progress.tell(done, done)
         if last or collection != DEFAULT_COLLECTION:
             found[f"collection {collection}"] = digest.hexdigest()
-    return found | await _row_sums(store)
+    for table in TABLES:
+        digest = sha256()
+        async for chunk in _row_chunks(store, table):
+            digest.update(orjson.dumps(chunk))
+        found[table] = digest.hexdigest()
+    return found
 
 
 def _bytes(row: Row) -> bytes:
@@ -390,8 +353,12 @@ def _bytes(row: Row) -> bytes:
 
 
 async def _ask(store: Either, sql: str, *parameters: object) -> Any:
-    def ask(snapshot: object) -> Any:
-        row = cast("AnyConnection", snapshot).execute(sql, parameters).fetchone()
-        return None if row is None else row[0]
+    rows = await _rows(store, sql, *parameters)
+    return rows[0][0] if rows else None
+
+
+async def _rows(store: Either, sql: str, *parameters: object) -> list[Sequence[Any]]:
+    def ask(snapshot: object) -> list[Sequence[Any]]:
+        return cast("AnyConnection", snapshot).execute(sql, parameters).fetchall()
 
     return await store.search(ask)

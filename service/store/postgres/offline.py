@@ -31,11 +31,16 @@ def look(url: str) -> str:
         return f"the database cannot be used: {reason(error)}"
 
 
-def examine(url: str) -> tuple[int, int, list[str]]:
-    """Counts documents and checks their checksums.
+def examine(url: str, shown: int) -> tuple[int, int, list[str], NameFaults]:
+    """Counts documents, and checks their checksums and the names in their metadata.
+
+    Args:
+        url: The database, as postgresql://…
+        shown: Maximum number of examples of documents with names that no filter can express.
 
     Returns:
-        The number of documents, the number of documents without checksums, and the ids of damaged documents.
+        The number of documents, the number of documents without checksums, the ids of damaged documents, and
+        the documents with such names.
 
     Raises:
         CommandError: The database cannot be read, or has another schema.
@@ -51,35 +56,16 @@ def examine(url: str) -> tuple[int, int, list[str]]:
                     "service once, or use the version that wrote it."
                 )
             count, unknown = documents.count_all(connection), count_without_checksums(connection)
-            return count, unknown, documents.damaged_documents(connection)
-    except psycopg.Error as error:
-        raise unreadable(error) from None
-
-
-def find_name_faults(url: str, shown: int) -> NameFaults:
-    """Finds names that no filter can express in the metadata of all documents.
-
-    Args:
-        url: The database, as postgresql://…
-        shown: Maximum number of examples.
-
-    Returns:
-        The documents with such names.
-
-    Raises:
-        CommandError: The database cannot be read, or no service has used it.
-    """
-    try:
-        with Raw.connect(url, **PARAMETERS) as raw, raw.transaction(), raw.cursor("documents") as cursor:
-            cursor.itersize = _ROWS
-            cursor.execute(
-                "SELECT CASE collection WHEN %s THEN id ELSE collection || '/' || id END, metadata::text "
-                "FROM documents ORDER BY revision",
-                (DEFAULT_COLLECTION,),
-            )
-            # The text of a jsonb has white space.
-            return count_unreachable(
-                ((id, orjson.dumps(orjson.loads(metadata))) for id, metadata in cursor), shown
-            )
+            damaged = documents.damaged_documents(connection)
+            with raw.transaction(), raw.cursor("documents") as cursor:
+                cursor.itersize = _ROWS
+                cursor.execute(
+                    "SELECT CASE collection WHEN %s THEN id ELSE collection || '/' || id END, metadata::text "
+                    "FROM documents ORDER BY revision",
+                    (DEFAULT_COLLECTION,),
+                )
+                # The text of a jsonb has white space.
+                rows = ((id, orjson.dumps(orjson.loads(metadata))) for id, metadata in cursor)
+                return count, unknown, damaged, count_unreachable(rows, shown)
     except psycopg.Error as error:
         raise unreadable(error) from None

@@ -181,48 +181,26 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     # so they use only pg_catalog.
     r"""
     CREATE OR REPLACE FUNCTION simile_values(metadata jsonb, field text) RETURNS jsonb
-    LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
-    DECLARE
-        objects jsonb[] := ARRAY[metadata];
-        rests text[] := ARRAY[field];  -- what is left of the field in each object
-        at integer := 1;
-        rest text;
-        name text;
-        value jsonb;
-        start integer;
-        dot integer;
-        found jsonb;
-    BEGIN
-        WHILE at <= cardinality(objects) LOOP
-            rest := rests[at];
-            start := 1;
-            LOOP
-                dot := position('.' IN substr(rest, start));
-                name := CASE dot WHEN 0 THEN rest ELSE left(rest, start + dot - 2) END;
-                start := start + dot;
-                value := objects[at] -> name;
-                IF dot = 0 THEN
-                    IF value IS NOT NULL THEN
-                        found := coalesce(found, '[]') || CASE jsonb_typeof(value)
-                            WHEN 'array' THEN value ELSE jsonb_build_array(value) END;
-                    END IF;
-                    EXIT;
-                ELSIF jsonb_typeof(value) = 'object' THEN
-                    objects := objects || value;
-                    rests := rests || substr(rest, start);
-                ELSIF jsonb_typeof(value) = 'array' THEN
-                    FOR value IN SELECT member FROM jsonb_array_elements(value) AS member LOOP
-                        IF jsonb_typeof(value) = 'object' THEN
-                            objects := objects || value;
-                            rests := rests || substr(rest, start);
-                        END IF;
-                    END LOOP;
-                END IF;
-            END LOOP;
-            at := at + 1;
-        END LOOP;
-        RETURN found;
-    END $$;
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+        WITH RECURSIVE walk (value, rest) AS (  -- `rest` is what is left of the field
+            SELECT metadata, field
+            UNION ALL
+            SELECT inside.value, inside.rest FROM walk, LATERAL (
+                SELECT pair.value, substr(walk.rest, length(pair.key) + 2) FROM jsonb_each(
+                    CASE jsonb_typeof(walk.value) WHEN 'object' THEN walk.value ELSE '{}' END
+                ) AS pair WHERE starts_with(walk.rest || '.', pair.key || '.')
+                UNION ALL
+                SELECT member, walk.rest FROM jsonb_array_elements(
+                    CASE jsonb_typeof(walk.value) WHEN 'array' THEN walk.value ELSE '[]' END
+                ) AS member WHERE jsonb_typeof(member) = 'object'
+            ) AS inside (value, rest) WHERE walk.rest <> ''
+        )
+        SELECT CASE WHEN count(*) > 0
+            THEN coalesce(jsonb_agg(member) FILTER (WHERE member IS NOT NULL), '[]') END
+        FROM walk LEFT JOIN jsonb_array_elements(
+            CASE jsonb_typeof(value) WHEN 'array' THEN value ELSE jsonb_build_array(value) END
+        ) AS member ON TRUE WHERE rest = '';
+    $$;
 
     CREATE OR REPLACE FUNCTION simile_instant(value text) RETURNS text
     LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
@@ -217,7 +217,6 @@ class PostgresStore(Touch, CommonMethods):
 
     collections = reading(documents.counts)
     count = reading(documents.count)
-    matching = reading(documents.matching_revisions)
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
@@ -295,10 +294,6 @@ class PostgresStore(Touch, CommonMethods):
         return await self.writer.run(writes.fold)
 
     # Other replicas: swaps, requests, and jobs that one replica does for all.
-
-    @property
-    def connections(self) -> Mapping[str, int]:
-        return self.pool.get_stats()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from service.store.filters.grammar import Predicate
-from service.store.scheduling import pause, resting
 from service.store.sqlite.documents import sequence
 from service.store.sqlite.filters import is_narrow, matching, of_these
 from service.store.values import Revisions
@@ -32,7 +31,6 @@ SLOW_SECONDS = 0.005  # Results of faster searches are not cached.
 FAR = 4096  # A state is updated over at most this many operations, which takes 4 ms.
 STEP = 64  # Operations after which an updated state is cached.
 STATES = 2
-LOOK_SECONDS = 0.05  # How often a waiting read checks whether it was abandoned.
 
 
 class _State(NamedTuple):
@@ -46,79 +44,40 @@ class _State(NamedTuple):
         return self.revisions.nbytes + STATE_BYTES
 
 
-class _Search:
-    """A search for the matches of a filter that is running on some thread.
-
-    `done` is set when the search ends, also by an exception.
-    """
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
-        self.done = threading.Event()
-
-
 class FilterCache:
     """Caches the results of filters. All reading threads share it, each with its own connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._states: OrderedDict[bytes, tuple[_State, ...]] = OrderedDict()  # By last use.
-        self._searches: dict[bytes, _Search] = {}
         self._nbytes = 0
 
     def of(self, connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
         """Returns the revisions that match a filter in the caller's transaction, in ascending order.
 
-        If several threads need the same result at the same time, one of them searches. Do not change the
-        array.
-
-        Raises:
-            Abandoned: The read was abandoned.
+        Do not change the array.
         """
         now, key = sequence(connection), _key(where, collection)
-        state, other = self._find(key, now)
-        if other is not None:
-            with resting():
-                while not other.done.wait(LOOK_SECONDS):
-                    pause()
-            state, _ = self._find(key, now)
-        brought = None if state is None else _brought(connection, where, collection, state, now)
-        if state is None or brought is None:
-            return self._searched(connection, where, collection, key, now)
-        if now - state.sequence >= STEP:
-            self._keep(key, _State(now, brought))
-        return brought
+        state = self._find(key, now)
+        found = None if state is None else _brought(connection, where, collection, state, now)
+        if state is None or found is None:
+            started = time.perf_counter()
+            found = matching(connection, where, collection)
+            is_kept = time.perf_counter() - started >= SLOW_SECONDS
+        else:
+            is_kept = now - state.sequence >= STEP
+        if is_kept:
+            self._keep(key, _State(now, found))
+        return found
 
-    def _find(self, key: bytes, now: int) -> tuple[_State | None, _Search | None]:
-        """Returns the latest usable result.
-
-        Without one, returns a running search whose result will be usable.
-        """
+    def _find(self, key: bytes, now: int) -> _State | None:
+        """Returns the latest usable result."""
         with self._lock:
             for state in self._states.get(key, ()):
                 if now - FAR <= state.sequence <= now:
                     self._states.move_to_end(key)
-                    return state, None
-            search = self._searches.get(key)
-            return None, search if search is not None and search.sequence <= now else None
-
-    def _searched(
-        self, connection: sqlite3.Connection, where: Predicate, collection: str, key: bytes, now: int
-    ) -> Revisions:
-        mine = _Search(now)
-        with self._lock:
-            self._searches[key] = mine
-        try:
-            started = time.perf_counter()
-            found = matching(connection, where, collection)
-            if time.perf_counter() - started >= SLOW_SECONDS:
-                self._keep(key, _State(now, found))
-            return found
-        finally:
-            with self._lock:
-                if self._searches.get(key) is mine:
-                    del self._searches[key]
-            mine.done.set()
+                    return state
+        return None
 
     def _keep(self, key: bytes, state: _State) -> None:
         state.revisions.flags.writeable = False
@@ -178,7 +137,7 @@ class FilterMatches:
 
     @cached_property
     def all(self) -> Revisions:
-        """All matching revisions in ascending order. Do not change the array. Raises Abandoned."""
+        """All matching revisions in ascending order. Do not change the array."""
         return self._filters.of(self._connection, self._where, self._collection)
 
     def among(self, revisions: Revisions) -> Revisions:

@@ -31,12 +31,12 @@ from service.store.filters.grammar import (
     splits,
     values_at,
 )
-from service.store.filters.times import parse_instant, parse_time
+from service.store.filters.times import parse_time
 from service.store.sql.records import parse_metadata
 from service.store.values import Revisions
 
 VALUE_RULES = "2"  # Increase it if the rows of the same documents change.
-TRUE, FALSE, NULL = b"\x01", b"\x02", b"\x03"
+BLOBS = {True: b"\x01", False: b"\x02", None: b"\x03"}
 MANY = b"\x04"  # The field has an array, an object or several values.
 INSTANT, TIME_TEXT = b"\x05", b"\x06"
 TIMES_END = b"\x07"  # The smallest blob after all times.
@@ -98,11 +98,6 @@ def list_rows(metadata: dict[str, Any], field: str) -> set[Value]:
     return rows
 
 
-def encoded_time(text: str, instant: str) -> tuple[bytes, bytes]:
-    """Returns the two blobs that the table has for a text that is a time."""
-    return INSTANT + instant.encode(), TIME_TEXT + text.encode()
-
-
 def _value_rows(
     connection: sqlite3.Connection, names: Sequence[str], revisions: tuple[int, int]
 ) -> Iterator[tuple[str, str, Value, int]]:
@@ -120,18 +115,15 @@ def _value_rows(
 
 def _encoded(value: Any) -> tuple[Value, ...]:
     if isinstance(value, str):
-        instant = parse_instant(value)
-        return (value,) if instant is None else encoded_time(value, instant)
-    if isinstance(value, bool):
-        return (TRUE if value else FALSE,)
+        time = parse_time(value)
+        return (value,) if time is None else (INSTANT + time.instant.encode(), TIME_TEXT + value.encode())
+    if value is None or isinstance(value, bool):
+        return (BLOBS[value],)
     if isinstance(value, int):  # A larger integer is a float in SQLite.
         return (value if -INT64 <= value < INT64 else float(value),)
-    if isinstance(value, float):
-        return (value,)
-    return (NULL if value is None else MANY,)
+    return (value if isinstance(value, float) else MANY,)
 
 
-BLOBS = {None: NULL, False: FALSE, True: TRUE}
 _NESTED_NAMES = 2  # With more names, or with times, nested SQL is too deep for SQLite's parser.
 
 
@@ -140,7 +132,8 @@ _INSTANT = "simile_instant(CAST(@.value AS BLOB))"
 
 def instant(text: bytes) -> str | None:
     """The SQL function simile_instant: returns the instant of a text, or NULL if it is not a time."""
-    return parse_instant(text.decode(errors="replace"))
+    time = parse_time(text.decode(errors="replace"))
+    return None if time is None else time.instant
 
 
 class _Sql(NamedTuple):
@@ -376,7 +369,8 @@ class _Search:
         if not where.indexed or (among is not None and len(among) <= DIRECT_READS):
             return self.scan(where, among)
         if where.kind == "lookup":
-            return _common(self._looked_up(where.lookups), among)
+            found = self._looked_up(where.lookups)
+            return found if among is None else found[np.isin(found, among, assume_unique=True)]
         if where.kind == "and":
             for part in sorted(where.parts, key=self._cost):
                 among = self.matching(part, among)
@@ -441,10 +435,6 @@ class _Search:
             f"SELECT group_concat(revision) FROM {source}", parameters
         ).fetchone()
         return np.empty(0, np.int64) if text is None else np.fromstring(text, np.int64, sep=",")
-
-
-def _common(found: Revisions, among: Revisions | None) -> Revisions:
-    return found if among is None else found[np.isin(found, among, assume_unique=True)]
 
 
 def _rising(revisions: Revisions) -> Revisions:

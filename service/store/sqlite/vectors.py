@@ -35,23 +35,12 @@ def add(
 ) -> None:
     remove(transaction, generation, [revision])
     added = transaction.changes.added.setdefault((generation, collection), {})
+    columns = "generation, revision, passage, vector, checksum, truncated, start_at, end_at"
+    sql = f"INSERT INTO vectors ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
     for number, passage in enumerate(embedding.passages):
         blob = np.ascontiguousarray(passage.vector, dtype="<f4").tobytes()
-        transaction.connection.execute(
-            "INSERT INTO vectors "
-            "(generation, revision, passage, vector, checksum, truncated, start_at, end_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                generation,
-                revision,
-                number,
-                blob,
-                zlib.crc32(blob),
-                embedding.truncated,
-                passage.start,
-                passage.end,
-            ),
-        )
+        facts = zlib.crc32(blob), embedding.truncated, passage.start, passage.end
+        transaction.connection.execute(sql, (generation, revision, number, blob, *facts))
         added[build_row_name(revision, number)] = passage.vector
 
 

@@ -94,19 +94,16 @@ class Writer(Jobs):
 
     def _run(self) -> None:
         try:
-            self._work()
+            while (first := self._next(wait=True)) is not None:
+                try:
+                    self._commit(first)
+                except Exception as error:  # The thread must survive any error.
+                    log.exception("The writer failed outside a job")
+                    for future in self._in_hand:
+                        _fail(future, error)
+                self._in_hand = []
         except BaseException:  # The watchdog finds the dead thread, but not the reason.
             log.critical("The thread that writes died", exc_info=True)
-
-    def _work(self) -> None:
-        while (first := self._next(wait=True)) is not None:
-            try:
-                self._commit(first)
-            except Exception as error:  # The thread must survive any error.
-                log.exception("The writer failed outside a job")
-                for future in self._in_hand:
-                    _fail(future, error)
-            self._in_hand = []
 
     def _next(self, *, wait: bool) -> Job | None:
         """Takes the next job whose caller was not canceled, or returns None."""

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from models.publishing.publish import publish
-from models.store import ModelStore
 from service.corpus.corpus import Corpus
 from service.index.index_set import Indexes
 from service.settings import Settings
@@ -19,12 +17,11 @@ from service.store.filters.grammar import Predicate
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import drop_name, upsert
 from service.store.values import Document, Embedding
-from tests.parts.documents import place
+from tests.parts.documents import activate_another, place
 from tests.service.brute_force import revisions
 from tests.service.conftest import serving, wait_until_active
 from tests.service.deleting import delete
 from tests.service.fakes import sqlite_of
-from tests.tiny import tiny_source
 from tests.waiting import LIMIT
 
 __all__ = ["place"]
@@ -260,10 +257,7 @@ def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
     with serving(place) as client:
         fill(client)
         before = client.get("/info").json()["model_version"]
-        source = tiny_source(place.models_dir.parent / "source", seed=9)
-        version = publish(ModelStore(place.models_dir), source).version
-        client.post(f"/models/{version}/activate")
-        wait_until_active(client, version)
+        activate_another(client, place.models_dir)
         check(client, TEXTS)
         encoder = client.app.state.runtime.active.generation.encoder  # type: ignore[attr-defined]
         expected = encoder.encode([QUERY, TEXTS["tickets"]["d"]]).vectors

@@ -27,10 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
         assert "Traceback" not in service.log.read_text()
 
 
-@pytest.fixture(autouse=True)
-def _empty_at_first(service: Service) -> None:
-    everything = {"filter": '{"nothing": {"$exists": false}}'}
-    service.client.delete("/documents", params=everything).raise_for_status()
+pytestmark = pytest.mark.usefixtures("_emptied")
 
 
 def sent(service: Service, content: bytes, path: str = "/files", **query: str) -> httpx2.Response:

@@ -5,14 +5,13 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from service.errors import ServiceError
 from service.http.error_responses import response
 from service.runtime.runtime import Runtime
-from tests.parts.faults import broken
+from tests.parts.faults import before_passes, broken
 from tests.service.conftest import new_settings, serving
 from tests.service.fakes import sqlite_of
 from tests.waiting import LIMIT, until
@@ -31,23 +30,14 @@ def refused(response: object, status: int, error_type: str, *words: str) -> str:
     return str(body["error"])
 
 
-def nested(levels: int) -> dict[str, object]:
-    value: dict[str, object] = {}
-    for _ in range(levels):
-        value = {"a": value}
-    return value
-
-
 @pytest.mark.parametrize(
     ("path", "body", "named"),
     [
         ("/embed", {"inputs": []}, "inputs"),
         ("/embed", {"inputs": ["a", " \t\n"]}, "inputs[1]"),
         ("/embed", {"inputs": [[]]}, "inputs[0]"),
-        ("/similarity", {"pairs": []}, "pairs"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "sentences"),
         ("/similarity", {"inputs": {"source_sentence": " ", "sentences": ["a"]}}, "source_sentence[0]"),
-        ("/search", {"queries": []}, "queries"),
         ("/search", {"queries": ["ok", ""]}, "queries[1]"),
         ("/documents", {"documents": []}, "documents"),
         ("/documents", {"documents": [{"text": "a"}, {"text": "  "}]}, "documents[1]"),
@@ -59,71 +49,38 @@ def test_an_empty_input_is_400_and_its_place_is_named(
     refused(client.post(path, json=body), 400, "Empty", named)
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/documents/none"])
-def test_an_unknown_route_or_document_is_404(client: TestClient, path: str) -> None:
-    refused(client.get(path), 404, "NotFound", path.rpartition("/")[2])
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_a_wrong_media_type_is_415(client: TestClient, kind: str) -> None:
-    response = client.post(
-        "/documents", content=b'{"documents": [{"text": "a"}]}', headers={"content-type": kind}
-    )
-    refused(response, 415, "MediaType", "application/json")
-
-
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
-        ("/embed", {"inputs": None}, "inputs"),
-        ("/embed", {"inputs": [1, "a"]}, "inputs"),
         ("/embed", {"inputs": [True]}, "inputs"),
         ("/embed", {"inputs": [[2, 1.5, 3]]}, "inputs[0]"),
         ("/embed", {"inputs": ["a"] * 2049}, "SIMILE_MAX_INPUTS"),
         ("/search", {"queries": ["a"] * 51, "k": 1000}, "SIMILE_MAX_HITS"),
-        ("/embed", {"inputs": "a", "normalize": None}, "normalize"),
-        ("/embed", {"inputs": "a", "dimensions": 0}, "between 1 and 32"),
-        ("/embed", {"inputs": "a", "dimensions": 8.5}, "dimensions"),
         ("/embed", {"inputs": "word " * 500, "truncate": False}, "tokens and the model takes 64"),
         ("/embed", {"inputs": [[999_999]]}, "Input 0"),
         ("/similarity", {}, "pairs"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "pairs": []}, "not both"),
-        ("/similarity", {"pairs": [["a"]]}, "pairs[0]"),
-        ("/search", {"queries": ["a"], "k": 0}, "between 1 and 1000"),
         ("/search", {"queries": ["a"], "mode": "lexical", "min_score": 0.5}, "is a cosine"),
-        ("/search", {"queries": ["a"], "mode": "hybrid", "min_score": 0.5}, "is a cosine"),
         ("/search", {"queries": ["a"], "mode": "lexical", "prompt_name": "x"}, "asks none"),
         ("/search", {"queries": [[0.1] * 32], "mode": "lexical"}, "no words"),
-        ("/search", {"queries": [[0.1] * 32], "mode": "hybrid"}, "no words"),
         ("/search", {"queries": [{"id": "a"}], "mode": "lexical"}, "no words"),
         ("/search", {"queries": [{"id": "a"}], "prompt_name": "x"}, "vectors take none"),
-        ("/search", {"queries": [[0.1] * 32], "prompt_name": "x"}, "vectors take none"),
         ("/search", {"queries": [{"id": "a"}, "b"]}, "queries[1]"),
-        ("/search", {"queries": ["b", {"id": "a"}]}, "queries[1]"),
         ("/search", {"queries": [{"id": 7}]}, "queries[0]"),
         ("/search", {"queries": [{"id": "a", "text": "b"}]}, "queries[0]"),
-        ("/search", {"queries": [7]}, "queries[0]"),
         ("/search", {"queries": ["a"], "offset": -1}, "between 0 and 10000"),
-        ("/search", {"queries": ["a"], "offset": 10_001}, "between 0 and 10000"),
         ("/search", {"queries": ["a"] * 6, "offset": 10_000}, "SIMILE_MAX_HITS"),
         ("/search", {"queries": ["a", "é" * 10_001]}, "Query 1 has 10001 characters"),
         ("/search", {"queries": ["é" * 10_001], "mode": "lexical"}, "SIMILE_MAX_QUERY_CHARACTERS"),
-        ("/search", {"queries": ["é" * 10_001], "mode": "hybrid"}, "SIMILE_MAX_QUERY_CHARACTERS"),
         ("/search", {"queries": ["a" * 9_901] * 101}, "100 times SIMILE_MAX_QUERY_CHARACTERS"),
-        ("/search", {"queries": ["a"], "fields": ["topic"]}, "'topic'"),
         ("/search", {"queries": ["a"], "fields": ["text.x"]}, "'text.x'"),
         ("/search", {"queries": ["a"], "fields": ["metadata."]}, "'metadata.'"),
         ("/search", {"queries": ["a"], "fields": "text"}, "fields"),
         ("/search", {"queries": ["a"], "fields": ["text"] * 101}, "at most 100"),
-        ("/search", {"queries": ["a"], "fields": ["metadata" + ".x" * 511] * 100}, "fields has 51,100 names"),
         ("/search", {"queries": ["a"], "filter": {"x": {"$near": 1}}}, "$near"),
         ("/search", {"queries": [[0.1] * 32]}, "model"),
-        ("/documents", {"documents": [{"text": "a", "metadata": []}]}, "metadata"),
         ("/documents", {"documents": [{"text": "a", "title": 7}]}, "title"),
         ("/documents", {"documents": [{"text": "a", "id": "i" * 513}]}, "id"),
-        ("/documents", {"documents": [{"id": "a"}]}, "text"),
-        ("/documents", {"documents": [{"text": "a", "metadata": {"a": [{"b": "x\0y"}]}}]}, "null character"),
-        ("/documents", {"documents": [{"text": "a", "metadata": nested(33)}]}, "32 levels"),
     ],
 )
 def test_a_wrong_field_is_422_and_named(client: TestClient, path: str, body: object, words: str) -> None:
@@ -137,7 +94,6 @@ def test_a_wrong_field_is_422_and_named(client: TestClient, path: str, body: obj
         (f"/search?q={'a' * 10_001}", "SIMILE_MAX_QUERY_CHARACTERS"),
         ("/search?q=a&k=0", "k must be between 1 and 1000, not 0."),
         ("/search?q=a&k=1&k=2", "A parameter comes more than once."),
-        ("/search?q=a&offset=10001", "offset must be between 0 and 10000, not 10001."),
         ("/search?q=a&mode=hybrid&min_score=0", "is a cosine"),
         ("/search?q=a&min_score=nan", "min_score must be a finite number, not 'nan'."),
         ("/documents?limit=1001", "limit must be between 1 and 1000, not 1001."),
@@ -181,16 +137,10 @@ def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
     assert "simile_healthy 1.0" in client.get("/metrics").text
 
 
-def held(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Blocks forward passes until the event is set."""
     release = threading.Event()
-    forward = runtime.active.generation.encoder.forward
-
-    def waiting(ids: list[list[int]], **options: bool) -> np.ndarray:
-        release.wait(LIMIT)
-        return forward(ids, **options)
-
-    monkeypatch.setattr(runtime.active.generation.encoder, "forward", waiting)
+    before_passes(monkeypatch, lambda *_: release.wait(LIMIT))
     return release
 
 
@@ -200,7 +150,7 @@ def test_too_many_bytes_in_flight_are_429(
     body = {"inputs": "word " * 100_000}  # half a megabyte
     with serving(new_settings(tmp_path, tiny_models_dir, max_admitted_mb=1)) as client:
         runtime: Runtime = client.app.state.runtime  # type: ignore[attr-defined]
-        release = held(runtime, monkeypatch)
+        release = held(monkeypatch)
         first = threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body})
         second = threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body})
         for sender in (first, second):
@@ -247,7 +197,7 @@ def test_a_search_before_the_index_is_whole_is_503(client: TestClient, runtime: 
 def test_a_passed_deadline_is_504_and_its_work_is_dropped(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release = held(runtime, monkeypatch)
+    release = held(monkeypatch)
     started = time.monotonic()
     response = client.post("/embed", json={"inputs": "a"}, headers={"x-timeout-ms": "150"})
     refused(response, 504, "Timeout", "x-timeout-ms")

@@ -16,6 +16,7 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.sqlite.schema import DATABASE
 from tests.parts.documents import put_texts as put
+from tests.parts.faults import broken
 from tests.service.fakes import sqlite_of
 
 WORDS = (
@@ -70,11 +71,8 @@ def test_a_search_by_words_finds_the_documents_that_have_them(client: TestClient
 def test_a_search_by_words_asks_no_model(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise AssertionError("the model was asked")
-
-    monkeypatch.setattr(runtime.active.generation.encoder, "forward", fails)
-    monkeypatch.setattr(runtime.batcher, "embed", fails)
+    monkeypatch.setattr(runtime.active.generation.encoder, "forward", broken)
+    monkeypatch.setattr(runtime.batcher, "embed", broken)
     response = client.get("/search", params={"q": "harbour", "mode": "lexical"})
     assert response.status_code == 200
     assert response.json()["mode"] == "lexical"
@@ -265,10 +263,7 @@ def test_what_is_like_a_document_is_found_by_its_vector_without_the_model(
 ) -> None:
     by_text = [hit for hit in hits(client, q=CORPUS["doc-017"], mode="dense", k=21) if hit[0] != "doc-017"]
 
-    def fails(*_: object, **__: object) -> None:
-        raise AssertionError("the model was asked")
-
-    monkeypatch.setattr(runtime.batcher, "embed", fails)
+    monkeypatch.setattr(runtime.batcher, "embed", broken)
     requested = answer(client, id="doc-017", k=20)
     found = hits(client, id="doc-017", k=20)
     posted = client.post("/search", json={"queries": [{"id": "doc-017"}, {"id": "doc-001"}], "k": 20}).json()

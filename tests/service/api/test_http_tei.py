@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from service.settings import Settings
-from tests.parts.faults import broken
+from tests.parts.faults import before_passes, broken
 from tests.service.api.test_http_errors import refused
 from tests.service.conftest import serving_prompts
 
@@ -96,15 +96,9 @@ def test_a_long_text_is_cut_unless_that_was_refused(
 
 
 def test_every_inference_says_where_its_time_went(
-    client: TestClient, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = encoder.forward
-
-    def slow(ids: list[list[int]], *, normalize: bool = True) -> np.ndarray:
-        time.sleep(0.05)
-        return forward(ids, normalize=normalize)
-
-    monkeypatch.setattr(encoder, "forward", slow)
+    before_passes(monkeypatch, lambda *_: time.sleep(0.05))
     texts = ["red river", "日本"]  # 4 tokens each, 11 characters in total
     answers = [
         client.post("/embed", json={"inputs": texts}),

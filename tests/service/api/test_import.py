@@ -8,10 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
-from numpy.typing import NDArray
 
 from models.encoder import Encoder
 from service.api import bulk_import
@@ -20,6 +18,7 @@ from service.corpus.corpus import Corpus, Stored
 from service.errors import Overloaded, ServiceError, Timeout, Unhealthy
 from service.http import middleware
 from service.http.bodies import Slices, StreamedBody
+from tests.parts.faults import before_passes, broken
 from tests.service.fakes import sqlite_of
 from tests.service.one_gib import resident
 from tests.service.placed import Ids, serving
@@ -28,9 +27,9 @@ from tests.service.raw import Answer, Wire, chunked
 from tests.service.swapping import TEXTS
 from tests.waiting import LIMIT, until
 
-Vectors = NDArray[np.float32]
 NDJSON = {"Content-Type": "application/x-ndjson"}
 VARIABLES = {"SIMILE_MAX_BODY_MB": "1", "SIMILE_MAX_QUEUE_TOKENS": "1200"}
+pytestmark = pytest.mark.usefixtures("_emptied")
 HEAD = b"\r\n".join(
     [
         b"POST /documents HTTP/1.1",
@@ -59,13 +58,6 @@ def said(answer: Answer) -> dict[str, object]:
     return found
 
 
-@pytest.fixture(autouse=True)
-def _empty_at_first(request: pytest.FixtureRequest) -> None:
-    if "service" in request.fixturenames:
-        client = request.getfixturevalue("service").client
-        client.delete("/documents", params={"filter": '{"nothing": {"$exists": false}}'}).raise_for_status()
-
-
 def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(service: Service) -> None:
     body = [
         line("a", "red river", color="red"),
@@ -78,6 +70,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(ser
         line("f", "x" * (2 << 20)),
         b'{"id": "g", "text": "green", "txet": 1}\n',
         b'{"id": "h", "text": "stone", "metadata": {"a": "\\u0000"}}\n',
+        line("i", "stone", a="x" * (64 << 10)),
         b'{"text": "no id"}\n',
         b'{"id": "last", "text": "green garden"}',
     ]
@@ -91,14 +84,14 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(ser
         "upserted": 3,
         "documents": 3,
         "created": 3,
-        "failed": 8,
+        "failed": 9,
         "truncated": 0,
         "sequence": service.client.delete("/documents/nobody").json()["sequence"],
     }
     told = {error["line"]: error["error"] for error in errors}
-    assert list(told) == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert list(told) == [3, 4, 5, 6, 7, 8, 9, 10, 11]
     words = {3: "JSON", 4: "UTF-8", 5: "object", 6: "text is missing", 7: "white space", 8: "1 MiB"}
-    words |= {9: "txet", 10: "null character"}
+    words |= {9: "txet", 10: "null character", 11: "SIMILE_MAX_METADATA_KB"}
     for number, word in words.items():
         assert word in told[number]
     stored = service.stored()
@@ -211,14 +204,12 @@ def test_a_text_that_the_model_fails_on_is_one_line_s_failure(
 ) -> None:
     with serving(tmp_path, tiny_models_dir) as place:
         [poison] = [row.ids for row in place.encoder.tokenize(["stone market stone"])]
-        forward = Encoder.forward
 
-        def fails(self: Encoder, rows: Ids, **options: bool) -> Vectors:
+        def fails(_: Encoder, rows: Ids) -> None:
             if any(list(row) == list(poison) for row in rows):
                 raise RuntimeError("poison")
-            return forward(self, rows, **options)
 
-        monkeypatch.setattr(Encoder, "forward", fails)
+        before_passes(monkeypatch, fails)
         texts = {f"p{at}": TEXTS[at] for at in range(3 * GROUP_DOCUMENTS)} | {"p77": "stone market stone"}
         body = b"".join(line(id, text) for id, text in texts.items())
         answer = place.client.post("/documents", content=body, headers=NDJSON).json()
@@ -227,12 +218,12 @@ def test_a_text_that_the_model_fails_on_is_one_line_s_failure(
         assert place.client.get("/documents/p77").status_code == 404
         assert place.client.get("/documents/count").json()["count"] == 3 * GROUP_DOCUMENTS - 1
 
-        monkeypatch.setattr(Encoder, "forward", lambda self, rows, **options: 1 / 0)
-        broken = b"".join(line(f"q{at}", f"{at} new") for at in range(300))
-        refused = place.client.post("/documents", content=broken, headers=NDJSON)
+        before_passes(monkeypatch, broken)
+        new = b"".join(line(f"q{at}", f"{at} new") for at in range(300))
+        refused = place.client.post("/documents", content=new, headers=NDJSON)
         assert (refused.status_code, refused.json()["error_type"]) == (424, "Backend")
         assert "Nothing of the import was stored" in refused.json()["error"]
-        monkeypatch.setattr(Encoder, "forward", forward)
+        monkeypatch.undo()
         until(lambda: place.metric("simile_healthy") == 1)
 
 
@@ -275,14 +266,12 @@ def test_of_equal_ids_the_last_wins_also_when_its_group_is_embedded_first(
 ) -> None:
     with serving(tmp_path, tiny_models_dir, workers=2) as place:
         [slow] = [row.ids for row in place.encoder.tokenize(["stone market stone"])]
-        forward = Encoder.forward
 
-        def lingers(self: Encoder, rows: Ids, **options: bool) -> Vectors:
+        def lingers(_: Encoder, rows: Ids) -> None:
             if any(list(row) == list(slow) for row in rows):
                 time.sleep(1)
-            return forward(self, rows, **options)
 
-        monkeypatch.setattr(Encoder, "forward", lingers)
+        before_passes(monkeypatch, lingers)
         texts = ["stone market stone"] * GROUP_DOCUMENTS + ["red river"] * GROUP_DOCUMENTS
         body = b"".join(line(f"{at % GROUP_DOCUMENTS}", text) for at, text in enumerate(texts))
         assert place.client.post("/documents", content=body, headers=NDJSON).json()["upserted"] == len(texts)
@@ -319,13 +308,8 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path, tiny_models_dir, max_admitted_mb=1) as place:
-        forward, release = Encoder.forward, threading.Event()
-
-        def waits(self: Encoder, rows: Ids, **options: bool) -> Vectors:
-            release.wait(LIMIT)
-            return forward(self, rows, **options)
-
-        monkeypatch.setattr(Encoder, "forward", waits)
+        release = threading.Event()
+        before_passes(monkeypatch, lambda *_: release.wait(LIMIT))
         large = threading.Thread(target=place.embed, args=["word " * ((1 << 20) // 5 - 10)])
         large.start()
         until(lambda: place.metric("simile_admitted_bytes") > 1_000_000)

@@ -49,17 +49,6 @@ def test_what_is_larger_is_refused_and_nothing_of_the_request_is_stored(client: 
     assert post(client, of_size(LIMIT)).status_code == 200
 
 
-def test_a_line_of_an_import_is_refused_alone(client: TestClient) -> None:
-    sizes = (10, LIMIT + 1, LIMIT)
-    lines = [{"id": f"n{at}", "text": "a", "metadata": of_size(size)} for at, size in enumerate(sizes)]
-    told = client.post("/documents", content=b"\n".join(map(orjson.dumps, lines)), headers=NDJSON).json()
-    assert (told["upserted"], told["failed"]) == (2, 1)
-    assert told["errors"][0]["line"] == 2
-    assert "SIMILE_MAX_METADATA_KB" in told["errors"][0]["error"]
-    assert client.get("/documents/n1").status_code == 404
-    assert len(orjson.dumps(client.get("/documents/n2").json()["metadata"])) == LIMIT
-
-
 def test_depth_and_null_characters_are_found_and_what_only_looks_like_them_is_not() -> None:
     deep = nested(MAX_DEPTH - 1, 1)
     for metadata in ({"a": deep}, {"[" * 99: '"[{\\' * 99, "b": [{}] * 99, "\\": "[" * 99}):

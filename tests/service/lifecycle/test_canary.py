@@ -219,7 +219,7 @@ def test_the_share_of_one_version_is_not_of_the_next(place: Place, monkeypatch: 
 
 
 def test_a_full_queue_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.lifecycle.canary.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
     embed, failures = Corpus.embed_queries, 0
 
     async def full_at_first(self: Corpus, generation: Any, queries: list[str]) -> Any:

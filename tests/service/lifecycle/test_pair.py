@@ -15,6 +15,7 @@ from models.encoder import Encoder
 from models.engines.opening import INT8
 from service.lifecycle.capacity import needed
 from tests.models.forms import needs_int8
+from tests.parts.faults import before_passes, broken
 from tests.parts.places import DOCUMENTS, Place, count_embedded
 from tests.service.swapping import QUERIES, TEXTS, published_pair
 from tests.tiny import WIDTH
@@ -181,12 +182,8 @@ def test_a_student_that_fails_is_no_healthy_pair_and_embeds_as_before(
     with place.serving() as client:
         place.fill()
         student = place.app.state.runtime.active.generation.encoder.queries
-
-        def failing(*_: object, **__: object) -> None:
-            raise RuntimeError("no")
-
         assert client.get("/health").status_code == 200
-        monkeypatch.setattr(student, "forward", failing)
+        monkeypatch.setattr(student, "forward", broken)
         assert client.get("/search", params={"q": TEXT}).status_code == 424
         assert client.get("/health").status_code == 503
         assert client.post("/embed", json={"inputs": TEXT}).status_code == 200
@@ -198,17 +195,14 @@ def test_a_student_that_fails_is_no_healthy_pair_and_embeds_as_before(
 
 
 def test_a_pair_whose_student_fails_is_not_live(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = Encoder.forward
-
-    def failing(encoder: Encoder, *args: Any, **others: Any) -> NDArray[np.float32]:
+    def failing(encoder: Encoder, _: object) -> None:
         if encoder.manifest.version == place.b and "golden" in done:
             raise RuntimeError("no")
-        return forward(encoder, *args, **others)
 
     done: set[str] = set()
     with place.serving() as client:
         place.fill()
-        monkeypatch.setattr(Encoder, "forward", failing)
+        before_passes(monkeypatch, failing)
         begin = type(place.app.state.runtime.corpus.store).begin
 
         async def begun(store: Any, *args: Any) -> int:

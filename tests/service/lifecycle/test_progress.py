@@ -41,7 +41,6 @@ class Clock:
         ([(5, 64, 0.2)], 320, 1e-6),
         ([(2, 64, 0.2)], None, 0),  # too few steps
         ([(3, 64, 0.2)], 320, 1e-6),
-        ([(5, 64, 0.2), (1, 64, 3600.0)], 6 * 64 / (5 * 0.2 + 10 * 0.2), 1e-6),  # a stall is ten usual steps
         ([(100, 64, 0.2), (5, 64, 32.0)], 2, 0.1),  # a machine that became slow for good
         ([(60, 10, 1.0), (60, 40, 1.0)], 40, 0.03),  # only the last minute counts
     ],

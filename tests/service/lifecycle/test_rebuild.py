@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from models.encoder import Encoder
 from service.app import create_app
 from service.index.index import Index
 from service.settings import Settings
 from service.store.values import DEFAULT_COLLECTION
+from tests.parts.faults import before_passes, broken
 from tests.service.conftest import new_settings, serving, wait_until_ready
 from tests.service.held_builds import hold_builds
 from tests.waiting import until
@@ -102,14 +104,12 @@ def test_a_text_that_the_model_fails_on_is_left_out_and_counted(
     app.state.runtime.open()
     encoder = app.state.runtime.active.generation.encoder
     [poison] = [tuple(tokens.ids) for tokens in encoder.tokenize([str(DOCUMENTS[7]["text"])])]
-    forward = encoder.forward
 
-    def fails_on_one(ids: list[list[int]], *, normalize: bool = True) -> object:
+    def fails_on_one(_: Encoder, ids: list[list[int]]) -> None:
         if any(tuple(row) == poison for row in ids):
             raise RuntimeError("injected")
-        return forward(ids, normalize=normalize)
 
-    monkeypatch.setattr(encoder, "forward", fails_on_one)
+    before_passes(monkeypatch, fails_on_one)
     with TestClient(app) as client:
         wait_until_ready(client)
         found = [id for id, _ in ranking(client)]
@@ -126,14 +126,9 @@ def test_a_model_that_fails_on_everything_is_waited_for(
     monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.05)
     app = create_app(filled)
     app.state.runtime.open()
-    encoder = app.state.runtime.active.generation.encoder
-
-    def broken(ids: list[list[int]], *, normalize: bool = True) -> object:
-        raise RuntimeError("injected")
-
     with TestClient(app) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(encoder, "forward", broken)
+            patch.setattr(app.state.runtime.active.generation.encoder, "forward", broken)
             until(lambda: "injected" in client.get("/ready").text, lambda: client.get("/ready").text)
             assert client.get("/ready").status_code == 503
             assert client.get("/search", params={"q": "a"}).status_code == 503

@@ -30,6 +30,7 @@ from service.lifecycle.swap import Swap
 from service.store.sql.generations import insert, make_active, previous
 from service.store.sqlite.schema import connect, migrate
 from tests import postgres
+from tests.parts.faults import before_passes
 from tests.parts.places import DOCUMENTS, Place, break_model
 from tests.service.swapping import TEXTS
 from tests.waiting import LIMIT, until
@@ -351,15 +352,14 @@ LONG = " ".join(TEXTS[:100])  # several passages
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch, version: str) -> Iterator[SimpleNamespace]:
     """Forward passes of a version wait until `open` is set. Opening the version does not wait."""
-    gate, forward = SimpleNamespace(open=threading.Event(), waiting=0), Encoder.forward
+    gate = SimpleNamespace(open=threading.Event(), waiting=0)
 
-    def waits(encoder: Encoder, ids: Any, **options: Any) -> Any:
+    def waits(encoder: Encoder, _: object) -> None:
         if encoder.manifest.version == version and not gate.open.is_set():
             gate.waiting += 1
             gate.open.wait(LIMIT)
-        return forward(encoder, ids, **options)
 
-    monkeypatch.setattr(Encoder, "forward", waits)
+    before_passes(monkeypatch, waits)
     monkeypatch.setattr("service.lifecycle.model_loader.check_golden", lambda encoder, folder: None)
     try:
         yield gate

@@ -17,7 +17,6 @@ from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
-from models.encoder import Encoder
 from models.engines.form import FP32
 from models.manifest import Manifest
 from service.batching.batcher import Batcher
@@ -28,6 +27,7 @@ from service.observability.metrics import Metrics
 from service.runtime import gauges
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from tests.parts.faults import before_passes
 from tests.parts.places import Place, place
 from tests.service.fakes import CountingEncoder, run, until
 from tests.waiting import LIMIT
@@ -260,15 +260,9 @@ def test_requests_in_flight_and_their_bytes_are_shown(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    forward = Encoder.forward
-
-    def held(self: Encoder, ids: object, **options: object) -> object:
-        gate.wait(LIMIT)
-        return forward(self, ids, **options)  # type: ignore[arg-type]
-
     body = json.dumps({"inputs": "a river"}).encode()
     with monkeypatch.context() as patch, ThreadPoolExecutor() as threads:
-        patch.setattr(Encoder, "forward", held)
+        before_passes(patch, lambda *_: gate.wait(LIMIT))
         headers = {"content-type": "application/json"}
         waiting = [threads.submit(client.post, "/embed", content=body, headers=headers) for _ in range(3)]
         wait_until(lambda: samples(client)["simile_admitted_bytes"] >= 3 * len(body))

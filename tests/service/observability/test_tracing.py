@@ -19,6 +19,7 @@ from models.encoder import Encoder
 from service.app import create_app
 from service.errors import StartupError
 from service.settings import Settings, otlp_endpoints, read
+from tests.parts.faults import before_passes
 from tests.service.conftest import new_settings, serving, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import plain_environment
@@ -91,11 +92,7 @@ def named(spans: list[Any], name: str) -> Any:
 def test_a_request_is_a_span_of_its_callers_trace_with_what_its_texts_waited_for(
     tmp_path: Path, tiny_models_dir: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward, tokenize = Encoder.forward, Encoder.tokenize
-
-    def slow(self: Encoder, ids: Any, **options: Any) -> Any:
-        time.sleep(0.1)
-        return forward(self, ids, **options)
+    tokenize = Encoder.tokenize
 
     def slow_too(self: Encoder, texts: Any, **options: Any) -> Any:
         time.sleep(0.06)
@@ -103,7 +100,7 @@ def test_a_request_is_a_span_of_its_callers_trace_with_what_its_texts_waited_for
 
     began = time.time_ns()
     with serving(new_settings(tmp_path, tiny_models_dir)) as client:
-        monkeypatch.setattr(Encoder, "forward", slow)
+        before_passes(monkeypatch, lambda *_: time.sleep(0.1))
         monkeypatch.setattr(Encoder, "tokenize", slow_too)
         headers = {"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "mine"}
         answer = client.post(f"/embed?{MARKER}", json={"inputs": [MARKER, "a river"]}, headers=headers)

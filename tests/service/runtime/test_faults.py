@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.parts.faults import before_passes
 from tests.service.fakes import sqlite_of
 from tests.service.placed import Ids, Place, occupied, serving
 from tests.service.swapping import TEXTS
@@ -211,14 +212,12 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
 ) -> None:
     with serving(tmp_path, tiny_models_dir, workers=2, hang_seconds=3.0) as place:
         release, held = threading.Event(), list[int]()
-        forward = place.encoder.forward
 
-        def hanging(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
+        def hanging(_: object, ids: Ids) -> None:
             held.append(len(ids))
             release.wait(LIMIT)
-            return forward(ids, normalize=normalize)
 
-        monkeypatch.setattr(place.encoder, "forward", hanging)
+        before_passes(monkeypatch, hanging)
         with ThreadPoolExecutor(8) as pool:
             try:
                 hung = occupied(place, pool, held)

@@ -21,6 +21,7 @@ from tests.service.process import Service, run_and_fail
 from tests.waiting import LIMIT, until
 
 KILLS = int(os.environ.get("KILLS", "5"))
+JUDGED = {"a": "red", "b": "green"}  # documents that all judgments are about
 
 
 def test_importing_the_service_brings_no_torch_and_no_transformers() -> None:
@@ -30,57 +31,64 @@ def test_importing_the_service_brings_no_torch_and_no_transformers() -> None:
 
 
 class Ledger:
-    """Acknowledged and unanswered writes of several clients."""
+    """Acknowledged and unanswered writes of several clients: texts by id, and judgments by query."""
 
-    def __init__(self, expected: dict[str, str]) -> None:
+    def __init__(self, expected: dict[str, object]) -> None:
         self.expected = expected
         self.in_hand: set[str] = set()
         self.acknowledged = 0
         self._lock = threading.Lock()
 
     def write(self, service: Service, thread: int) -> None:
-        """Put and delete documents of this thread's own, until the service dies."""
+        """Put, delete and judge documents, until the service dies. Each thread has ids of its own."""
         with httpx2.Client(base_url=service.client.base_url, timeout=LIMIT, trust_env=False) as client:
             for step in range(1_000_000):
-                id, text = f"{thread}-{step % 15}", f"river {thread} {step} {service.process.pid}"
-                deleting = step % 4 == 3
-                self.in_hand.add(id)
+                id, text = f"{thread}-{step % 16}", f"river {thread} {step} {service.process.pid}"
+                deletes, judges = step % 5 == 3, step % 5 == 4
+                name = f"judged {id}" if judges else id
+                self.in_hand.add(name)
                 try:
-                    if deleting:
+                    if deletes:
                         answer = client.delete(f"/documents/{id}")
+                    elif judges:
+                        pair = [{"query": id, "id": each, "relevant": step % 3 == 0} for each in JUDGED]
+                        answer = client.post("/feedback", json={"feedback": pair})
                     else:
                         answer = client.post("/documents", json={"documents": [{"id": id, "text": text}]})
                 except httpx2.TransportError:
                     return
                 assert answer.status_code == 200, answer.text
-                self._acknowledge(id, None if deleting else text)
+                with self._lock:
+                    self.acknowledged += 1
+                    self.in_hand.discard(name)
+                    self.expected.pop(name, None)
+                    if not deletes:
+                        self.expected[name] = step % 3 == 0 if judges else text
 
-    def _acknowledge(self, id: str, text: str | None) -> None:
-        with self._lock:
-            self.acknowledged += 1
-            self.in_hand.discard(id)
-            if text is None:
-                self.expected.pop(id, None)
-            else:
-                self.expected[id] = text
-
-    def check(self, service: Service) -> dict[str, str]:
-        """Every acknowledged write is stored, and the index matches. Returns the stored documents."""
+    def check(self, service: Service) -> dict[str, object]:
+        """Every acknowledged write is stored, and the index matches. Returns what is stored."""
         stored = service.stored()
-        for id in (self.expected.keys() | stored.keys()) - self.in_hand:
-            assert stored.get(id) == self.expected.get(id), id
-        answer = service.client.post(
-            "/search", json={"queries": ["red river"], "k": 1000, "mode": "dense"}
-        ).json()
-        assert {hit["id"]: hit["text"] for hit in answer["results"][0]} == stored
-        return stored
+        answer = service.client.post("/search", json={"queries": ["red river"], "k": 1000, "mode": "dense"})
+        assert {hit["id"]: hit["text"] for hit in answer.json()["results"][0]} == stored
+        rows = service.client.get("/feedback?limit=1000").json()["feedback"]
+        first, second = (
+            {f"judged {row['query']}": row["relevant"] for row in rows if row["id"] == id} for id in JUDGED
+        )
+        assert first == second, "half of a list was stored"
+        found = stored | first
+        for name in (self.expected.keys() | found.keys()) - self.in_hand:
+            assert found.get(name) == self.expected.get(name), name
+        return found
 
 
 @pytest.mark.long
-def test_kills_during_writes_lose_no_answered_document(tmp_path: Path, tiny_models_dir: Path) -> None:
+def test_kills_during_writes_lose_no_answered_write(tmp_path: Path, tiny_models_dir: Path) -> None:
     rng = random.Random(11)
     service = Service(tmp_path, tiny_models_dir)
-    ledger = Ledger({})
+    service.start()
+    service.put(JUDGED)
+    service.kill()
+    ledger = Ledger({**JUDGED})
     for _ in range(KILLS):
         service.start()
         ledger = Ledger(ledger.check(service))
@@ -95,7 +103,7 @@ def test_kills_during_writes_lose_no_answered_document(tmp_path: Path, tiny_mode
             thread.join()
         assert ledger.acknowledged >= target
     service.start()
-    ledger.check(service)
+    assert any(name.startswith("judged ") for name in ledger.check(service))
     service.kill()
     service.client.close()
 
@@ -231,18 +239,20 @@ def test_a_newer_store_and_a_file_that_is_not_a_database_are_refused(tmp_path: P
 @pytest.mark.parametrize(
     "id", ["with/slash", "per%cent", "spaces and ümläut", "emoji-🙂", "?q=1#x", "two\nlines", "i" * 512]
 )
-def test_any_id_works_percent_encoded_in_a_path(server: Service, id: str) -> None:
-    assert server.put({id: "red river"}).status_code == 200
+def test_any_id_works_percent_encoded_in_a_path(service: Service, id: str) -> None:
+    assert service.put({id: "red river"}).status_code == 200
     path = f"/documents/{quote(id, safe='')}"
-    assert server.client.get(path).json()["id"] == id
-    assert server.client.delete(path).json()["deleted"] == 1
-    assert server.client.get(path).status_code == 404
+    assert service.client.get(path).json()["id"] == id
+    assert service.client.delete(path).json()["deleted"] == 1
+    assert service.client.get(path).status_code == 404
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path):  # type: ignore[no-untyped-def]
-    with Service(tmp_path_factory.mktemp("server"), tiny_models_dir) as service:
-        yield service
+def test_the_longest_query_fits_into_an_address(service: Service) -> None:
+    longest = "🙂" * 4096  # twelve characters each in a URL
+    service.put({"a": "red"})
+    judgment = {"query": longest, "id": "a", "relevant": True}
+    service.client.post("/feedback", json=judgment).raise_for_status()
+    assert service.client.delete("/feedback", params={"query": longest}).json() == {"deleted": 1}
 
 
 def head_of(length: int) -> bytes:
@@ -252,26 +262,26 @@ def head_of(length: int) -> bytes:
     ).encode()
 
 
-def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -> None:
+def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(service: Service) -> None:
     for _ in range(3):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT) as raw:
             raw.sendall(head_of(9_000_000) + b'{"inputs": "' + b"a" * 1_000_000)
-            until(lambda: metric(server, "simile_admitted_bytes") > 900_000)
-        until(lambda: arrived(server) == 0)
-    assert metric(server, "simile_admitted_bytes") == 0
-    assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
+            until(lambda: metric(service, "simile_admitted_bytes") > 900_000)
+        until(lambda: arrived(service) == 0)
+    assert metric(service, "simile_admitted_bytes") == 0
+    assert service.client.post("/embed", json={"inputs": "a"}).status_code == 200
     counted = 'route="/embed",status="499"} 3.0'
-    until(lambda: counted in server.client.get("/metrics").text, lambda: server.client.get("/metrics").text)
-    assert "Traceback" not in server.log.read_text()
+    until(lambda: counted in service.client.get("/metrics").text, lambda: service.client.get("/metrics").text)
+    assert "Traceback" not in service.log.read_text()
 
 
 @pytest.mark.long
-def test_a_client_that_hangs_up_costs_nobody_else_anything(server: Service) -> None:
+def test_a_client_that_hangs_up_costs_nobody_else_anything(service: Service) -> None:
     body = b'{"inputs": [' + b",".join([b'"' + b"river " * 200 + b'"'] * 1500) + b"]}"
     for _ in range(5):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as raw:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=LIMIT) as raw:
             raw.sendall(head_of(len(body)) + body)
             time.sleep(0.4)
     empty = 'simile_queue_tokens{lane="interactive"} 0.0'
-    until(lambda: empty in server.client.get("/metrics").text, "work that nobody waits for is still queued")
-    assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
+    until(lambda: empty in service.client.get("/metrics").text, "work that nobody waits for is still queued")
+    assert service.client.post("/embed", json={"inputs": "a"}).status_code == 200

@@ -2,7 +2,6 @@
 
 import random
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import upsert
 from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Revisions, encode_json
 from tests.service.deleting import delete
-from tests.waiting import LIMIT
 
 DECLARED = ["third"]
 FILTERS: list[dict[str, Any]] = [
@@ -248,66 +246,3 @@ def test_no_more_is_kept_than_there_is_room_for_and_what_was_used_last_stays(
     assert len(searches) == 4
     check(kept, reader, [{"third": 1}])
     assert len(searches) == 5
-
-
-def together(store: Store, kept: FilterCache, count: int) -> tuple[list[threading.Thread], list[list[int]]]:
-    """Threads that ask for the same filter, each in its own transaction, and their results."""
-    told: list[list[int]] = []
-
-    def ask(reader: sqlite3.Connection) -> None:
-        told.append(kept.of(reader, where_of({"third": 0}), DEFAULT_COLLECTION).tolist())
-
-    threads = [threading.Thread(target=ask, args=(store.now(),)) for _ in range(count)]
-    return threads, told
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_equal_searches_that_come_together_are_made_once_unless_the_first_fails(
-    store: Store, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    began, go, calls = threading.Event(), threading.Event(), list[int]()
-
-    def held(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
-        calls.append(1)
-        if len(calls) == 1:
-            began.set()
-            assert go.wait(LIMIT)
-            if fails:
-                raise sqlite3.OperationalError("interrupted")
-        return matching(connection, where, collection)
-
-    monkeypatch.setattr(filter_cache, "matching", held)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    store.put(*range(9))
-    threads, told = together(store, FilterCache(), 4)
-    threads[0].start()
-    assert began.wait(LIMIT)
-    for thread in threads[1:]:
-        thread.start()
-    go.set()
-    for thread in threads:
-        thread.join(LIMIT)
-    assert told == [[1, 4, 7]] * (3 if fails else 4)
-    assert len(calls) == 1 or (fails and 2 <= len(calls) <= 4)
-
-
-def test_who_waits_for_another_search_stops_when_nobody_waits_for_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Ended(Exception):
-        pass
-
-    def refuse() -> None:
-        raise Ended
-
-    monkeypatch.setattr(filter_cache, "pause", refuse)
-    monkeypatch.setattr(filter_cache, "LOOK_SECONDS", 0.001)
-    store.put(0)
-    kept, where = FilterCache(), where_of({"third": 0})
-    kept._searches[filter_cache._key(where, DEFAULT_COLLECTION)] = filter_cache._Search(0)
-    with pytest.raises(Ended):
-        kept.of(store.now(), where, DEFAULT_COLLECTION)
-    kept._searches[
-        filter_cache._key(where, DEFAULT_COLLECTION)
-    ].sequence = 2  # of a later moment: not waited for
-    assert kept.of(store.now(), where, DEFAULT_COLLECTION).tolist() == [1]

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from service.store import scheduling
-from service.store.filters.grammar import Predicate
 from service.store.scheduling import READERS, Turn, Turns, pause
 from service.store.sqlite.documents import count
-from service.store.sqlite.filter_cache import FilterCache, _key, _Search
 from service.store.sqlite.reader import HEAVY, Readers
 from service.store.sqlite.schema import migrate
 from tests.service.fakes import run, until
@@ -174,23 +172,3 @@ def test_turns_go_in_the_order_of_the_line() -> None:
     turns.abandon(second)
     assert not turns.join(second)
     assert second.comes.wait(0), "its thread would wait for ever"
-
-
-def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Readers) -> None:
-    """All readers wait for a search that has none: it gets one, or all would wait until their deadlines."""
-    kept, where = FilterCache(), Predicate("1", [])
-    other = kept._searches[_key(where, "default")] = _Search(0)
-
-    def waits(connection: sqlite3.Connection) -> int:
-        return len(kept.of(connection, where, "default"))
-
-    def ends(_: sqlite3.Connection) -> None:
-        other.done.set()
-
-    async def read() -> None:
-        waiting = [asyncio.ensure_future(documents.read(waits)) for _ in range(READERS)]
-        await until(lambda: documents._turns._free == READERS and len(documents._open) >= READERS)
-        await documents.read(ends)
-        assert await asyncio.gather(*waiting) == [0] * READERS
-
-    run(read)
