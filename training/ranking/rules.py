@@ -6,7 +6,7 @@ procedure of the active ranking, fitted to the same folds. The report compares b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -68,12 +68,21 @@ def _losses(rows: Rows, names: tuple[str, ...]) -> list[str]:
     return [f"On {name} there is a loss: {_between(each)}." for name, each in found.items() if each.high < 0]
 
 
+def count_first(kind: str, ranks: Sequence[Sequence[int | None]]) -> str:
+    """Returns a sentence about the first hits.
+
+    Args:
+        kind: Of documents that answer a query: `judged` or `right`.
+        ranks: The position of the first relevant hit of each query by both orders. 0 or None: not found.
+    """
+    before, after = (sum(each[side] == 1 for each in ranks) for side in (0, 1))
+    return f"A {kind} document is first for {after} of {len(ranks)} queries ({before} before)."
+
+
 def describe(rows: Rows, ranking: Ranking | None = None) -> list[str]:
     """Returns sentences about a ranking: first hits, both comparisons, and the weights, largest first."""
-    ranks = rows[COMING].ranks
-    before, after = (int(np.sum(ranks[:, side] == 1)) for side in (0, 1))
     told = [
-        f"A judged document is first for {after} of {len(ranks)} queries ({before} before).",
+        count_first("judged", rows[COMING].ranks.tolist()),
         f"nDCG@10 changes {_told(COMING, rows[COMING])}, and {_told(NEW, rows[NEW])}.",
     ]
     if ranking is not None:

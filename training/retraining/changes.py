@@ -14,7 +14,7 @@ from training.retraining.gate.gains import deciding
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
 
 MAX_CHANGED = 10  # queries to either side
-MAX_ANSWERS = 1000  # queries: about 2 MB
+MAX_ANSWERS = 1000  # queries that a version keeps: about 2 MB
 _SIDES = ("active", "candidate")
 _HITS = 3  # documents of a query that gained or lost most
 _LETTERS = 120  # of each of them, and of a query
@@ -44,7 +44,7 @@ def find_answers(
                 hit["text"] = _short(searched.documents[hit["id"]].whole)
                 hit["id"] = _id(hit["id"])
             found.append(row)
-    return sorted(found, key=lambda row: -abs(row["difference"]))[:MAX_ANSWERS]
+    return sorted(found, key=lambda row: -abs(row["difference"]))
 
 
 def find_changed(answers: Iterable[Answer]) -> dict[str, Any]:

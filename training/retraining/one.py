@@ -37,9 +37,11 @@ from training.methods.recipe import fitted
 from training.methods.stages import Stages
 from training.model.base import Base, open_base
 from training.model.encoder import compute_digest
+from training.ranking.cross_validation import COMING
+from training.ranking.rules import count_first
 from training.retraining import searches as own
 from training.retraining.anchor import active_version, find_anchor
-from training.retraining.changes import find_answers, find_changed
+from training.retraining.changes import MAX_ANSWERS, find_answers, find_changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import compute_drift
@@ -183,10 +185,15 @@ def judge(job: Job, before: Scores, artifacts: ModelStore, candidate: str, say: 
     verdict = verdict._replace(reasons=verdict.reasons + gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
     answers = find_answers(job.searches, was, now)
+    if answers:
+        kind = "judged" if deciding(was) == [COMING] else "right"
+        content["summary"].insert(0, count_first(kind, [row["ranks"] for row in answers]))
     content["changed"] = find_changed(answers)
     content["curve"] = read_curve(artifacts.root.parent / _RUN)
     scored = manifest.model_copy(update={"scores": short(after)})
-    return publish(job.store, active, files, scored, verdict, content, answers, after.get(RANKINGS, {}))
+    return publish(
+        job.store, active, files, scored, verdict, content, answers[:MAX_ANSWERS], after.get(RANKINGS, {})
+    )
 
 
 def compute_scores(
