@@ -24,6 +24,7 @@ from service import memory
 from service.errors import StartupError
 
 PREFIX = "SIMILE_"
+RENAMED = {"LONE_THREADS": "SINGLE_TEXT_THREADS"}  # Old and new names of settings.
 MAX_ADMITTED_MB = 256
 MAX_ANSWERS_MB = 1024
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
@@ -273,6 +274,8 @@ def read() -> Settings:
             bare = name.upper().removeprefix(PREFIX)
             meant = nearest(bare, (field.upper() for field in Settings.model_fields)) or _elsewhere(bare)
             hint = "" if meant is None else f" Did you mean {PREFIX}{meant}?"
+            if bare in RENAMED:
+                hint = f" Its name is now {PREFIX}{RENAMED[bare]}."
             raise StartupError(
                 f"{name} is not a setting of this version.{hint} Unset it, or see docs/SETTINGS.md."
             )

@@ -46,6 +46,7 @@ def said_by_service(
         ("PORT", "http", "SIMILE_PORT must be a whole number, not 'http'."),
         ("PORT", "99999", "SIMILE_PORT must be between 0 and 65535, not 99999."),
         ("PROT", "8000", "SIMILE_PROT is not a setting of this version. Did you mean SIMILE_PORT?"),
+        ("LONE_THREADS", "2", "Its name is now SIMILE_SINGLE_TEXT_THREADS."),
         ("PROVIDER", "cuda", "Did you mean SIMILE_DEVICE?"),
         ("API_KEY", "secret", "Did you mean SIMILE_API_KEYS_FILE?"),
         (
