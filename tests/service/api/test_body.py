@@ -164,6 +164,7 @@ def tables(depth: int) -> str:
 BODIES = [
     ("/embed", '{"inputs": DEEP}'),
     ("/embed", "DEEP"),
+    ("/", '{"inputs": DEEP}'),
     ("/similarity", '{"inputs": {"source_sentence": "a", "sentences": DEEP}}'),
     ("/tokenize", '{"inputs": DEEP}'),
     ("/decode", '{"ids": DEEP}'),

@@ -148,13 +148,18 @@ def test_what_cannot_be_stored_is_named_and_the_rest_is_stored(client: TestClien
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
+        ({"type": "purchase"}, "events[1].type must be 'click', 'open', 'convert' or 'skip'"),
         ({"position": 0}, "events[1].position"),
+        ({"position": True}, "events[1].position"),
         ({"shown": ["d0", "d1"], "position": 1}, "the document is number 2 of shown"),
         ({"shown": [f"x{at}" for at in range(101)]}, "events[1].shown"),
+        ({"at": "yesterday"}, "events[1].at must be a time with its zone"),
         ({"at": 1763884800}, "events[1].at must be a time with its zone"),
+        ({"at": "1763884800"}, "events[1].at must be a time with its zone"),
         ({"at": "2026-11-20T08:30:00"}, "events[1].at must be a time with its zone"),
         ({"at": "2026-11-20T99:00:00Z"}, "events[1].at must be a time with its zone"),
         ({"usr": "ann"}, "no field 'usr' in events[1]. Did you mean user?"),
+        ({"search_id": ""}, "events[1].search_id"),
     ],
 )
 def test_a_malformed_event_refuses_the_request(client: TestClient, wrong: Any, says: str) -> None:

@@ -163,6 +163,7 @@ def test_a_long_text_is_cut_where_truncate_says(
 @pytest.mark.parametrize(
     ("body", "word"),
     [
+        ({}, "texts"),
         ({"texts": []}, "texts"),
         ({"texts": ["a", ""]}, "texts[1]"),
         ({"texts": ["a", 7]}, "texts[1]"),
@@ -173,6 +174,7 @@ def test_a_long_text_is_cut_where_truncate_says(
         ({"images": ["data:image/png;base64,AAAA"]}, "images"),
         ({"texts": ["a"], "input_type": "image"}, "input_type"),
         ({"texts": ["a"], "output_dimension": 33}, "output_dimension must be between 1 and 32"),
+        ({"texts": ["a"], "truncate": "MIDDLE"}, "truncate"),
         ({"texts": ["a"], "max_tokens": 8}, "max_tokens"),
         ({"texts": ["a", "river " * 100], "truncate": "NONE"}, "Input 1 has 102 tokens"),
     ],

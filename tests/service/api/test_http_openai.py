@@ -75,6 +75,7 @@ def test_dimensions_cut_then_normalize_and_zero_is_all_of_them(client: TestClien
     [
         ({}, "input", "missing"),
         ({"input": []}, "input", "empty"),
+        ({"input": ""}, "input", "input[0]"),
         ({"input": ["a", "\n"]}, "input", "input[1]"),
         ({"input": [["a"]]}, "input", "input[0]"),
         ({"input": ["a", 1]}, "input", "input[1]"),
@@ -83,6 +84,8 @@ def test_dimensions_cut_then_normalize_and_zero_is_all_of_them(client: TestClien
         ({"input": [5, 6]}, "input", "check_embedding_ctx_length=False"),
         ({"input": TEXTS, "truncate": False}, "input", "Input 3"),
         ({"input": "a", "dimensions": 33}, "dimensions", "between 1 and 32"),
+        ({"input": "a", "dimensions": -1}, "dimensions", "dimensions"),
+        ({"input": "a", "encoding_format": "hex"}, "encoding_format", "base64"),
         ({"input": "a", "model": 7}, "model", "model"),
     ],
 )

@@ -39,9 +39,11 @@ LONG = ".".join(["metadata", *["x" * 100] * MAX_FIELD_PARTS])
     ("requested", "most"),
     [
         ([".".join(["metadata", *"x" * 511])] * MAX_FIELDS, f"{MAX_NAMES:,}"),
+        ([".".join(["metadata", *"x" * 511])] * 3, f"{MAX_NAMES:,}"),
         ([f"metadata.{at}.a.b.c.d.e.f.g.h.i.j" for at in range(MAX_FIELDS)], f"{MAX_NAMES:,}"),
         ([f"metadata.{'x' * 1000}{at}" for at in range(MAX_FIELDS)], f"{MAX_CHARACTERS:,}"),
         ([LONG, LONG], f"{MAX_CHARACTERS:,}"),
+        (["x" * MAX_CHARACTERS, "x"], f"{MAX_CHARACTERS:,}"),
     ],
 )
 def test_fields_have_limits_together(requested: list[str], most: str) -> None:

@@ -20,12 +20,14 @@ def service(service: Service) -> Service:
 MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     "/embed": [
         ({"input": "a"}, 422, "inputs is missing. There is no field 'input' here. Did you mean inputs?"),
+        ({"text": "a"}, 422, "inputs is missing. There is no field 'text' here; there are"),
         (["a"], 422, "the body must be an object, not a list."),
         ("a", 422, "the body must be an object, not 'a'."),
         ({"inputs": 3}, 422, f"inputs must be {KINDS}"),
         ({"inputs": ""}, 400, "inputs[0] is empty, or white space only. Leave it out."),
         ({"inputs": ["a", ["b"]]}, 422, "inputs[1] must be a text, as the first one is."),
         ({"inputs": "a", "normalize": "no"}, 422, "normalize must be true or false, not 'no'."),
+        ({"inputs": "a", "truncate": "END"}, 422, "truncate must be true or false, not 'END'."),
         ({"inputs": "a", "truncation_direction": "Lefft"}, 422, "not 'Lefft'. Did you mean Left?"),
         ({"inputs": "a", "dimensions": "128"}, 422, "dimensions must be a whole number, not '128'."),
         ({"inputs": "a", "dimensions": 1000}, 422, "dimensions must be between 1 and 32, not 1000."),
@@ -100,9 +102,11 @@ def test_a_mistake_in_a_body_is_answered_in_plain_words(
     [
         ("/serach?q=a", 404, "There is no route GET /serach. Did you mean /search? GET /docs lists them."),
         ("/map", 404, "While that version is live, `python -m service map` makes one."),
+        ("/map?version=mine", 404, "There is no version 'mine'. GET /models lists them."),
         ("/map?collection=a", 422, "There is no parameter 'collection' here; there is only version."),
         ("/collections/none/map", 404, "There is no collection 'none'."),
         ("/me?name=a", 422, "There is no parameter 'name' here; there is none."),
+        ("/mee", 404, "Did you mean /me?"),
         ("/documents/none", 404, "none"),
         ("/feedback/summry", 404, "Did you mean /feedback/summary?"),
         ("/feedback/summary?limit=3", 422, "no parameter 'limit' here; there are key, collection, user."),

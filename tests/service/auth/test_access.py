@@ -145,12 +145,16 @@ def test_whoever_has_a_key_is_told_what_is_wrong_with_a_path_or_a_method(service
     ("value", "status"),
     [
         (f"Bearer {KEYS['reader']}", 200),
+        (f"bearer {KEYS['reader']}", 200),
         (f"BEARER   {KEYS['reader']} ", 200),
         (KEYS["reader"], 401),
         (f"Basic {KEYS['reader']}", 401),
         (f"Bearer {KEYS['reader']}x", 401),
+        (f"Bearer {KEYS['reader'][:-1]}", 401),
         (f"Bearer {KEYS['reader']} {KEYS['reader']}", 401),
+        (f"Bearer {KEYS['reader'].upper()}", 401),
         ("Bearer ", 401),
+        ("Bearer", 401),
         ("", 401),
         ("Bearer \xff\xfe", 401),
         (f"Bearer {'a' * 20_000}", 401),
@@ -171,6 +175,7 @@ def test_the_hash_of_a_key_is_no_key_and_two_keys_are_refused(service: Service) 
 @pytest.mark.parametrize(
     ("caller", "length", "kind", "status"),
     [
+        ("nobody", 1000, "application/json", 401),
         ("nobody", 900_000_000, "application/json", 401),
         ("reader", 1000, "application/json", 403),
         ("writer", 1000, "text/plain", 415),

@@ -55,6 +55,7 @@ def test_a_named_origin_may_ask_without_a_key_what_it_may_send(client: TestClien
     ("headers", "word"),
     [
         ({"Origin": OTHER}, "origin"),
+        ({"Origin": f"{PAGE}.evil.org"}, "origin"),
         ({"Origin": "http://app.example.org"}, "origin"),
         ({"Origin": "null"}, "origin"),
         ({"Access-Control-Request-Method": "PUT"}, "method"),

@@ -84,10 +84,12 @@ def test_a_text_is_cut_into_the_tokens_that_the_rules_say(text: str, tokens: lis
 @pytest.mark.parametrize(
     ("query", "expression"),
     [
+        ("東京", '"東京"'),
         ("京", '"京" *'),
         ("東京都 GPU", '"東京" OR "京都" OR "gpu"'),
         ("the river", '"river"'),
         ("To be, or not to be", '"to" OR "be" OR "or" OR "not"'),
+        ("river River RIVER", '"river"'),
         ('a" OR text:x* NEAR(y) -z', '"text" OR "x" OR "near" OR "y" OR "z"'),
         ("?!  ★", ""),
     ],

@@ -266,6 +266,8 @@ def test_a_database_that_is_not_there_is_named_without_its_password(caplog: pyte
     "url",
     [
         "u:SeCrEt%zz2@h/a",
+        "u:SeCrEt%@h/a",
+        "u:SeCrEt%00@h/a",
         "u:x@SeCrEt@h/a",
         "u:12/SeCrEt@h/a",
         "u:/SeCrEt@h/a",
@@ -274,6 +276,7 @@ def test_a_database_that_is_not_there_is_named_without_its_password(caplog: pyte
         "u:SeCrEt@[::1]x/a",
         "h/a?password=SeCrEt%zz",
         "h/a?password=x&SeCrEt",
+        "h/a?SeCrEt=x",
     ],
 )
 def test_a_malformed_url_is_refused_without_its_password(url: str, caplog: pytest.LogCaptureFixture) -> None:

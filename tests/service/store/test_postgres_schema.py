@@ -117,6 +117,12 @@ DAMAGES: list[Damage] = [
         None,
     ),
     (
+        "DROP INDEX feedback_of_key",
+        "CREATE INDEX feedback_of_key ON feedback (key)",
+        "the index feedback_of_key",
+        None,
+    ),
+    (
         "REVOKE INSERT, DELETE ON documents FROM {owner}",
         "GRANT INSERT, DELETE ON documents TO {owner}",
         "the right INSERT, DELETE on documents",

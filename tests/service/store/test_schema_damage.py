@@ -25,6 +25,7 @@ DAMAGES: list[Damage] = [
     ),
     ("DROP TABLE verdicts", "{made}", "lacks the table 'verdicts'", ("GET", "/models", None)),
     ("DROP TABLE events", "{made}", "lacks the index 'events_of_document'", ("POST", "/events", EVENT)),
+    ("DROP INDEX feedback_of_key", "{made}", "lacks the index 'feedback_of_key'", None),
     ("DROP TABLE lexical_2", "{made}", "lacks the table 'lexical_2' of the collection 'other'", None),
     (
         "PRAGMA user_version = 1000",
