@@ -145,6 +145,13 @@ def test_the_tokens_of_every_passage_are_counted(client: TestClient) -> None:
     assert int(answer.headers["x-compute-tokens"]) == sum(encoder.encode(texts).tokens)
 
 
+def test_passages_are_there_again_after_a_restart(place: Settings) -> None:
+    with serving(place) as client:
+        put(client, TEXTS)
+    with serving(place) as client:
+        check(client, TEXTS)
+
+
 @pytest.mark.parametrize("passage", [0, 1])
 @pytest.mark.sqlite("PostgreSQL has checksums of its own")
 def test_a_damaged_passage_is_made_again_with_the_others(place: Settings, passage: int) -> None:
