@@ -86,6 +86,14 @@ class EventsTable(Table):
     visitors: int = Field(2, ge=1)  # that these searches must come from (trust.py)
     queries: bool = False  # also train on unjudged queries of events, if a recipe can
 
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier_name(cls, given: Any) -> Any:
+        """Accepts the key `keys`, which is the earlier name of `visitors`."""
+        if not isinstance(given, dict) or "keys" not in given or "visitors" in given:
+            return given
+        return {"visitors" if name == "keys" else name: value for name, value in given.items()}
+
     @field_validator("position_bias", mode="wrap")
     @classmethod
     def _word_or_number(cls, value: object, handler: ValidatorFunctionWrapHandler) -> object:
