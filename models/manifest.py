@@ -140,7 +140,16 @@ class Manifest(_Strict):
         return cls.model_validate_json(read_bytes(folder / FILE_NAME))
 
     def text(self) -> str:
-        return self.model_dump_json(indent=2) + "\n"
+        # Empty fields are left out, so that old releases can read the file.
+        absent: dict[str, Any] = {
+            name: True for name in ("search", "default_prompt", "query_encoder") if not getattr(self, name)
+        }
+        if self.search:
+            absent["search"] = {
+                name: {field for field in ("fusion", "passage_tokens") if not getattr(use, field)}
+                for name, use in self.search.items()
+            }
+        return self.model_dump_json(indent=2, exclude=absent) + "\n"
 
 
 def is_version(name: str) -> bool:

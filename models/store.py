@@ -84,14 +84,14 @@ class ModelStore:
                 published.
 
         Returns:
-            The manifest of the new version. If an equal version exists and the new one adds no int8 graph,
-            the manifest of the existing version.
+            The manifest of the new version. If an equal version exists and the new one adds nothing, the
+            manifest of the existing version.
         """
         with self.temporary() as folder:
             manifest = seal(folder, build(folder))
             with self._locked():
                 existing = self.find(manifest)
-                if existing and (existing.quantised or not manifest.quantised):
+                if existing and not _adds(manifest, existing):
                     return existing
                 folder.rename(self.root / manifest.version)
                 sync(self.root)
@@ -349,6 +349,12 @@ class ModelStore:
         with (self.root / ".lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _adds(new: Manifest, existing: Manifest) -> bool:
+    calibrated = new.calibration.int8 is not None and existing.calibration.int8 is None
+    quantized = new.quantised is not None and existing.quantised is None
+    return calibrated or quantized or (new.packed and not existing.packed)
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:

@@ -117,8 +117,9 @@ def publish_prepared(
     """Publishes a source whose graph was prepared. For the arguments, see `publish`."""
     manifest = _manifest(prepared, origin, parent, lineage)
     existing = store.find(manifest)
-    # A version without an int8 graph, from a machine that cannot measure one, is published again.
-    if existing and (existing.quantised or not prepared.weights):
+    quantized = existing and (existing.quantised or not prepared.weights)
+    # A version of an old release is published again if it has no calibration or a slower graph.
+    if existing and existing.calibration.int8 and existing.packed >= manifest.packed and quantized:
         return existing
     return store.publish(partial(_build, prepared=prepared, manifest=manifest, known=known, say=say))
 

@@ -104,6 +104,11 @@ def test_the_distance_in_the_manifest_is_that_of_the_example_texts(made: Place) 
     assert said.same_neighbours == pytest.approx(np.mean(same), abs=2e-3)
 
 
+def test_a_version_alone_is_written_as_before_there_were_pairs(made: Place) -> None:
+    assert "query_encoder" not in made.teacher.text()
+    assert Manifest.model_validate_json(made.pair.text()) == made.pair
+
+
 def test_the_same_pair_is_published_once_and_another_student_takes_its_place(place: Place) -> None:
     assert pair(place.store, place.teacher.version, place.student.version).version == place.pair.version
     other_source = tiny_source(place.folder / "other", seed=3, prompts={"query": "query: "})

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ from models.engines.opening import INT8_NAME
 from models.errors import ModelUnavailable, ProofFailed, Unsupported
 from models.graph.bert import HIDDEN
 from models.graph.head import POOLED, SENTENCE
-from models.manifest import FILE_NAME
+from models.manifest import FILE_NAME, Manifest
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish, publish_prepared
 from models.sources.folder import read_source
@@ -67,19 +68,37 @@ def test_publishing_again_answers_the_version_that_is_there(store: ModelStore, f
     assert len(store.versions()) == 1
 
 
-@needs_int8
-def test_a_version_without_int8_is_served_on_and_published_again_on_request(
-    store: ModelStore, folder: Path
+def _drop_int8(manifest: dict[str, Any], at: Path) -> None:
+    del manifest["quantised"], manifest["files"][f"onnx/{INT8_NAME}"]
+    (at / "onnx" / INT8_NAME).unlink()
+
+
+@pytest.mark.parametrize(
+    ("age", "is_missing"),
+    [
+        (lambda manifest, _: manifest.pop("packed"), lambda manifest: not manifest.packed),
+        (lambda manifest, _: manifest.pop("calibration"), lambda manifest: manifest.calibration.int8 is None),
+        (lambda manifest, _: manifest.update(calibration={}), lambda it: it.calibration.int8 is None),
+        pytest.param(_drop_int8, lambda manifest: manifest.quantised is None, marks=needs_int8),
+    ],
+    ids=["packing", "calibration", "empty calibration", "int8"],
+)
+def test_a_version_of_an_older_release_is_served_on_and_published_again_on_request(
+    store: ModelStore,
+    folder: Path,
+    age: Callable[[dict[str, Any], Path], object],
+    is_missing: Callable[[Manifest], bool],
 ) -> None:
     first = publish(store, folder)
+    assert not is_missing(first)
     at = store.folder(first.version)
     content = json.loads((at / FILE_NAME).read_bytes())
-    del content["quantised"], content["files"][f"onnx/{INT8_NAME}"]
-    (at / "onnx" / INT8_NAME).unlink()
+    age(content, at)
     (at / FILE_NAME).write_text(json.dumps(content))
-    assert store.open(first.version).manifest.quantised is None
+    assert is_missing(store.open(first.version).manifest)
     time.sleep(1.1)  # a version is named after the second it was made in
     second = publish(store, folder)
+    assert not is_missing(second)
     assert second.version != first.version
     assert second.fingerprint == first.fingerprint, "it is the same space"
     assert second.quantised == first.quantised

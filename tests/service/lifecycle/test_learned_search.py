@@ -41,6 +41,16 @@ def place(tmp_path: Path) -> Place:
     return place
 
 
+def test_a_version_without_search_is_written_as_before_there_was_any(place: Place) -> None:
+    texts = {manifest.version: manifest.text() for manifest in place.store.versions()}
+    assert '"search"' not in texts[place.a]
+    assert '"search"' in texts[place.b]
+    assert "passage_tokens" not in texts[place.b], "where none is learned"
+    learned = Manifest.model_validate_json(texts[place.b]).search["default"]
+    assert (learned.weight, learned.fusion) == (0.3, FUSION)
+    assert "fusion" not in texts[place.c], "where none is named"
+
+
 @pytest.mark.usefixtures("_fused")
 def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
