@@ -66,6 +66,15 @@ def count(
     return _number(connection, f"SELECT count(*) FROM documents WHERE {sql}", *parameters)
 
 
+def matching_revisions(
+    connection: Connection, where: Predicate | None, collection: str
+) -> tuple[list[int], int]:
+    """Returns the matching revisions in ascending order, and the operation number of this state."""
+    sql, parameters = scoped(where, collection)
+    rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)
+    return [revision for (revision,) in rows], sequence(connection)
+
+
 def unchanged(
     connection: Connection, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION
 ) -> set[int]:

@@ -217,6 +217,7 @@ class PostgresStore(Touch, CommonMethods):
 
     collections = reading(documents.counts)
     count = reading(documents.count)
+    matching = reading(documents.matching_revisions)
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)

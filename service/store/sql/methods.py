@@ -119,7 +119,6 @@ class CommonMethods:
     document = reading(records.get)
     without_checksums = reading_itself(records.count_without_checksums)
     page = reading(records.page)
-    matching = reading(records.matching_revisions)
     sample = reading(records.sample)
     field_sample = reading(records.field_sample)
 

@@ -101,6 +101,8 @@ def damaged_part(
 
 
 def _is_utf8(part: bytes) -> bool:
+    if part.isascii():
+        return True
     try:
         part.decode()
     except UnicodeDecodeError:
@@ -143,7 +145,6 @@ class Reading(Listing, Protocol):
     def as_json(self, metadata: Any, /) -> bytes: ...
     def checksum(self, part: bytes, /) -> bytes: ...
 
-    def sequence(self) -> int: ...
     def scope(self, where: Predicate | None, collection: str, /) -> tuple[str, list[Any]]:
         """Returns SQL and parameters for the documents in a collection that match a filter."""
 
@@ -206,15 +207,6 @@ def page(
             return found, True
         found.append(read[revision])
     return found, more
-
-
-def matching_revisions(
-    connection: Reading, where: Predicate | None, collection: str
-) -> tuple[list[int], int]:
-    """Returns the matching revisions in ascending order, and the operation number of this state."""
-    sql, parameters = connection.scope(where, collection)
-    rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)
-    return [revision for (revision,) in rows], connection.sequence()
 
 
 def answered(

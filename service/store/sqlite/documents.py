@@ -73,6 +73,14 @@ def unchanged(
     }
 
 
+def matching_revisions(
+    connection: sqlite3.Connection, where: Predicate | None, collection: str
+) -> tuple[list[int], int]:
+    """Returns the matching revisions in ascending order, and the operation number of this state."""
+    everything = Predicate("1", [])
+    return matching(connection, where or everything, collection).tolist(), sequence(connection)
+
+
 def sequence(connection: sqlite3.Connection) -> int:
     """Returns the number of the latest operation, 0 before the first."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'operations'").fetchone()

@@ -153,6 +153,7 @@ class SqliteStore(Alone, CommonMethods):
 
     collections = reading(documents.counts)
     count = reading(documents.count)
+    matching = reading(documents.matching_revisions)
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)

@@ -49,7 +49,6 @@ from service.store.postgres.generations import Answer
 from service.store.postgres.reader import Snapshot
 from service.store.postgres.schema import migrate
 from service.store.postgres.writer import in_turn
-from service.store.sql import records
 from tests.parts.stores import DIMENSION, Place, hold_commits, manifest, unit, until_waiting, waiting
 from tests.waiting import until
 
@@ -139,7 +138,7 @@ def test_filters_pass_what_they_say(filtered: Place, declared: list[str]) -> Non
         where = compile_in(JsonbDialect(declared), filter)
         with filtered.store.pool.connection() as raw, raw.transaction():
             raw.execute(f"SET LOCAL enable_seqscan = {'off' if declared else 'on'}")
-            found = records.matching_revisions(Snapshot(raw), where, "default")[0]
+            found = documents.matching_revisions(Connection(raw), where, "default")[0]
         assert found == expected, filter
         assert filtered.read(partial(documents.count, where=where)) == len(expected)
 
