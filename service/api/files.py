@@ -7,10 +7,8 @@ The command `import` reads files with the same reader (service/files) and then s
 """
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import aclosing
 from functools import partial
-from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -25,7 +23,7 @@ from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Va
 from service.files.columns import Placed
 from service.files.detection import find_format
 from service.files.preview import SHOWN_ROWS, preview
-from service.files.reader import FileReader, Options, build_options
+from service.files.reader import FileReader, Options, Unpacked, build_options
 from service.files.values import BadFile, BadRow, Format, Row, query_parameter
 from service.http.bodies import RAW_FILE, Slices, StreamedBody, collect_fields, json_response
 from service.http.routing import RoleRoute
@@ -33,7 +31,7 @@ from service.runtime.runtime import Runtime, Service
 from service.store.values import DEFAULT_COLLECTION
 
 PREVIEW_BYTES = 1 << 20
-STEP_ROWS = 64  # that are read in one step, on another thread
+STEP_BYTES = 1 << 16  # of a piece per step, on another thread
 ALL = "*"
 
 router = APIRouter(prefix="/files", route_class=RoleRoute, tags=["documents"])
@@ -170,6 +168,7 @@ class _Upload:
         options = _options(params, collection)
         self._titled = options.format == "file"
         self._reader = FileReader(params.name or "file", options)
+        self._unpacked = Unpacked()
         self._parse = partial(build_document, max_metadata_kb=runtime.settings.max_metadata_kb)
         self._flow: StreamedBody = request.scope["flow"]
         self._importing = Import(request, runtime, collection)
@@ -187,9 +186,13 @@ class _Upload:
             try:
                 async with aclosing(body_pieces(self._request)) as pieces:
                     async for piece in pieces:
-                        await self._read(self._reader.feed(piece or b""))
+                        for part in self._unpacked.feed(piece or b""):
+                            await self._read(part)
                         await importing.look(idle=piece is None)
-                await self._read(self._reader.finish())
+                for part in self._unpacked.finish():
+                    await self._read(part)
+                for row in await asyncio.to_thread(list, self._reader.finish()):
+                    await self._take(row)
                 tally = await importing.finish()
             except BadFile as error:
                 tally = await importing.finish()
@@ -199,10 +202,11 @@ class _Upload:
             raise Empty("The file has no row to store.")
         return tally
 
-    async def _read(self, rows: Iterator[Row]) -> None:
-        while some := await asyncio.to_thread(lambda: [*islice(rows, STEP_ROWS)]):
+    async def _read(self, part: bytes) -> None:
+        for at in range(0, len(part), STEP_BYTES):
+            rows = await asyncio.to_thread(list, self._reader.feed(part[at : at + STEP_BYTES]))
             self._flow.moved()
-            for row in some:
+            for row in rows:
                 await self._take(row)
                 await self._slices.rest()
 

@@ -1,6 +1,6 @@
 """Reads documents from JSON lines, CSV, TSV or plain text, optionally compressed with gzip.
 
-    bytes ─▶ FileReader: unpacks, detects encoding and separator ─▶ lines ─▶ records ─▶ Row
+    bytes ─▶ Unpacked ─▶ FileReader: detects encoding and separator ─▶ lines ─▶ records ─▶ Row
 
 The caller passes pieces of bytes to `FileReader.feed`, so that a command and a route can share the reader.
 Memory holds the start of the file, one line and one record, each of at most 1 MiB.
@@ -161,7 +161,7 @@ class Unpacked:
 
 
 class FileReader:
-    """Turns bytes into rows. Call `feed` with each piece, then `finish`.
+    """Turns uncompressed bytes into rows. Call `feed` with each piece, then `finish`.
 
     `feed` and `finish` raise BadFile if the rest of the file cannot be read.
 
@@ -175,22 +175,18 @@ class FileReader:
         self.name = name
         self.layout: Layout | None = None
         self._options = options
-        self._unpacked = Unpacked()
         self._head = bytearray()
         self._rows = 0
-        self._fed = self._done = 0  # uncompressed bytes
+        self._fed = self._done = 0  # bytes
         self._lines: TextLines
         self._maker: _Maker
 
     def feed(self, piece: bytes) -> Iterator[Row]:
-        return chain.from_iterable(map(self._read, self._unpacked.feed(piece)))
-
-    def _read(self, part: bytes) -> Iterator[Row]:
-        self._fed += len(part)
+        self._fed += len(piece)
         if self.layout is not None:
-            yield from self._taken(part)
+            yield from self._taken(piece)
             return
-        self._head += part
+        self._head += piece
         if len(self._head) >= HEAD_BYTES:
             yield from self._begin(complete=False)
 
@@ -207,7 +203,6 @@ class FileReader:
 
     def finish(self) -> Iterator[Row]:
         """Yields the last rows. If the file has no rows, yields a note that says so."""
-        yield from chain.from_iterable(map(self._read, self._unpacked.finish()))
         if self.layout is None:
             yield from self._begin(complete=True)
         for line in self._lines.feed(b"", final=True):
@@ -354,19 +349,21 @@ class _LineMaker(_Maker):
             return
         content: dict[str, Any] | BadRow
         try:
-            if MARK in text:
-                raise self._not_decoded(text)
             content = self._parsed(text) if self._layout.format == "jsonl" else self._line(text)
         except BadRow as error:
             content = error
         yield Row(self._name, line.number, content)
 
     def _line(self, text: str) -> dict[str, Any]:
+        if MARK in text:
+            raise self._not_decoded(text)
         if "\0" in text:
             raise BadRow("it holds a NUL character (U+0000). Take it out")
         return {"text": plain_text(text) if self._options.html else text, "metadata": {}}
 
     def _parsed(self, text: str) -> dict[str, Any]:
+        if MARK in text:
+            raise self._not_decoded(text)
         try:
             value = exact_json.loads(text.encode())
         except exact_json.Inexact as error:

@@ -39,7 +39,7 @@ from service.errors import CommandError
 from service.files.columns import Placed, Seen, derived_id
 from service.files.conversion import TYPES
 from service.files.detection import find_format
-from service.files.reader import FileReader, Options, build_options
+from service.files.reader import FileReader, Options, Unpacked, build_options
 from service.files.values import BadFile, BadRow, Row
 from service.http.bodies import NDJSON
 
@@ -198,10 +198,14 @@ class Source:
             CannotRead: The rest of the file cannot be read.
 
         """
+        unpacked, reader = Unpacked(), self._reader
         try:
             for piece in iter(lambda: self._file.read(PIECE_BYTES), b""):
-                yield from self._reader.feed(piece)
-            yield from self._reader.finish()
+                for part in unpacked.feed(piece):
+                    yield from reader.feed(part)
+            for part in unpacked.finish():
+                yield from reader.feed(part)
+            yield from reader.finish()
         except BadFile as error:
             if self._options.format == "file":
                 yield Row(self._name, 1, BadRow(str(error)))
@@ -230,7 +234,7 @@ class Tally:
         self._told = self._noted = 0
         self._seen = Seen()
         self._created: int | None = 0  # new ids; None if an answer did not tell
-        self.ids_known = True  # False if an answer did not tell which rows are stored.
+        self._ids_known = True  # False if an answer did not tell which rows are stored.
 
     @property
     def untouched(self) -> bool:
@@ -253,7 +257,7 @@ class Tally:
         self._created = None if self._created is None or created is None else self._created + created
         told = {problem["line"] - 1: problem["error"] for problem in answer.value["errors"]}
         self.failed += answer.value["failed"] - len(told)
-        self.ids_known = self.ids_known and answer.value["failed"] == len(told)
+        self._ids_known = self._ids_known and answer.value["failed"] == len(told)
         for at, (row, _) in enumerate(chunk):
             if at in told:
                 self.fail(row, told[at])
@@ -263,6 +267,11 @@ class Tally:
             title = title if isinstance(title, str) else ""
             id = str(content.get("id") or derived_id(title, text))
             self._seen.add(id, title, text, str(content.get("collection", "")))
+
+    def add_some(self, stored: int) -> None:
+        """Counts rows that the service stored before it rejected the rest of the chunk."""
+        self.stored += stored
+        self._ids_known = False
 
     def fail(self, row: Row, reason: str) -> None:
         """Counts the lines of a row that cannot be stored, and prints the reason."""
@@ -284,8 +293,8 @@ class Tally:
     def __str__(self) -> str:
         """Returns the sentence that ends the output of the command."""
         cut = f", {self.truncated} of them longer than the model sees" if self.truncated else ""
-        documents = self._seen.distinct if self.ids_known else self.stored
-        replaced = 0 if self._created is None or not self.ids_known else documents - self._created
+        documents = self._seen.distinct if self._ids_known else self.stored
+        replaced = 0 if self._created is None or not self._ids_known else documents - self._created
         earlier = f"; {replaced} of them had been stored before" if replaced > 0 else ""
         rows = f"{self.stored} rows are stored as {documents} documents ({self._seen.sentence()})"
         said = f"{documents} documents are stored" if documents == self.stored else rows
@@ -416,8 +425,7 @@ class Delivery:
         """
         stored = _STORED.search(answer.error)
         if stored and stored[1]:
-            self._tally.stored += int(stored[1])
-            self._tally.ids_known = False
+            self._tally.add_some(int(stored[1]))
         self._tally.unsettled = before or (chunk if stored and stored[1] else [])
         return CommandError(f"{_lines(chunk)} were refused: {_STORED.sub('', answer.error)}")
 

@@ -21,9 +21,13 @@ UMLAUTS = "id,text\n1,größe\n2,ärger\n"
 
 def read(content: bytes, name: str = "x.csv", *, step: int = 7, **options: Any) -> list[Row]:
     """Returns the rows of a file that arrives in small pieces."""
-    reader = FileReader(name, Options(**options))
-    pieces = (content[at : at + step] for at in range(0, len(content), step))
-    found = [row for piece in pieces for row in reader.feed(piece)]
+    unpacked, reader = Unpacked(), FileReader(name, Options(**options))
+    found: list[Row] = []
+    for at in range(0, len(content), step):
+        for part in unpacked.feed(content[at : at + step]):
+            found += reader.feed(part)
+    for part in unpacked.finish():
+        found += reader.feed(part)
     return [*found, *reader.finish()]
 
 
