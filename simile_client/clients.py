@@ -25,10 +25,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 URL = "http://127.0.0.1:8000"
 _LATER = {429, 503}  # The service is full or not ready, and did nothing, so a retry is safe.
-_PAUSE, _MAX_SECONDS = (
-    0.5,
-    60.0,
-)  # Seconds before the first retry, and at most. Retry-After overrides the pause.
+_PAUSE, _MAX_SECONDS = 0.5, 60.0  # Before the first retry, and at most. Retry-After overrides the pause.
 
 
 class _Options:
@@ -55,7 +52,7 @@ class _Options:
         if attempt >= self._retries or (answer is not None and answer.status_code not in _LATER):
             return None
         header = "" if answer is None else answer.headers.get("retry-after", "")
-        return min(float(header) if header.isdigit() else _PAUSE * 2.0**attempt, _MAX_SECONDS)
+        return min(float(header) if header.isdigit() else _PAUSE * 2.0 ** min(attempt, 9), _MAX_SECONDS)
 
     def _unanswered(self, error: httpx2.HTTPError) -> SimileError:
         if isinstance(error, httpx2.TimeoutException):

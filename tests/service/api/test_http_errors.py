@@ -80,6 +80,7 @@ def test_an_empty_input_is_400_and_its_place_is_named(
         ("/search", {"queries": ["a"], "fields": ["metadata."]}, "'metadata.'"),
         ("/search", {"queries": ["a"], "fields": "text"}, "fields"),
         ("/search", {"queries": ["a"], "fields": ["text"] * 101}, "at most 100"),
+        ("/search", {"queries": ["a"], "fields": ["metadata" + ".x" * 511] * 100}, "fields has 51,100 names"),
         ("/search", {"queries": ["a"], "filter": {"x": {"$near": 1}}}, "$near"),
         ("/search", {"queries": [[0.1] * 32]}, "model"),
         ("/documents", {"documents": [{"text": "a", "title": 7}]}, "title"),

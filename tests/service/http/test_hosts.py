@@ -13,7 +13,7 @@ from service.settings import allowed_hosts, read
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service
-from tests.service.raw import Wire, head
+from tests.service.raw import FAMILIES, Wire, head, post
 
 PAGE = "https://app.example.org"
 OTHER = "http://evil.example.org"
@@ -48,6 +48,13 @@ def test_a_name_that_anybody_can_have_resolve_to_this_machine_is_421(
     status, body = get(service, f"Host: {host}", path=path)
     assert status == 421
     assert b"SIMILE_ALLOWED_HOSTS" in body
+
+
+def test_each_family_words_a_wrong_host(service: Service) -> None:
+    for path, body in FAMILIES.items():
+        request = post(path, body).replace(b"Host: localhost", b"Host: evil.example.org")
+        with Wire(service) as wire:
+            wire.send(request).answer().refused(path, 421, "Forbidden")
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ class Ledger:
             {f"judged {row['query']}": row["relevant"] for row in rows if row["id"] == id} for id in JUDGED
         )
         assert first == second, "half of a list was stored"
+        assert service.client.get("/feedback/count").json() == {"count": len(rows)}
         found = stored | first
         for name in (self.expected.keys() | found.keys()) - self.in_hand:
             assert found.get(name) == self.expected.get(name), name
