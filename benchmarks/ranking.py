@@ -99,7 +99,7 @@ def draw(rows: Iterable[Sequence[Any]]) -> str:
 
     points: dict[str, list[tuple[float, float, float, float]]] = {}
     for name, count, _, judged, row, *figures in rows:
-        if row == NEW and judged:
+        if row == NEW and judged and (judged == "all" or isinstance(judged, int)):
             gain, low, high = map(float, figures)
             points.setdefault(name, []).append((count if judged == "all" else judged, gain, low, high))
     curves = [Gains(name, each) for name, each in points.items()]

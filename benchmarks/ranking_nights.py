@@ -55,7 +55,6 @@ def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
     random = np.random.default_rng(seed)
     order = random.permutation(len(examples)).tolist()
     active: Ranking | None = None
-    known: Sequence[Example] = []
     gained = 0.0
     for count in (
         np.linspace(MIN_QUERIES, min(JUDGED, len(order) * 4 // 5), NIGHTS).round().astype(int).tolist()
@@ -77,9 +76,9 @@ def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
         ranking = fitting(judged)
         gain = measure(examples, order[count:], judged, ranking)
         if not reasons:
-            active, known = ranking, judged
+            active = ranking
         if active is not None:
-            gained = measure(examples, order[count:], known, active)
+            gained = measure(examples, order[count:], judged, active)
         yield [count, wrong, float(not reasons), gain, gained]
 
 

@@ -33,14 +33,14 @@ _WORDS = {
 }
 
 
+_SINCE = {"rows"}  # keys that runs of earlier releases do not have
 _KEYS = (
     "method",
-    *_WORDS,
+    *(_WORDS.keys() - _SINCE),
     "texts",
     "base_name",
     "parent",
     "code",
-    "result",
 )  # what export has to know
 
 
@@ -82,9 +82,9 @@ def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
         return identity
     found = read_run(out)
     for key, name in _WORDS.items():
-        if found[key] != identity[key]:
+        if (key in found or key not in _SINCE) and found.get(key) != identity[key]:
             raise OtherRun(
-                f"{out} holds a run with {name} ({found[key]}, not {identity[key]}).",
+                f"{out} holds a run with {name} ({found.get(key)}, not {identity[key]}).",
                 "Give the same to resume it, or name another --out without --resume.",
             )
     return found

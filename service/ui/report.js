@@ -82,7 +82,7 @@ function figures(rows) {
 
 /** Returns the geometry of vectors of a public data set, with the names of the report. */
 function geometry({ pairs, sentences, ...candidate }, active) {
-  const names = Object.keys(candidate).filter((name) => typeof candidate[name] === "number");
+  const names = Object.keys(candidate).filter((name) => name !== "directions" && typeof candidate[name] === "number");
   return h("details", {}, h("summary", {}, "Geometry"),
     h("p", { class: "note" }, `Of ${count(pairs, "pair")} and ${count(sentences, "sentence")} of STS-B. Of alignment and uniformity, lower is better.`),
     scrolling("Geometry", ["Measure", "Live version", "Candidate"], names.map((name) => [name.replaceAll("_", " "), figure(active[name]), figure(candidate[name])])));

@@ -111,7 +111,7 @@ def _write_csv(file: Path, scores: Mapping[str, Any]) -> None:
 
 
 def _numbers(node: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields each number of nested scores with the path of its keys. Skips lists, such as a spectrum."""
+    """Yields each number of nested scores with the path of its keys. Skips lists."""
     for key, value in node.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, (*place, key))

@@ -186,6 +186,27 @@ class Recipe:
         """Returns the recipe as JSON values, with the name of every block, but without `name` and `seed`."""
         found: dict[str, Any] = to_jsonable_python(asdict(self))
         del found["name"], found["seed"]
+        # Newer keys are left out at their defaults, so that older recipes keep their digests.
+        for table, key, default in (
+            (found["source"], "queries", False),
+            (found["source"], "near", "any"),
+            (found["optim"], "train_layers", None),
+            (found["optim"], "train_embeddings", True),
+            (found["optim"], "table_lr", None),
+            (found["optim"], "head_lr", None),
+            (found, "dropouts", []),
+            (found, "student", None),
+            *((block, "generator", "") for block in found["objectives"]),
+            *((block, "centred", True) for block in found["post"]),
+            *((block, "by_share", False) for block in found["post"]),
+        ):
+            if table.get(key) == default:
+                table.pop(key, None)
+        # The meaning of these keys has changed: earlier runs count as runs of another recipe.
+        if self.dropouts:
+            found["dropouts_of"] = "each place"
+        if self.pool.startswith("static"):
+            found["pool_of"] = "words"
         return found
 
     def reads(self, what: str) -> bool:

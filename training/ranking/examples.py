@@ -63,7 +63,7 @@ class Example(NamedTuple):
         """Returns the query without its judgments of these documents: neither right nor wrong."""
         kept = {id: gain for id, gain in self.relevant.items() if id not in ids}
         seen = np.ones(len(self.ids)) if self.seen is None else self.seen.copy()
-        seen[np.isin(self.ids, [*(self.relevant.keys() - kept.keys())])] = 0.0
+        seen[np.isin(self.ids, [*(self.relevant.keys() | self.wrong).intersection(ids)])] = 0.0
         return self._replace(relevant=kept, wrong=self.wrong.difference(ids), seen=seen)
 
     def score(self, scores: NDArray[np.float64]) -> float:

@@ -95,7 +95,7 @@ def fit(
     start = np.array([prior.get(name, 0.0) for name in FEATURES])
     alone = [(row.scaled[:, :_MEMORY], row.gains, np.log(np.maximum(row.weights, 1e-9))) for row in rows]
     weights = np.append(fit_linear(alone, start[:_MEMORY]), start[_MEMORY:])
-    mean = np.mean([each.vector for each in examples], axis=0)
+    mean = np.mean([each.vector for each in examples], axis=0) if examples else np.zeros(0)
     own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
     ranking = Ranking(
         weights={name: round(float(weight), 6) for name, weight in zip(FEATURES, weights, strict=True)},

@@ -48,7 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "retrain",
         help="train on your text, prove the result, and publish it when it is not worse",
         description="Train, export, prove, score against the active version, and publish when it is not "
-        "worse. Exit status: 0 published and wanted, 3 refused, 4 nothing to learn, 5 another is at work.",
+        "worse. Exit status: 0 published and requested, 3 refused, 4 nothing to learn, 5 another is at work.",
     )
     command.add_argument(
         "--recipe",

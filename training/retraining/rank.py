@@ -24,7 +24,7 @@ from models import cpus
 from models.manifest import Manifest
 from models.messages import positive
 from models.progress import Say, to_stderr
-from models.search.features import FEATURES
+from models.search.features import FEATURES, VERSION
 from models.search.ranking import MAX_RANKED, get_default
 from models.store import ModelStore
 from training.errors import NothingToLearn, TrainingError
@@ -283,7 +283,7 @@ def _example(query: str, vector: np.ndarray, hits: Sequence[Mapping[str, Any]], 
 def _digest(served: Manifest, collection: str, labels: Mapping[str, Labels]) -> str:
     """Returns the digest of everything from which a ranking is learned."""
     said = [(query, each.gains, each.wrong) for query, each in sorted(labels.items())]
-    known = served.fingerprint, served.search.get(collection), said
+    known = VERSION, served.fingerprint, served.search.get(collection), said
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 

@@ -67,7 +67,7 @@ def export_run(
     run = read_run(out)
     if "finished" not in run:
         raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
-    if run["result"] != "encoder":
+    if run.get("result", "encoder") != "encoder":
         raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
     if "torch" not in sys.modules:
         say(LOADING)

@@ -152,7 +152,6 @@ def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Option
         "base": compute_digest(read_source(base)),
         "base_name": options.base_name or base.name,
         "parent": options.parent or find_version(base),
-        "rows": "",  # of each stage: its own run.json
         "steps": None,  # of each stage: the plan
         "precision": options.precision,
         "code": metadata.version("simile"),

@@ -24,6 +24,7 @@ from models.files.bounded import parse_json
 from models.manifest import Mode
 from models.progress import Progress
 from models.search.content import Content
+from models.search.features import FEATURES
 from training.errors import TrainingError
 
 DEFAULT = "default"
@@ -102,7 +103,8 @@ def fetch_explained(
     """
     body = {"mode": "hybrid", "k": hits, "explain": True, "fields": []}
     for found in _search(url, collection, queries, body, _SEARCHES, version):
-        if not all(_has(hit, {"id": str, "features": dict}) for hit in found):
+        named = {"id": str, "features": dict}
+        if not all(_has(hit, named) and hit["features"].keys() >= {*FEATURES} for hit in found):
             raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
         yield found
 

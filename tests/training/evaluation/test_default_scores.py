@@ -122,8 +122,10 @@ def test_the_default_models_geometry_is_that_of_all_of_sts_b(default: Measured) 
     every_pair = sum(float((some @ vectors.T).sum()) for some in np.array_split(vectors, 32))
     assert found["mean_cosine"] == pytest.approx(every_pair / len(vectors) ** 2 - 1 / len(vectors), abs=1e-5)
     values = np.linalg.svd(vectors.astype(float), compute_uv=False)
-    assert found["spectrum"] == pytest.approx(values / values[0], abs=2e-6)
-    assert sum(map(sum, found["histogram"].values())) == 8628
+    energy = values**2 / np.sum(values**2)
+    assert found["directions"] == len(values)
+    assert found["top_energy"] == pytest.approx(energy[0], abs=1e-6)
+    assert found["effective_rank"] == pytest.approx(np.exp(-np.sum(energy * np.log(energy))), rel=1e-5)
 
 
 @all_five

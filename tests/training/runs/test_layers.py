@@ -113,6 +113,15 @@ def test_more_layers_than_there_are_leave_nothing_behind(run: Run, tmp_path: Pat
     assert not (tmp_path / "out").exists()
 
 
+def test_a_recipe_without_them_keeps_its_digest() -> None:
+    described = load_recipe("pairs").described()
+    assert "student" not in described
+    assert "train_layers" not in described["optim"]
+    assert load_recipe("simcse-sup").digest().startswith("dd5f56ed7201")
+    assert LAST.described()["optim"]["train_layers"] == 1
+    assert distil(1).described()["student"] == {"layers": 1}
+
+
 CPU = torch.device("cpu")
 
 
