@@ -71,10 +71,12 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self._matching.wait()
-                sink.sendall(data)
                 said |= from_client and self.drop_commit is not None and self.drop_commit in data
-                if said and b"COMMIT" in data:
+                if dropped := said and b"COMMIT" in data:
                     self.drop_commit = None
+                    _close(source)  # Before the commit, so that its answer never arrives.
+                sink.sendall(data)
+                if dropped:
                     break
         _close(source)
         _close(sink)
