@@ -19,8 +19,7 @@ from models.search.ranking import Ranking, get_default
 from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_folds, learn
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
-from training.ranking.rules import judge_first, judge_refit
-from training.retraining.scoring import refitting
+from training.retraining.rank import find_reasons
 
 NIGHTS = 10  # Of a run.
 JUDGED = 180  # Queries of the last night of a run.
@@ -54,6 +53,7 @@ def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(examples)).tolist()
+    fitting = partial(learn, prior=get_default().weights)
     active: Ranking | None = None
     gained = 0.0
     for count in (
@@ -63,21 +63,13 @@ def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
         judged = [
             spoil(examples[at], random) if random.random() < wrong else examples[at] for at in order[:count]
         ]
-        prior = get_default().weights
-        fitting = partial(learn, prior=prior)
         rows = {row: compare(judged, draw_folds(judged, row), fitting) for row in (NEW, COMING)}
-        if active is None:
-            reasons = judge_first(rows)
-        else:
-            against = {row: compare(judged, draw_folds(judged, row), refitting(active)) for row in rows}
-            reasons = judge_refit(
-                rows, {row: found._replace(before=against[row].after) for row, found in rows.items()}
-            )
+        reasons = find_reasons(judged, judged, rows, active)
         ranking = fitting(judged)
         gain = measure(examples, order[count:], judged, ranking)
         if not reasons:
-            active = ranking
-        if active is not None:
+            active, gained = ranking, gain
+        elif active is not None:
             gained = measure(examples, order[count:], judged, active)
         yield [count, wrong, float(not reasons), gain, gained]
 

@@ -104,11 +104,11 @@ def build(
         stems = stem({*words})
         matching = {word: stemmed for word, stemmed in stems.items() if stemmed in wanted}
         features[row, 5] = _share(telling, matching.values())
-        features[row, 6] = _share(pairs, pairwise(map(matching.get, words)))
+        terms = [*map(matching.get, words)]
+        features[row, 6] = _share(pairs, pairwise(terms))
         features[row, 7] = _share(_telling([stems[word] for word in titled]), query_stems)
         features[row, 8] = np.log1p(len(words))
-        terms = enumerate(map(matching.get, words))
-        places.append([(place, term) for place, term in terms if term in telling])
+        places.append([(place, term) for place, term in enumerate(terms) if term in telling])
     features[:, 2], features[:, 3] = candidates.bm25, candidates.hybrid
     moved = vector + heads[:FEEDBACK_HITS].mean(axis=0) if len(heads) else vector
     features[:, 4] = heads @ (moved / (np.linalg.norm(moved) or 1))

@@ -9,7 +9,7 @@ Each query is scored by a ranking that was fitted without it, and with memory of
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -133,19 +133,20 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
 
     new, coming = validate(NEW, trees=False), validate(COMING, trees=boosts)
 
+    @cache
     def score(procedure: Procedure) -> float:
         found = coming(procedure).after
         return float(found.mean()) if len(found) else 0.0
 
     best = Procedure(None, trees=False, averaged=few)
-    best_score, before = score(best), new(best).after
-    scores = {each: score(each) for each in (best._replace(threshold=each) for each in THRESHOLDS)}
-    for procedure in sorted(scores, key=lambda each: -scores[each]):
+    before = new(best).after
+    remembering = [best._replace(threshold=each) for each in THRESHOLDS]
+    for procedure in sorted(remembering, key=score, reverse=True):
         if (
-            scores[procedure] > best_score
+            score(procedure) > score(best)
             and new(procedure)._replace(before=before).interval(LIKELY).high >= 0
         ):
-            best, best_score = procedure, scores[procedure]
+            best = procedure
     # Trees do not see memory, and neither does the average.
     others = [
         best._replace(trees=trees, averaged=averaged)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.features import FEATURES, MEMORY, NO_MEMORY, Features
+from models.search.features import FEATURES, MEMORY, NO_MEMORY, Features, Memory
 from models.search.ranking import Ranking, Trees, get_default, standardize
 from training.ranking.examples import Example, build_memory, remember
 
@@ -75,6 +75,11 @@ class _Learnable(NamedTuple):
     gains: NDArray[np.float64]
     weights: NDArray[np.float64]
 
+    @property
+    def given(self) -> NDArray[np.float64]:
+        """Scores by which the weights enter the softmax, shape (n,)."""
+        return np.log(np.maximum(self.weights, 1e-9))
+
 
 def fit(
     examples: Sequence[Example],
@@ -91,9 +96,9 @@ def fit(
         mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
             and the next ranking can use the mean of these queries.
     """
-    rows = [row for row in _learnable(examples, None) if row.gains.any()]
+    rows = _learnable(examples)
     start = np.array([prior.get(name, 0.0) for name in FEATURES])
-    alone = [(row.scaled[:, :_MEMORY], row.gains, np.log(np.maximum(row.weights, 1e-9))) for row in rows]
+    alone = [(row.scaled[:, :_MEMORY], row.gains, row.given) for row in rows]
     weights = np.append(fit_linear(alone, start[:_MEMORY]), start[_MEMORY:])
     mean = np.mean([each.vector for each in examples], axis=0) if examples else np.zeros(0)
     own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
@@ -124,13 +129,8 @@ def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure
     if procedure.threshold is not None:
         weights = np.array([ranking.weights[name] for name in FEATURES])
         rows = [
-            (
-                row.scaled[:, _MEMORY:],
-                row.gains,
-                row.scaled[:, :_MEMORY] @ weights[:_MEMORY] + np.log(np.maximum(row.weights, 1e-9)),
-            )
-            for row in _learnable(examples, procedure.threshold)
-            if row.gains.any()
+            (row.scaled[:, _MEMORY:], row.gains, row.scaled[:, :_MEMORY] @ weights[:_MEMORY] + row.given)
+            for row in _learnable(examples, build_memory(examples), procedure.threshold)
         ]
         learned = [round(float(weight), 6) for weight in fit_linear(rows, weights[_MEMORY:])]
         changes["weights"] = ranking.weights | dict(zip(MEMORY, learned, strict=True))
@@ -138,18 +138,22 @@ def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure
     return ranking.model_copy(update=changes)
 
 
-def _learnable(examples: Sequence[Example], threshold: float | None) -> list[_Learnable]:
-    """Returns the rows of each query. A query recalls neither itself nor the queries of its fold.
+def _learnable(
+    examples: Sequence[Example], memory: Memory = NO_MEMORY, threshold: float = 0.0
+) -> list[_Learnable]:
+    """Returns the rows of each query with a gain. A query recalls neither itself nor the queries of its fold.
 
     Args:
         examples: The queries.
-        threshold: For `remember`. None: nothing is recalled.
+        memory: Their memory.
+        threshold: For `remember`.
     """
-    memory = NO_MEMORY if threshold is None else build_memory(examples)
     folds = [frozenset(range(fold, len(examples), FOLDS)) for fold in range(FOLDS)]
     rows = []
     for at, example in enumerate(examples):
-        features = remember(example, memory, threshold or 0.0, folds[at % FOLDS])
+        if not example.gains.any():
+            continue
+        features = remember(example, memory, threshold, folds[at % FOLDS])
         seen = np.ones(len(features)) if example.seen is None else example.seen
         weights = np.where(example.gains > 0, 1.0, seen)
         rows.append(_Learnable(features, standardize(features), example.gains, weights))

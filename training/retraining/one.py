@@ -117,8 +117,8 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     recipe = fitted(job.recipe, job.corpus.columns)  # its digest says how many negatives
     job = replace(job, recipe=recipe, active=active)
     job.store.require_writable()
-    slower = job.mode == "off" or job.thresholds.slower == 1 or recipe.student is not None
-    if not slower and (why := why_slower(job.store, active, job.base, recipe.name)):
+    may_be_slower = job.mode == "off" or job.thresholds.slower == 1 or recipe.student is not None
+    if not may_be_slower and (why := why_slower(job.store, active, job.base, recipe.name)):
         raise NothingToLearn(why)
     begin = find_start(job.store, active, job.base, distils=recipe.student is not None)
     with open_base(begin, job.store.root) as base:

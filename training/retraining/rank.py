@@ -25,7 +25,7 @@ from models.manifest import Manifest
 from models.messages import positive
 from models.progress import Say, to_stderr
 from models.search.features import FEATURES, VERSION
-from models.search.ranking import MAX_RANKED, get_default
+from models.search.ranking import MAX_RANKED, Ranking, get_default
 from models.store import ModelStore
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
@@ -33,7 +33,7 @@ from training.evaluation.scorable import build_scorable
 from training.ranking.cross_validation import COMING, NEW, compare, draw_folds, learn, predict
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
-from training.ranking.rules import describe, judge_first, judge_refit
+from training.ranking.rules import Rows, describe, judge_first, judge_refit
 from training.retraining import ledger
 from training.retraining.anchor import active_version
 from training.retraining.config import (
@@ -188,15 +188,29 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
     rows = {each: compare(judging, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
     if not len(rows[COMING].after):
         raise NothingToLearn("no judged query may judge: each rests on one key, or the encoder learned it.")
-    if before is None:
-        reasons = judge_first(rows)
-    else:
-        against = {each: compare(judging, draw_folds(examples, each), refitting(before)) for each in rows}
-        reasons = judge_refit(
-            rows, {each: row._replace(before=against[each].after) for each, row in rows.items()}
-        )
+    reasons = find_reasons(examples, judging, rows, before)
     ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
     return Learned(rows, reasons, describe(rows, ranking), digest, ranking)
+
+
+def find_reasons(
+    examples: Sequence[Example], judging: Sequence[Example], rows: Rows, before: Ranking | None
+) -> list[str]:
+    """Returns the reasons not to publish a ranking.
+
+    Args:
+        examples: The judged queries, to which rankings are fitted.
+        judging: The same queries, as they judge.
+        rows: The ranking against the hybrid order, by kind of questions.
+        before: The active ranking, or None.
+    """
+    if before is None:
+        return judge_first(rows)
+    against = {
+        name: row._replace(before=compare(judging, draw_folds(examples, name), refitting(before)).after)
+        for name, row in rows.items()
+    }
+    return judge_refit(rows, against)
 
 
 def _build_examples(name: str, labels: Mapping[str, Labels], given: _Given) -> list[Example]:

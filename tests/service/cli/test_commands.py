@@ -84,7 +84,7 @@ def drop_collections(service: Service) -> None:
 
 
 @pytest.fixture
-def collections(service: Service) -> Iterator[None]:
+def collections(service: Service, _emptied: None) -> Iterator[None]:
     fill_collections(service)
     yield
     drop_collections(service)
@@ -98,7 +98,7 @@ def shelves(lines: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_emptied", "collections")
+@pytest.mark.usefixtures("collections")
 @pytest.mark.parametrize("source", ["service", "store"])
 def test_an_export_is_of_one_collection_or_of_all(service: Service, source: str) -> None:
     where = (
@@ -115,7 +115,7 @@ def test_an_export_is_of_one_collection_or_of_all(service: Service, source: str)
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_emptied", "collections")
+@pytest.mark.usefixtures("collections")
 def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_path: Path) -> None:
     out = tmp_path / "all.jsonl"
     url = ("--url", service.client.base_url)
@@ -142,7 +142,7 @@ def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_pat
     assert "names a collection already" in twice.stderr
 
 
-@pytest.mark.usefixtures("_emptied", "collections")
+@pytest.mark.usefixtures("collections")
 def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -> None:
     judgment = {"query": "q", "id": "count", "relevant": True}
     service.client.post("/collections/tickets/feedback", json=judgment).raise_for_status()
