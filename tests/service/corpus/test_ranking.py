@@ -57,6 +57,11 @@ def ids(client: TestClient, query: str = QUERY, **options: Any) -> list[str]:
     return [hit["id"] for hit in hits(client, query, **options)]
 
 
+def in_hybrid_order(client: TestClient, query: str = QUERY) -> list[str]:
+    found = hits(client, query, explain=True)[:MAX_RANKED]
+    return [hit["id"] for hit in sorted(found, key=lambda hit: -float(hit["features"]["hybrid"]))]
+
+
 @pytest.fixture
 def by_length(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Ranking:
     """A ranking that puts long texts first."""
