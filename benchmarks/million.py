@@ -233,11 +233,8 @@ class _Bench:
             for field, mode in product(FIELDS, ("dense", "hybrid")):
                 progress(f"filters on the field {field}, {mode}")
                 pairs = [
-                    [
-                        request_ms(connection, "GET", _path(mode, next(queries), {field: {"$gte": bound}}))
-                        for _ in "12"
-                    ]
-                    for bound in islice(bounds, FILTERS)
+                    [request_ms(connection, _path(mode, next(queries), where)) for _ in "12"]
+                    for where in ({field: {"$gte": bound}} for bound in islice(bounds, FILTERS))
                 ]
                 spreads = (Spread.of(times).text(1) for times in zip(*pairs, strict=True))
                 self.filtered.append([field.replace("_", " "), mode, *spreads])

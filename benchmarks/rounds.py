@@ -229,21 +229,16 @@ class Results:
         measured = (one for one in self._cells.get(cell, ()) if one is not None)
         return _spread([(value, one.contended) for one in measured if (value := figure(one)) is not None])
 
-    def ratio(self, above: Cell, below: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Divide a figure of the job `above` by the figure of the job `below` in each round.
+    def ratio(self, above: Cell, below: Cell) -> Spread | None:
+        """Divide the rate of the job `above` by the rate of the job `below` in each round.
 
         Returns:
             The spread of these ratios, or None if no round has both measurements.
 
         """
-        pairs = []
-        for a, b in zip(self._cells.get(above, ()), self._cells.get(below, ()), strict=False):
-            if a is None or b is None:
-                continue
-            first, second = figure(a), figure(b)
-            if first is not None and second:
-                pairs.append((first / second, a.contended or b.contended))
-        return _spread(pairs)
+        both = zip(self._cells.get(above, ()), self._cells.get(below, ()), strict=False)
+        rounds = [(a, b) for a, b in both if a and b and b.rate]
+        return _spread([(a.rate / b.rate, a.contended or b.contended) for a, b in rounds])
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all measurements as JSON values."""

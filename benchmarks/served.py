@@ -73,7 +73,6 @@ class ServedModel:
         pid: Process id of the server.
         facts: Facts for the report.
         reconnects: How many times the server may close a connection in one measurement.
-        warm_texts: Number of texts to embed before each measured window.
 
     """
 
@@ -83,7 +82,6 @@ class ServedModel:
     pid: int
     facts: dict[str, Any] = field(default_factory=dict)
     reconnects: int = 0
-    warm_texts: int = WARM_TEXTS
     _requests: dict[tuple[str, int], Requests] = field(default_factory=dict)
     _expected: dict[str, Vectors] = field(default_factory=dict)
 
@@ -126,7 +124,7 @@ class ServedModel:
                 port=self.port,
                 requests=[made.lines[at] for at in order],
                 clients=scenario.clients,
-                warm=max(self.warm_texts // scenario.texts, 2 * scenario.clients),
+                warm=max(WARM_TEXTS // scenario.texts, 2 * scenario.clients),
                 seconds=scenario.seconds,
                 pids={"server": self.pid},
                 reconnects=self.reconnects,
