@@ -32,7 +32,7 @@ from models.graph.bert import HIDDEN, POOLED_FROM
 from models.graph.blocks import DISTANCES, counted, distances, packs, plain
 from models.graph.file import LARGEST
 from models.graph.head import MIXED, POOLED, SCOPE, SENTENCE, beside_last
-from models.graph.nodes import CONTRIB, Nodes
+from models.graph.nodes import CONTRIB, Nodes, rename
 
 
 def prepared(file: Path, precision: Precision) -> bytes:
@@ -278,9 +278,7 @@ def _cast_between(graph: onnx.GraphProto, body: list[onnx.NodeProto], head: list
     casts = []
     for name in [name for node in body for name in node.output if name in leaving]:
         inside = name + _SUFFIX
-        for node in body:
-            for names in (node.input, node.output):
-                names[:] = [inside if known == name else known for known in names]
+        rename(body, name, inside)
         casts.append(helper.make_node("Cast", [inside], [name], name=inside, to=TensorProto.FLOAT))
     del graph.node[:]
     graph.node.extend([*body, *casts, *head])
