@@ -202,17 +202,13 @@ _POOL: dict[str, Callable[[Array], Array]] = {
 # ruff: noqa: N803, N806  shapes live in names
 
 
-def modern_token_vectors(backbone: ModernBackbone, tensors: Tensors, rows: Rows) -> list[Array]:
-    """Computes the token vectors of a ModernBERT's last layer, shape (T, D) for each row.
+def modern_token_vectors(backbone: ModernBackbone, tensors: Tensors, ids: Sequence[int]) -> Array:
+    """Computes the token vectors of a ModernBERT's last layer for one row of ids, shape (T, D).
 
     Rotations are computed as products of complex numbers. In local attention, each token reads only the
     tokens in the window around it.
     """
-    return [_modern_text(backbone, tensors, list(row)) for row in rows]
-
-
-def _modern_text(backbone: ModernBackbone, tensors: Tensors, ids: list[int]) -> Array:
-    words = tensors["embeddings.tok_embeddings.weight"][ids]
+    words = tensors["embeddings.tok_embeddings.weight"][list(ids)]
     x_TD = norm(words, backbone.epsilon, tensors, "embeddings.norm")
     for layer, kind in enumerate(backbone.kinds):
         at = f"layers.{layer}"
