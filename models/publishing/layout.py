@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,11 @@ def _write_modules(source: Source, folder: Path) -> None:
         modules.append((kind, f"{len(modules)}_{kind}"))
         _write_layer(folder / modules[-1][1], layer)
     modules.append(("Normalize", f"{len(modules)}_Normalize"))
+    write_modules(folder, modules)
+
+
+def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
+    """Writes modules.json, given the kind and the folder of each module."""
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": _TYPES + kind}
         for i, (kind, path) in enumerate(modules)
