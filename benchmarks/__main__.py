@@ -41,13 +41,8 @@ from benchmarks.workloads import Workload
 
 STARTS = 3
 
-MANY, BULK, SMALL_BULK, ONE, LONG = (
-    "64 x 1",
-    "4 x 32",
-    "8 x 1",
-    "1 x 1",
-    "mix, 32 x 1",
-)  # clients x texts of a request
+# Clients x texts of a request.
+MANY, BULK, SMALL_BULK, ONE, LONG = ("64 x 1", "4 x 32", "8 x 1", "1 x 1", "mix, 32 x 1")
 SENTENCES_AT_ONCE, MIX_AT_ONCE = "at once", "mix, at once"
 
 
