@@ -193,16 +193,13 @@ def _measure_starts(data_dir: Path) -> dict[str, Any]:
 def _notes(figures: dict[str, Any]) -> str:
     """Return the paragraph under the table: facts, and which contestants are missing and why."""
     quick = "A first impression with --quick, not a figure. " if figures["quick"] else ""
-    lines = [
-        (
-            f"{quick}{figures['model']}, without vector cache. Texts: "
-            f"{figures['texts']}, {', '.join(figures['workloads'])}. Medians of clean rounds. (c): other "
-            f"processes used more than {CONTENDED:.0%} of the machine in every round. Cosines to "
-            f"{figures['reference']}."
-        ),
-    ]
-    lines += [f"Not measured: {name}: {reason}" for name, reason in figures["missing"].items()]
-    return "\n".join(lines)
+    facts = (
+        f"{quick}{figures['model']}, without vector cache. Texts: {figures['texts']}, "
+        f"{', '.join(figures['workloads'])}. Medians of clean rounds. (c): other processes used more than "
+        f"{CONTENDED:.0%} of the machine in every round. Cosines to {figures['reference']}."
+    )
+    missing = (f"Not measured: {name}: {reason}" for name, reason in figures["missing"].items())
+    return "\n".join([facts, *missing])
 
 
 def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
