@@ -249,15 +249,9 @@ def main_table(results: Results, figures: Mapping[str, Any]) -> str:
         )
         memory = figures["about"].get(name, {}).get("memory_mb", {}).get("now")
         cosine = figures["cosines"].get(name, {}).get("least")
-        rows.append(
-            [
-                name,
-                *cells,
-                f"{work.median:.2f}" if work else "",
-                "" if cosine is None else f"{cosine:.5f}",
-                "" if memory is None else f"{memory:.0f}",
-            ]
-        )
+        exact = "" if cosine is None else f"{cosine:.5f}"
+        size = "" if memory is None else f"{memory:.0f}"
+        rows.append([name, *cells, f"{work.median:.2f}" if work else "", exact, size])
     head = ["texts/s (p50 / p99 ms)", *loads, "CPU ms a text", "least cosine", "RSS MiB"]
     return format_table(head, rows)
 

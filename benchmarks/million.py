@@ -88,12 +88,7 @@ def main() -> None:
         Verdict("additions that failed", added["failed"], 0),
         Verdict("documents lost by a kill", max(0, promised - bench.stored), 0),
     ]
-    figures = {
-        "steps": bench.steps,
-        "filtered": bench.filtered,
-        "searches": bench.searches,
-        "added": added,
-    }
+    figures = {"steps": bench.steps, "filtered": bench.filtered, "searches": bench.searches, "added": added}
     report("million", figures, text, verdicts)
 
 
@@ -184,10 +179,7 @@ class _Bench:
         return [{"documents": documents[at : at + BATCH]} for at in range(0, len(documents), BATCH)]
 
     def _server(self) -> Server:
-        settings = {
-            "SIMILE_MODELS_DIR": str(self._folder / "models"),
-            "SIMILE_INDEXED_FIELDS": FIELDS[0],
-        }
+        settings = {"SIMILE_MODELS_DIR": str(self._folder / "models"), "SIMILE_INDEXED_FIELDS": FIELDS[0]}
         return Server(self._folder / "data", settings=settings)
 
     def _first_search(self, name: str, server: Server) -> None:

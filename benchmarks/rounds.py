@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -243,11 +244,7 @@ class Results:
     def to_json(self) -> list[dict[str, Any]]:
         """Return all measurements as JSON values."""
         return [
-            {
-                "contestant": name,
-                "scenario": scenario,
-                "rounds": [None if one is None else asdict(one) for one in rounds],
-            }
+            {"contestant": name, "scenario": scenario, "rounds": [one and asdict(one) for one in rounds]}
             for (name, scenario), rounds in self._cells.items()
         ]
 
@@ -269,13 +266,9 @@ def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float
 def sample(workloads: Sequence[Workload]) -> list[str]:
     """Return the same number of texts from each workload, without the longest, which some engines cut."""
     each = COMPARED // len(workloads)
-    return [
-        text
-        for workload in workloads
-        for text in [
-            text for text, ids in zip(workload.texts, workload.ids, strict=True) if len(ids) < MAX_TOKENS
-        ][:each]
-    ]
+    rows = (zip(workload.texts, workload.ids, strict=True) for workload in workloads)
+    short = ((text for text, ids in of_workload if len(ids) < MAX_TOKENS) for of_workload in rows)
+    return [text for texts in short for text in islice(texts, each)]
 
 
 def compare_vectors(

@@ -7,7 +7,7 @@ service in each requested precision, together with the raw engine on the same mo
 import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,19 +119,12 @@ class ServedModel:
         made = self.requests(scenario.workload, scenario.texts)
         order = list(range(len(made.lines)))
         random.Random(turn).shuffle(order)
-        run = Generator(
-            Load(
-                port=self.port,
-                requests=[made.lines[at] for at in order],
-                clients=scenario.clients,
-                warm=max(WARM_TEXTS // scenario.texts, 2 * scenario.clients),
-                seconds=scenario.seconds,
-                pids={"server": self.pid},
-                reconnects=self.reconnects,
-                keep=list(range(4 * scenario.clients, len(order), max(1, len(order) // CHECKED)))[:CHECKED],
-            )
-        )
-        answers = run.finish()
+        lines = [made.lines[at] for at in order]
+        kept = range(4 * scenario.clients, len(order), max(1, len(order) // CHECKED))[:CHECKED]
+        load = Load(self.port, lines, scenario.clients, scenario.seconds, pids={"server": self.pid})
+        warm = max(WARM_TEXTS // scenario.texts, 2 * scenario.clients)
+        load = replace(load, warm=warm, keep=[*kept], reconnects=self.reconnects)
+        answers = Generator(load).finish()
         self._check(made, order, answers)
         return self._summary(scenario, made, order, answers)
 
@@ -143,13 +136,8 @@ class ServedModel:
         tokens = sum(made.tokens[row] for row in rows)
         p50, p99 = p50_p99(answers.milliseconds)
         texts = tokens / workload.mean_tokens
-        return Measured(
-            rate=texts / window.seconds,
-            foreign=window.foreign,
-            cpu_ms=1000 * window.cpu_seconds["server"] / texts,
-            p50_ms=p50,
-            p99_ms=p99,
-        )
+        cpu_ms = 1000 * window.cpu_seconds["server"] / texts
+        return Measured(texts / window.seconds, window.foreign, cpu_ms, p50, p99)
 
     def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
         """Check that vectors computed under load equal the vectors of the same texts sent without load.

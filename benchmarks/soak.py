@@ -245,17 +245,12 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
     store_documents(server.port, texts, options.documents)
     versions = cycle([*others, first])
     found = Soaked([], [], [], draw_requests(texts, REQUESTS), [], Counter())
+    lines = [request.text for request in found.requests]
+    expected = [request.expected for request in found.requests]
     third = options.minutes * 60 / 3
     for seconds in (third, 2 * third):
         progress(f"{seconds:.0f} s of traffic")
-        load = Load(
-            server.port,
-            [request.text for request in found.requests],
-            CLIENTS,
-            seconds,
-            expected=[request.expected for request in found.requests],
-            reconnects=RECONNECTS,
-        )
+        load = Load(server.port, lines, CLIENTS, seconds, expected=expected, reconnects=RECONNECTS)
         with disconnecting(server.port, texts, found.aborted), sampling(server.pid, SAMPLE_SECONDS) as taken:
             flow = Generator(load)
             until = time.monotonic() + seconds
