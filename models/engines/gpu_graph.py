@@ -111,13 +111,8 @@ class _Writer:
         tables = [
             self._weight(f"embeddings.{kind}_embeddings") for kind in ("word", "position", "token_type")
         ]
-        normalization = self._both("embeddings.LayerNorm")
-        x = n(
-            "EmbedLayerNormalization",
-            *(ids, types, *tables, *normalization, mask),
-            domain=CONTRIB,
-            epsilon=self._backbone.epsilon,
-        )
+        inputs = ids, types, *tables, *self._both("embeddings.LayerNorm"), mask
+        x = n("EmbedLayerNormalization", *inputs, domain=CONTRIB, epsilon=backbone.epsilon)
         lengths = "bert.lengths"
         n.graph.node[-1].output.append(lengths)
         return x, lengths
@@ -158,16 +153,9 @@ class _Writer:
     def _add_and_normalize(self, x: str, before: str, at: str, out: str = "") -> str:
         n = self._nodes
         product = n("MatMul", x, self._weight(f"{at}.dense"))
-        return n(
-            "SkipLayerNormalization",
-            product,
-            before,
-            *self._both(f"{at}.LayerNorm"),
-            self._bias(f"{at}.dense"),
-            out=out,
-            domain=CONTRIB,
-            epsilon=self._backbone.epsilon,
-        )
+        inputs = product, before, *self._both(f"{at}.LayerNorm"), self._bias(f"{at}.dense")
+        epsilon = self._backbone.epsilon
+        return n("SkipLayerNormalization", *inputs, out=out, domain=CONTRIB, epsilon=epsilon)
 
     def _joined(self, at: str) -> tuple[str, str]:
         """Concatenates the layers of query, key and value.

@@ -126,12 +126,8 @@ def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: s
     attended_ND = linear(mixed_ND, tensors, f"{at}.attention.output.dense")
     x_ND = norm(x_ND + attended_ND, backbone.epsilon, tensors, f"{at}.attention.output.LayerNorm")
     inner = ACTIVATE[backbone.activation](linear(x_ND, tensors, f"{at}.intermediate.dense"))
-    return norm(
-        x_ND + linear(inner, tensors, f"{at}.output.dense"),
-        backbone.epsilon,
-        tensors,
-        f"{at}.output.LayerNorm",
-    )
+    x_ND = x_ND + linear(inner, tensors, f"{at}.output.dense")
+    return norm(x_ND, backbone.epsilon, tensors, f"{at}.output.LayerNorm")
 
 
 def _distances(tensors: Tensors, backbone: Backbone, length: int) -> Array:

@@ -53,9 +53,8 @@ def write_layout(source: Source, folder: Path) -> None:
     for weights in source.weights:
         shutil.copyfile(weights, folder / weights.name)
     if len(source.weights) > 1:
-        shutil.copyfile(
-            source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
-        )
+        index = "model.safetensors.index.json"
+        shutil.copyfile(source.backbone / index, folder / index)
     if source.config != optional_json(source.backbone / "config.json"):  # A word table, or fewer layers.
         _write(folder / "config.json", source.config)
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
@@ -100,11 +99,9 @@ def _write_modules(source: Source, folder: Path) -> None:
         "max_seq_length": source.max_length
     }
     _write(folder / "sentence_bert_config.json", {"do_lower_case": False} | transformer)
-    settings = optional_json(source.folder / "config_sentence_transformers.json")
-    _write(
-        folder / "config_sentence_transformers.json",
-        {"default_prompt_name": None} | settings | {"prompts": source.prompts},
-    )
+    name = "config_sentence_transformers.json"
+    settings = optional_json(source.folder / name) | {"prompts": source.prompts}
+    _write(folder / name, {"default_prompt_name": None} | settings)
     modules = [("StaticEmbedding" if source.is_table else "Transformer", "")]
     if not source.is_table or source.head.names != STATIC_MEAN:  # StaticEmbedding includes the mean.
         modules.append(("Pooling", "1_Pooling"))

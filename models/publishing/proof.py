@@ -135,12 +135,8 @@ def _prove_invariance(
     _require(_worst(together, alone), _INVARIANCE, "depends on the other texts of its batch")
     for start in range(0, len(rows), 4):
         batch = list(rows[start : start + 4])
-        _require(
-            _worst(encoder.forward(batch[::-1])[::-1], alone[start : start + 4]),
-            _INVARIANCE,
-            "depends on its padding",
-            start,
-        )
+        worst = _worst(encoder.forward(batch[::-1])[::-1], alone[start : start + 4])
+        _require(worst, _INVARIANCE, "depends on its padding", start)
         progress.add(len(batch))
 
 
