@@ -197,7 +197,7 @@ def peer_environment() -> dict[str, str]:
 
 def export(version: Path, folder: Path) -> None:
     """Export the model in a separate process, so that the memory is free afterwards. Raises BenchError."""
-    command = [sys.executable, "-P", PEERS / "export.py", version, folder]
+    command: list[str | Path] = [sys.executable, "-P", PEERS / "export.py", version, folder]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=EXPORT_SECONDS)
     except subprocess.SubprocessError as error:
