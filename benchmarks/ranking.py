@@ -60,12 +60,10 @@ class Prepared(NamedTuple):
     Attributes:
         examples: The judged queries.
         hybrid: nDCG@10 of each query by the better of both formulas of hybrid search, shape (q,).
-        means: The mean nDCG@10 of the old and of the new formula.
     """
 
     examples: list[Example]
     hybrid: NDArray[np.float64]
-    means: tuple[float, float]
 
 
 def main() -> None:
@@ -255,17 +253,17 @@ def prepare(name: str, cache: Path) -> Prepared:
         collection.queries.items(), stored["queries"], lists, covers, strict=True
     ):
         relevant = collection.relevant[query]
-        fused = fuse(near, worded, unrelated=float(stored["unrelated"]), cover=cover)
+        unrelated = float(stored["unrelated"])
+        fused = fuse(near, worded, unrelated=unrelated, cover=cover)
         orders = [sorted(each, key=lambda at: (-each[at], at)) for each in (fuse_old(near, worded), fused)]
         scores.append([judge([ids[at] for at in order[:10]], relevant)["ndcg10"] for order in orders])
-        unrelated = float(stored["unrelated"])
         examples.append(
             build_example(text, vector, fused, worded, texts, dict(relevant), mean, unrelated=unrelated)
         )
     both = np.array(scores)
     means = both.mean(axis=0)
     progress(f"{name}: {100 * means[0]:.2f} by the old hybrid search, {100 * means[1]:.2f} by the new one")
-    return Prepared(examples, both[:, int(np.argmax(means))], (float(means[0]), float(means[1])))
+    return Prepared(examples, both[:, int(np.argmax(means))])
 
 
 def read_set(name: str) -> Collection:
