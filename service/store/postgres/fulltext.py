@@ -33,6 +33,7 @@ from models.search.terms import cut, expression, get_stemmer
 from service.store.postgres.connection import Connection
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
+from service.store.sql.connection import fetch_value
 from service.store.values import Revisions
 
 MAX_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
@@ -219,12 +220,11 @@ def fold(connection: Connection) -> bool:
     Returns whether changes were applied. Each call handles the first writes in one collection.
     """
     least, most = FOLDED
-    waiting = "SELECT collection, sum(cost) FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
-    row = connection.execute(waiting, (least,)).fetchone()
-    if row is None or not hold_postings(connection, wait=False):
+    waiting = "SELECT collection FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
+    collection = fetch_value(connection, waiting, least)
+    if collection is None or not hold_postings(connection, wait=False):
         return False
     connection.take_time()
-    [collection, _] = row
     gained, lost, removed = Counter[str](), set[str](), list[int]()
     taken: list[int] = []
     entries = connection.execute(
@@ -250,8 +250,7 @@ def hold_postings(connection: Connection, *, wait: bool) -> bool:
     if wait:
         connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
         return True
-    row = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_LOCK,)).fetchone()
-    return row is not None and bool(row[0])
+    return bool(fetch_value(connection, "SELECT pg_try_advisory_xact_lock(?)", _LOCK))
 
 
 def _rewrite(

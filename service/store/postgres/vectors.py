@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from service.store.filters.grammar import Predicate
 from service.store.postgres.connection import Connection, Raw
+from service.store.sql.connection import fetch_value
 from service.store.values import (
     MAX_PASSAGES,
     MEASURED_PASSAGES,
@@ -71,12 +72,9 @@ def drop_index(connection: Connection, generation: int) -> None:
 
 def is_indexed(connection: Connection, generation: int) -> bool:
     """Returns whether the vector index of a generation is valid, or cannot exist for this dimension."""
-    row = connection.execute(
-        f"SELECT dimension > {HALF_DIMENSIONS} OR EXISTS (SELECT 1 FROM pg_index "
-        "WHERE indexrelid = to_regclass(?) AND indisvalid) FROM generations WHERE number = ?",
-        (f"{table(generation)}_nearest", generation),
-    ).fetchone()
-    return row is not None and bool(row[0])
+    sql = f"SELECT dimension > {HALF_DIMENSIONS} OR EXISTS (SELECT 1 FROM pg_index "
+    sql += "WHERE indexrelid = to_regclass(?) AND indisvalid) FROM generations WHERE number = ?"
+    return bool(fetch_value(connection, sql, f"{table(generation)}_nearest", generation))
 
 
 def build_index(raw: Raw, generation: int, dimension: int) -> bool:
@@ -283,9 +281,7 @@ def revisions_in(connection: Connection, source: str, parameters: Sequence[Any])
     The database sends all revisions as one value, because one row per revision takes ten times as long.
     """
     sql = f"SELECT string_agg(int8send(revision), NULL) FROM (SELECT revision FROM {source}) AS found"
-    row = connection.execute(sql, parameters).fetchone()
-    sent = b"" if row is None or row[0] is None else row[0]
-    return np.frombuffer(sent, ">i8").astype(np.int64)
+    return np.frombuffer(fetch_value(connection, sql, *parameters) or b"", ">i8").astype(np.int64)
 
 
 SPARE = 16  # Additional candidates.

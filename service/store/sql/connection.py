@@ -30,9 +30,20 @@ class Connection(Protocol):
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
 
 
+def fetch_value(connection: Connection, sql: str, *parameters: object) -> Any:
+    """Returns the first column of the first row, or None without a row."""
+    row = connection.execute(sql, parameters).fetchone()
+    return None if row is None else row[0]
+
+
+def fetch_column(connection: Connection, sql: str, *parameters: object) -> list[Any]:
+    """Returns the first column of all rows."""
+    return [row[0] for row in connection.execute(sql, parameters)]
+
+
 def fact(connection: Connection, name: str) -> str | None:
-    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-    return None if row is None else str(row[0])
+    found: str | None = fetch_value(connection, "SELECT value FROM facts WHERE name = ?", name)
+    return found
 
 
 def note(connection: Connection, name: str, value: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import orjson
 
 from service.errors import Conflict, Forbidden, NotFound, ServiceError
-from service.store.sql.connection import Connection, fact, note
+from service.store.sql.connection import Connection, fact, fetch_column, fetch_value, note
 from service.store.values import (
     NO_KEY,
     Event,
@@ -94,7 +94,7 @@ def store_judgments(
     new = [each for name, each in last.items() if name not in replaced]
     if limits is not None and new:  # A refusal rolls back what the job has written.
         _refuse_too_many(connection, new, collection, key, limits)
-    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0]), {*unknown}
+    return int(fetch_value(connection, "SELECT max(sequence) FROM feedback")), {*unknown}
 
 
 def _living(connection: Connection, collection: str, ids: Sequence[str]) -> set[str]:
@@ -157,13 +157,12 @@ def _change_state(connection: Connection) -> None:
 
 def judged_collections(connection: Connection) -> list[str]:
     """Returns the collections that have judgments or clicked answers."""
-    rows = connection.execute(
+    sql = (
         "SELECT collection AS name FROM feedback UNION SELECT c.name FROM collections c WHERE EXISTS "
         "(SELECT 1 FROM facts f WHERE f.name > ? || c.name || '/' AND f.name < ? || c.name || '0') "
-        "ORDER BY name",
-        (_CLICKED, _CLICKED),
+        "ORDER BY name"
     )
-    return [name for (name,) in rows]
+    return fetch_column(connection, sql, _CLICKED, _CLICKED)
 
 
 def replace_clicked(
@@ -243,7 +242,7 @@ def count_judgments(connection: Connection, selection: Selection) -> int:
     """Returns the number of judgments that `list_judgments` would list."""
     condition, parameters = _condition(selection, in_order=True)
     sql = f"SELECT count(*) FROM feedback f WHERE {condition} AND {_LIVING}"
-    return int(connection.execute(sql, parameters).fetchone()[0])
+    return int(fetch_value(connection, sql, *parameters))
 
 
 def sum_up_judgments(connection: Connection, selection: Selection) -> JudgmentSummary:
@@ -328,7 +327,7 @@ class _Room:
     def _left(self, limit: int, count: int, selection: Selection) -> float:
         sql = "SELECT coalesce(max(sequence) - min(sequence) + 1, 0) FROM events"
         # Numbers only grow, so their span is a cheap upper bound of the number of rows.
-        if not limit or self._connection.execute(sql).fetchone()[0] + count <= limit:
+        if not limit or fetch_value(self._connection, sql) + count <= limit:
             return inf
         return limit - count_events(self._connection, selection)
 
@@ -370,7 +369,7 @@ def list_events(
 def count_events(connection: Connection, selection: Selection) -> int:
     """Returns the number of events that `list_events` would list."""
     condition, parameters = _condition(selection)
-    return int(connection.execute(f"SELECT count(*) FROM events WHERE {condition}", parameters).fetchone()[0])
+    return int(fetch_value(connection, f"SELECT count(*) FROM events WHERE {condition}", *parameters))
 
 
 def _page(
@@ -518,7 +517,7 @@ def forget(
                 f"Some of these {noun} are not of the key {own!r}, and deleting another's needs "
                 f"a key of role admin. Nothing was deleted; key={own} deletes your own."
             )
-        last = int(execute(f"SELECT coalesce(max(sequence), 0) FROM {table}").fetchone()[0])
+        last = int(fetch_value(connection, f"SELECT coalesce(max(sequence), 0) FROM {table}"))
     rows = execute(
         f"DELETE FROM {table} WHERE sequence IN "
         f"(SELECT sequence FROM {table} WHERE {condition} AND sequence <= ? LIMIT ?) RETURNING key",

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from service.store.filters.grammar import Predicate, scoped
-from service.store.sql.connection import Connection
+from service.store.sql.connection import Connection, fetch_value
 from service.store.sql.records import FILL_DOCUMENTS, compute_checksums, damaged_part
 from service.store.sqlite.filters import matching
 from service.store.values import DEFAULT_COLLECTION, Document
@@ -22,8 +22,8 @@ INLINE_REVISIONS = 10_000  # Revisions that are passed to SQLite one by one.
 
 def get_number(connection: sqlite3.Connection, name: str) -> int | None:
     """Returns the number of a collection, or None if it does not exist. Numbers are never used again."""
-    row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
-    return None if row is None else int(row[0])
+    number: int | None = fetch_value(connection, "SELECT number FROM collections WHERE name = ?", name)
+    return number
 
 
 def scope(connection: sqlite3.Connection, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
@@ -46,7 +46,7 @@ def counts(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def count_all(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+    return int(fetch_value(connection, "SELECT count(*) FROM documents"))
 
 
 def count(
@@ -55,7 +55,7 @@ def count(
     if where is not None and where.indexed:
         return len(matching(connection, where, collection))
     sql, parameters = scoped(where, collection)
-    return int(connection.execute(f"SELECT count(*) FROM documents WHERE {sql}", parameters).fetchone()[0])
+    return int(fetch_value(connection, f"SELECT count(*) FROM documents WHERE {sql}", *parameters))
 
 
 def unchanged(
@@ -83,8 +83,7 @@ def matching_revisions(
 
 def sequence(connection: sqlite3.Connection) -> int:
     """Returns the number of the latest operation, 0 before the first."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'operations'").fetchone()
-    return 0 if row is None else int(row[0])
+    return int(fetch_value(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'operations'") or 0)
 
 
 FILL_BYTES = 1 << 20

@@ -32,6 +32,7 @@ from service.store.filters.grammar import (
     values_at,
 )
 from service.store.filters.times import parse_time
+from service.store.sql.connection import fetch_value
 from service.store.sql.records import parse_metadata
 from service.store.values import Revisions
 
@@ -80,8 +81,8 @@ def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
         expected += 1
         there = "SELECT 1 FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?"
         absent += connection.execute(there, row).fetchone() is None
-    [stored] = connection.execute("SELECT count(*) FROM fields WHERE field = ?", (name,)).fetchone()
-    return absent + int(stored) - (expected - absent)
+    stored = int(fetch_value(connection, "SELECT count(*) FROM fields WHERE field = ?", name))
+    return absent + stored - (expected - absent)
 
 
 def list_rows(metadata: dict[str, Any], field: str) -> set[Value]:
@@ -404,8 +405,7 @@ class _Search:
 
     def _count(self, lookup: Lookup, most: int) -> int:
         sql = f"SELECT count(*) FROM (SELECT 1 FROM fields WHERE collection = ? AND {lookup.sql} LIMIT ?)"
-        parameters = [self._collection, *lookup.parameters, most]
-        return int(self._connection.execute(sql, parameters).fetchone()[0])
+        return int(fetch_value(self._connection, sql, self._collection, *lookup.parameters, most))
 
     def _looked_up(self, lookups: Sequence[Lookup]) -> Revisions:
         found = [
@@ -431,9 +431,7 @@ class _Search:
 
         SQLite returns all revisions as one text, because one row per revision takes three times as long.
         """
-        [text] = self._connection.execute(
-            f"SELECT group_concat(revision) FROM {source}", parameters
-        ).fetchone()
+        text = fetch_value(self._connection, f"SELECT group_concat(revision) FROM {source}", *parameters)
         return np.empty(0, np.int64) if text is None else np.fromstring(text, np.int64, sep=",")
 
 

@@ -19,6 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from models.search.terms import TABLE, cut, expression
+from service.store.sql.connection import fetch_column
 from service.store.sqlite.documents import INLINE_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
 from service.store.values import Revisions
@@ -64,8 +65,8 @@ def clear(connection: sqlite3.Connection, number: int) -> None:
 
 def numbers(connection: sqlite3.Connection) -> set[int]:
     """Returns the numbers of the collections that have a table."""
-    names = connection.execute("SELECT name FROM sqlite_master WHERE name GLOB ?", (f"{_TABLE}*",)).fetchall()
-    endings = (name.removeprefix(_TABLE) for (name,) in names)
+    names = fetch_column(connection, "SELECT name FROM sqlite_master WHERE name GLOB ?", f"{_TABLE}*")
+    endings = (name.removeprefix(_TABLE) for name in names)
     return {int(ending) for ending in endings if ending.isdecimal()}  # FTS5's own tables have a suffix.
 
 

@@ -16,7 +16,7 @@ from models.progress import Progress
 from models.search.content import Content
 from service.errors import DAMAGED_CODES, CommandError, Unusable
 from service.store.filters.names import NameFaults, count_unreachable
-from service.store.sql.connection import unfinished_copy
+from service.store.sql.connection import fetch_column, fetch_value, unfinished_copy
 from service.store.sql.feedback import Table
 from service.store.sql.generations import ACTIVE, DROPPED
 from service.store.sql.records import count_without_checksums
@@ -79,7 +79,7 @@ class OfflineStore(Snapshot):
     without_checksums = count_without_checksums
 
     def number(self, sql: str, *parameters: object) -> int:
-        return int(self.execute(sql, parameters).fetchone()[0])
+        return int(fetch_value(self, sql, *parameters))
 
     def facts(self) -> Facts:
         versions = dict.fromkeys(row.version for row in reversed(self.generations()))
@@ -97,16 +97,13 @@ class OfflineStore(Snapshot):
 
     def damage(self, most: int) -> list[str]:
         """Returns up to `most` faults in the database file, as SQLite reports them."""
-        found = [str(row[0]) for row in self.execute(f"PRAGMA integrity_check({most})")]
+        found = fetch_column(self, f"PRAGMA integrity_check({most})")
         return [] if found == ["ok"] else found
 
     def without_object(self) -> list[str]:
         """Returns the ids of documents whose metadata is not a JSON object."""
-        rows = self.execute(
-            f"SELECT {_NAMED} FROM documents d "
-            "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
-        )
-        return [id for (id,) in rows]
+        no_object = "NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
+        return fetch_column(self, f"SELECT {_NAMED} FROM documents d WHERE {no_object}")
 
     def name_faults(self, shown: int) -> NameFaults:
         """Returns documents whose metadata has names that no filter can express, with `shown` examples."""
@@ -285,7 +282,7 @@ def _not_as_made(store: OfflineStore, schema: int) -> str | None:
         return problem
     if unfinished_copy(store, DATABASE) is not None:
         return "it is of an unfinished `copy`, so documents may be missing"
-    found = store.execute("PRAGMA quick_check(1)").fetchone()[0]
+    found = fetch_value(store, "PRAGMA quick_check(1)")
     if found != "ok":
         return f"it is damaged ({found})"
     if store.number("SELECT count(*) FROM pragma_table_info('documents') WHERE name = 'checksums'"):

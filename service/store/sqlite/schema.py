@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.errors import StartupError, machine_error
+from service.store.sql.connection import fetch_value
 from service.store.sqlite.filters import instant
 
 _COMMENT = re.compile(r"--[^\n]*")
@@ -264,7 +265,7 @@ def migrate(path: Path) -> bool:
         StartupError: A newer version wrote the file, it is not a database, or it cannot be written.
     """
     with starting(path), contextlib.closing(connect(path)) as connection:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        version = int(fetch_value(connection, "PRAGMA user_version"))
         if version > SCHEMA_VERSION:
             raise StartupError(
                 f"{path} was written by a newer Simile (schema {version}, this one knows {SCHEMA_VERSION}). "

@@ -14,7 +14,7 @@ import orjson
 
 from models.search.content import Content
 from models.search.terms import RULES
-from service.store.sql.connection import fact, note
+from service.store.sql.connection import fact, fetch_value, note
 from service.store.sqlite import documents, filters, fulltext
 from service.store.sqlite.documents import get_number
 from service.store.sqlite.schema import starting
@@ -89,8 +89,7 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
             ("deleted documents are", words, documents),
         ):
             sql = f"SELECT count(*) FROM ({one} EXCEPT {other})"
-            [count] = connection.execute(sql, (name,)).fetchone()
-            if count:
+            if count := fetch_value(connection, sql, name):
                 found.append(f"{count} {what} found by their words in the collection {name!r}")
     # The next start rebuilds values of older rules.
     declared = _declared(connection) if fact(connection, FIELD_RULES) == filters.VALUE_RULES else []
@@ -150,7 +149,7 @@ def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, in
         noun: Name of the rows, for the log.
         add: Adds the rows of these revisions.
     """
-    [total] = connection.execute("SELECT count(*) FROM documents").fetchone()
+    total = documents.count_all(connection)
     done, first, said = 0, 0, time.monotonic()
     while done < total:
         step = "SELECT revision FROM documents WHERE revision >= ? ORDER BY revision LIMIT ?"

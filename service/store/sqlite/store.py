@@ -18,7 +18,7 @@ from service.errors import ServiceError
 from service.store.filters.grammar import Predicate, indexed_fields
 from service.store.protocol import VectorSink
 from service.store.sql import feedback, generations, records
-from service.store.sql.connection import unfinished_copy, visitor_secret
+from service.store.sql.connection import fetch_value, unfinished_copy, visitor_secret
 from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
 from service.store.sqlite import documents, fulltext, last_known, vectors, writes
 from service.store.sqlite.filters import compile_filter
@@ -197,7 +197,7 @@ class SqliteStore(Alone, CommonMethods):
 
 def _damage(snapshot: Snapshot) -> str | None:
     """Returns a sentence about changes that another process has made to the tables, or None."""
-    version = int(snapshot.execute("PRAGMA user_version").fetchone()[0])
+    version = int(fetch_value(snapshot, "PRAGMA user_version"))
     if version > SCHEMA_VERSION:
         return (
             f"A newer Simile has changed {DATABASE} to schema {version}, and this one knows "

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from service.store.sql.connection import fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_events_of_document, forget_clicked
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
 from service.store.sql.records import compute_checksums, encode_parts, refuse_another
@@ -195,7 +196,7 @@ def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
 
 def is_long(connection: sqlite3.Connection) -> bool:
     """Returns whether the operation log is so long that it must be trimmed."""
-    [first] = connection.execute("SELECT coalesce(min(sequence), 0) FROM operations").fetchone()
+    first = fetch_value(connection, "SELECT min(sequence) FROM operations")
     return bool(first and first <= sequence(connection) - KEPT_OPERATIONS - TRIM_ROWS)
 
 
@@ -212,10 +213,9 @@ def tidy(transaction: Transaction) -> bool:
 def purge(transaction: Transaction) -> bool:
     """Deletes some vectors of a dropped generation. Returns whether there may be more."""
     execute = transaction.connection.execute
-    row = execute("SELECT number FROM generations WHERE state = ? LIMIT 1", (DROPPED,)).fetchone()
-    if row is None:
+    number = fetch_value(transaction, "SELECT number FROM generations WHERE state = ? LIMIT 1", DROPPED)
+    if number is None:
         return False
-    [number] = row
     left = False
     for table in ("vectors", "skipped"):
         deleted = execute(
