@@ -15,7 +15,7 @@ from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql import feedback
 from service.store.sql.connection import fetch_column
-from service.store.sql.feedback import DELETED_ROWS, forget_clicked, store_events
+from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sql.records import has_collection, refuse_another, unembedded
 from service.store.values import (
@@ -218,12 +218,7 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
     some = [*revisions[:DELETE_DOCUMENTS]]
     sql = "SELECT id FROM documents WHERE revision = ANY(?) ORDER BY id FOR UPDATE"
     ids = fetch_column(connection, sql, some)
-    gone = connection.execute(
-        "DELETE FROM events WHERE sequence IN "
-        "(SELECT sequence FROM events WHERE collection = ? AND id = ANY(?) LIMIT ?)",
-        (collection, ids, DELETED_ROWS),
-    ).rowcount
-    if gone == DELETED_ROWS:
+    if delete_rows(connection, "events", "collection = ? AND id = ANY(?)", collection, ids) == DELETED_ROWS:
         return Step(0, 0, sequence(connection))
     forget_clicked(connection, collection, ids)
     removed = _clear(connection, some, collection)

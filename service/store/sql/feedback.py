@@ -473,17 +473,15 @@ def _places(rows: Sequence[Sequence[object]]) -> str:
     return ", ".join([f"({', '.join('?' * len(rows[0]))})"] * len(rows))
 
 
-def delete_events_of_document(connection: Connection, collection: str, id: str) -> int:
-    """Deletes at most DELETED_ROWS events of a document. Returns the number of deleted events."""
-    some = "SELECT sequence FROM events WHERE collection = ? AND id = ? LIMIT ?"
-    sql = f"DELETE FROM events WHERE sequence IN ({some})"
-    return connection.execute(sql, (collection, id, DELETED_ROWS)).rowcount
+def delete_rows(connection: Connection, table: Table, condition: str, *parameters: object) -> int:
+    """Deletes at most DELETED_ROWS of the rows that match a condition. Returns the number of deleted rows."""
+    sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
+    return connection.execute(sql, (*parameters, DELETED_ROWS)).rowcount
 
 
 def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
     """Deletes at most DELETED_ROWS rows. Returns whether there may be more."""
-    sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
-    deleted = connection.execute(sql, (parameter, DELETED_ROWS)).rowcount
+    deleted = delete_rows(connection, table, condition, parameter)
     if table == "feedback":
         _change_state(connection)
     return deleted == DELETED_ROWS

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from service.store.sql.connection import fetch_value
-from service.store.sql.feedback import DELETED_ROWS, delete_events_of_document, forget_clicked
+from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
 from service.store.sql.records import compute_checksums, encode_parts, refuse_another
 from service.store.sqlite import secondary_indexes, vectors
@@ -87,7 +87,7 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
             "SELECT length(title) + length(text), id FROM documents WHERE revision = ?", (revision,)
         ).fetchone()
         if row is not None:
-            gone = delete_events_of_document(transaction.connection, collection, row[1])
+            gone = delete_rows(transaction, "events", "collection = ? AND id = ?", collection, row[1])
             forgotten += gone
             if gone == DELETED_ROWS:
                 break
