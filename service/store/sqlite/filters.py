@@ -69,11 +69,6 @@ def remove_damaged_values(connection: sqlite3.Connection, names: Iterable[str], 
         )
 
 
-def forget_field(connection: sqlite3.Connection, name: str) -> None:
-    """Removes all values of a field that is no longer declared."""
-    connection.execute("DELETE FROM fields WHERE field = ?", (name,))
-
-
 def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
     """Counts the values of a field that are missing from the table, or that belong to no document."""
     expected = absent = 0

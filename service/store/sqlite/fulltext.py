@@ -12,7 +12,7 @@ table takes at least 64 KiB on disk.
 
 import sqlite3
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import orjson
@@ -58,9 +58,13 @@ def remove(connection: sqlite3.Connection, number: int, revision: int, text: str
     )
 
 
-def clear(connection: sqlite3.Connection, number: int) -> None:
+def command(connection: sqlite3.Connection, number: int, said: Literal["delete-all", "optimize"]) -> None:
+    """Runs a command of FTS5.
+
+    `optimize` merges the segments of the table, which removes the terms of deleted documents from the file.
+    """
     name = table(number)
-    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('delete-all')")
+    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('{said}')")
 
 
 def numbers(connection: sqlite3.Connection) -> set[int]:
@@ -80,12 +84,6 @@ def lacking(connection: sqlite3.Connection) -> str | None:
         if number not in there:
             return f"it lacks the table {table(number)!r} of the collection {name!r}"
     return None
-
-
-def optimize(connection: sqlite3.Connection, number: int) -> None:
-    """Merges the segments of the table, which removes the terms of deleted documents from the file."""
-    name = table(number)
-    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")
 
 
 def nearest(

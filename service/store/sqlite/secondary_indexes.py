@@ -68,7 +68,7 @@ def remove_collection(connection: sqlite3.Connection, name: str) -> None:
 def optimize(connection: sqlite3.Connection) -> None:
     """Merges the segments of the FTS5 tables, which removes the terms of deleted documents from the file."""
     for number in fulltext.numbers(connection):
-        fulltext.optimize(connection, number)
+        fulltext.command(connection, number, "optimize")
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
@@ -119,7 +119,7 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
             fulltext.drop(connection, number)
         if needed - there or fact(connection, LEXICAL_RULES) != RULES:
             for number in there & needed:
-                fulltext.clear(connection, number)
+                fulltext.command(connection, number, "delete-all")
             for number in needed - there:
                 fulltext.make(connection, number)
             _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
@@ -130,7 +130,7 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
             note(connection, FIELD_RULES, filters.VALUE_RULES)
         before = _declared(connection)
         for name in {*before} - {*declared}:
-            filters.forget_field(connection, name)
+            connection.execute("DELETE FROM fields WHERE field = ?", (name,))
         new = sorted({*declared} - {*before})
         if new:
             words = f"fields {', '.join(new)}"
