@@ -349,21 +349,18 @@ class _LineMaker(_Maker):
             return
         content: dict[str, Any] | BadRow
         try:
-            content = self._parsed(text) if self._layout.format == "jsonl" else self._line(text)
+            content = self._parsed(text)
         except BadRow as error:
             content = error
         yield Row(self._name, line.number, content)
 
-    def _line(self, text: str) -> dict[str, Any]:
-        if MARK in text:
-            raise self._not_decoded(text)
-        if "\0" in text:
-            raise BadRow("it holds a NUL character (U+0000). Take it out")
-        return {"text": plain_text(text) if self._options.html else text, "metadata": {}}
-
     def _parsed(self, text: str) -> dict[str, Any]:
         if MARK in text:
             raise self._not_decoded(text)
+        if self._layout.format != "jsonl":
+            if "\0" in text:
+                raise BadRow("it holds a NUL character (U+0000). Take it out")
+            return {"text": plain_text(text) if self._options.html else text, "metadata": {}}
         try:
             value = exact_json.loads(text.encode())
         except exact_json.Inexact as error:
