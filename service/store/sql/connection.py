@@ -56,13 +56,9 @@ def note(connection: Connection, name: str, value: str) -> None:
 
 def visitor_secret(connection: Connection) -> str:
     """Returns the secret for hashing the ids of visitors (auth/access.py). The first call creates it."""
-    if (secret := fact(connection, _VISITOR_SECRET)) is not None:
-        return secret
     sql = "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
     connection.execute(sql, (_VISITOR_SECRET, token_hex(_SECRET_BYTES)))
-    secret = fact(connection, _VISITOR_SECRET)  # Another process may have created it first.
-    assert secret is not None  # noqa: S101
-    return secret
+    return str(fact(connection, _VISITOR_SECRET))
 
 
 def unfinished_copy(connection: Connection, store: str) -> str | None:
