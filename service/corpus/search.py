@@ -194,10 +194,11 @@ def find(
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
     rankings = _rankings(snapshot, moment, [query for query, _ in resolved], search, allowed)
     pages: list[tuple[list[Ranked], Ordered]] = []
+    stage = _second_stage(generation, search)
     for (query, own), ranking in zip(resolved, rankings, strict=True):
         others = [ranked for ranked in ranking if ranked.revision != own]
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-        ordered = _ordered(snapshot, generation, query, best[:MAX_RANKED], search)
+        ordered = order(snapshot, query.text, query.vector, best[:MAX_RANKED], stage)
         hits = [*ordered.hits, *(ranked for ranked, _ in best[MAX_RANKED:])]
         pages.append((hits[search.offset : search.reach], ordered))
     uses = Counter(ranked.revision for page, _ in pages for ranked in page)
@@ -225,17 +226,10 @@ def find(
     )
 
 
-def _ordered(
-    snapshot: Snapshot,
-    generation: Generation,
-    query: Query,
-    best: Sequence[tuple[Ranked, str]],
-    search: Search,
-) -> Ordered:
-    """Orders the best hits of a hybrid search by the ranking of the collection."""
-    if not search.is_ranked or query.vector is None:
-        return Ordered([ranked for ranked, _ in best], {})
-    stage = Stage(
+def _second_stage(generation: Generation, search: Search) -> Stage | None:
+    if not search.is_ranked:
+        return None
+    return Stage(
         generation=generation.number,
         rankings=generation.rankings,
         collection=search.collection,
@@ -244,7 +238,6 @@ def _ordered(
         first=search.offset == 0,
         memory=search.memory or NO_MEMORY,
     )
-    return order(snapshot, query.text, query.vector, best, stage)
 
 
 def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:
