@@ -133,8 +133,7 @@ def damaged_documents(connection: Connection, tell: Callable[[int, int], None]) 
     rows = connection.execute(f"SELECT checksums, {_PARTS_SQL} FROM documents ORDER BY collection, id")
     found = []
     for at, (checksums, *parts) in enumerate(rows, 1):
-        part = damaged_part(checksums, parts)
-        if part is not None:
+        if damaged_part(checksums, parts) is not None:
             found.append(parts[0].decode(errors="replace").removeprefix(f"{DEFAULT_COLLECTION}/"))
         tell(at, at)
     return found
