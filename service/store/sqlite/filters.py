@@ -332,23 +332,11 @@ COUNTED = 1000  # Values that are counted to compare two lookups.
 
 def matching(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
     """Returns the revisions in a collection that match a filter, in ascending order."""
-    return _Search(connection, collection).matching(where, None)
+    return Lookups(connection, collection).matching(where, None)
 
 
-def of_these(
-    connection: sqlite3.Connection, where: Predicate, collection: str, revisions: Revisions
-) -> Revisions:
-    """Returns those of a few revisions that exist in a collection and match a filter, in ascending order."""
-    return _Search(connection, collection).scan(where, revisions)
-
-
-def is_narrow(connection: sqlite3.Connection, where: Predicate, collection: str, most: int) -> bool:
-    """Returns whether lookups show that at most `most` documents match."""
-    return _Search(connection, collection).bound(where, most) <= most
-
-
-class _Search:
-    """Finds the documents that match a filter, by lookups where possible.
+class Lookups:
+    """Finds the documents of a collection that match a filter, by lookups where possible.
 
     For an `and`, the lookups run first, the rarest one first of all. Then the metadata of the documents found
     so far is read for the other parts.
@@ -359,7 +347,10 @@ class _Search:
         self._collection = collection
 
     def matching(self, where: Predicate, among: Revisions | None) -> Revisions:
-        """Returns the revisions that match. Searches only `among`, or all revisions if `among` is None."""
+        """Returns the revisions that match, in ascending order.
+
+        Searches only `among`, or all revisions if `among` is None.
+        """
         if among is not None and not len(among):
             return among
         if not where.indexed or (among is not None and len(among) <= DIRECT_READS):
@@ -410,6 +401,7 @@ class _Search:
         return _rising(np.concatenate([np.empty(0, np.int64), *found]))
 
     def scan(self, where: Predicate, among: Revisions | None) -> Revisions:
+        """Returns the same as `matching`, but without lookups. Best for a few revisions."""
         sql, parameters = scoped(where, self._collection)
         if among is None:
             return np.sort(self._revisions(f"documents WHERE {sql}", parameters))
