@@ -6,11 +6,12 @@ operation log. sql/records.py has the queries that both stores share.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
+from models.progress import counted
 from service.store.filters.grammar import Predicate, scoped
 from service.store.sql.connection import Connection, fetch_value
 from service.store.sql.records import FILL_DOCUMENTS, compute_checksums, damaged_part
@@ -77,8 +78,8 @@ def matching_revisions(
     connection: sqlite3.Connection, where: Predicate | None, collection: str
 ) -> tuple[list[int], int]:
     """Returns the matching revisions in ascending order, and the operation number of this state."""
-    everything = Predicate("1", [])
-    return matching(connection, where or everything, collection).tolist(), sequence(connection)
+    found = matching(connection, where or Predicate("1", []), collection)
+    return found.tolist(), sequence(connection)
 
 
 def sequence(connection: sqlite3.Connection) -> int:
@@ -119,21 +120,15 @@ def is_damaged(connection: Connection, revision: int) -> bool:
     return damaged_part(checksums, parts) is not None
 
 
-def damaged_documents(connection: Connection, tell: Callable[[int, int], None]) -> list[str]:
-    """Reads every document, and returns the ids of the damaged ones.
+def damaged_documents(connection: sqlite3.Connection) -> list[str]:
+    """Reads every document, and returns the ids of the damaged ones. Reports the progress.
 
-    Args:
-        connection: A connection to a store with the column `checksums`.
-        tell: Called with the number of documents that were checked.
-
-    Returns:
-        Ids of damaged documents. Outside of the default collection, an id has the collection's name before
-        it.
+    Outside of the default collection, an id has the collection's name before it.
     """
     rows = connection.execute(f"SELECT checksums, {_PARTS_SQL} FROM documents ORDER BY collection, id")
     found = []
-    for at, (checksums, *parts) in enumerate(rows, 1):
+    total = count_all(connection)
+    for checksums, *parts in counted(rows, "documents", total, "comparing checksums"):
         if damaged_part(checksums, parts) is not None:
             found.append(parts[0].decode(errors="replace").removeprefix(f"{DEFAULT_COLLECTION}/"))
-        tell(at, at)
     return found
