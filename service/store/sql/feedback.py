@@ -282,16 +282,14 @@ def store_events(
     for at, event in enumerate(events):
         if event.event_id in seen:
             continue
-        reason: ServiceError | None = None
-        if event.id not in there:
-            id = event.id[:SHOWN_CHARACTERS]
-            reason = NotFound(f"There is no document {id!r}: never stored, or deleted since the search.")
-        reason = reason or room.refusal(event)
-        if reason is not None:
+        id = event.id[:SHOWN_CHARACTERS]
+        gone = NotFound(f"There is no document {id!r}: never stored, or deleted since the search.")
+        reason = room.refusal(event) if event.id in there else gone
+        if reason is None:
+            seen.add(event.event_id)
+            new.append(at)
+        else:
             refused[at] = reason
-            continue
-        seen.add(event.event_id)
-        new.append(at)
     _insert(connection, "events", _EVENT_COLUMNS, [_event_row(events[at]) for at in new])
     return Recorded(new, refused)
 
