@@ -86,8 +86,7 @@ def activate(connection: Connection, manifest: Manifest, form: str, *, examples:
         form: The form of the vectors.
         examples: Whether the example corpus is requested.
     """
-    execute = connection.execute
-    execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
+    connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
     if examples:
         note(connection, EXAMPLES, NEEDED)
     return insert(connection, manifest, form, ACTIVE)

@@ -258,8 +258,8 @@ def tolerant(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-def migrate(path: Path) -> bool:
-    """Migrates a file to the current schema, or creates it. Returns whether the file is new.
+def migrate(path: Path) -> None:
+    """Migrates a file to the current schema, or creates it.
 
     Raises:
         StartupError: A newer version wrote the file, it is not a database, or it cannot be written.
@@ -287,4 +287,3 @@ def migrate(path: Path) -> bool:
                 connection.executescript(
                     f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;"
                 )
-        return version == 0
