@@ -91,11 +91,11 @@ def build_index(raw: Raw, generation: int, dimension: int) -> bool:
     Returns:
         False if another process builds the index.
     """
-    row = raw.execute("SELECT pg_try_advisory_lock(%s, %s)", (_BUILD_LOCK, generation)).fetchone()
-    if row is None or not row[0]:
+    connection = Connection(raw)
+    if not fetch_value(connection, "SELECT pg_try_advisory_lock(?, ?)", _BUILD_LOCK, generation):
         return False
     raw.execute("SET statement_timeout = 0")
-    if not is_indexed(Connection(raw), generation):
+    if not is_indexed(connection, generation):
         # An index that was left unfinished is never used, and stays until it is dropped.
         raw.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {table(generation)}_nearest".encode())
         raw.execute(_index(generation, dimension, "CONCURRENTLY").encode())
