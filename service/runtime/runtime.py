@@ -19,7 +19,7 @@ from fastapi import Depends, Request
 from models import cpus
 from models.store import ModelStore
 from service.active import ActiveGeneration, IndexesOf, in_memory, in_store
-from service.auth.access import Visitors
+from service.auth.access import hash_visitor
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
 from service.batching.planner import sizes_on
@@ -116,7 +116,7 @@ class Runtime:
             opened.callback(self._documents.close)
             generation = active_generation(self._documents, loader, self.settings, indexes)
             self._renew_id()
-            self.visitors = Visitors(self._documents.visitor_secret())
+            self.hash_visitor = partial(hash_visitor, self._documents.visitor_secret().encode())
             self.active = ActiveGeneration(generation, on_close=self.batcher.forget)
             opened.callback(self.active.close)
             self._opened = opened.pop_all()
