@@ -96,10 +96,8 @@ class FairQueue:
         return removed
 
     def drain(self) -> list[Item]:
-        items: list[Item] = []
-        for call in {*self.new, *self.untokenized, *self.ready}:
-            items += self.remove(call, {*call.untokenized, *call.ready})
-        return items
+        calls = {*self.new, *self.untokenized, *self.ready}
+        return [item for call in calls for item in self.remove(call, {*call.untokenized, *call.ready})]
 
     def take(self, budget_tokens: int, *, batches: bool = True) -> Job | None:
         """Returns the next job, or None. Without `batches`, only texts to tokenize.

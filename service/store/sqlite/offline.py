@@ -79,11 +79,10 @@ class OfflineStore(Snapshot):
         return int(fetch_value(self, sql, *parameters))
 
     def facts(self) -> Facts:
-        versions = dict.fromkeys(row.version for row in reversed(self.generations()))
-        active = [row.version for row in self.generations() if row.state == ACTIVE]
-        return Facts(
-            self.sequence(), documents.count_all(self), active, list(dict.fromkeys([*active, *versions]))
-        )
+        rows = self.generations()[::-1]
+        active = [row.version for row in rows if row.state == ACTIVE]
+        versions = dict.fromkeys([*active, *(row.version for row in rows)])
+        return Facts(self.sequence(), documents.count_all(self), active, [*versions])
 
     def vectors(self) -> int:
         return self.number("SELECT count(*) FROM vectors")
@@ -109,8 +108,7 @@ class OfflineStore(Snapshot):
 
     def generations(self) -> list[GenerationRow]:
         sql = "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number"
-        rows = self.execute(sql, (DROPPED,))
-        return [GenerationRow(*row) for row in rows]
+        return [GenerationRow(*row) for row in self.execute(sql, (DROPPED,))]
 
     def heads(
         self, generation: int, dimension: int, collection: str, most: int, characters: int
