@@ -140,14 +140,13 @@ def remove(connection: Connection, generation: int, revisions: Sequence[int]) ->
     """Deletes the vectors of revisions, and the rows of these revisions in `lacking` and `skipped`."""
     if not revisions:
         return
-    row = connection.execute(
+    documents, rows = connection.execute(
         f"WITH gone AS (DELETE FROM {table(generation)} WHERE revision = ANY(?) RETURNING passage), "
         "found AS (DELETE FROM lacking WHERE generation = ? AND revision = ANY(?)), "
         "tried AS (DELETE FROM skipped WHERE generation = ? AND revision = ANY(?)) "
         "SELECT count(*) FILTER (WHERE passage = 0), count(*) FROM gone",
         ([*revisions], generation, [*revisions], generation, [*revisions]),
-    ).fetchone()
-    documents, rows = row or (0, 0)
+    ).fetchone() or (0, 0)
     _grow(connection, generation, -documents, -rows)
 
 
@@ -314,7 +313,8 @@ def nearest(
     """
     where, bound = ("TRUE", []) if allowed is None else allowed.condition("v.revision")
     where += " AND passage = 0" if heads_only else ""
-    search = _Search(connection, generation, depth, where, [collection, *bound])
+    rows = f"{table(generation)} v WHERE collection = ? AND {where}"
+    search = _Search(connection, depth, rows, [collection, *bound])
     few = allowed is not None and allowed.revisions is not None
     if allowed is None:
         documents, all_rows = connection.execute(
@@ -331,16 +331,14 @@ def nearest(
     return [search.by_index(vector) for vector in vectors]
 
 
+@dataclass(frozen=True)
 class _Search:
-    """Searches the rows of a generation in a collection, with the SQL condition `where`."""
+    """Searches the rows of a table that match an SQL condition, whose parameters are `_bound`."""
 
-    def __init__(
-        self, connection: Connection, generation: int, depth: int, where: str, bound: Sequence[Any]
-    ) -> None:
-        self._connection = connection
-        self._depth = depth
-        self._bound = bound
-        self._of = f"{table(generation)} v WHERE collection = ? AND {where}"
+    _connection: Connection
+    _depth: int
+    _of: str  # The table with the condition.
+    _bound: Sequence[Any]
 
     @property
     def candidates(self) -> int:
