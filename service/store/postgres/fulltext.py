@@ -364,12 +364,11 @@ def _postings(
 
 def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
     """Returns the number of documents, the number of tokens, and the revisions with obsolete postings."""
-    row = connection.execute(
+    documents, tokens, removed = connection.execute(
         "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM unfolded "
         "WHERE collection = ? AND removed <> '{}') FROM tally WHERE collection = ?",
         (collection, collection),
-    ).fetchone()
-    documents, tokens, removed = row or (0, 0, [])
+    ).fetchone() or (0, 0, [])
     return documents or 0, tokens or 0, np.array(removed, np.int64)
 
 

@@ -190,15 +190,14 @@ def take_lacking(
         "WHERE generation = ? AND revision = ANY(?)",
         (replica, TAKEN_SECONDS, generation, [*found]),
     )
-    row = connection.execute(
+    skipped, documents, held, left, follows = connection.execute(
         "SELECT (SELECT count(*) FROM skipped WHERE generation = number), "
         "(SELECT coalesce(sum(documents), 0) FROM tally)::bigint, "
         "(SELECT coalesce(sum(documents), 0) FROM sizes WHERE generation = number)::bigint, "
         "(SELECT count(*) FROM (SELECT 1 FROM lacking WHERE generation = number LIMIT ?) AS first_few), "
         f"state <> '{ACTIVE}' FROM generations WHERE number = ?",
         (LAST_DOCUMENTS + 1, generation),
-    ).fetchone()
-    skipped, documents, held, left, follows = row or (0, 0, 0, 0, True)
+    ).fetchone() or (0, 0, 0, 0, True)
     closing = follows and left <= LAST_DOCUMENTS
     if left > LAST_DOCUMENTS:  # The table may list all documents, so they are not counted.
         left = max(left, documents - held - skipped)

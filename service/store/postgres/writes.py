@@ -14,7 +14,7 @@ from service.store.postgres.fulltext import Terms, parse_terms
 from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql import feedback
-from service.store.sql.connection import fetch_column
+from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sql.records import has_collection, refuse_another, unembedded
@@ -289,16 +289,14 @@ def fold(connection: Connection) -> bool:
 
     Returns whether one had.
     """
-    for table, of in (("tally", "collection"), ("sizes", "generation")):
-        row = connection.execute(
-            f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1", (COUNTS,)
-        ).fetchone()
-        if row is not None:
-            first, second = ("documents", "tokens") if table == "tally" else ("documents", "rows")
+    for table, of, counted in (("tally", "collection", "tokens"), ("sizes", "generation", "rows")):
+        sql = f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1"
+        one = fetch_value(connection, sql, COUNTS)
+        if one is not None:
             connection.execute(
                 f"WITH gone AS (DELETE FROM {table} WHERE {of} = ? RETURNING *) INSERT INTO {table} "
-                f"SELECT {of}, sum({first}), sum({second}) FROM gone GROUP BY {of}",
-                row,
+                f"SELECT {of}, sum(documents), sum({counted}) FROM gone GROUP BY {of}",
+                (one,),
             )
             return True
     return False

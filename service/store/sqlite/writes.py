@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.store.sql.connection import fetch_value
+from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
 from service.store.sql.records import compute_checksums, encode_parts, refuse_another
@@ -69,10 +69,9 @@ def upsert(
 
 def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
     """Deletes a document. If the document has many events, deletes only some events, and `done` is 0."""
-    row = transaction.connection.execute(
-        "SELECT revision FROM documents WHERE collection = ? AND id = ?", (collection, id)
-    ).fetchone()
-    return Step(1, 0, _sequence(transaction)) if row is None else delete_some(transaction, row, collection)
+    sql = "SELECT revision FROM documents WHERE collection = ? AND id = ?"
+    found = fetch_column(transaction, sql, collection, id)
+    return delete_some(transaction, found, collection) if found else Step(1, 0, _sequence(transaction))
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
