@@ -89,11 +89,9 @@ def damaged_part(
     read = [part for part in parts if part is not None]
     whole = len(read) == len(PARTS) and checksums == compute_checksums(read, checksum)
     for at, (name, part) in enumerate(zip(PARTS, parts, strict=True)):
-        if part is None:
-            continue
-        if not _is_utf8(part):
+        if part is not None and not _is_utf8(part):
             return name
-        if whole or checksums is None:
+        if part is None or whole or checksums is None:
             continue
         if checksum(part) != checksums[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES]:
             return name
