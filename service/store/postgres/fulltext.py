@@ -34,7 +34,7 @@ from service.store.postgres.connection import Connection
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
 from service.store.sql.connection import fetch_value
-from service.store.values import Revisions
+from service.store.values import TIES, Ranking, Revisions
 
 MAX_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
 _QUOTED = re.compile(r'"([^"]*)"( \*)?')
@@ -85,7 +85,7 @@ OPEN = 2000
 TOGETHER = 4  # Small blocks of a term that are joined.
 FOLDED = 20_000, 100_000  # Changed terms that are worth a fold, and terms of one fold at most.
 REMOVED_COST = 20  # A removed revision counts as this many terms, because every search reads it.
-_LOCK = 7_405_831
+POSTINGS_LOCK = 7_405_831  # Only the transaction that holds it rewrites or deletes postings.
 _WIDTHS = ("<u1", "<u2", "<u4", "<i8")
 _LIMITS = np.array([1 << 8, 1 << 16, 1 << 32])
 
@@ -222,7 +222,8 @@ def fold(connection: Connection) -> bool:
     least, most = FOLDED
     waiting = "SELECT collection FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
     collection = fetch_value(connection, waiting, least)
-    if collection is None or not hold_postings(connection, wait=False):
+    lock = "SELECT pg_try_advisory_xact_lock(?)"
+    if collection is None or not fetch_value(connection, lock, POSTINGS_LOCK):
         return False
     connection.take_time()
     gained, lost, removed = Counter[str](), set[str](), list[int]()
@@ -240,17 +241,6 @@ def fold(connection: Connection) -> bool:
     _rewrite(connection, collection, gained.keys() | lost, lost, np.sort(np.array(removed, np.int64)))
     connection.execute("DELETE FROM unfolded WHERE number = ANY(?)", (taken,))
     return True
-
-
-def hold_postings(connection: Connection, *, wait: bool) -> bool:
-    """Prevents other transactions from rewriting postings until this transaction ends.
-
-    Returns False if another transaction holds the lock and `wait` is False.
-    """
-    if wait:
-        connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
-        return True
-    return bool(fetch_value(connection, "SELECT pg_try_advisory_xact_lock(?)", _LOCK))
 
 
 def _rewrite(
@@ -303,11 +293,8 @@ def _rewrite(
     _store(connection, collection, [term for term, _ in groups], packed(unpacked(owned).without(removed)))
 
 
-TIES = 1000  # Documents that may tie with the last hit.
 CHECKED = 256  # Minimum number of documents that are checked at a time, if many match the filter.
 _LAST = chr(0x10FFFF)
-
-Ranking = tuple[Revisions, NDArray[np.float32]]
 
 
 def nearest(

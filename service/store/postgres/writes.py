@@ -247,7 +247,7 @@ def replace_clicked(
 def drop_collection(connection: Connection, collection: str) -> None:
     """Deletes a collection if it is empty. The default collection always stays."""
     _hold_collections(connection)
-    fulltext.hold_postings(connection, wait=True)
+    connection.execute("SELECT pg_advisory_xact_lock(?)", (fulltext.POSTINGS_LOCK,))
     # Waits for every write that has found it.
     connection.execute("SELECT 1 FROM collections WHERE name = ? FOR UPDATE", (collection,))
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))

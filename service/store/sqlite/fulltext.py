@@ -12,21 +12,17 @@ table takes at least 64 KiB on disk.
 
 import sqlite3
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from models.search.terms import TABLE, cut, expression
 from service.store.sql.connection import fetch_column
 from service.store.sqlite.documents import INLINE_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
-from service.store.values import Revisions
+from service.store.values import TIES, Ranking, Revisions
 
-Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
-
-TIES = 1000  # Documents that may tie with the last hit.
 SPARE = 16
 NARROW = 1000  # A filter is narrow if at most this many documents match.
 MIN_SHARE = 0.125  # Share of the best documents that must match, or else all matches are found first.
