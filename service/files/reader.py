@@ -233,12 +233,8 @@ class FileReader:
             raise BadFile(unsure(layout, self._options.spell))
         refuse_arrays(head, layout)
         self._lines = TextLines(layout.encoding)
-        if layout.separator:
-            self._maker = _TableMaker(self.name, layout, self._options)
-        elif layout.format == "file":
-            self._maker = _FileMaker(self.name, layout, self._options)
-        else:
-            self._maker = _LineMaker(self.name, layout, self._options)
+        maker = _TableMaker if layout.separator else _FileMaker if layout.format == "file" else _LineMaker
+        self._maker = maker(self.name, layout, self._options)
         expected = {"csv": ",", "tsv": "\t"}.get(layout.format, "")
         unusual = layout.encoding != "utf-8" and self._options.encoding is None
         if unusual or (layout.separator != expected and self._options.delimiter is None):
