@@ -131,21 +131,21 @@ def read_rankings(folder: Path, manifest: Manifest) -> Rankings:
 def order(
     snapshot: Snapshot,
     query: str,
-    vector: NDArray[np.float32],
+    vector: NDArray[np.float32] | None,
     best: Sequence[tuple[Ranked, str]],
-    stage: Stage,
+    stage: Stage | None,
 ) -> Ordered:
     """Orders the candidates of a query. If this fails or takes too long, they keep their order.
 
     Args:
         snapshot: The state that is searched.
         query: The text of the query.
-        vector: Vector of the query, shape (d,).
+        vector: Vector of the query, shape (d,). None in keyword search.
         best: The best MAX_RANKED hits in hybrid order, with their document ids.
-        stage: The ranking and the limits.
+        stage: The ranking and the limits. None if the search has no second stage.
     """
     hits = [ranked for ranked, _ in best]
-    if not hits:
+    if not hits or vector is None or stage is None:
         return Ordered(hits, {})
     ranking = stage.rankings[stage.collection]
     revisions = [ranked.revision for ranked in hits]

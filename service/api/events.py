@@ -294,7 +294,7 @@ def _completed(
         shown=shown,
         key=sender.key,
         collection=collection,
-        visitor=runtime.visitors.hashed(event.user) or (search.visitor if search is not None else ""),
+        visitor=runtime.hash_visitor(event.user) or (search.visitor if search is not None else ""),
         trusted=sender.trusted,
     )
 

@@ -25,7 +25,6 @@ from service.api.selection import (
     parse_each,
     to_forget,
 )
-from service.auth.access import Visitors
 from service.errors import (
     Conflict,
     Empty,
@@ -38,7 +37,7 @@ from service.errors import (
 )
 from service.http.bodies import STORED, json_response, validated
 from service.http.routing import RoleRoute
-from service.runtime.runtime import Service
+from service.runtime.runtime import Runtime, Service
 from service.store.values import Judgment, Limits
 
 router = APIRouter(prefix="/feedback", route_class=RoleRoute, tags=["feedback"])
@@ -109,7 +108,7 @@ async def store_judgments(
     and the others are stored. If all of them are rejected, the answer is the first error.
     """
     sender, settings = get_sender(request), runtime.settings
-    parse = partial(_judgment, visitors=runtime.visitors, sender=sender)
+    parse = partial(_judgment, runtime=runtime, sender=sender)
     given = await parse_each(body.root, "feedback", JudgmentsIn, settings.max_inputs, parse)
     collection = await existing(request, runtime)
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
@@ -130,13 +129,13 @@ async def store_judgments(
     return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-def _judgment(value: object, name: str, visitors: Visitors, sender: Sender) -> Judgment | ServiceError:
+def _judgment(value: object, name: str, runtime: Runtime, sender: Sender) -> Judgment | ServiceError:
     """Parses a judgment.
 
     Args:
         value: The parsed JSON.
         name: Name of the judgment in a list, for error messages. Empty if the body is a single judgment.
-        visitors: Hashes the id of the user.
+        runtime: The service.
         sender: The API key of the request.
 
     Returns:
@@ -157,9 +156,8 @@ def _judgment(value: object, name: str, visitors: Visitors, sender: Sender) -> J
             raise
         release_frames(error)
         return error
-    return Judgment(
-        given.query, given.id, given.relevant, visitor=visitors.hashed(given.user), trusted=sender.trusted
-    )
+    visitor = runtime.hash_visitor(given.user)
+    return Judgment(given.query, given.id, given.relevant, visitor=visitor, trusted=sender.trusted)
 
 
 @router.get("", **describe(Role.READ, FeedbackPage, raises=SELECTS))

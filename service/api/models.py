@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, RootModel
@@ -119,14 +119,14 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     retraining, which the schedule or an operator started: its activity (`doing`), `step` of `steps`, the
     `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
     """
-    found = await asyncio.to_thread(_look, runtime.store)
+    manifests, problems, wanted, schedule, away = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states()
-    listed = [_listed(manifest, states.get(manifest.version)) for manifest in found.manifests]
+    listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
     listed += [
-        _unread(name, reason, states.get(name)) for name, reason in found.problems.items() if is_version(name)
+        _unread(name, reason, states.get(name)) for name, reason in problems.items() if is_version(name)
     ]
     there = {shown["version"] for shown in listed}
-    trouble = found.trouble or runtime.controller.trouble or "its folder is not there now"
+    trouble = away or runtime.controller.trouble or "its folder is not there now"
     listed += [  # versions in memory that the models folder does not list
         _unread(version, trouble, state)
         for version, state in states.items()
@@ -134,26 +134,19 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     ]
     loaded = {generation.version for generation in runtime.active.generations}
     listed = [shown | {"loaded": shown["version"] in loaded} for shown in listed]
-    answer = {"active": runtime.active.generation.version, "wanted": found.requested, "models": listed}
-    return json_response(answer | {"schedule": found.schedule})
+    answer = {"active": runtime.active.generation.version, "wanted": wanted, "models": listed}
+    return json_response(answer | {"schedule": schedule})
 
 
-class _Found(NamedTuple):
-    """Contents of the models folder. If the folder cannot be read, `trouble` gives the reason."""
-
-    manifests: list[Manifest]
-    problems: dict[str, str]
-    requested: str | None
-    schedule: dict[str, Any] | None
-    trouble: str | None = None
-
-
-def _look(store: ModelStore) -> _Found:
+def _look(
+    store: ModelStore,
+) -> tuple[list[Manifest], dict[str, str], str | None, dict[str, Any] | None, str | None]:
+    """Returns manifests, problems, requested version and schedule, or why the folder cannot be read."""
     try:
         schedule = schedule_state(store.root, datetime.now(UTC))
-        return _Found(store.versions(), store.problems(), store.requested(), schedule)
+        return store.versions(), store.problems(), store.requested(), schedule, None
     except OSError as error:
-        return _Found([], {}, None, None, f"the models folder cannot be read now ({error.strerror or error})")
+        return [], {}, None, None, f"the models folder cannot be read now ({error.strerror or error})"
 
 
 def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:

@@ -224,7 +224,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         texts = [query.text for query in plan.queries]
         search_ids: list[str] = []
         if runtime.searches is not None:
-            visitor = runtime.visitors.hashed(plan.options.user)
+            visitor = runtime.hash_visitor(plan.options.user)
             note = partial(runtime.searches.note, plan.collection, search.offset, visitor=visitor)
             search_ids = [note(text, ids) for text, ids in zip(texts, shown_ids, strict=True)]
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])

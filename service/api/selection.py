@@ -121,7 +121,7 @@ async def build_selection(request: Request, runtime: Runtime, params: Selected) 
     if params.collection != EVERY_COLLECTION:
         collection = await existing(request, runtime, params.collection)
     key = NO_KEY if params.key == WITHOUT_KEY else params.key
-    visitor = None if params.user is None else runtime.visitors.hashed(params.user)
+    visitor = None if params.user is None else runtime.hash_visitor(params.user)
     query, id = (params.query, params.id) if isinstance(params, Forgetting) else (None, None)
     return Selection(collection, query, id, key, visitor)
 

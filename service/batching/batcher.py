@@ -141,8 +141,8 @@ class Batcher:
             self._scheduler.wake()
         if replaced := self._workers.replace_hung_on_candidates():
             log.error("%d threads hang on a version that is not active; new threads replaced them", replaced)
-        hanging = self._workers.hanging
-        if self._workers.all_hang:
+        hanging = sum(worker.hangs for worker in self._workers.all)
+        if all(worker.hangs for worker in self._workers.all if not worker.spare):
             self._executor.fail(self._scheduler.drain(), Unhealthy(_ALL_HANG, retry_after_seconds=5))
         return f"{hanging} of {self._workers.count} workers hang" if hanging else None
 
@@ -208,7 +208,9 @@ class Batcher:
         series = self._metrics.by_version.inference(encoder.manifest.version, lane)
         if series is not None:
             series.truncated.inc(sum(call.truncated))
-        timing = _build_timing(call)
+        count = max(1, len(call.tokens))
+        queued = max(0.0, call.wait_seconds - call.tokenize_seconds) / count
+        timing = Timing(call.tokenize_seconds / count, queued, call.inference_seconds / count)
         _note(call.arrived, timing)
         return Answer(call.vectors, call.tokens, call.truncated, timing)
 
@@ -242,12 +244,6 @@ class Batcher:
         while (job := self._scheduler.take(worker)) is not None:
             self._executor.do(worker, job)
             del job  # A waiting worker must not keep the texts of its last job in memory.
-
-
-def _build_timing(call: EmbedCall) -> Timing:
-    count = max(1, len(call.tokens))
-    queued = max(0.0, call.wait_seconds - call.tokenize_seconds) / count
-    return Timing(call.tokenize_seconds / count, queued, call.inference_seconds / count)
 
 
 def _note(arrived: float, timing: Timing) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
@@ -96,10 +97,8 @@ class FairQueue:
         return removed
 
     def drain(self) -> list[Item]:
-        items: list[Item] = []
-        for call in {*self.new, *self.untokenized, *self.ready}:
-            items += self.remove(call, {*call.untokenized, *call.ready})
-        return items
+        calls = {*self.new, *self.untokenized, *self.ready}
+        return [item for call in calls for item in self.remove(call, {*call.untokenized, *call.ready})]
 
     def take(self, budget_tokens: int, *, batches: bool = True) -> Job | None:
         """Returns the next job, or None. Without `batches`, only texts to tokenize.
@@ -189,6 +188,7 @@ INTERACTIVE_SECONDS = 5.0  # Interactive work is recent for this long after its 
 BACKGROUND_EVERY = 10  # One batch in ten is for the other lanes if they have items.
 
 
+@dataclass(eq=False)
 class Scheduler:
     """All lanes and one lock around them. Their counters may be read without it.
 
@@ -197,32 +197,28 @@ class Scheduler:
 
     """
 
-    def __init__(
-        self,
-        sizes: Sizes = PROCESSOR,
-        workers: Sequence[Worker] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.lanes: dict[Lane, FairQueue] = {}
-        self.stopping = False
-        self._sizes = sizes
-        self._workers = workers
-        self._clock = clock
-        self._epoch = 0
+    sizes: Sizes = PROCESSOR
+    workers: Sequence[Worker] = ()
+    clock: Callable[[], float] = time.monotonic
+    lanes: dict[Lane, FairQueue] = field(default_factory=dict)
+    stopping = False
+    _epoch = 0
+
+    def __post_init__(self) -> None:
         lock = threading.Lock()  # guards the lanes and the fields below
         self._wake = threading.Condition(lock)
         self._wake_spare = threading.Condition(lock)
         self._empty()
 
     def _empty(self) -> None:
-        self.lanes.update((lane, FairQueue(self._sizes)) for lane in Lane)
+        self.lanes.update((lane, FairQueue(self.sizes)) for lane in Lane)
         self._last_interactive = float("-inf")
         self._since_background = 0
         self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # The lane whose turn it is comes first.
 
     def is_idle(self) -> bool:
         """Returns whether no items are pending and at most one worker has a job."""
-        busy = sum(worker.job is not None for worker in self._workers)
+        busy = sum(worker.job is not None for worker in self.workers)
         return busy <= 1 and not any(queue.texts for queue in self.lanes.values())
 
     def put(self, call: EmbedCall, items: list[Item]) -> bool:
@@ -231,7 +227,7 @@ class Scheduler:
             if self.stopping:
                 return False
             if call.lane is Lane.INTERACTIVE:
-                self._last_interactive = self._clock()
+                self._last_interactive = self.clock()
             self._notify(len(items))
             self.lanes[call.lane].put(call, items)
         return True
@@ -242,7 +238,7 @@ class Scheduler:
             if item.taken or item.cancelled or not item.counted:  # A failed item is not counted either.
                 return
             if call.lane is Lane.INTERACTIVE:
-                self._last_interactive = self._clock()
+                self._last_interactive = self.clock()
             self._notify(1)  # The item may now suit the spare worker, which skips the candidate lane.
             before, after = self.lanes[item.call.lane], self.lanes[call.lane]
             waited = before.remove(item.call, {item})
@@ -265,7 +261,7 @@ class Scheduler:
                 (self._wake_spare if worker.spare else self._wake).wait()
             worker.on_candidate = job.items[0].call.lane is Lane.CANDIDATE
             worker.computes = job.embed
-            if self._sizes.batches_at_once < inf:
+            if self.sizes.batches_at_once < inf:
                 self._notify(1)  # Another worker may now tokenize, or take a batch.
             if worker.on_candidate:
                 self._notify(0)
@@ -318,9 +314,9 @@ class Scheduler:
 
     def next_job(self, *, candidates: bool = True) -> Job | None:
         """Returns the next job for a free worker, or None. Skips candidates if `candidates` is False."""
-        is_recent = self._clock() - self._last_interactive < INTERACTIVE_SECONDS
-        full = self._sizes.batch_tokens
-        other_budget = self._sizes.small_batch_tokens if is_recent else full
+        is_recent = self.clock() - self._last_interactive < INTERACTIVE_SECONDS
+        full = self.sizes.batch_tokens
+        other_budget = self.sizes.small_batch_tokens if is_recent else full
         others = [(lane, other_budget) for lane in self._others if candidates or lane is not Lane.CANDIDATE]
         first = (Lane.INTERACTIVE, full)
         is_due = self._since_background >= BACKGROUND_EVERY - 1
@@ -341,14 +337,14 @@ class Scheduler:
 
         Candidates and all other work have limits of their own. Batches that hang do not count.
         """
-        if self._sizes.batches_at_once == inf:
+        if self.sizes.batches_at_once == inf:
             return True
         candidate = lane is Lane.CANDIDATE
         computing = sum(
             worker.computes and not worker.hangs and worker.on_candidate is candidate
-            for worker in self._workers
+            for worker in self.workers
         )
-        return computing < self._sizes.batches_at_once
+        return computing < self.sizes.batches_at_once
 
     def _job_for(self, worker: Worker) -> Job | None:
         if worker.given_up or (worker.spare and not self._all_on_candidates()):
@@ -356,7 +352,7 @@ class Scheduler:
         return self.next_job(candidates=False) if worker.spare else self.next_job()
 
     def _all_on_candidates(self) -> bool:
-        return all(worker.on_candidate for worker in self._workers if not worker.spare)
+        return all(worker.on_candidate for worker in self.workers if not worker.spare)
 
     def _notify(self, workers: int) -> None:
         self._wake.notify(workers)

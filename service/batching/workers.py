@@ -127,14 +127,6 @@ class Workers:
         jobs = [(worker.job, worker.spend(seconds)) for worker in self.all]
         return [job for job, late in jobs if late and job is not None]
 
-    @property
-    def all_hang(self) -> bool:
-        return all(worker.hangs for worker in self.all if not worker.spare)
-
-    @property
-    def hanging(self) -> int:
-        return sum(worker.hangs for worker in self.all)
-
     def _start(self, worker: Worker, number: int) -> None:
         worker.thread = threading.Thread(
             target=self._run, args=[worker], name=f"encode-{number}", daemon=True

@@ -105,14 +105,11 @@ class DocumentEncoder:
         """
         left = threading.Event()
 
-        def is_needed() -> bool:
-            return not left.is_set()
-
         def places() -> dict[int, Split]:
             each = (
-                (at, split(contents[at], generation.encoder, prompt, is_needed, size))
+                (at, split(contents[at], generation.encoder, prompt, lambda: not left.is_set(), size))
                 for at, size in long.items()
-                if is_needed()
+                if not left.is_set()
             )
             try:
                 return {at: where for at, where in each if where is not None}

@@ -11,7 +11,7 @@ number of hits before the next ranking is computed. Other reads may run between 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeVar
@@ -190,23 +190,20 @@ def find(
         if state != search.judgments:
             raise Judged(state)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
-    queries, own = _resolved(snapshot, generation, queries, search.collection)
+    resolved = [_resolved(snapshot, generation, query, search.collection) for query in queries]
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
-    rankings = _rankings(snapshot, moment, queries, search, allowed)
-    pages: list[list[Ranked]] = []
-    explanations: list[Mapping[int, Explanation]] = []
-    faults: list[str] = []
-    for query, ranking, id in zip(queries, rankings, own, strict=True):
-        others = [ranked for ranked in ranking if ranked.revision != id]
+    rankings = _rankings(snapshot, moment, [query for query, _ in resolved], search, allowed)
+    pages: list[tuple[list[Ranked], Ordered]] = []
+    stage = _second_stage(generation, search)
+    for (query, own), ranking in zip(resolved, rankings, strict=True):
+        others = [ranked for ranked in ranking if ranked.revision != own]
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-        ordered = _ordered(snapshot, generation, query, best[:MAX_RANKED], search)
+        ordered = order(snapshot, query.text, query.vector, best[:MAX_RANKED], stage)
         hits = [*ordered.hits, *(ranked for ranked, _ in best[MAX_RANKED:])]
-        pages.append(hits[search.offset : search.reach])
-        explanations.append(ordered.explanations)
-        faults.append(ordered.fault)
-    uses = Counter(ranked.revision for page in pages for ranked in page)
+        pages.append((hits[search.offset : search.reach], ordered))
+    uses = Counter(ranked.revision for page, _ in pages for ranked in page)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
-    rows = [ranked.row for page in pages for ranked in page if ranked.row]
+    rows = [ranked.row for page, _ in pages for ranked in page if ranked.row]
     split = moment is not None and moment.is_split
     places = snapshot.passages(generation.number, rows) if split else {}
     return then(
@@ -217,29 +214,22 @@ def find(
                         documents[ranked.revision],
                         ranked.score,
                         places.get(ranked.row),
-                        explained.get(ranked.revision),
+                        ordered.explanations.get(ranked.revision),
                     )
                     for ranked in page
                     if ranked.revision in documents  # A damaged document is missing.
                 ],
-                fault,
+                ordered.fault,
             )
-            for page, explained, fault in zip(pages, explanations, faults, strict=True)
+            for page, ordered in pages
         ]
     )
 
 
-def _ordered(
-    snapshot: Snapshot,
-    generation: Generation,
-    query: Query,
-    best: Sequence[tuple[Ranked, str]],
-    search: Search,
-) -> Ordered:
-    """Orders the best hits of a hybrid search by the ranking of the collection."""
-    if not search.is_ranked or query.vector is None:
-        return Ordered([ranked for ranked, _ in best], {})
-    stage = Stage(
+def _second_stage(generation: Generation, search: Search) -> Stage | None:
+    if not search.is_ranked:
+        return None
+    return Stage(
         generation=generation.number,
         rankings=generation.rankings,
         collection=search.collection,
@@ -248,7 +238,6 @@ def _ordered(
         first=search.offset == 0,
         memory=search.memory or NO_MEMORY,
     )
-    return order(snapshot, query.text, query.vector, best, stage)
 
 
 def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:
@@ -272,30 +261,24 @@ def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
 
 
 def _resolved(
-    snapshot: Snapshot, generation: Generation, queries: Sequence[Query], collection: str
-) -> tuple[list[Query], list[int | None]]:
-    """Replaces each query that names a document by a query with that document's stored vector.
+    snapshot: Snapshot, generation: Generation, query: Query, collection: str
+) -> tuple[Query, int | None]:
+    """Replaces a query that names a document by a query with that document's stored vector.
 
-    Also returns the revision of that document for each query, or None for other queries.
+    Also returns the revision of that document, or None for another query.
     """
-    resolved, own = [], []
-    for query in queries:
-        revision = None
-        if query.similar_to is not None:
-            stored = snapshot.get_vector(generation.number, query.similar_to, collection)
-            if stored is None:
-                raise NotFound(f"There is no document {query.similar_to[:512]!r}.")
-            revision, vector = stored
-            if vector is None:
-                raise Conflict(
-                    f"{query.similar_to[:512]!r} has no vector of {generation.version}, whose model fails on "
-                    "its text. So similar documents cannot be found."
-                )
-            resolved.append(Query(vector=vector))
-        else:
-            resolved.append(query)
-        own.append(revision)
-    return resolved, own
+    if query.similar_to is None:
+        return query, None
+    stored = snapshot.get_vector(generation.number, query.similar_to, collection)
+    if stored is None:
+        raise NotFound(f"There is no document {query.similar_to[:512]!r}.")
+    revision, vector = stored
+    if vector is None:
+        raise Conflict(
+            f"{query.similar_to[:512]!r} has no vector of {generation.version}, whose model fails on its "
+            "text. So similar documents cannot be found."
+        )
+    return Query(vector=vector), revision
 
 
 def _rankings(

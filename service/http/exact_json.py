@@ -8,7 +8,7 @@ name.
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
@@ -32,11 +32,10 @@ class Inexact(ValueError):
     """Raised if the parser would change a value of the body. The message names the field."""
 
 
-class _Refused:
+class _Refused(NamedTuple):
     """Placeholder for a value that the parser would change, with the reason."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    reason: str
 
 
 # Path of a value: the path of its object or list, and its name or number there. None is the body itself.

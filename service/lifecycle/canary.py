@@ -103,10 +103,10 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[
         for name, some in given.items():
             search = replace(_TOP, collection=name)
             for query in some:
-                found: list[set[str]] = []
-                for generation, get_vector in vectors.items():
-                    query_batch = [Query(vector=get_vector[query])]
-                    found.append(await corpus.search(generation, query_batch, search, _ids))
+                found = [
+                    await corpus.search(generation, [Query(vector=rows[query])], search, _ids)
+                    for generation, rows in vectors.items()
+                ]
                 if any(found):  # Otherwise the collection was emptied meanwhile.
                     common = len(found[0] & found[1]) / max(map(len, found))
                     shares.setdefault(name, []).append(common)

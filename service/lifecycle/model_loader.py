@@ -276,10 +276,8 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: floa
     if (kept := kept_form(folder, requested)) is not None:
         return kept
     log.info("SIMILE_PRECISION=auto measures %s", ", ".join(requested["forms"]))
-    rates = {}
-    for form in map(read_form, requested["forms"]):
-        if rate := _rate(loader, version, form, max_loss):
-            rates[form] = rate
+    forms = map(read_form, requested["forms"])
+    rates = {form: rate for form in forms if (rate := _rate(loader, version, form, max_loss))}
     best, stays = max(rates, key=lambda form: rates[form]), now if now in rates else FP32
     chosen = best if rates[best] >= MIN_GAIN * rates[stays] else stays
     said = ", ".join(f"{form} {rate:.0f}" for form, rate in rates.items())

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from service import memory
@@ -88,7 +89,7 @@ class Abandoned(Exception):
 class Turns:
     """Limits how many reads run at the same time, and queues the others."""
 
-    def __init__(self, count: int = READERS) -> None:
+    def __init__(self, count: float = READERS) -> None:
         self._lock = threading.Lock()
         self._free = count
         self._line: deque[Turn] = deque()
@@ -142,7 +143,7 @@ class Turn:
     """
 
     def __init__(self, turns: Turns | None, share: Share | None = None) -> None:
-        self._turns = turns
+        self._turns = turns or Turns(inf)
         self.share = share
         self.abandoned = False
         self.held = False
@@ -151,7 +152,7 @@ class Turn:
 
     def begin(self) -> None:
         """Waits until the read may run. Raises Abandoned."""
-        if self._turns is not None and not self.abandoned and not self._turns.join(self):
+        if not self._turns.join(self):
             self.comes.wait()
         if self.abandoned:
             raise Abandoned
@@ -159,22 +160,17 @@ class Turn:
 
     def end(self) -> None:
         """Lets the next queued read run instead of this one."""
-        if self._turns is not None:
-            self._turns.leave(self)
+        self._turns.leave(self)
 
     def abandon(self) -> None:
         """Ends the read at its next pause. Any thread may call this."""
-        if self._turns is None:
-            self.abandoned = True
-        else:
-            self._turns.abandon(self)
+        self._turns.abandon(self)
 
     def pause(self) -> None:
         """If this read has run for SLICE_SECONDS, lets other reads run first. Raises Abandoned."""
         if self.abandoned:
             raise Abandoned
-        turns = self._turns
-        if turns is None or not self.held or not turns.waiting:
+        if not self.held or not self._turns.waiting:
             return
         if time.monotonic() - self._since < SLICE_SECONDS:
             return

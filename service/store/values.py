@@ -16,6 +16,7 @@ Vector = NDArray[np.float32]
 # A row of an index is one passage of a document: `revision << 16 | passage`. Every document has passage 0.
 Revisions: TypeAlias = NDArray[np.int64]
 RowNames: TypeAlias = NDArray[np.int64]
+Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]  # Documents and their scores, best first.
 PASSAGE_BITS = 16
 MAX_PASSAGES = 1 << PASSAGE_BITS  # Passages of a text.
 MEASURED_PASSAGES = 64  # Passages of a hit whose vectors the second stage reads, the first ones.
@@ -29,6 +30,7 @@ MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
 # Limit of a query in a judgment or an event. Percent-encoded, it fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
+TIES = 1000  # Documents that may tie with the last hit.
 MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 

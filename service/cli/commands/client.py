@@ -91,13 +91,12 @@ class Remote:
             CommandError: The service does not answer, or the server is not Simile.
 
         """
-        answer = self.send("GET", path)
         for _ in range(PATIENCE):
-            if answer.status not in BUSY:
-                break
-            pause(answer.wait_seconds)
             answer = self.send("GET", path)
-        return answer
+            if answer.status not in BUSY:
+                return answer
+            pause(answer.wait_seconds)
+        return self.send("GET", path)
 
     def send(
         self, method: str, path: str, body: bytes | None = None, kind: str = "", *, whole: bool = False

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from models.files.fsync import replaced
 from models.messages import positive
-from models.progress import Progress
+from models.progress import Progress, counted
 from models.search.terms import FUNCTION_WORDS
 from service.errors import CommandError, unwritable
 from service.index.kmeans import ROWS, assigned, cluster, nearest_rows
 from service.index.segments import Vectors
 from service.settings import MAP_LIBRARY, MAP_MIN_DOCUMENTS, Settings
-from service.store.sqlite.offline import OfflineStore, reading
+from service.store.sqlite.offline import ACTIVE, OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
 
 NEIGHBORS = 15  # umap-learn's default
@@ -123,15 +123,12 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
         CommandError: No version is active, or the collection has too few documents.
 
     """
-    active = next((row for row in store.generations() if row.is_active), None)
+    active = next((row for row in store.generations() if row.state == ACTIVE), None)
     if active is None:
         raise CommandError("No version was active here yet. Start the service once.")
     dimension = store.number("SELECT dimension FROM generations WHERE number = ?", active.number)
-    with Progress("documents read") as progress:
-        heads = []
-        for head in store.heads(active.number, dimension, collection, most, CHARACTERS):
-            heads.append(head)
-            progress.tell(len(heads))
+    found = store.heads(active.number, dimension, collection, most, CHARACTERS)
+    heads = list(counted(found, "documents read"))
     if len(heads) < MAP_MIN_DOCUMENTS:
         raise CommandError(
             f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs "

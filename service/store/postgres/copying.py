@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+from operator import methodcaller
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -55,15 +56,10 @@ async def copy_rows(source: Either, target: Either) -> None:
     """Copies all rows of the tables in TABLES. Rows that the target has in these tables are deleted first."""
     for table, (_, _, columns) in TABLES.items():
         delete = f"DELETE FROM {table} WHERE {_copied_rows(table)}"
-        await target.writer.run(partial(_run_each, sql=delete, rows=[()]))
+        await target.writer.run(methodcaller("execute", delete))
         insert = f"INSERT INTO {table} ({columns}) VALUES (?{', ?' * columns.count(',')})"
         async for chunk in _row_chunks(source, table):
-            await target.writer.run(partial(_run_each, sql=insert, rows=chunk))
-
-
-def _run_each(connection: AnyConnection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Runs a statement once for each row of parameters."""
-    connection.executemany(sql, rows)
+            await target.writer.run(methodcaller("executemany", insert, chunk))
 
 
 async def refuse_null_characters(source: SqliteStore) -> None:

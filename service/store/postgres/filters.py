@@ -21,7 +21,8 @@ import orjson
 
 from service.store.filters.grammar import RANGES, Compared, Predicate, Test, splits
 from service.store.filters.times import Time, parse_time
-from service.store.postgres.connection import Raw
+from service.store.postgres.connection import Connection, Raw
+from service.store.sql.connection import fetch_value
 
 LOOKED_UP = 100  # Maximum values of one field that are looked up. For more values, all documents are read.
 _TEXT = "(@ #>> '{}') COLLATE \"C\""
@@ -254,8 +255,7 @@ def keep_field_indexes(raw: Raw, fields: Sequence[str]) -> None:
         raw: A connection that is not in a transaction.
         fields: The declared fields.
     """
-    row = raw.execute("SELECT pg_try_advisory_lock(%s)", (_INDEX_LOCK,)).fetchone()
-    if row is None or not row[0]:
+    if not fetch_value(Connection(raw), "SELECT pg_try_advisory_lock(?)", _INDEX_LOCK):
         return
     raw.execute("SET statement_timeout = 0")
     needed = {name: definition for field in fields for name, definition in _definitions(field).items()}

@@ -33,7 +33,8 @@ from models.search.terms import cut, expression, get_stemmer
 from service.store.postgres.connection import Connection
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
-from service.store.values import Revisions
+from service.store.sql.connection import fetch_value
+from service.store.values import TIES, Ranking, Revisions
 
 MAX_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
 _QUOTED = re.compile(r'"([^"]*)"( \*)?')
@@ -84,7 +85,7 @@ OPEN = 2000
 TOGETHER = 4  # Small blocks of a term that are joined.
 FOLDED = 20_000, 100_000  # Changed terms that are worth a fold, and terms of one fold at most.
 REMOVED_COST = 20  # A removed revision counts as this many terms, because every search reads it.
-_LOCK = 7_405_831
+POSTINGS_LOCK = 7_405_831  # Only the transaction that holds it rewrites or deletes postings.
 _WIDTHS = ("<u1", "<u2", "<u4", "<i8")
 _LIMITS = np.array([1 << 8, 1 << 16, 1 << 32])
 
@@ -219,12 +220,12 @@ def fold(connection: Connection) -> bool:
     Returns whether changes were applied. Each call handles the first writes in one collection.
     """
     least, most = FOLDED
-    waiting = "SELECT collection, sum(cost) FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
-    row = connection.execute(waiting, (least,)).fetchone()
-    if row is None or not hold_postings(connection, wait=False):
+    waiting = "SELECT collection FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
+    collection = fetch_value(connection, waiting, least)
+    lock = "SELECT pg_try_advisory_xact_lock(?)"
+    if collection is None or not fetch_value(connection, lock, POSTINGS_LOCK):
         return False
     connection.take_time()
-    [collection, _] = row
     gained, lost, removed = Counter[str](), set[str](), list[int]()
     taken: list[int] = []
     entries = connection.execute(
@@ -240,18 +241,6 @@ def fold(connection: Connection) -> bool:
     _rewrite(connection, collection, gained.keys() | lost, lost, np.sort(np.array(removed, np.int64)))
     connection.execute("DELETE FROM unfolded WHERE number = ANY(?)", (taken,))
     return True
-
-
-def hold_postings(connection: Connection, *, wait: bool) -> bool:
-    """Prevents other transactions from rewriting postings until this transaction ends.
-
-    Returns False if another transaction holds the lock and `wait` is False.
-    """
-    if wait:
-        connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
-        return True
-    row = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_LOCK,)).fetchone()
-    return row is not None and bool(row[0])
 
 
 def _rewrite(
@@ -304,11 +293,8 @@ def _rewrite(
     _store(connection, collection, [term for term, _ in groups], packed(unpacked(owned).without(removed)))
 
 
-TIES = 1000  # Documents that may tie with the last hit.
 CHECKED = 256  # Minimum number of documents that are checked at a time, if many match the filter.
 _LAST = chr(0x10FFFF)
-
-Ranking = tuple[Revisions, NDArray[np.float32]]
 
 
 def nearest(
@@ -365,12 +351,11 @@ def _postings(
 
 def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
     """Returns the number of documents, the number of tokens, and the revisions with obsolete postings."""
-    row = connection.execute(
+    documents, tokens, removed = connection.execute(
         "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM unfolded "
         "WHERE collection = ? AND removed <> '{}') FROM tally WHERE collection = ?",
         (collection, collection),
-    ).fetchone()
-    documents, tokens, removed = row or (0, 0, [])
+    ).fetchone() or (0, 0, [])
     return documents or 0, tokens or 0, np.array(removed, np.int64)
 
 

@@ -26,7 +26,7 @@ from service.store.postgres import replicas, vectors
 from service.store.postgres.connection import Again, Connection
 from service.store.postgres.replicas import LEASE_SECONDS, PATIENCE_SECONDS
 from service.store.sql import generations
-from service.store.sql.connection import fact
+from service.store.sql.connection import fact, fetch_column, fetch_value
 from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, HANDLED, kept_numbers
 from service.store.sql.records import last_revision, unembedded
 from service.store.values import Activation, Embedding, Lacking, Moved, Unembedded
@@ -113,8 +113,7 @@ def list_lacking(connection: Connection, number: int) -> None:
     their documents themselves.
     """
     connection.execute("SELECT pg_advisory_xact_lock(?, ?)", (_LOCK, number))
-    row = connection.execute("SELECT listed FROM generations WHERE number = ?", (number,)).fetchone()
-    if row is not None and not row[0]:
+    if fetch_value(connection, "SELECT listed FROM generations WHERE number = ?", number) is False:
         _list_lacking(connection, number)
 
 
@@ -143,8 +142,8 @@ def drop_left(connection: Connection) -> None:
 
 def require(connection: Connection, generation: int, *, kept: bool) -> None:
     """Checks that a generation may be searched, as `protocol.Snapshot.require` says."""
-    row = connection.execute("SELECT state FROM generations WHERE number = ?", (generation,)).fetchone()
-    state = DROPPED if row is None else row[0]
+    sql = "SELECT state FROM generations WHERE number = ?"
+    state = fetch_value(connection, sql, generation) or DROPPED
     if not kept and state != ACTIVE:
         raise Moved(generation)
     if state == DROPPED:
@@ -156,10 +155,8 @@ def lacking(connection: Connection, generation: int, after: int, limit: int) -> 
 
     Skipped revisions are not in the table `lacking`, so they are not returned.
     """
-    rows = connection.execute(
-        "SELECT revision FROM lacking WHERE generation = ? ORDER BY revision LIMIT ?", (generation, limit)
-    )
-    return [revision for (revision,) in rows]
+    sql = "SELECT revision FROM lacking WHERE generation = ? ORDER BY revision LIMIT ?"
+    return fetch_column(connection, sql, generation, limit)
 
 
 def take_lacking(
@@ -193,15 +190,14 @@ def take_lacking(
         "WHERE generation = ? AND revision = ANY(?)",
         (replica, TAKEN_SECONDS, generation, [*found]),
     )
-    row = connection.execute(
+    skipped, documents, held, left, follows = connection.execute(
         "SELECT (SELECT count(*) FROM skipped WHERE generation = number), "
         "(SELECT coalesce(sum(documents), 0) FROM tally)::bigint, "
         "(SELECT coalesce(sum(documents), 0) FROM sizes WHERE generation = number)::bigint, "
         "(SELECT count(*) FROM (SELECT 1 FROM lacking WHERE generation = number LIMIT ?) AS first_few), "
         f"state <> '{ACTIVE}' FROM generations WHERE number = ?",
         (LAST_DOCUMENTS + 1, generation),
-    ).fetchone()
-    skipped, documents, held, left, follows = row or (0, 0, 0, 0, True)
+    ).fetchone() or (0, 0, 0, 0, True)
     closing = follows and left <= LAST_DOCUMENTS
     if left > LAST_DOCUMENTS:  # The table may list all documents, so they are not counted.
         left = max(left, documents - held - skipped)
@@ -262,15 +258,14 @@ def purge(connection: Connection) -> bool:
     The generation's rows in `lacking` are deleted first, without a lock, because there may be a million of
     them.
     """
-    row = connection.execute(
+    sql = (
         "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "
         f"(SELECT 1 FROM replicas WHERE number IN (serves, candidate) AND {replicas.LIVING}) "
-        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1",  # Not while it is being listed.
-        (DROPPED, _LOCK),
-    ).fetchone()
-    if row is None:
+        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1"  # Not while it is being listed.
+    )
+    number = fetch_value(connection, sql, DROPPED, _LOCK)
+    if number is None:
         return False
-    [number] = row
     gone = 0
     for table in ("lacking", "skipped"):
         gone += connection.execute(f"DELETE FROM {table} WHERE generation = ?", (number,)).rowcount
@@ -316,11 +311,9 @@ def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
     if not (other_form or _is_requested(connection, version, swap.requested)):
         return Answer.WAIT
     replicas.stand(connection, replica, generation, ready=True)
-    [waited] = connection.execute(
-        "UPDATE generations SET called = least(called, now()) WHERE number = ? "
-        "RETURNING extract(epoch FROM now() - called)::float8",
-        (generation,),
-    ).fetchone() or (0.0,)
+    sql = "UPDATE generations SET called = least(called, now()) WHERE number = ? "
+    sql += "RETURNING extract(epoch FROM now() - called)::float8"
+    waited = fetch_value(connection, sql, generation) or 0.0
     patience = math.inf if other_form else LEASE_SECONDS if swap.rollback else PATIENCE_SECONDS
     if waited < patience and replicas.not_ready(connection, replica, generation):
         return Answer.WAIT
@@ -342,8 +335,8 @@ def _is_requested(connection: Connection, version: str, requested: str) -> bool:
 def make_active(connection: Connection, replica: str, swap: Activation) -> Answer:
     """Activates a generation in one transaction, if `swap.may` and `roll_call` allow it."""
     generation = swap.generation
-    [alone] = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_SWAP_LOCK,)).fetchone() or (False,)
-    if not alone:  # Another replica is committing.
+    # Another replica may be committing.
+    if not fetch_value(connection, "SELECT pg_try_advisory_xact_lock(?)", _SWAP_LOCK):
         return Answer.WAIT
     hold_states(connection)
     if not swap.may():

@@ -32,7 +32,7 @@ from models.store import RequestedVersion
 from service.errors import Unhealthy
 from service.observability import outages
 from service.store.postgres.connection import PARAMETERS, reason
-from service.store.sql.connection import Connection
+from service.store.sql.connection import Connection, fetch_value
 from service.store.values import Active
 
 CHANNEL = "simile"
@@ -81,18 +81,14 @@ def stand(connection: Connection, replica: str, candidate: int | None, *, ready:
 
 def not_ready(connection: Connection, replica: str, candidate: int) -> int:
     """Returns the number of other replicas with a lease that are not ready for the candidate."""
-    [count] = connection.execute(
-        f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ? "
-        "AND NOT (ready AND candidate IS NOT DISTINCT FROM ?)",
-        (replica, candidate),
-    ).fetchone()
-    return int(count)
+    sql = f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ? "
+    sql += "AND NOT (ready AND candidate IS NOT DISTINCT FROM ?)"
+    return int(fetch_value(connection, sql, replica, candidate))
 
 
 def others(connection: Connection, replica: str) -> int:
     """Returns the number of other replicas with a lease."""
-    sql = f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ?"
-    return int(connection.execute(sql, (replica,)).fetchone()[0])
+    return int(fetch_value(connection, f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ?", replica))
 
 
 def lag(connection: Connection) -> float:
@@ -100,11 +96,8 @@ def lag(connection: Connection) -> float:
 
     Returns NaN if no standby exists, or if the database user may not see them.
     """
-    [seconds] = connection.execute(
-        "SELECT CASE WHEN count(state) > 0 THEN coalesce(extract(epoch FROM max(replay_lag)), 0)::float8 "
-        "ELSE 'NaN' END FROM pg_stat_replication"
-    ).fetchone()
-    return float(seconds)
+    sql = "SELECT CASE WHEN count(state) > 0 THEN coalesce(extract(epoch FROM max(replay_lag)), 0)::float8 "
+    return float(fetch_value(connection, f"{sql} ELSE 'NaN' END FROM pg_stat_replication"))
 
 
 def leave(connection: Connection, replica: str) -> None:
@@ -174,8 +167,7 @@ def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | 
     ).fetchone()
     if mine is not None:
         return True, None
-    row = connection.execute("SELECT result FROM claims WHERE name = ?", (name,)).fetchone()
-    return False, None if row is None else row[0]
+    return False, fetch_value(connection, "SELECT result FROM claims WHERE name = ?", name)
 
 
 def settle(connection: Connection, name: str, replica: str, result: str | None) -> None:

@@ -14,7 +14,8 @@ from service.store.postgres.fulltext import Terms, parse_terms
 from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql import feedback
-from service.store.sql.feedback import DELETED_ROWS, forget_clicked, store_events
+from service.store.sql.connection import fetch_column, fetch_value
+from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sql.records import has_collection, refuse_another, unembedded
 from service.store.values import (
@@ -200,12 +201,12 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
 def delete_one(connection: Connection, id: str, collection: str) -> Step:
     """Deletes a document. If the document has many events, deletes only some events, and `done` is 0."""
     share_states(connection)
-    rows = connection.execute(  # Waits for an update in progress, which changes the revision.
-        "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE", (collection, id)
-    ).fetchall()
-    if not rows:
+    # Waits for an update in progress, which changes the revision.
+    sql = "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE"
+    revisions = fetch_column(connection, sql, collection, id)
+    if not revisions:
         return Step(1, 0, sequence(connection))
-    return delete_some(connection, [revision for (revision,) in rows], collection)
+    return delete_some(connection, revisions, collection)
 
 
 def delete_some(connection: Connection, revisions: Sequence[int], collection: str) -> Step:
@@ -215,17 +216,11 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
     """
     share_states(connection)
     some = [*revisions[:DELETE_DOCUMENTS]]
-    ids = connection.execute(
-        "SELECT id FROM documents WHERE revision = ANY(?) ORDER BY id FOR UPDATE", (some,)
-    ).fetchall()
-    gone = connection.execute(
-        "DELETE FROM events WHERE sequence IN "
-        "(SELECT sequence FROM events WHERE collection = ? AND id = ANY(?) LIMIT ?)",
-        (collection, [id for (id,) in ids], DELETED_ROWS),
-    ).rowcount
-    if gone == DELETED_ROWS:
+    sql = "SELECT id FROM documents WHERE revision = ANY(?) ORDER BY id FOR UPDATE"
+    ids = fetch_column(connection, sql, some)
+    if delete_rows(connection, "events", "collection = ? AND id = ANY(?)", collection, ids) == DELETED_ROWS:
         return Step(0, 0, sequence(connection))
-    forget_clicked(connection, collection, [id for (id,) in ids])
+    forget_clicked(connection, collection, ids)
     removed = _clear(connection, some, collection)
     connection.execute("DELETE FROM documents WHERE revision = ANY(?)", ([*removed],))
     fulltext.change_postings(connection, collection, {}, removed)
@@ -236,8 +231,8 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
 def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
     """Stores events like `store_events`. Deletes of their documents wait for the transaction."""
     sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
-    rows = connection.execute(sql, (given[0].collection, [event.id for event in given]))
-    return in_turn(store_events)(connection, given, limits, {id for (id,) in rows})
+    there = fetch_column(connection, sql, given[0].collection, [event.id for event in given])
+    return in_turn(store_events)(connection, given, limits, {*there})
 
 
 def replace_clicked(
@@ -252,7 +247,7 @@ def replace_clicked(
 def drop_collection(connection: Connection, collection: str) -> None:
     """Deletes a collection if it is empty. The default collection always stays."""
     _hold_collections(connection)
-    fulltext.hold_postings(connection, wait=True)
+    connection.execute("SELECT pg_advisory_xact_lock(?)", (fulltext.POSTINGS_LOCK,))
     # Waits for every write that has found it.
     connection.execute("SELECT 1 FROM collections WHERE name = ? FOR UPDATE", (collection,))
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
@@ -294,16 +289,14 @@ def fold(connection: Connection) -> bool:
 
     Returns whether one had.
     """
-    for table, of in (("tally", "collection"), ("sizes", "generation")):
-        row = connection.execute(
-            f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1", (COUNTS,)
-        ).fetchone()
-        if row is not None:
-            first, second = ("documents", "tokens") if table == "tally" else ("documents", "rows")
+    for table, of, counted in (("tally", "collection", "tokens"), ("sizes", "generation", "rows")):
+        sql = f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1"
+        one = fetch_value(connection, sql, COUNTS)
+        if one is not None:
             connection.execute(
                 f"WITH gone AS (DELETE FROM {table} WHERE {of} = ? RETURNING *) INSERT INTO {table} "
-                f"SELECT {of}, sum({first}), sum({second}) FROM gone GROUP BY {of}",
-                row,
+                f"SELECT {of}, sum(documents), sum({counted}) FROM gone GROUP BY {of}",
+                (one,),
             )
             return True
     return False

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from models.manifest import Manifest
-from service.store.sql.connection import Connection, fact, note
+from service.store.sql.connection import Connection, fact, fetch_column, fetch_value, note
 from service.store.values import ROLLED_BACK, Active, Known, Verdict
 
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"
@@ -31,7 +31,7 @@ def known(connection: Connection, published: Container[str]) -> Known:
     return Known(
         active=states[ACTIVE],
         verdicts=verdicts(connection),
-        past={version for (version,) in connection.execute("SELECT version FROM history")},
+        past={*fetch_column(connection, "SELECT version FROM history")},
         previous=previous(connection, published),
         handled=fact(connection, HANDLED),
         canaries=canaries(connection),
@@ -49,24 +49,21 @@ def active(connection: Connection) -> Active | None:
 
 def get_active_number(connection: Connection) -> int:
     """Returns the number of the active generation. Every write needs a vector of this generation."""
-    row = connection.execute("SELECT number FROM generations WHERE state = ?", (ACTIVE,)).fetchone()
-    return int(row[0])
+    return int(fetch_value(connection, "SELECT number FROM generations WHERE state = ?", ACTIVE))
 
 
 def kept_numbers(connection: Connection) -> set[int]:
     """Returns the numbers of the generations that are not dropped."""
-    rows = connection.execute("SELECT number FROM generations WHERE state <> ?", (DROPPED,))
-    return {row[0] for row in rows}
+    return {*fetch_column(connection, "SELECT number FROM generations WHERE state <> ?", DROPPED)}
 
 
 def alike_numbers(connection: Connection, number: int) -> list[int]:
     """Returns the other generations of the same model and form that are not dropped."""
-    rows = connection.execute(
+    sql = (
         "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
-        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
-        (number, DROPPED),
+        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?"
     )
-    return [other for (other,) in rows]
+    return fetch_column(connection, sql, number, DROPPED)
 
 
 def insert(connection: Connection, manifest: Manifest, form: str, state: str) -> int:
@@ -89,8 +86,7 @@ def activate(connection: Connection, manifest: Manifest, form: str, *, examples:
         form: The form of the vectors.
         examples: Whether the example corpus is requested.
     """
-    execute = connection.execute
-    execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
+    connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
     if examples:
         note(connection, EXAMPLES, NEEDED)
     return insert(connection, manifest, form, ACTIVE)
@@ -117,12 +113,12 @@ def begun(connection: Connection, manifest: Manifest, form: str) -> int:
 
 def kept(connection: Connection, manifest: Manifest, form: str) -> int | None:
     """Returns the latest generation of a version and a form that is not dropped, or None."""
-    row = connection.execute(
+    sql = (
         "SELECT number FROM generations "
-        "WHERE version = ? AND fingerprint = ? AND form = ? AND state <> ? ORDER BY number DESC LIMIT 1",
-        (manifest.version, manifest.fingerprint, form, DROPPED),
-    ).fetchone()
-    return None if row is None else int(row[0])
+        "WHERE version = ? AND fingerprint = ? AND form = ? AND state <> ? ORDER BY number DESC LIMIT 1"
+    )
+    number: int | None = fetch_value(connection, sql, manifest.version, manifest.fingerprint, form, DROPPED)
+    return number
 
 
 def abandon(connection: Connection) -> None:
@@ -141,8 +137,8 @@ def make_active(connection: Connection, number: int, requested: str, *, rollback
             version that was active gets a verdict.
     """
     execute = connection.execute
-    [version] = execute("SELECT version FROM generations WHERE number = ?", (number,)).fetchone()
-    [left] = execute("SELECT version FROM generations WHERE state = ?", (ACTIVE,)).fetchone()
+    version = fetch_value(connection, "SELECT version FROM generations WHERE number = ?", number)
+    left = fetch_value(connection, "SELECT version FROM generations WHERE state = ?", ACTIVE)
     execute("UPDATE generations SET state = ? WHERE state = ?", (STANDBY, ACTIVE))
     execute("UPDATE generations SET state = ? WHERE number = ?", (ACTIVE, number))
     execute("DELETE FROM verdicts WHERE version = ?", (version,))
@@ -210,24 +206,20 @@ def previous(connection: Connection, known: Container[str] | None = None) -> str
         connection: A connection to either store.
         known: The versions that are still published. None if all versions count.
     """
-    current, *before = [
-        row[0] for row in connection.execute("SELECT version FROM history ORDER BY position DESC")
-    ]
+    current, *before = fetch_column(connection, "SELECT version FROM history ORDER BY position DESC")
     judged = {current, *verdicts(connection)}
     kept = (name for name in before if name not in judged and (known is None or name in known))
     return next(kept, None)
 
 
 def has_dropped(connection: Connection) -> bool:
-    sql = "SELECT 1 FROM generations WHERE state = ? LIMIT 1"
-    return connection.execute(sql, (DROPPED,)).fetchone() is not None
+    return fetch_value(connection, "SELECT 1 FROM generations WHERE state = ? LIMIT 1", DROPPED) is not None
 
 
 def _remember(connection: Connection, version: str) -> None:
     """Appends a version to the history, unless it is the last entry already."""
     execute = connection.execute
-    last = execute("SELECT version FROM history ORDER BY position DESC LIMIT 1").fetchone()
-    if last is None or last[0] != version:
+    if fetch_value(connection, "SELECT version FROM history ORDER BY position DESC LIMIT 1") != version:
         execute("INSERT INTO history (version) VALUES (?)", (version,))
     execute(
         "DELETE FROM history WHERE position NOT IN "

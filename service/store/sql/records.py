@@ -25,7 +25,7 @@ from service.errors import Conflict, Storage
 from service.store.filters.explain import FieldSample
 from service.store.filters.grammar import Predicate
 from service.store.scheduling import pause, reads
-from service.store.sql.connection import Connection
+from service.store.sql.connection import Connection, fetch_column, fetch_value
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, TooMuch, Unembedded
 
 PARTS: Final = ("id", "title", "text", "metadata")
@@ -89,11 +89,9 @@ def damaged_part(
     read = [part for part in parts if part is not None]
     whole = len(read) == len(PARTS) and checksums == compute_checksums(read, checksum)
     for at, (name, part) in enumerate(zip(PARTS, parts, strict=True)):
-        if part is None:
-            continue
-        if not _is_utf8(part):
+        if part is not None and not _is_utf8(part):
             return name
-        if whole or checksums is None:
+        if part is None or whole or checksums is None:
             continue
         if checksum(part) != checksums[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES]:
             return name
@@ -112,8 +110,7 @@ def _is_utf8(part: bytes) -> bool:
 
 def count_without_checksums(connection: Connection) -> int:
     """Returns the number of documents without checksums."""
-    row = connection.execute("SELECT count(*) FROM documents WHERE checksums IS NULL").fetchone()
-    return int(row[0])
+    return int(fetch_value(connection, "SELECT count(*) FROM documents WHERE checksums IS NULL"))
 
 
 log = logging.getLogger(__name__)
@@ -151,7 +148,7 @@ class Reading(Listing, Protocol):
 
 def collections(connection: Connection) -> list[str]:
     """Returns the sorted names of all collections."""
-    return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
+    return fetch_column(connection, "SELECT name FROM collections ORDER BY name")
 
 
 def has_collection(connection: Connection, name: str) -> bool:
@@ -320,7 +317,7 @@ def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
 
 def last_revision(connection: Connection) -> int:
     """Returns the highest revision of an existing document, or 0."""
-    return int(connection.execute("SELECT coalesce(max(revision), 0) FROM documents").fetchone()[0])
+    return int(fetch_value(connection, "SELECT coalesce(max(revision), 0) FROM documents"))
 
 
 def _bytes(connection: Reading, columns: Iterable[Column]) -> str:

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.errors import StartupError, machine_error
+from service.store.sql.connection import fetch_value
 from service.store.sqlite.filters import instant
 
 _COMMENT = re.compile(r"--[^\n]*")
@@ -257,14 +258,14 @@ def tolerant(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-def migrate(path: Path) -> bool:
-    """Migrates a file to the current schema, or creates it. Returns whether the file is new.
+def migrate(path: Path) -> None:
+    """Migrates a file to the current schema, or creates it.
 
     Raises:
         StartupError: A newer version wrote the file, it is not a database, or it cannot be written.
     """
     with starting(path), contextlib.closing(connect(path)) as connection:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        version = int(fetch_value(connection, "PRAGMA user_version"))
         if version > SCHEMA_VERSION:
             raise StartupError(
                 f"{path} was written by a newer Simile (schema {version}, this one knows {SCHEMA_VERSION}). "
@@ -286,4 +287,3 @@ def migrate(path: Path) -> bool:
                 connection.executescript(
                     f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;"
                 )
-        return version == 0

@@ -14,7 +14,7 @@ import orjson
 
 from models.search.content import Content
 from models.search.terms import RULES
-from service.store.sql.connection import fact, note
+from service.store.sql.connection import fact, fetch_value, note
 from service.store.sqlite import documents, filters, fulltext
 from service.store.sqlite.documents import get_number
 from service.store.sqlite.schema import starting
@@ -68,7 +68,7 @@ def remove_collection(connection: sqlite3.Connection, name: str) -> None:
 def optimize(connection: sqlite3.Connection) -> None:
     """Merges the segments of the FTS5 tables, which removes the terms of deleted documents from the file."""
     for number in fulltext.numbers(connection):
-        fulltext.optimize(connection, number)
+        fulltext.command(connection, number, "optimize")
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
@@ -89,8 +89,7 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
             ("deleted documents are", words, documents),
         ):
             sql = f"SELECT count(*) FROM ({one} EXCEPT {other})"
-            [count] = connection.execute(sql, (name,)).fetchone()
-            if count:
+            if count := fetch_value(connection, sql, name):
                 found.append(f"{count} {what} found by their words in the collection {name!r}")
     # The next start rebuilds values of older rules.
     declared = _declared(connection) if fact(connection, FIELD_RULES) == filters.VALUE_RULES else []
@@ -120,7 +119,7 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
             fulltext.drop(connection, number)
         if needed - there or fact(connection, LEXICAL_RULES) != RULES:
             for number in there & needed:
-                fulltext.clear(connection, number)
+                fulltext.command(connection, number, "delete-all")
             for number in needed - there:
                 fulltext.make(connection, number)
             _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
@@ -131,7 +130,7 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
             note(connection, FIELD_RULES, filters.VALUE_RULES)
         before = _declared(connection)
         for name in {*before} - {*declared}:
-            filters.forget_field(connection, name)
+            connection.execute("DELETE FROM fields WHERE field = ?", (name,))
         new = sorted({*declared} - {*before})
         if new:
             words = f"fields {', '.join(new)}"
@@ -150,7 +149,7 @@ def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, in
         noun: Name of the rows, for the log.
         add: Adds the rows of these revisions.
     """
-    [total] = connection.execute("SELECT count(*) FROM documents").fetchone()
+    total = documents.count_all(connection)
     done, first, said = 0, 0, time.monotonic()
     while done < total:
         step = "SELECT revision FROM documents WHERE revision >= ? ORDER BY revision LIMIT ?"
