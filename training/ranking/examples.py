@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,23 +99,31 @@ class Example(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Documents: ids, contents, and the vectors of each one's passages, length 1, shape (p, d)."""
+    """Documents, and an encoder's figures of its queries.
+
+    Attributes:
+        ids: Ids of the documents.
+        contents: Their contents.
+        passages: Vectors of each one's passages, length 1, shape (p, d).
+        mean_query: The mean query, for the feature `hub`, length 1, shape (d,).
+        unrelated: Mean cosine of unrelated texts by the encoder.
+    """
 
     ids: Sequence[str]
     contents: Sequence[Content]
     passages: Sequence[Vectors]
+    mean_query: Vectors
+    unrelated: float
 
 
 def build_example(
     query: str,
     vector: Vectors,
-    scores: Mapping[int, float | np.float32],
+    scores: Scores,
     bm25: Scores,
     texts: Texts,
     relevant: dict[str, float],
-    mean_query: Vectors | None = None,
     *,
-    unrelated: float = 1.0,
     ranked: bool = True,
 ) -> Example:
     """Returns the judged query with the best documents by `scores`.
@@ -123,23 +131,15 @@ def build_example(
     Args:
         query: The text of the query.
         vector: Its vector, length 1, shape (d,).
-        scores: Scores of documents by their position in `texts`.
+        scores: Scores of documents by their position in `texts`, best first.
         bm25: Those of keyword search.
         texts: The documents.
         relevant: Gains of the relevant documents by id.
-        mean_query: For the feature `hub`, length 1, shape (d,).
-        unrelated: Mean cosine of unrelated texts by the encoder.
         ranked: Whether to compute features. Otherwise they are 0.
     """
-    best = sorted(scores, key=lambda at: (-scores[at], at))[:MAX_RANKED]
-    example = Example(
-        query,
-        vector,
-        [texts.ids[at] for at in best],
-        np.zeros((len(best), len(FEATURES))),
-        relevant,
-        unrelated=unrelated,
-    )
+    best = [*scores][:MAX_RANKED]
+    ids, features = [texts.ids[at] for at in best], np.zeros((len(best), len(FEATURES)))
+    example = Example(query, vector, ids, features, relevant, unrelated=texts.unrelated)
     if not ranked:
         return example
     candidates = Candidates(
@@ -149,7 +149,7 @@ def build_example(
         titles=[texts.contents[at].title[:CHARACTERS] for at in best],
         texts=[texts.contents[at].text[:CHARACTERS] for at in best],
     )
-    return example._replace(features=build(query, vector, candidates, mean_query))
+    return example._replace(features=build(query, vector, candidates, texts.mean_query))
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:

@@ -23,7 +23,7 @@ import numpy as np
 
 from models.manifest import Mode, SearchDefaults
 from models.search.content import Content
-from models.search.fusion import DENSE_WEIGHT, fuse, get_mode, get_weight
+from models.search.fusion import DENSE_WEIGHT, get_mode, get_weight
 from models.search.passages import learned_tokens
 from training.evaluation import modes
 from training.evaluation.encoding import remembering
@@ -186,31 +186,21 @@ def find(part: Collection, model: Scorable, setting: Setting, *, ranked: bool = 
     contents = [part.documents[id] for id in ids]
     passages = modes.get_passages(contents, model.split, model.encode_documents, setting.passage_tokens)
     starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
-    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]))
     queries = [*part.queries.values()]
     vectors = np.nan_to_num(directions(model.encode_queries(queries))).astype(np.float32)
     mean = vectors.mean(axis=0)
     mean /= np.linalg.norm(mean) or 1
+    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]), mean, model.unrelated)
     found = []
     with closing(modes.WordIndex([content.whole for content in contents])) as words:
-        lists = modes.candidates(queries, vectors, [passages], words)
-        for (name, query), vector, ([near], worded) in zip(part.queries.items(), vectors, lists, strict=True):
-            scores: Mapping[int, float | np.float32] = near if setting.mode == "dense" else worded
-            if setting.mode == "hybrid":
-                cover = words.get_cover(query, worded)
-                scores = fuse(near, worded, setting.weight, model.unrelated, cover)
-            example = build_example(
-                query,
-                vector,
-                scores,
-                worded,
-                texts,
-                part.relevant[name],
-                mean,
-                unrelated=model.unrelated,
-                ranked=ranked,
+        lists = modes.find(
+            queries, vectors, passages, words, weight=setting.weight, unrelated=model.unrelated
+        )
+        for (name, query), vector, modal in zip(part.queries.items(), vectors, lists, strict=True):
+            scores, worded = modal[setting.mode], modal["lexical"]
+            found.append(
+                build_example(query, vector, scores, worded, texts, part.relevant[name], ranked=ranked)
             )
-            found.append(example)
     return found
 
 
