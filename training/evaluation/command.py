@@ -72,17 +72,7 @@ def run(options: argparse.Namespace) -> int:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "data": str(data),
         }
-        figures = score(
-            scorable.encode,
-            data,
-            suites,
-            step_to_stderr,
-            encode_queries=scorable.encode_queries,
-            encode_documents=scorable.encode_documents,
-            split=scorable.split,
-            unrelated=scorable.unrelated,
-        )
-        scores = about | figures
+        scores = about | score(scorable.encode, data, suites, step_to_stderr, scorable)
     text = json.dumps(scores, indent=2, allow_nan=False) + "\n"
     out = sys.stderr if options.json == _STDOUT else sys.stdout
     version = scores["version"] or "not published in the models folder"

@@ -108,7 +108,7 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
             say(f"searching {name}")
             collection = load(folder)
             encoders = model.encode_queries, model.encode_documents
-            lists, _ = search(collection, *encoders, model.split, unrelated=model.unrelated)
+            lists, _ = search(collection, *encoders, model.split, model.unrelated)
             for known_as, ranked in ((name, lists["dense"]), (f"{name} hybrid", lists["hybrid"])):
                 found.queries[known_as] = [each["ndcg10"] for each in judge_all(collection, ranked)]
     if not found.pairs and not found.queries:
