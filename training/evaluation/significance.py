@@ -32,7 +32,7 @@ from training.errors import TrainingError
 from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
 from training.evaluation.data import load as load_pairs
 from training.evaluation.encoding import encode_once
-from training.evaluation.paired import spread
+from training.evaluation.paired import Interval, spread
 from training.evaluation.report.table import Section, percent, title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
@@ -156,11 +156,6 @@ ROUNDS = 1000
 _SEED = 20_110_531  # constant, so that equal scores give equal verdicts
 
 
-class Interval(NamedTuple):
-    low: float
-    high: float
-
-
 class Graded(NamedTuple):
     """The pairs of a set: gold scores, and cosines of the model before and after, shape (n,) each."""
 
@@ -184,9 +179,7 @@ def of_mean(
         level: Probability that the interval contains the true difference, such as 0.95.
         groups: Group of each query. Queries of a group are not independent. None: all are.
     """
-    found = spread(before, after, groups)
-    half = found.half((1 - level) / 2)
-    return Interval(found.mean - half, found.mean + half)
+    return spread(before, after, groups).interval((1 - level) / 2)
 
 
 def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -> Interval:

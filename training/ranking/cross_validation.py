@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.ranking import Ranking
-from training.evaluation.significance import Interval, of_mean
+from training.evaluation.paired import Interval
+from training.evaluation.significance import of_mean
 from training.ranking.examples import Example, build_memory, remember
 from training.ranking.fitting import (
     AVERAGED_QUERIES,

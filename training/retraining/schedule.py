@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each count
     config = read_config(options.config)
-    check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
+    check_names(config)
     if config.corpus.service is not None:  # Each run checks it again.
         try:
             require_same_folder(config.corpus.service, folders(config).models)
