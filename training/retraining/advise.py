@@ -27,7 +27,6 @@ from training.retraining.config import (
     add_source,
     build_corpus_table,
     check,
-    folders,
     read_config,
 )
 from training.retraining.exits import finish
@@ -77,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
     from training.retraining.auto import TUNE, build_material, choices, get_minutes, nothing  # noqa: PLC0415  torch
     from training.retraining.settings import choosing  # noqa: PLC0415  torch
 
-    store, gate = ModelStore(folders(config).models), config.gate
+    store, gate = ModelStore(config.folders.models), config.gate
     gathered = gather(config, store, to_stderr)
     material = build_material(gathered)
     if config.corpus.service is not None:

@@ -27,7 +27,6 @@ from training.retraining.config import (
     add_source,
     build_corpus_table,
     check,
-    folders,
     read_config,
 )
 from training.retraining.exits import finish, tell
@@ -135,9 +134,9 @@ def _run(options: argparse.Namespace) -> int:
     from training.retraining.one import retrain  # noqa: PLC0415  torch
     from training.retraining.plan import prepare, prepare_rows  # noqa: PLC0415  torch
 
-    train, store = config.train, ModelStore(folders(config).models)
+    train, store = config.train, ModelStore(config.folders.models)
     recipe = None if train.recipe == AUTO else _recipe(train)
-    place = folders(config).work if options.config else None
+    place = config.folders.kept if options.config else None
     with alone(store), workplace(place) as work, watched(store.root, to_stderr) as watch:
         given: dict[str, Any] = {
             "precision": train.precision,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -159,8 +159,13 @@ class ScheduleTable(Table):
 
 
 class FoldersTable(Table):
-    models: Rooted | None = None  # SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models where it is not given
+    models: Rooted = Field(default_factory=lambda: models_dir(os.environ))
     work: Rooted | None = None  # MODELS/../retrain where it is not given
+
+    @property
+    def kept(self) -> Path:
+        """The work folder, with the current run, also after a kill."""
+        return self.work or self.models.parent / "retrain"
 
 
 class Config(Table):
@@ -173,17 +178,6 @@ class Config(Table):
     gate: GateTable = Field(default_factory=GateTable)
     schedule: ScheduleTable = Field(default_factory=ScheduleTable)
     folders: FoldersTable = Field(default_factory=FoldersTable)
-
-
-class Folders(NamedTuple):
-    models: Path
-    work: Path  # the current run, also after a kill
-
-
-def folders(config: Config) -> Folders:
-    """Returns the folder of model versions and the work folder."""
-    models = config.folders.models or models_dir(os.environ)
-    return Folders(models, config.folders.work or models.parent / "retrain")
 
 
 def require_enough(count: int, least: int, what: str = "documents") -> None:
@@ -210,7 +204,7 @@ def check(config: Config) -> None:
             raise TrainingError(f"There is no file {file}.")
     optional_data_folder(config.gate.data)
     if config.corpus.service is not None:
-        require_same_folder(config.corpus.service, folders(config).models)
+        require_same_folder(config.corpus.service, config.folders.models)
         fetch_count(config.corpus.service, config.corpus.collections)
 
 
@@ -226,7 +220,7 @@ def check_names(config: Config) -> None:
     if train.recipe != AUTO:
         declared(train.recipe, train.set)
     if train.base not in _OF_THE_LINE:
-        check_base(train.base, folders(config).models)
+        check_base(train.base, config.folders.models)
 
 
 def add_source(command: argparse.ArgumentParser) -> None:
