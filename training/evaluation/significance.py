@@ -116,26 +116,25 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
     return found
 
 
-def differences(before: Measured, after: Measured) -> Iterator[Difference]:
+def differences(first: Measured, second: Measured) -> Iterator[Difference]:
     """Yields the difference of two models on each set, and in the mean over English similarity sets.
 
     Both models must be measured on the same data.
     """
     graded = {
-        key: Graded(gold, cosines, after.pairs[key][1]) for key, (gold, cosines) in before.pairs.items()
+        key: Graded(gold, cosines, second.pairs[key][1]) for key, (gold, cosines) in first.pairs.items()
     }
-    for key, each in graded.items():
-        scores = spearman(each.before, each.gold), spearman(each.after, each.gold)
-        yield Difference(title(key), *scores, of_spearman([each], level=LEVEL), len(each.gold))
+    rows = [(title(key), [each]) for key, each in graded.items()]
     sets = [graded[known.key] for known in SETS if known.key in graded]
     if len(sets) > 1:
-        mean_before = float(np.mean([spearman(each.before, each.gold) for each in sets]))
-        mean_after = float(np.mean([spearman(each.after, each.gold) for each in sets]))
-        count = sum(len(each.gold) for each in sets)
-        interval = of_spearman(sets, level=LEVEL)
-        yield Difference(f"mean of {len(sets)}", mean_before, mean_after, interval, count)
-    for key, scores_before in before.queries.items():
-        scores_after = after.queries[key]
+        rows.append((f"mean of {len(sets)}", sets))
+    for name, some in rows:
+        before = float(np.mean([spearman(each.before, each.gold) for each in some]))
+        after = float(np.mean([spearman(each.after, each.gold) for each in some]))
+        count = sum(len(each.gold) for each in some)
+        yield Difference(name, before, after, of_spearman(some, level=LEVEL), count)
+    for key, scores_before in first.queries.items():
+        scores_after = second.queries[key]
         means = float(np.mean(scores_before)), float(np.mean(scores_after))
         yield Difference(key, *means, of_mean(scores_before, scores_after, level=LEVEL), len(scores_before))
 
