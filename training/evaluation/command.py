@@ -66,9 +66,7 @@ def run(options: argparse.Namespace) -> int:
     with open_scorable(options.model, os.environ, step_to_stderr, options.precision) as scorable:
         about = {
             "model": options.model,
-            "version": scorable.version,
-            "fingerprint": scorable.fingerprint,
-            "form": scorable.form,
+            **{key: getattr(scorable, key) for key in ("version", "fingerprint", "form")},
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "data": str(data),
         }

@@ -221,7 +221,7 @@ def judge(ranked: Sequence[str], relevant: Mapping[str, float]) -> Ranking:
     hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
     ideal = sorted(relevant.values(), reverse=True)
     return {
-        "ndcg10": _dcg(gains[:10]) / _dcg(ideal[:10]),
+        "ndcg10": dcg(gains[:10]) / dcg(ideal[:10]),
         "recall1": sum(rank <= 1 for rank in hits) / len(relevant),
         "recall10": sum(rank <= 10 for rank in hits) / len(relevant),
         "recall100": len(hits) / len(relevant),
@@ -235,5 +235,6 @@ def mean(rankings: Sequence[Ranking]) -> Ranking:
     return {name: math.fsum(each[name] for each in rankings) / len(rankings) for name in rankings[0]}
 
 
-def _dcg(gains: Sequence[float]) -> float:
+def dcg(gains: Sequence[float]) -> float:
+    """Returns the discounted sum of gains, the first rank first."""
     return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))

@@ -27,7 +27,7 @@ from training.evaluation.retrieval import Collection, collections, retrieval
 from training.evaluation.retrieval import load as load_collection
 from training.evaluation.scorable import Scorable
 from training.evaluation.sts import sample, similarity
-from training.evaluation.tasks import Task
+from training.evaluation.tasks import IN_MEAN, Task
 from training.evaluation.tasks import load as load_tasks
 from training.evaluation.transfer import clustering, transfer
 
@@ -167,7 +167,7 @@ def _of_sentences(loaded: _Loaded, encode: Encode, say: Say) -> dict[str, Any]:
         body["geometry"] = _plain(geometry(loaded.stsb, encode)) | {"splits": list(_SPLITS)}
     if loaded.tasks:
         body["transfer"] = {key: _plain(transfer(task, encode, say)) for key, task in loaded.tasks.items()}
-        means = {key: figures for key, figures in body["transfer"].items() if not loaded.tasks[key].beside}
+        means = {key: figures for key, figures in body["transfer"].items() if key in IN_MEAN}
         body["transfer_mean"] = _mean(means, "accuracy")
     if loaded.clustered:
         body["clustering"] = {

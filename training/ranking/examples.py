@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from models.search.features import (
 )
 from models.search.ranking import MAX_RANKED
 from training.evaluation.modes import Scores
-from training.evaluation.retrieval import judge
+from training.evaluation.retrieval import dcg, judge
 
 
 class Example(NamedTuple):
@@ -82,15 +81,13 @@ class Example(NamedTuple):
 
     @property
     def _ideal(self) -> float:
-        ideal = sorted(self.relevant.values(), reverse=True)[:10]
-        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
+        return dcg(sorted(self.relevant.values(), reverse=True)[:10])
 
     @property
     def chance(self) -> float:
         """nDCG@10 that a random order of the candidates has in the mean."""
         mean = float(self.gains.mean()) if self.ids else 0.0
-        discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(self.ids)) + 1))
-        return mean * discounts / self._ideal
+        return mean * dcg([1.0] * min(10, len(self.ids))) / self._ideal
 
     def rank(self, scores: NDArray[np.float64]) -> int | None:
         """Returns the position of the first relevant candidate, from 1, or None."""

@@ -108,13 +108,11 @@ def _tables(models: Models) -> Iterator[str]:
         figures = {key.replace("_", " "): _figure("geometry", key) for key in GEOMETRY}
         yield _rows(models, figures, partial(plain, decimals=4))
     for name in _present(models, "retrieval"):
-        yield f"## Search: {escape(name)}"
-        yield _rows(models, {head: _figure("retrieval", name, key) for head, key in SEARCH.items()}, percent)
-        for mode in MODES:
-            found = {head: _figure("retrieval", name, mode, key) for head, key in SEARCH.items()}
-            if any(scores.get("retrieval", {}).get(name, {}).get(mode) for _, scores in _all(models)):
-                yield f"## Search: {escape(name)}, {mode}"
-                yield _rows(models, found, percent)
+        found = [scores.get("retrieval", {}).get(name, {}) for _, scores in _all(models)]
+        for mode in ([], *([mode] for mode in MODES if any(figures.get(mode) for figures in found))):
+            yield f"## Search: {', '.join([escape(name), *mode])}"
+            columns = {head: _figure("retrieval", name, *mode, key) for head, key in SEARCH.items()}
+            yield _rows(models, columns, percent)
     keys = _present(models, "transfer", TITLES)
     if keys:
         mean = _compute_mean("transfer", _common(models, "transfer_mean"), "accuracy")
