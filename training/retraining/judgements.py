@@ -152,11 +152,10 @@ def judged(
     counts = dict.fromkeys((JUDGMENTS, UNKNOWN, CONTRADICTED, UNTRUSTED, KEPT), 0)
     for judgment in found:
         query = folded(judgment.query)
-        if query:
+        if query and not judgment.trusted:
+            counts[UNTRUSTED] += 1
+        elif query:
             pair = query, known.get(judgment.id, judgment.id)
-            if not judgment.trusted:
-                counts[UNTRUSTED] += 1
-                continue
             counts[JUDGMENTS] += not judgment.of_use
             votes = (of_use if judgment.of_use else newest).setdefault(pair, {})
             owner = _voter(judgment, trusted) if judgment.of_use else judgment.key
