@@ -36,6 +36,7 @@ from training.retraining.documents import Document
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
 from training.retraining.heldout import Split, place
 from training.retraining.judgements import Judged
+from training.retraining.sides import plain
 from training.text.service import DEFAULT
 
 MAX_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
@@ -107,11 +108,6 @@ def withheld(split: Split, judged: Iterable[str]) -> set[str]:
     kept_back = (*split.held, *split.dev)
     of_documents = (text for document in kept_back for text in (document.title, document.text))
     return {plain(text) for text in (*judged, *of_documents)} - {""}
-
-
-def plain(text: str) -> str:
-    """Normalizes white space and case, to compare texts."""
-    return folded(text).casefold()
 
 
 class Setting(NamedTuple):
