@@ -209,14 +209,9 @@ def test_each_part_is_searched_as_its_collection_has_learned(tmp_path: Path) -> 
         found = content.text.replace("zebra", "0").split()
         return found if passage_tokens else found[:1]
 
-    def east(texts: list[str]) -> Vectors:
-        return encode(["east"] * len(texts))
-
     learned = {"y": SearchDefaults(mode="hybrid", weight=1.0, fusion=FUSION, passage_tokens=16)}
-    model = Scorable(None, None, None, east, east, encode, split, 0)
-    of_x, of_y = (
-        [name[1:] for name in hits] for hits in score({"x": requested}, model, learned)["x"]["hits"]
-    )
+    model = Scorable(None, None, None, encode, lambda texts: encode(["east"] * len(texts)), encode, split, 0)
+    of_x, of_y = ([id[1:] for id in ids] for ids in score({"x": requested}, model, learned)["x"]["hits"])
     assert of_x == ["c", "b", "a"], "the word, and then the heads"
     assert of_y == ["a", "b", "c"], "the best passages alone"
     assert lengths == [None] * 3 + [16] * 3

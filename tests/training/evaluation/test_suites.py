@@ -98,17 +98,11 @@ def test_every_folder_in_beirs_layout_is_searched(tmp_path: Path) -> None:
 def test_queries_and_documents_have_their_own_functions(tmp_path: Path) -> None:
     write_collection(tmp_path / "tiny")
     # Documents with `-` lie west, so both lists are d c b a. Negated queries find d c b a, and a b c d.
-    model = Scorable(
-        None, None, None, encode, encode, lambda texts: encode([f"-{x}" for x in texts]), whole, 0
-    )
-    found = score(encode, tmp_path, ["retrieval"], model=model)
-    assert found["retrieval"]["tiny"]["mrr10"] == 1
-    found = score(
-        encode,
-        tmp_path,
-        ["retrieval"],
-        model=model._replace(encode_queries=lambda x: -encode(x), encode_documents=encode),
-    )
+    model = Scorable(None, None, None, encode, encode, encode, whole, 0)
+    west = model._replace(encode_documents=lambda texts: encode([f"-{x}" for x in texts]))
+    assert score(encode, tmp_path, ["retrieval"], model=west)["retrieval"]["tiny"]["mrr10"] == 1
+    negated = model._replace(encode_queries=lambda texts: -encode(texts))
+    found = score(encode, tmp_path, ["retrieval"], model=negated)
     assert found["retrieval"]["tiny"]["mrr10"] == pytest.approx((1 + 1 / 4) / 2)
 
 
