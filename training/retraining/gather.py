@@ -29,7 +29,7 @@ from training.retraining.judgements import (
     judgments_in,
 )
 from training.retraining.publication import activated_by_hand, get_learned
-from training.retraining.searches import plain
+from training.retraining.sides import plain
 from training.retraining.trust import REASONS, described
 from training.text.service import Searches, fetch_searches
 

@@ -47,9 +47,9 @@ class Judgment(NamedTuple):
     id: str  # of the document, qualified by its collection
     relevant: bool
     key: str | None = None  # name of the key that judged, empty without a key; None: a file
-    of_use: bool = False  # the key's users did not say so, but acted so
     user: str = ""  # the hash of the visitor's id, empty if none was given
     trusted: bool = True  # False: the keys file of the service calls the key untrusted
+    of_use: bool = False  # the key's users did not say so, but acted so
 
 
 class Clicked(NamedTuple):
@@ -119,14 +119,12 @@ def judgments_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator[
     for collection in fetch_collections(url, requested):
         for row in fetch_feedback(url, collection):
             query = valid(row["query"], f"{shown(url)}, feedback")
-            yield Judgment(
-                query,
+            id, key, user = (
                 qualified(collection, row["id"]),
-                row["relevant"],
                 str(row.get("key", "")),
-                user=str(row.get("user", "")),
-                trusted=bool(row.get("trusted", True)),
+                str(row.get("user", "")),
             )
+            yield Judgment(query, id, row["relevant"], key, user, bool(row.get("trusted", True)))
 
 
 def judged(
@@ -154,11 +152,10 @@ def judged(
     counts = dict.fromkeys((JUDGMENTS, UNKNOWN, CONTRADICTED, UNTRUSTED, KEPT), 0)
     for judgment in found:
         query = folded(judgment.query)
-        if query:
+        if query and not judgment.trusted:
+            counts[UNTRUSTED] += 1
+        elif query:
             pair = query, known.get(judgment.id, judgment.id)
-            if not judgment.trusted:
-                counts[UNTRUSTED] += 1
-                continue
             counts[JUDGMENTS] += not judgment.of_use
             votes = (of_use if judgment.of_use else newest).setdefault(pair, {})
             owner = _voter(judgment, trusted) if judgment.of_use else judgment.key
