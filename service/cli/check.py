@@ -131,7 +131,7 @@ def _model(settings: Settings) -> str:
 
 
 def _documents(settings: Settings) -> str:
-    """Returns the number of stored documents, or the reason why no service can use the store."""
+    """Returns the number of stored documents, or why there are none, or why no service can use the store."""
     if settings.database is not None:
         try:  # The extra is optional.
             from service.store.postgres.offline import look  # noqa: PLC0415

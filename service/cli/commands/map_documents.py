@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """Computes and writes the map. Returns the text to print.
 
     Raises:
-        CommandError: UMAP is not installed, the store is missing, or the collection has too few documents.
+        CommandError: UMAP is not installed, the store is missing or has no active version, the collection has
+            too few documents, or the file cannot be written.
 
     """
     umap, began = require_umap(), time.monotonic()
@@ -159,7 +160,7 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
     Args:
         umap: The module `umap`.
         points: The documents.
-        earlier: The map of another version, to which the new map is aligned.
+        earlier: The map of another version, to which the new map is aligned if they share enough documents.
 
     """
     progress = Progress("documents compared", len(points.ids))
