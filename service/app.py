@@ -63,8 +63,8 @@ class App(FastAPI):
 def create_app(settings: Settings) -> FastAPI:
     """Returns the service as an ASGI app.
 
-    The app opens the data directory when it starts, and closes it when it stops. If another process uses the
-    directory, or no model can be served, the start fails with StartupError.
+    The app holds the data directory from its start to its stop. If another process uses the directory, or no
+    model can be served, the start fails with StartupError.
     """
     runtime = Runtime(settings)
 

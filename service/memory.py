@@ -93,7 +93,8 @@ def limit(machine: Path = MACHINE) -> int | None:
 def _cgroups(machine: Path) -> Iterator[tuple[int, int]]:
     """Yields (limit, used) in bytes for this process's cgroup and for each ancestor that has a limit.
 
-    A container may see its own cgroup as the root, although `/proc/self/cgroup` contains another path.
+    A container may see its own cgroup as the root, although `/proc/self/cgroup` contains another path. So
+    folders that do not exist are skipped.
     """
     mount = machine / "sys/fs/cgroup"
     for line in _read(machine / "proc/self/cgroup").splitlines():

@@ -60,7 +60,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the second stage of a search needs besides the hits.
+    """Arguments of the second stage of a search, besides the hits.
 
     Attributes:
         generation: Number of the generation.

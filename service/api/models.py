@@ -111,9 +111,9 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     `done` and `total` count documents while a version is built.
 
     `eta_seconds` estimates the rest of a build from its recent rate. It is null while the rate is unknown.
-    `canary` compares the version's answers with those of the version that was active when it became ready. It
-    has the number of queries and the mean share of common ids in the first ten hits, over all collections and
-    in each of the 20 collections with the lowest share. `canary` is null if no answers were compared.
+    When a version becomes ready, its answers are compared with those of the active version. `canary` has the
+    number of queries and the mean share of common ids in the first ten hits, over all collections and in each
+    of the 20 collections with the lowest share. It is null if no answers were compared.
     `schedule` has the last and the next retraining, the schedule's `state` (running, requested, waiting,
     stopped or overdue) and the state as a sentence (`says`). It is null without a schedule. Its `progress`
     describes the running retraining, which the schedule or an operator started: its activity (`doing`),

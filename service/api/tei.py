@@ -290,7 +290,7 @@ async def split_texts_into_tokens(request: Request, runtime: Service, body: Toke
 
 @router.post("/decode", **describe(Role.READ, DecodedTexts, **_SAYS))
 async def turn_token_ids_into_texts(request: Request, runtime: Service, body: DecodeRequest) -> Response:
-    """Decode rows of token ids into one text per row. It may differ from the text that was tokenized."""
+    """Decode rows of token ids into one text per row. A text may differ from the one that was tokenized."""
     settings = runtime.settings
 
     def work(encoder: Encoder) -> Steps:

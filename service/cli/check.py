@@ -1,7 +1,7 @@
 """`python -m service check`: shows the settings and what would run, or checks the stored data.
 
 Start reading at `report` and `check_data`. `check --data` can run while a service runs, and changes nothing.
-It lists problems with advice, and notes that need no action. In a PostgreSQL database it checks the
+The output has problems, with advice, and notes, which need no action. In a PostgreSQL database it checks the
 documents' checksums and the names in their metadata.
 """
 

@@ -176,7 +176,7 @@ class Corpus:
         return deleted, number
 
     async def drop(self, collection: str) -> tuple[int, int]:
-        """Deletes a collection with all documents and judgments. Has the results and errors of `delete`.
+        """Deletes a collection with all documents and judgments. Returns and raises the same as `delete`.
 
         The default collection stays. A collection that received new documents during the call stays as well.
         """
@@ -277,6 +277,7 @@ class Corpus:
         Raises:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.
             Moved: Another replica has activated another version.
+            NotFound, Conflict: See `find`.
         """
         state = None
         if search.is_ranked:

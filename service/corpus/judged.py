@@ -5,7 +5,7 @@
 The store changes its state string whenever a judgment or clicked answer changes. A search compares the state
 in its snapshot with the state of its memory. If the two differ, the memory is read again first, so a judgment
 counts in the next search of every replica. Only new queries are embedded. Judgments of untrusted keys do not
-count (docs/ACCESS.md). A judgment overrides the clicks on the same document, which a retraining aggregates.
+count (docs/ACCESS.md). A retraining aggregates the clicks. A judgment overrides the clicks on its document.
 """
 
 import asyncio
@@ -136,7 +136,7 @@ class JudgedQueries:
                 return
 
     async def _read(self, generation: Generation, collection: str) -> Remembered:
-        """Reads the judgments and clicks if they have changed. Embeds at most WAITED new queries, or none."""
+        """Reads the judgments and clicks if they changed. Embeds new queries, unless they exceed WAITED."""
         async with self._locks[generation.number, collection]:
             known = self.latest(generation, collection)
             if known.state == await self._store.judgment_state():
@@ -179,9 +179,9 @@ def _ignore(reading: asyncio.Future[Remembered]) -> None:
 
 
 def _combine(rows: Sequence[Judgment], clicked: Answers) -> Answers:
-    """Returns the answers of each query. A tie between the judgments of a document cancels them.
+    """Returns the answers of each query. If the judgments of a document are tied, it gets no answer.
 
-    Clicks count only for documents without a judgment. They add queries up to a total of MAX_ROWS.
+    Clicks count only for documents without a judgment. Clicked queries are added up to MAX_ROWS queries.
     """
     votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:

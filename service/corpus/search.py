@@ -54,7 +54,7 @@ HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
 class Query(NamedTuple):
-    """A query, which is a text, a vector, or the id of a document to find similar ones."""
+    """A query: a text, a vector, a text with its vector, or the id of a document to compare others with."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None
@@ -236,7 +236,7 @@ def _ordered(
     best: Sequence[tuple[Ranked, str]],
     search: Search,
 ) -> Ordered:
-    """Orders the best hits by the ranking of the collection, or leaves their order without a second stage."""
+    """Orders the best hits by the ranking of the collection. Without a second stage, their order stays."""
     if not search.is_ranked or query.vector is None:
         return Ordered([ranked for ranked, _ in best], {})
     stage = Stage(

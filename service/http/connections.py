@@ -52,7 +52,7 @@ class Place(Enum):
 
 
 class Closable(typing.Protocol):
-    """A connection, as far as `Connections` uses it."""
+    """The part of a connection's interface that `Connections` uses."""
 
     def give_way(self) -> bool:
         """Closes the connection if it is idle. Returns whether it was closed."""

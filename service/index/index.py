@@ -216,7 +216,7 @@ class Index:
         return self._merger.closing.wait(seconds) or maintenance.merge_due(self.view)
 
     def _merge(self) -> None:
-        """Merges all rows into a new base, or without one if few rows are left.
+        """Merges all rows into a new base, or into an exact segment if few rows are left.
 
         Rows that are written during the merge go to a new tail.
         """

@@ -141,7 +141,7 @@ class Clustered(Segment):
     ) -> dict[int, Positions]:
         """Searches on a GPU. Returns the candidates by the position of their query.
 
-        Queries for which the GPU did not find enough candidates are missing.
+        Queries that the GPU did not answer, or not completely, are missing.
         """
         placed = self.placed
         if placed is None or selection.rows < WIDE_SHARE * len(self.names):

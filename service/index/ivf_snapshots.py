@@ -100,9 +100,9 @@ class IvfSnapshots:
             outages.warn(log, f"The lists of the index were not saved: {why}")
 
     def read(self, sequence: int) -> Known | None:
-        """Returns the lists of the snapshot, or None if it is missing, damaged or not of this store's state.
+        """Returns the lists of the snapshot, or None if it is missing, damaged or unsuitable.
 
-        A snapshot that is newer than `sequence`, or has another origin or format, is not used.
+        A snapshot is unsuitable if it is newer than `sequence`, or has another origin or format.
         """
         if not self._file.exists():
             return None
@@ -172,7 +172,7 @@ def read(file: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def tidy(root: Path, collections: Container[str], generations: Collection[int]) -> None:
-    """Removes all files except the snapshots of these collections and generations.
+    """Removes all files below `root`, except the snapshots of the given collections and generations.
 
     Only the owner of the data directory may call this, before anything is written.
     """

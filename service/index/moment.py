@@ -83,7 +83,7 @@ class IndexMoment:
 def _matching(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
     """Returns the matching hits of each query, as `Index.search` would return them.
 
-    Returns None for a query with too few matching hits.
+    The entry of a query with too few matching hits is None.
     """
     revisions = [get_revisions(names) for _, names in found]
     matching = allowed.among(np.unique(np.concatenate(revisions)))

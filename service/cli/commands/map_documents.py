@@ -274,7 +274,7 @@ def aligned(places: Plane, ids: Sequence[str], before: Mapping[str, tuple[int, i
 
 
 def fitted(places: Plane) -> Plane:
-    """Scales the coordinates of a map to 0..SIDE, by the same factor in both directions."""
+    """Scales a map to 0..SIDE, by the same factor in both directions. Outliers move to the border."""
     low = np.quantile(places, CLIPPED, axis=0)
     high = np.quantile(places, 1 - CLIPPED, axis=0)
     size = max(float((high - low).max()), 1e-9)
@@ -349,7 +349,7 @@ def coloring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def odd(neighbors: NDArray[np.int64], cosines: NDArray[np.float32]) -> dict[str, Any]:
-    """Finds documents that are far from all others (`strays`), and pairs of near duplicates (`copies`).
+    """Finds the documents farthest from all others (`strays`), and pairs of near duplicates (`copies`).
 
     Args:
         neighbors: Indices of the nearest neighbors of each document, shape (n, NEIGHBORS).
