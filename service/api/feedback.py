@@ -99,13 +99,13 @@ async def store_judgments(
     """Store one judgment or a list of judgments. After the answer 200 the judgments are on disk.
 
     A judgment is stored under the name of the key that sent it. A new judgment replaces the key's earlier
-    judgment of the same query and document, even from another visitor. A judgment of a missing document is
-    answered with 404, because retraining could not learn from it. The document may have been deleted since
+    judgment of the same query and document, even if that named another user. A judgment of a missing document
+    is answered with 404, because retraining could not learn from it. The document may have been deleted since
     the search.
 
     The answer is 409, and nothing is stored, if a key exceeds a limit: in total, for one query, or for one
     document. If only some judgments of a list are malformed or name missing documents, `refused` lists them,
-    and the others are stored. If all of them are rejected, the answer is the first error.
+    and the others are stored. If all of them are rejected, the answer is the error of one of them.
     """
     sender, settings = get_sender(request), runtime.settings
     parse = partial(_judgment, runtime=runtime, sender=sender)
@@ -175,7 +175,7 @@ async def list_judgments(request: Request, runtime: Service, params: Annotated[L
 async def count_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Count the listed judgments, on all pages together."""
+    """Count the judgments that `GET /feedback` lists with the same parameters, on all pages together."""
     selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_judgments(selection)})
 
@@ -191,7 +191,7 @@ class Summary(BaseModel):
 async def sum_up_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Count the listed judgments, and the queries that they belong to."""
+    """Count the judgments that `GET /feedback` lists with the same parameters, and their queries."""
     selection = await build_selection(request, runtime, params)
     found = await runtime.corpus.store.sum_up_judgments(selection)
     return json_response(found._asdict())

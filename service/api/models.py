@@ -111,13 +111,13 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     `done` and `total` count documents while a version is built.
 
     `eta_seconds` estimates the rest of a build from its recent rate. It is null while the rate is unknown.
-    `canary` compares the version's answers with those of the version that was active when it became ready. It
-    has the number of queries and the mean share of common ids in the first ten hits, over all collections and
-    in each of the 20 collections with the lowest share. It is null if they were not compared. `schedule` has
-    the last and the next retraining, the schedule's `state` (running, requested, waiting, stopped or overdue)
-    and the same as a sentence (`says`). It is null without a schedule. Its `progress` describes the running
-    retraining, which the schedule or an operator started: its activity (`doing`), `step` of `steps`, the
-    `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
+    When a version becomes ready, its answers are compared with those of the active version. `canary` has the
+    number of queries and the mean share of common ids in the first ten hits, over all collections and in each
+    of the 20 collections with the lowest share. It is null if no answers were compared.
+    `schedule` has the last and the next retraining, the schedule's `state` (running, requested, waiting,
+    stopped or overdue) and the state as a sentence (`says`). It is null without a schedule. Its `progress`
+    describes the running retraining, which the schedule or an operator started: its activity (`doing`),
+    `step` of `steps`, the `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
     """
     manifests, problems, wanted, schedule, away = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states()
@@ -333,7 +333,7 @@ def _look_at_retraining(store: ModelStore) -> dict[str, Any]:
 
 @contextmanager
 def _refusing(version: str) -> Iterator[None]:
-    """Raises errors of the model store again as errors of the service.
+    """Turns errors of the model store into errors of the service.
 
     Raises:
         NotFound: The version does not exist.

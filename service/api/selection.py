@@ -1,4 +1,7 @@
-"""Functions that `/feedback` and `/events` share: they parse, list, count and delete rows."""
+"""Functions that `/feedback` and `/events` share. They parse, select, list and delete rows.
+
+A row is a judgment or an event.
+"""
 
 import threading
 from collections import Counter
@@ -110,6 +113,7 @@ async def build_selection(request: Request, runtime: Runtime, params: Selected) 
 
     Raises:
         Empty: A parameter is empty.
+        Validation: The name of the collection is invalid.
         NotFound: The collection does not exist.
 
     """

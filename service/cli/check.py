@@ -1,7 +1,7 @@
 """`python -m service check`: shows the settings and what would run, or checks the stored data.
 
 Start reading at `report` and `check_data`. `check --data` can run while a service runs, and changes nothing.
-It lists problems with advice, and notes that need no action. In a PostgreSQL database it checks the
+The output has problems, with advice, and notes, which need no action. In a PostgreSQL database it checks the
 documents' checksums and the names in their metadata.
 """
 
@@ -138,7 +138,7 @@ def _model(settings: Settings) -> str:
 
 
 def _documents(settings: Settings) -> str:
-    """Returns the number of stored documents, or the reason why no service can use the store."""
+    """Returns the number of stored documents, or why there are none, or why no service can use the store."""
     if settings.database is not None:
         try:  # The extra is optional.
             from service.store.postgres.offline import look  # noqa: PLC0415

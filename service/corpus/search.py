@@ -54,7 +54,7 @@ HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
 class Query(NamedTuple):
-    """A query, which is a text, a vector, or the id of a document to find similar ones."""
+    """A query: a text, a vector, a text with its vector, or the id of a document to compare others with."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None
@@ -71,17 +71,17 @@ class Search:
         offset: Number of better hits to skip.
         mode: Dense, lexical or hybrid.
         weight: Weight of the dense ranking in hybrid search.
-        unrelated: Mean cosine of unrelated texts, for hybrid search.
+        unrelated: Mean cosine of unrelated texts, for hybrid search. 1 if unknown.
         where: Filter. None matches all documents.
         min_score: Lowest cosine in dense search.
         passages: Whether to compare all passages of a document, or only the first passage.
-        max_bytes: Maximum size of all hits.
+        max_bytes: Maximum size of all hits in bytes.
         columns: Columns of the documents to read.
-        kept: Whether the generation may be one that is not active.
-        rank_seconds: Maximum time of the second stage for a query. 0: no second stage.
+        kept: Whether the generation may be an inactive one.
+        rank_seconds: Maximum time of the second stage for a query. 0: hits keep the hybrid order.
         explain: Whether hits of hybrid search have an explanation.
         memory: Judged queries of the collection, for the second stage.
-        judgments: State of the judgments in `memory`. None: any state.
+        judgments: Expected state of the judgments. None: any.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -151,14 +151,14 @@ class Hit:
 
 
 class Page(NamedTuple):
-    """The hits of a query. `fault` says why they are in hybrid order in spite of a ranking, or is empty."""
+    """The hits of a query. `fault` says why the second stage failed or was late, or is empty."""
 
     hits: list[Hit]
     fault: str = ""
 
 
 class Judged(Exception):
-    """Raised if judgments were added or deleted since the memory was read. `state` is their present state."""
+    """Raised if judgments or clicks changed after the memory was read. `state` is their present state."""
 
     def __init__(self, state: str) -> None:
         super().__init__(state)
@@ -241,7 +241,10 @@ def _second_stage(generation: Generation, search: Search) -> Stage | None:
 
 
 def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:
-    """Returns at least the `count` best documents that the snapshot has, best first, with their ids."""
+    """Returns the best documents that the snapshot has, best first, with their ids.
+
+    These are at least `count` documents, unless `ranking` has fewer that exist.
+    """
     best = _best(ranking, count)
     ids = snapshot.get_ids([ranked.revision for ranked in best])
     # The index is newer than the snapshot. Other documents replace those that the snapshot does not have.
@@ -290,7 +293,7 @@ def _rankings(
 ) -> Iterator[list[Ranked]]:
     """Yields the best documents of each query.
 
-    A ranking has as many documents as needed, and all documents that tie with the last one.
+    A dense or lexical ranking may have more documents than needed, which tie with the last needed one.
     """
     if moment is None:
         for query in queries:
@@ -341,7 +344,7 @@ def _lexical(
 
 
 def _cover(snapshot: Snapshot, query: str, worded: list[Ranked]) -> float:
-    """Returns the share of the query's terms in the best hit of keyword search."""
+    """Returns the share of the query's terms at the start of the best keyword hit, or 1 without a hit."""
     if not worded:
         return 1.0
     best = min(worded, key=lambda ranked: (-ranked.score, ranked.revision)).revision

@@ -66,7 +66,7 @@ def build_options(
         name: Name of the file. It is checked unless `given` has a format.
         kind: Format of the file. None means that it is detected.
         id: Name of the id column, as in `Columns`.
-        metadata: Names of the metadata columns, separated by commas.
+        metadata: Names of the metadata columns, separated by commas. None: as in `Columns`.
         placed: How collections are chosen, as in `Columns`.
         every: Whether all other columns become metadata.
         spell: Returns the caller's spelling of an option, for messages.

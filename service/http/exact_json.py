@@ -50,7 +50,7 @@ def loads(content: bytes) -> Any:
 
     Raises:
         Inexact: The parser would change a value. The message names the field and says what to do.
-            orjson.JSONDecodeError: `content` is not JSON in UTF-8.
+        orjson.JSONDecodeError: `content` is not JSON in UTF-8.
 
     """
     try:
@@ -138,7 +138,7 @@ def becomes_zero(number: str) -> bool:
 
 
 def _find(content: bytes) -> str | None:
-    """Returns a sentence about the first value that the parser would change, or None."""
+    """Returns a sentence about the first value that the parser would change or not accept, or None."""
     try:
         value = json.loads(
             content.decode(),

@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """Computes and writes the map. Returns the text to print.
 
     Raises:
-        CommandError: UMAP is not installed, the store is missing, or the collection has too few documents.
+        CommandError: UMAP is not installed, the store is missing or has no active version, the collection has
+            too few documents, or the file cannot be written.
 
     """
     umap, began = require_umap(), time.monotonic()
@@ -156,7 +157,7 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
     Args:
         umap: The module `umap`.
         points: The documents.
-        earlier: The map of another version, to which the new map is aligned.
+        earlier: The map of another version, to which the new map is aligned if they share enough documents.
 
     """
     progress = Progress("documents compared", len(points.ids))
@@ -270,7 +271,7 @@ def aligned(places: Plane, ids: Sequence[str], before: Mapping[str, tuple[int, i
 
 
 def fitted(places: Plane) -> Plane:
-    """Scales the coordinates of a map to 0..SIDE, by the same factor in both directions."""
+    """Scales a map to 0..SIDE, by the same factor in both directions. Outliers move to the border."""
     low = np.quantile(places, CLIPPED, axis=0)
     high = np.quantile(places, 1 - CLIPPED, axis=0)
     size = max(float((high - low).max()), 1e-9)
@@ -345,7 +346,7 @@ def coloring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def odd(neighbors: NDArray[np.int64], cosines: NDArray[np.float32]) -> dict[str, Any]:
-    """Finds documents that are far from all others (`strays`), and pairs of near duplicates (`copies`).
+    """Finds the documents farthest from all others (`strays`), and pairs of near duplicates (`copies`).
 
     Args:
         neighbors: Indices of the nearest neighbors of each document, shape (n, NEIGHBORS).

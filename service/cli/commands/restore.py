@@ -1,10 +1,9 @@
 """`python -m service restore FOLDER`: restores a backup into a data directory that no service uses.
 
-    check every byte ─▶ copy, and check the database ─▶ move the old store aside ─▶ one rename
+    check every byte ─▶ copy, and check the database ─▶ link the old store aside ─▶ one rename
 
-Start reading at `run`. If the command is killed before the final rename, the old database stays in place, and
-the same command finishes the work. If the backup has an older schema, the next start of the service migrates
-it.
+Start reading at `run`. The old database stays in place until the final rename. After a kill, the same command
+finishes the work. If the backup has an older schema, the next start of the service migrates it.
 
 Code in the database, such as triggers, never runs. Links, files that the manifest does not list, and a
 database with other tables than those of Simile are rejected.
