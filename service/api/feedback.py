@@ -42,7 +42,7 @@ from service.store.values import Judgment, Limits
 
 router = APIRouter(prefix="/feedback", route_class=RoleRoute, tags=["feedback"])
 
-NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgement out."
+NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgment out."
 
 
 class JudgmentIn(BaseModel):
@@ -150,7 +150,7 @@ def _judgment(value: object, name: str, runtime: Runtime, sender: Sender) -> Jud
         given = validated(JudgmentIn, value, name)
         if not given.query or given.query.isspace():
             field = f"{name}.query".removeprefix(".")
-            raise Empty(f"{field} is empty, or white space only. Leave the judgement out.")  # noqa: TRY301
+            raise Empty(f"{field} is empty, or white space only. Leave the judgment out.")  # noqa: TRY301
     except (Empty, Validation) as error:
         if not name:
             raise

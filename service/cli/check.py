@@ -195,12 +195,12 @@ def _check_directory(settings: Settings) -> tuple[list[str], list[Found]]:
         ]
         facts, vectors, counts = store.facts(), store.vectors(), store.counts()
         judged, events = store.said("feedback"), store.said("events")
-    holds = f"{facts.documents} documents, {vectors} vectors, {sum(judged.values())} judgements, "
+    holds = f"{facts.documents} documents, {vectors} vectors, {sum(judged.values())} judgments, "
     holds += f"{sum(events.values())} events"
     lines = [f"{settings.data_dir / DATABASE}: {holds}, operation {facts.sequence}"]
     if len(counts) > 1:
         lines += [
-            f"{name}: {documents} documents, {judged.get(name, 0)} judgements, {events.get(name, 0)} events"
+            f"{name}: {documents} documents, {judged.get(name, 0)} judgments, {events.get(name, 0)} events"
             for name, documents in counts
         ]
     return lines, found

@@ -51,10 +51,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "advise",
         help="print what a retraining could learn from, with gain and cost; train nothing",
-        description="Look at documents and judgements as `retrain` does, and say what it would do and why.",
+        description="Look at documents and judgments as `retrain` does, and say what it would do and why.",
     )
     source = command.add_mutually_exclusive_group(required=True)
-    source.add_argument("--from-service", metavar="URL", help="documents and judgements of a running service")
+    source.add_argument("--from-service", metavar="URL", help="documents and judgments of a running service")
     source.add_argument("--config", type=Path, metavar="FILE", help="retrain.toml, as for `retrain`")
     add_source(command)
     command.set_defaults(run=run, corpus=None)

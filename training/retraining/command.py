@@ -50,20 +50,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--recipe",
         default=AUTO,
-        help="a shipped recipe or a TOML file; auto looks at text and judgements, and chooses (%(default)s)",
+        help="a shipped recipe or a TOML file; auto looks at text and judgments, and chooses (%(default)s)",
     )
     corpus = command.add_mutually_exclusive_group(required=True)
     corpus.add_argument("--corpus", type=Path, metavar="FILE", help="as `train --corpus`")
     corpus.add_argument(
         "--from-service",
         metavar="URL",
-        help="documents and judgements of a running service; some are held out and judge, as with --config",
+        help="documents and judgments of a running service; some are held out and judge, as with --config",
     )
     corpus.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="retrain.toml, which says all of the other options and more: text and judgements that are held "
+        help="retrain.toml, which says all of the other options and more: text and judgments that are held "
         "out, a gate that asks for a gain (docs/RETRAINING.md)",
     )
     add_source(command)

@@ -39,7 +39,7 @@ from training.text.service import ONLY_DEFAULT, fetch_collections, fetch_feedbac
 
 _QUERY, _ID = ("query",), ("id", "document")
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
-NO_KEY = ""  # the name under which a service without keys stores judgements
+NO_KEY = ""  # the name under which a service without keys stores judgments
 
 
 class Judgment(NamedTuple):
@@ -99,7 +99,7 @@ class Judged(NamedTuple):
 def judgments_in(file: Path) -> Iterator[Judgment]:
     """Yields the judgments in a file. Raises TrainingError, which names the line that cannot be read."""
     if file.is_file() and not layout(file):
-        raise TrainingError(f"{file} holds no judgements: give a .tsv or .jsonl with query and id.")
+        raise TrainingError(f"{file} holds no judgments: give a .tsv or .jsonl with query and id.")
     for record in read_records(file, (_QUERY, _ID)):
         if record.fields:
             yield Judgment(build_text(record, _QUERY), _document(record), _relevant(record))

@@ -111,7 +111,7 @@ def _refuse_too_many(
 ) -> None:
     def refuse(limit: int, what: str, setting: str) -> None:
         raise Conflict(
-            f"With these there would be more than {limit} judgements {what} from {_whose(key)} "
+            f"With these there would be more than {limit} judgments {what} from {_whose(key)} "
             f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
             "raise the setting."
         )
@@ -508,7 +508,7 @@ def forget(
     if last is None:
         others = f"SELECT 1 FROM {table} WHERE {condition} AND key <> ? LIMIT 1"
         if own is not None and execute(others, [*parameters, own]).fetchone() is not None:
-            noun = "judgements" if table == "feedback" else "events"
+            noun = "judgments" if table == "feedback" else "events"
             raise Forbidden(
                 f"Some of these {noun} are not of the key {own!r}, and deleting another's needs "
                 f"a key of role admin. Nothing was deleted; key={own} deletes your own."
