@@ -57,7 +57,7 @@ TAKEN_SECONDS = 0.2  # Pause while other processes embed the remaining documents
 
 
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
-    """Makes a method from a job that writes documents. After the job, the generations are counted again."""
+    """Makes a method that runs a job, which writes documents, and then counts all generations."""
 
     def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.counted(lambda connection: job(connection, *args, **kwargs))

@@ -171,8 +171,8 @@ def replace_clicked(
 ) -> int:
     """Replaces the clicked answers of a collection.
 
-    An answer counts only if its document has events, which are deleted with a document. So a new document
-    with the id of a deleted one does not inherit the answers, even if they were derived before.
+    An answer is stored only if its document has events. Events are deleted with their document. So a new
+    document with the id of a deleted one does not inherit answers that were computed before the deletion.
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
@@ -482,7 +482,7 @@ def delete_events_of_document(connection: Connection, collection: str, id: str) 
 
 
 def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
-    """Deletes at most DELETED_ROWS rows. Returns whether there may be more."""
+    """Deletes at most DELETED_ROWS rows that match `condition`. Returns whether more may exist."""
     sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
     deleted = connection.execute(sql, (parameter, DELETED_ROWS)).rowcount
     if table == "feedback":
@@ -506,7 +506,7 @@ def forget(
         The number of deleted rows of each key, by the name of the key, and `last` for the next step.
 
     Raises:
-        Forbidden: Some rows belong to another key. Nothing was deleted.
+        Forbidden: In the first step, some rows belong to another key than `own`. Nothing was deleted.
     """
     condition, parameters = _condition(selection)
     execute = connection.execute
