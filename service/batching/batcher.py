@@ -110,7 +110,10 @@ class Batcher:
         return None
 
     def failure(self, encoder: Encoder) -> str | None:
-        """Returns the reason why the last forward pass of `encoder` failed, or None if it succeeded."""
+        """Returns why `encoder` last failed, or that no forward pass of it has run yet.
+
+        Returns None if the last forward pass succeeded.
+        """
         return self._executor.failures.get(encoder, "no forward pass has run yet")
 
     def forget(self, encoder: Encoder) -> None:
@@ -169,15 +172,15 @@ class Batcher:
         A cancelled call removes its pending texts, unless other calls wait for equal texts.
 
         Args:
-            encoder: A borrowed model.
+            encoder: A model that the caller keeps open (`ActiveGeneration.borrow`).
             inputs: Texts, or rows of token ids.
             lane: Priority of the call. Only interactive calls use the cache, because documents would displace
                 queries. If a call in any lane already computes an equal text, this call waits for its
                 vector. Texts that are too long for the cache are not shared.
             truncate: Shorten long texts instead of rejecting them.
-            left: Shorten at the start of the text.
+            left: Shorten at the start of the text, not at the end.
             normalize: Scale vectors to length 1.
-            bypass_cache: Compute each text, even if the cache or another call has it.
+            bypass_cache: Compute each text, even if its vector is cached or being computed.
 
         Raises:
             Validation: A text is too long with `truncate=False`, or token ids are invalid.

@@ -1,8 +1,9 @@
 """Chooses the next job of a free worker. The policy is in `Scheduler.next_job` and `FairQueue.take`.
 
-The interactive lane goes first. The background and candidate lanes take turns, and get at least one batch in
-ten while interactive calls are pending. Their batches are small while interactive work is recent, so no
-request waits long. The spare worker runs only while all others run candidates, and skips the candidate lane.
+The interactive lane goes first. The background and candidate lanes take turns. Together they get at least one
+batch in ten while interactive calls are pending. Their batches are small while interactive work is recent, so
+no request waits long. The spare worker runs only while all others run candidates, and skips the candidate
+lane.
 
 Within a lane, calls take turns. The oldest item of the first call is in the next batch, and then the call
 moves to the back. So a call of 2,000 texts delays a call of one text by a single batch.
@@ -65,7 +66,7 @@ class FairQueue:
         self.tokens -= item.cost
 
     def tokenized(self, item: Item) -> None:
-        """Takes an item back after tokenizing. With `ids` it waits for a batch."""
+        """Takes an item back after tokenizing. If the item has `ids`, it then waits for a batch."""
         self.uncount(item)
         if item.ids and not item.cancelled:
             item.cost = len(item.ids)
@@ -79,7 +80,7 @@ class FairQueue:
         item.call.ready.append(item)
 
     def remove(self, call: EmbedCall, unneeded: set[Item]) -> list[Item]:
-        """Removes the pending items of `call` that are in `unwanted`, and returns them."""
+        """Removes the pending items of `call` that are in `unneeded`, and returns them."""
         removed = [item for item in (*call.untokenized, *call.ready) if item in unneeded]
         if not removed:
             return removed
@@ -102,7 +103,7 @@ class FairQueue:
         return items
 
     def take(self, budget_tokens: int, *, batches: bool = True) -> Job | None:
-        """Returns the next job, or None. Without `batches`, only texts to tokenize.
+        """Returns the next job, or None. If `batches` is False, the job can only be texts to tokenize.
 
         Workers tokenize a limited number of texts ahead. Beyond that they tokenize the first items of new
         calls, so that these can take their turns. Such jobs alternate with batches.
@@ -190,7 +191,7 @@ BACKGROUND_EVERY = 10  # One batch in ten is for the other lanes if they have it
 
 
 class Scheduler:
-    """All lanes and one lock around them. Their counters may be read without it.
+    """All lanes and the lock that guards them. The counters of a lane may be read without the lock.
 
     Args:
         workers: The workers that take jobs. Entries may be replaced.
@@ -305,7 +306,7 @@ class Scheduler:
         return self.drain()
 
     def reset(self, items: Iterable[Item]) -> None:
-        """Starts again with empty lanes. None of `items`, pending or running, returns to them."""
+        """Starts again with empty lanes. None of `items`, pending or running, returns to a lane."""
         with self._wake:
             self._epoch += 1
             self._empty()
@@ -339,7 +340,7 @@ class Scheduler:
     def _has_free_batch(self, lane: Lane) -> bool:
         """Returns whether another batch of `lane` may be computed now.
 
-        Candidates and all other work have limits of their own. Batches that hang do not count.
+        The candidate lane has its own limit; the other two lanes share one. Batches that hang do not count.
         """
         if self._sizes.batches_at_once == inf:
             return True

@@ -161,7 +161,7 @@ async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[s
 
 
 def beginning(text: str) -> str:
-    """Returns the first line or the first sentence of a text, but at most a dozen words."""
+    """Returns the first line or sentence of a text, but at most WORDS words and CHARACTERS characters."""
     line = text.strip().partition("\n")[0]
     words: Sequence[str] = line.split(maxsplit=WORDS)[:WORDS]
     for at, word in enumerate(words, 1):

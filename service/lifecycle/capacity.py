@@ -44,9 +44,7 @@ def shortage(
 ) -> str | None:
     """Returns why a candidate must wait for memory, with advice.
 
-    Returns None if the candidate fits into memory.
-
-    Also returns None if the free memory is not known.
+    Returns None if the candidate fits into memory, or if the free memory is not known.
 
     Args:
         documents: Number of stored documents, for the message.

@@ -94,7 +94,7 @@ def require_device(settings: Settings) -> str:
 
 
 def stored_form(encoder: Encoder) -> str:
-    """Returns a key for the kind of vectors that an encoder computes: the engine and the lengths of passages.
+    """Returns a key for the kind of an encoder's vectors: precision, engine and the lengths of passages.
 
     Stored vectors can be used again only if this key and the fingerprint of the model are equal.
     """
@@ -258,15 +258,16 @@ def _away(store: ModelStore, version: str) -> Exception | None:
 def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: float, now: Form = FP32) -> Form:
     """Returns the precision and the engine that are fastest on this processor.
 
-    An earlier choice in the data directory is used if it still applies. Otherwise all possible forms are
-    measured, which takes a few seconds, and the choice is stored.
+    The form `now` stays unless another form is at least MIN_GAIN times as fast. An earlier choice in the data
+    directory is used if it still applies. Otherwise all possible forms are measured, which takes a few
+    seconds, and the choice is stored.
 
     Args:
         loader: Opens the version in each form.
         version: The version to measure.
         folder: The data directory.
         max_loss: Highest allowed loss of precision (`get_precision_loss`).
-        now: The form of the stored vectors.
+        now: The form of the stored vectors, or fp32.
 
     Raises:
         ModelError: The version cannot be opened in fp32.

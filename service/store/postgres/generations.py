@@ -5,7 +5,7 @@
 
 Start at `begin`, `take_lacking` and `make_active`. The table `lacking` lists exactly the documents that have
 no vector of a generation. Transactions that add or remove vectors update the table. A cursor over revisions
-would miss documents, because of two concurrent writes the one with the lower revision may be committed last.
+would miss documents: if two writes are concurrent, the one with the lower revision may be committed last.
 A transaction that changes the state of a generation takes an exclusive lock. Work that depends on the states
 takes the same lock in shared mode. A generation that is being built stays as long as it is the candidate of a
 replica with a lease.

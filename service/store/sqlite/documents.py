@@ -125,7 +125,7 @@ def damaged_documents(connection: Connection, tell: Callable[[int, int], None]) 
 
     Args:
         connection: A connection to a store with the column `checksums`.
-        tell: Called with the number of documents that were checked.
+        tell: Called after each document. Both arguments are the number of checked documents.
 
     Returns:
         Ids of damaged documents. Outside of the default collection, an id has the collection's name before

@@ -47,7 +47,7 @@ Value: TypeAlias = bytes | str | int | float
 
 
 def add_values(connection: sqlite3.Connection, names: Iterable[str], revisions: tuple[int, int]) -> None:
-    """Stores the field values of the documents from the first to the last of two revisions."""
+    """Stores the field values of the documents in a range of revisions, given by the first and the last."""
     sql = "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)"
     connection.executemany(sql, _value_rows(connection, [*names], revisions))
 
@@ -85,7 +85,7 @@ def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
 
 
 def list_rows(metadata: dict[str, Any], field: str) -> set[Value]:
-    """Returns the values that the table has for one document and one field."""
+    """Returns the values that the table `fields` must have for one document and one field."""
     rows: set[Value] = set()
     reached = [*values_at(metadata, field)]
     if len(reached) > 1:
@@ -180,7 +180,9 @@ class SqliteDialect:
         return Predicate("documents.id IN (SELECT value FROM json_each(?))", [orjson.dumps(ids).decode()])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Combines two bounds of a declared field to one lookup. Each alone may match almost everything.
+        """Combines a lower and an upper bound of a declared field to one lookup.
+
+        Each bound alone may match almost everything. Returns `both` if the bounds cannot be combined.
 
         If a field has several values, one of them may match the lower bound and another one the upper bound.
         So the metadata of documents with several values is read.
@@ -342,7 +344,10 @@ def matching(connection: sqlite3.Connection, where: Predicate, collection: str) 
 def of_these(
     connection: sqlite3.Connection, where: Predicate, collection: str, revisions: Revisions
 ) -> Revisions:
-    """Returns those of a few revisions that exist in a collection and match a filter, in ascending order."""
+    """Returns the given revisions that are in a collection and match a filter, in ascending order.
+
+    Meant for few revisions.
+    """
     return _Search(connection, collection).scan(where, revisions)
 
 

@@ -43,7 +43,7 @@ Entry = tuple[str, str, str, str]  # Type, name, table, SQL.
 
 
 def harden(connection: sqlite3.Connection) -> None:
-    """Makes SQLite distrust the schema and check each page before use. Adds the SQL functions for filters."""
+    """Makes SQLite distrust the schema and check each page before use. Adds the SQL function for filters."""
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
     connection.create_function("simile_instant", 1, instant, deterministic=True)
@@ -261,7 +261,8 @@ def migrate(path: Path) -> bool:
     """Migrates a file to the current schema, or creates it. Returns whether the file is new.
 
     Raises:
-        StartupError: A newer version wrote the file, it is not a database, or it cannot be written.
+        StartupError: A newer or very old version wrote the file, its tables are not those of its schema
+            version, it is not a database, or it cannot be written.
     """
     with starting(path), contextlib.closing(connect(path)) as connection:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
