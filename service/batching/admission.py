@@ -91,8 +91,8 @@ class ThroughputEstimate:
 class Admission:
     """Rejects calls that exceed a limit of the queue.
 
-    Reads the queue's numbers without its lock. All calls join on one thread, so until the next one joins the
-    numbers can only fall.
+    Reads the queue's numbers without its lock. All calls join on one thread, so the numbers can only fall
+    until the next call joins.
 
     Args:
         max_tokens: Tokens that may wait in one lane.

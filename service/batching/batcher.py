@@ -100,7 +100,7 @@ class Batcher:
         self._metrics.queue_texts.labels(lane).set_function(lambda: lanes[lane].texts)
 
     def overloaded(self) -> Overloaded | None:
-        """Returns the error for a new interactive call, or None if it may join."""
+        """Returns the error for a new interactive call, or None if the queue accepts new calls."""
         try:
             self._admission.check(Lane.INTERACTIVE, 0)
         except Overloaded as error:
@@ -150,7 +150,7 @@ class Batcher:
         return f"{hanging} of {self._workers.count} workers hang" if hanging else None
 
     def _fail_all(self) -> None:
-        """Fails every call and empties the lanes, because a dying worker may leave them inconsistent."""
+        """Fails every call and empties the lanes, because a dying worker may leave the lanes inconsistent."""
         items = [item for call in self._calls for item in call.items]
         self._scheduler.reset(items)
         error = Unhealthy("A worker died because of a bug in Simile. Send again.", retry_after_seconds=1)
@@ -256,7 +256,7 @@ def _build_timing(call: EmbedCall) -> Timing:
 def _note(arrived: float, timing: Timing) -> None:
     """Adds the steps of embedding to the record of the current request.
 
-    `timing` describes the mean text, so its steps are recorded one after the other.
+    `timing` has the means over all texts. The steps are recorded as if they ran one after the other.
     """
     noted = steps.get()
     if noted is None or len(noted) >= MAX_STEPS:

@@ -25,7 +25,7 @@ TOKENIZE_CHARACTERS = 65_536  # Tokenizing them takes a worker about 15 ms.
 
 
 class FairQueue:
-    """A lane.
+    """The queue of one lane, in which calls take turns.
 
     A call is in `new` or `untokenized` while it has items to tokenize, and in `ready` while it has tokenized
     items. A served call moves to the back of its queue.
@@ -43,7 +43,7 @@ class FairQueue:
 
     @property
     def turn_tokens(self) -> int:
-        """Estimated tokens before the first text of a new call: one text of each pending call."""
+        """Estimated tokens that workers embed before a new call's first text: a text of each pending call."""
         # Most calls in `untokenized` are also in `ready`.
         calls = len(self.new) + max(len(self.untokenized), len(self.ready))
         return calls * self.tokens // max(1, self.texts)
@@ -318,7 +318,7 @@ class Scheduler:
     # The policy; the caller holds the lock.
 
     def next_job(self, *, candidates: bool = True) -> Job | None:
-        """Returns the next job for a free worker, or None. Skips candidates if `candidates` is False."""
+        """Returns the next job for a free worker, or None. Without `candidates`, skips the candidate lane."""
         is_recent = self._clock() - self._last_interactive < INTERACTIVE_SECONDS
         full = self._sizes.batch_tokens
         other_budget = self._sizes.small_batch_tokens if is_recent else full

@@ -68,7 +68,7 @@ def shortage(
 
 
 def no_start(version: str, folder: Path, machine: Path = MACHINE) -> str | None:
-    """Returns why the memory does not suffice to start with a version, or None if it does.
+    """Returns why the memory does not suffice to start with a version, or None if it does or is unknown.
 
     Args:
         version: Name of the version, for the message.
@@ -80,7 +80,7 @@ def no_start(version: str, folder: Path, machine: Path = MACHINE) -> str | None:
 
 
 def no_publishing(source: Path, machine: Path = MACHINE) -> str | None:
-    """Returns why the memory does not suffice to publish and serve a model, or None if it does.
+    """Returns why the memory does not suffice to publish and serve a model, or None if it does or is unknown.
 
     Args:
         source: The folder of the model that would be published.

@@ -216,7 +216,7 @@ class Controller:
             await self._corpus.store.keep_decision(requested.id)
 
     async def requested(self) -> RequestedVersion | None:
-        """Passes the request in the models folder to the store. Returns the request that is in effect."""
+        """Passes the request in the models folder to the store. Returns the request in effect, or None."""
         in_folder, at = await asyncio.to_thread(self._requested)
         standing = await self._corpus.store.requested(in_folder, at)
         if in_folder is not None:

@@ -215,7 +215,7 @@ class Swap:
         return found
 
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
-        """Stores the reason for the status and logs it, then sleeps.
+        """Stores and logs why the swap waits, and then sleeps. `GET /models` shows the reason.
 
         Args:
             reason: Why the swap waits.

@@ -168,7 +168,7 @@ class Snapshot(Protocol):
 
 
 class Documents(Protocol):
-    """Documents by collection."""
+    """Stores, reads and deletes the documents of each collection."""
 
     async def collections(self) -> list[tuple[str, int]]:
         """Returns the collections by name, each with its number of documents."""
@@ -320,7 +320,7 @@ class Documents(Protocol):
 
 
 class Feedback(Protocol):
-    """Judgments of search results."""
+    """Stores, lists and deletes judgments of search results, and answers that clicks suggest."""
 
     async def judge(
         self,
@@ -368,7 +368,9 @@ class Feedback(Protocol):
         """Returns the names of the collections that have judgments or clicked answers."""
 
     async def replace_clicked(self, answers: Mapping[str, Mapping[str, float]], collection: str, /) -> int:
-        """Replaces the clicked answers of a collection. They are deleted with their document.
+        """Replaces the clicked answers of a collection: documents that clicks suggest as answers to queries.
+
+        They are deleted with their document.
 
         Args:
             answers: The queries of each document id, with their gains. A document without events gets none.
@@ -418,7 +420,7 @@ class Feedback(Protocol):
 
 
 class Events(Protocol):
-    """Events of searches, such as clicks."""
+    """Stores, lists and deletes events of searches, such as clicks."""
 
     async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded:
         """Stores events of one key and collection in steps. Each step is durable before the next one starts.
@@ -556,7 +558,7 @@ class Generations(Protocol):
         """
 
     async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]:
-        """Copies vectors from other generations of the same model and form.
+        """Copies the vectors of some of `revisions` from other generations of the same model and form.
 
         Returns:
             The revisions whose vectors were copied in this step, or no revisions at the end.

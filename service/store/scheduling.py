@@ -161,7 +161,7 @@ class Turn:
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """Lets the next queued read run instead of this one."""
+        """Ends the turn of this read, so that the next queued read can run."""
         if self._turns is not None:
             self._turns.leave(self)
 

@@ -56,7 +56,7 @@ class NeedsVectors(Exception):
 class Moved(Exception):
     """Raised if a search uses a generation that is not active any more.
 
-    The caller must search the active one.
+    The caller must repeat the search with the active generation.
     """
 
     def __init__(self, generation: int) -> None:

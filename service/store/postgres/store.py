@@ -122,7 +122,11 @@ class PostgresStore(Touch, CommonMethods):
         return None
 
     async def keep_noting(self) -> None:
-        """Checks the schema, counts generations, watches standbys and folds postings until canceled."""
+        """Updates facts about the database every LOOK_SECONDS, until canceled.
+
+        Checks the schema, counts generations, measures the delay of standbys, and folds postings
+        (fulltext.py). First builds the indexes of declared fields.
+        """
         indexed = False
         while True:
             with contextlib.suppress(ServiceError):  # Logged already.

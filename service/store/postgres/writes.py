@@ -247,7 +247,7 @@ def record_events(connection: Connection, given: Sequence[Event], limits: EventL
 def replace_clicked(
     connection: Connection, answers: Mapping[str, Mapping[str, float]], collection: str
 ) -> int:
-    """Replaces clicked answers like `feedback.replace_clicked`. Deletes of documents wait for it."""
+    """Replaces clicked answers like `feedback.replace_clicked`. Deletes of their documents wait for this."""
     sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
     connection.execute(sql, (collection, [*answers]))
     return in_turn(feedback.replace_clicked)(connection, answers, collection)

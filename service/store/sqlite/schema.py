@@ -8,7 +8,7 @@
     skipped      texts that a generation's model fails on.
     history      the versions in the order of their activation; the last one is active.
     verdicts     versions that failed or were rolled back from, so they are not chosen automatically again.
-    feedback     judgments: one per query, document's id and key's name.
+    feedback     judgments: one per collection, query, document id and key name.
     events       events: one row per key, collection and event_id.
     lexical_N    the terms of the documents of collection number N, for keyword search (fulltext.py).
     fields       the values of declared metadata fields, for filters.
