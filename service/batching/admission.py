@@ -44,6 +44,7 @@ class ThroughputEstimate:
     A candidate is measured while its index is built, so its pace is known when it becomes active.
 
     Args:
+        workers: Number of batches that are computed at the same time.
         hang_seconds: Shortest time limit of a step. 0 means no limits.
         overhead_tokens: Fixed cost of a batch, in tokens.
 
@@ -56,9 +57,9 @@ class ThroughputEstimate:
     _active: _Pace = field(default_factory=lambda: _Pace(0))  # of the active version
 
     def measured(self, encoder: Encoder, lane: Lane, tokens: int, seconds: float) -> None:
-        """Records that a worker embedded `tokens` in `seconds`.
+        """Records that a worker embedded `tokens`, padding included, in `seconds`.
 
-        Includes the fixed cost of a batch. Otherwise small batches in quiet times would make the pace look so
+        Adds the fixed cost of a batch. Otherwise small batches in quiet times would make the pace look so
         slow that the next burst would be rejected.
         """
         pace = self._get_pace(encoder)
@@ -90,8 +91,8 @@ class ThroughputEstimate:
 class Admission:
     """Rejects calls that exceed a limit of the queue.
 
-    Reads the queue's numbers without its lock. All calls join on one thread, so until the next one joins the
-    numbers can only fall.
+    Reads the queue's numbers without its lock. All calls join on one thread, so the numbers can only fall
+    until the next call joins.
 
     Args:
         max_tokens: Tokens that may wait in one lane.

@@ -70,7 +70,7 @@ class Executor:
     def fail(self, items: list[Item], error: ServiceError, reason: str | None = None) -> None:
         """Fails the calls that wait for `items`. Any thread may call it.
 
-        `reason` is the problem of their encoders, if they have any.
+        `reason` is stored as the failure of the items' encoders. None if the encoders did not cause it.
         """
         if reason is not None:
             for item in items:
@@ -234,7 +234,10 @@ def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
 
 
 def _by_options(items: list[Item]) -> list[list[Item]]:
-    """Groups items that one tokenizer call can process: same encoder and side, without rejections."""
+    """Groups items that one tokenizer call can process.
+
+    These are texts to truncate, with the same encoder and side. Every other item is a group of one.
+    """
     groups: dict[object, list[Item]] = {}
     for item in items:
         call = item.call

@@ -1,8 +1,9 @@
 """Chooses the next job of a free worker. The policy is in `Scheduler.next_job` and `FairQueue.take`.
 
-The interactive lane goes first. The background and candidate lanes take turns, and get at least one batch in
-ten while interactive calls are pending. Their batches are small while interactive work is recent, so no
-request waits long. The spare worker runs only while all others run candidates, and skips the candidate lane.
+The interactive lane goes first. The background and candidate lanes take turns. Together they get at least one
+batch in ten while interactive calls are pending. Their batches are small while interactive work is recent, so
+no request waits long. The spare worker runs only while all others run candidates, and skips the candidate
+lane.
 
 Within a lane, calls take turns. The oldest item of the first call is in the next batch, and then the call
 moves to the back. So a call of 2,000 texts delays a call of one text by a single batch.
@@ -25,7 +26,7 @@ TOKENIZE_CHARACTERS = 65_536  # Tokenizing them takes a worker about 15 ms.
 
 
 class FairQueue:
-    """A lane.
+    """The queue of one lane, in which calls take turns.
 
     A call is in `new` or `untokenized` while it has items to tokenize, and in `ready` while it has tokenized
     items. A served call moves to the back of its queue.
@@ -43,7 +44,7 @@ class FairQueue:
 
     @property
     def turn_tokens(self) -> int:
-        """Estimated tokens before the first text of a new call: one text of each pending call."""
+        """Estimated tokens that workers embed before a new call's first text: a text of each pending call."""
         # Most calls in `untokenized` are also in `ready`.
         calls = len(self.new) + max(len(self.untokenized), len(self.ready))
         return calls * self.tokens // max(1, self.texts)
@@ -66,7 +67,7 @@ class FairQueue:
         self.tokens -= item.cost
 
     def tokenized(self, item: Item) -> None:
-        """Takes an item back after tokenizing. With `ids` it waits for a batch."""
+        """Takes an item back after tokenizing. If the item has `ids`, it then waits for a batch."""
         self.uncount(item)
         if item.ids and not item.cancelled:
             item.cost = len(item.ids)
@@ -80,7 +81,7 @@ class FairQueue:
         item.call.ready.append(item)
 
     def remove(self, call: EmbedCall, unneeded: set[Item]) -> list[Item]:
-        """Removes the pending items of `call` that are in `unwanted`, and returns them."""
+        """Removes the pending items of `call` that are in `unneeded`, and returns them."""
         removed = [item for item in (*call.untokenized, *call.ready) if item in unneeded]
         if not removed:
             return removed
@@ -101,7 +102,7 @@ class FairQueue:
         return [item for call in calls for item in self.remove(call, {*call.untokenized, *call.ready})]
 
     def take(self, budget_tokens: int, *, batches: bool = True) -> Job | None:
-        """Returns the next job, or None. Without `batches`, only texts to tokenize.
+        """Returns the next job, or None. If `batches` is False, the job can only be texts to tokenize.
 
         Workers tokenize a limited number of texts ahead. Beyond that they tokenize the first items of new
         calls, so that these can take their turns. Such jobs alternate with batches.
@@ -190,7 +191,7 @@ BACKGROUND_EVERY = 10  # One batch in ten is for the other lanes if they have it
 
 @dataclass(eq=False)
 class Scheduler:
-    """All lanes and one lock around them. Their counters may be read without it.
+    """All lanes and the lock that guards them. The counters of a lane may be read without the lock.
 
     Args:
         workers: The workers that take jobs. Entries may be replaced.
@@ -301,7 +302,7 @@ class Scheduler:
         return self.drain()
 
     def reset(self, items: Iterable[Item]) -> None:
-        """Starts again with empty lanes. None of `items`, pending or running, returns to them."""
+        """Starts again with empty lanes. None of `items`, pending or running, returns to a lane."""
         with self._wake:
             self._epoch += 1
             self._empty()
@@ -313,7 +314,7 @@ class Scheduler:
     # The policy; the caller holds the lock.
 
     def next_job(self, *, candidates: bool = True) -> Job | None:
-        """Returns the next job for a free worker, or None. Skips candidates if `candidates` is False."""
+        """Returns the next job for a free worker, or None. Without `candidates`, skips the candidate lane."""
         is_recent = self.clock() - self._last_interactive < INTERACTIVE_SECONDS
         full = self.sizes.batch_tokens
         other_budget = self.sizes.small_batch_tokens if is_recent else full
@@ -335,7 +336,7 @@ class Scheduler:
     def _has_free_batch(self, lane: Lane) -> bool:
         """Returns whether another batch of `lane` may be computed now.
 
-        Candidates and all other work have limits of their own. Batches that hang do not count.
+        The candidate lane has its own limit; the other two lanes share one. Batches that hang do not count.
         """
         if self.sizes.batches_at_once == inf:
             return True

@@ -34,7 +34,7 @@ class Layout(NamedTuple):
 
 
 def layout_for(settings: Settings) -> Layout:
-    """Returns the number of workers and of the threads of each worker, unless the settings define them.
+    """Returns the number of workers, and the number of threads of each worker, from settings and machine.
 
     On a CPU, each processor has one worker with one thread. Fewer workers with more threads were never
     clearly faster (docs/decisions/batching.md). On a GPU, 2 to 8 workers tokenize and launch batches.

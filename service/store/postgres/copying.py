@@ -122,6 +122,9 @@ async def between(data_dir: Path, url: str, *, into_database: bool, start_over: 
 
     Returns:
         A summary for people.
+
+    Raises:
+        CommandError: The copy stopped. The message names the reason.
     """
     try:
         if start_over:
@@ -147,10 +150,10 @@ def _opened(url: str) -> PostgresStore:
 
 
 def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
-    """Empties the target, which must contain an unfinished copy.
+    """Empties a target with an unfinished copy. Does nothing if the target is empty.
 
     Raises:
-        CommandError: The target contains something else.
+        CommandError: The target contains a store that is not an unfinished copy.
     """
     target: Either = _opened(url) if into_database else SqliteStore(data_dir)
     with contextlib.closing(target):
@@ -169,7 +172,8 @@ async def copy(source: Either, target: Either) -> str:
     """Copies everything, or continues a copy that was stopped. Returns a summary for people.
 
     Raises:
-        CommandError: The target has other documents, or the stores differ at the end.
+        CommandError: The source is empty, damaged or not suitable, the target belongs to a service or to
+            another copy, or the stores differ at the end.
     """
     active = source.active()
     if active is None:
@@ -317,7 +321,7 @@ def _forget_vector(target: Connection | Transaction, generation: int, revision: 
 
 
 async def _sums(store: Either, generation: int) -> Mapping[str, str]:
-    """Returns the SHA-256 of each collection's documents, and of each table's rows."""
+    """Returns the SHA-256 of each collection's documents with their vectors, and of each table's rows."""
     found = {}
     progress = Progress("documents", await store.count_all(), "comparing")
     done = 0

@@ -26,7 +26,7 @@ _STORED = checksums_sql("collection", "id", "title", "text", "coalesce(sent, met
 def fill_checksums(connection: Connection) -> int:
     """Computes the checksums of some documents that have none.
 
-    Returns the number of documents, 0 at the end.
+    Returns the number of documents of this call. 0 if none is left.
     """
     return connection.execute(
         f"UPDATE documents SET checksums = {_STORED} WHERE revision IN (SELECT revision FROM documents "

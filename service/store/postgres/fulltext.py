@@ -53,7 +53,7 @@ def parse_terms(contents: Sequence[Content]) -> list[Terms]:
 
 
 def query_terms(query: str) -> tuple[list[str], list[str]]:
-    """Returns the terms of a query, with repetitions, and the beginnings of terms to search for."""
+    """Returns the stemmed terms of a query, with repetitions, and the prefixes of terms to search for."""
     found = _QUOTED.findall(expression(query))
     whole = [term for term, begins in found if not begins]
     stems = [stem for counts in _stemmed(whole) for stem in counts]
@@ -174,7 +174,10 @@ def unpacked(blocks: Iterable[tuple[int, int, bytes]]) -> Postings:
 def change_postings(
     connection: Connection, collection: str, added: Mapping[int, Terms], removed: Mapping[int, Terms]
 ) -> None:
-    """Adds the terms of documents, and records which documents are removed. Both are by revision."""
+    """Adds the terms of documents, and records which documents are removed.
+
+    `added` and `removed` contain the terms of documents by revision.
+    """
     gained: dict[str, int] = {}
     rows = [
         (gained.setdefault(term, len(gained)), revision, count, terms.length)
@@ -217,7 +220,7 @@ def _store(connection: Connection, collection: str, terms: Sequence[str], blocks
 def fold(connection: Connection) -> bool:
     """Applies recorded changes to the postings if there are enough of them.
 
-    Returns whether changes were applied. Each call handles the first writes in one collection.
+    Returns whether changes were applied. Each call handles the oldest changes of one collection.
     """
     least, most = FOLDED
     waiting = "SELECT collection FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
@@ -350,7 +353,7 @@ def _postings(
 
 
 def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
-    """Returns the number of documents, the number of tokens, and the revisions with obsolete postings."""
+    """Returns a collection's numbers of documents and tokens, and the revisions with obsolete postings."""
     documents, tokens, removed = connection.execute(
         "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM unfolded "
         "WHERE collection = ? AND removed <> '{}') FROM tally WHERE collection = ?",
@@ -376,7 +379,7 @@ def _scores(
 
 
 def _best(revisions: Revisions, scores: NDArray[np.float32], depth: int) -> Ranking:
-    """Returns the `depth` highest scores, and all scores that tie with the last of them.
+    """Returns the revisions with the `depth` highest scores, and up to TIES that tie with the last one.
 
     Equal scores are in order of revision.
     """

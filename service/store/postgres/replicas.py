@@ -2,8 +2,8 @@
 
 Start at `Touch`.
 
-    lease       renewed every BEAT_SECONDS. Replicas without a lease are not waited for, and may answer
-                nothing
+    lease       renewed every BEAT_SECONDS. Swaps do not wait for a replica without a lease, and such a
+                replica answers no requests
     candidate   the generation that a replica builds, and whether the replica is ready to swap
     request     the requested version: the last one that any replica reported. The database numbers
                 requests, because the clocks of machines differ
@@ -107,7 +107,7 @@ def leave(connection: Connection, replica: str) -> None:
 
 
 class Request(NamedTuple):
-    """The current request. `known` says whether the request that was looked up was reported before."""
+    """The current request. `known` says whether the request that the caller named was reported before."""
 
     standing: RequestedVersion
     at: float  # Unix time by the clock of the database.
@@ -133,9 +133,9 @@ def is_newer(requested: RequestedVersion, at: float, found: Request | None) -> b
 
 
 def keep_request(connection: Connection, requested: RequestedVersion, at: float = inf) -> RequestedVersion:
-    """Stores a request, unless it was reported before or is older.
+    """Stores a request if it replaces the current one (`is_newer`).
 
-    Returns the request that is then current.
+    Returns the request that is current afterwards.
     """
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_REQUEST_LOCK,))
     found = request(connection, requested.id)
@@ -151,9 +151,9 @@ def keep_request(connection: Connection, requested: RequestedVersion, at: float 
 
 
 def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | None]:
-    """Claims a job that one replica does for all.
+    """Claims a job that one replica does for all replicas.
 
-    A job can be claimed again if the replica that has it has lost its lease.
+    Another replica can claim a job if the replica that holds the job has lost its lease.
 
     Returns:
         Whether this replica has the job, and the result of the job. The result is None until the job is done.
@@ -244,7 +244,7 @@ class Touch:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def stop_serving(self, generation: int | None) -> None:
-        """Waits until this process no longer serves a generation that is not active any more.
+        """Waits until this process no longer serves `generation`, which is not active any more.
 
         Raises:
             Unhealthy: It takes too long.

@@ -317,7 +317,7 @@ _LOOK = """
 
 
 def migrate(raw: Raw) -> None:
-    """Migrates the database to the current schema. If several processes start together, one of them does it.
+    """Migrates the database to the current schema. Several processes that start together do so in turn.
 
     Raises:
         StartupError: A newer version wrote the database, pgvector is missing or too old, or a table, column,
@@ -350,7 +350,7 @@ def migrate(raw: Raw) -> None:
 
 
 def problem(raw: Raw) -> str | None:
-    """Returns what is missing in the database, as a sentence. Returns None if nothing is missing.
+    """Returns a sentence about missing parts of the database or another schema version, or None.
 
     This takes some milliseconds.
     """
@@ -384,7 +384,7 @@ def _sentence(lacking: list[str]) -> str:
 
 
 def _lacking(raw: Raw) -> Iterator[str]:
-    """Yields the missing parts."""
+    """Yields the missing parts of the database, such as `the table facts`, for a message."""
     connection = Connection(raw)
     found = fetch_value(connection, "SELECT extversion FROM pg_extension WHERE extname = 'vector'")
     if found is None:
@@ -415,7 +415,7 @@ def _lacking(raw: Raw) -> Iterator[str]:
 
 
 def _lacking_vectors(raw: Raw) -> Iterator[str]:
-    """Yields what is missing for the vectors of each generation.
+    """Yields the missing tables, indexes and rights of generations, except those that are being built.
 
     Only the active generation must have a vector index. A copy builds the index at the end.
     """

@@ -56,7 +56,7 @@ TAKEN_SECONDS = 0.2  # Pause while other processes embed the remaining documents
 
 
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
-    """Makes a method from a job that writes documents. After the job, the generations are counted again."""
+    """Makes a method that runs a job, which writes documents, and then counts all generations."""
 
     def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.counted(lambda connection: job(connection, *args, **kwargs))
@@ -123,7 +123,11 @@ class PostgresStore(Touch, CommonMethods):
         return None
 
     async def keep_noting(self) -> None:
-        """Checks the schema, counts generations, watches standbys and folds postings until canceled."""
+        """Updates facts about the database every LOOK_SECONDS, until canceled.
+
+        Checks the schema, counts generations, measures the delay of standbys, and folds postings
+        (fulltext.py). First builds the indexes of declared fields.
+        """
         indexed = False
         while True:
             with contextlib.suppress(ServiceError):  # Logged already.

@@ -80,8 +80,8 @@ def is_indexed(connection: Connection, generation: int) -> bool:
 def build_index(raw: Raw, generation: int, dimension: int) -> bool:
     """Builds the vector index of stored vectors while other transactions write.
 
-    With a large enough `maintenance_work_mem`, this takes a fifth of the time of inserting into an index: 17
-    s instead of 93 s for 100,000 vectors of 384 dimensions.
+    With a large enough `maintenance_work_mem`, this takes a fifth of the time of inserting into an index. For
+    100,000 vectors of 384 dimensions, it takes 17 s instead of 93 s.
 
     Args:
         raw: A connection that is not in a transaction.
@@ -275,7 +275,7 @@ def matching(connection: Connection, where: Predicate, collection: str) -> Filte
 
 
 def revisions_in(connection: Connection, source: str, parameters: Sequence[Any]) -> Revisions:
-    """Returns the column `revision` of a query's rows.
+    """Returns the column `revision` of the rows of `source`, which is the SQL after FROM.
 
     The database sends all revisions as one value, because one row per revision takes ten times as long.
     """
@@ -306,7 +306,7 @@ def nearest(
     """Finds the `depth` nearest documents of each vector.
 
     If few documents match, all of them are compared, and documents that tie with the last one are returned as
-    well.
+    well. With `heads_only`, only the first passage of each document is compared.
 
     Returns:
         For each vector, the scores, best first, and the names of the documents' nearest rows.

@@ -137,7 +137,7 @@ def _columns(documents: Iterable[Document]) -> tuple[list[str], ...]:
 def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[str, int]:
     """Gives documents new revisions with new content. Returns the new revisions by id.
 
-    The rows, which must be locked, are updated in place, so that transactions that wait for a lock find them.
+    The rows must be locked. They are updated in place, so that transactions that wait for them find them.
 
     Args:
         connection: A connection in a transaction.
@@ -157,7 +157,11 @@ def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[s
 
 
 def _insert(connection: Connection, documents: Sequence[Document], collection: str) -> dict[str, int]:
-    """Inserts documents with new ids. Returns their revisions by id."""
+    """Inserts documents with new ids. Returns their revisions by id.
+
+    Raises:
+        Again: Another write has just inserted one of the ids.
+    """
     if not documents:
         return {}
     rows = connection.execute(
@@ -185,7 +189,7 @@ def _add_words(
 
 
 def _clear(connection: Connection, revisions: Sequence[int], collection: str) -> dict[int, Terms]:
-    """Deletes the vectors of documents that are about to be deleted.
+    """Deletes the vectors of documents that are about to be replaced or deleted.
 
     Returns the documents' terms by revision.
     """
@@ -210,9 +214,9 @@ def delete_one(connection: Connection, id: str, collection: str) -> Step:
 
 
 def delete_some(connection: Connection, revisions: Sequence[int], collection: str) -> Step:
-    """Deletes the first of `revisions`, as many as one job should. Missing revisions are skipped.
+    """Deletes the documents of the first `revisions`, as many as one job should. Skips missing revisions.
 
-    If a document has very many events, some events are deleted first, and the document in a later step.
+    If the documents have very many events, this step deletes only events, and a later step the documents.
     """
     share_states(connection)
     some = [*revisions[:DELETE_DOCUMENTS]]
@@ -238,7 +242,7 @@ def record_events(connection: Connection, given: Sequence[Event], limits: EventL
 def replace_clicked(
     connection: Connection, answers: Mapping[str, Mapping[str, float]], collection: str
 ) -> int:
-    """Replaces clicked answers like `feedback.replace_clicked`. Deletes of documents wait for it."""
+    """Replaces clicked answers like `feedback.replace_clicked`. Deletes of their documents wait for this."""
     sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
     connection.execute(sql, (collection, [*answers]))
     return in_turn(feedback.replace_clicked)(connection, answers, collection)
@@ -285,9 +289,9 @@ def _count(connection: Connection, collection: str, documents: int, tokens: int)
 
 
 def fold(connection: Connection) -> bool:
-    """Sums up the counts of one collection or generation, if the counts have many rows.
+    """Replaces the rows of counts of one collection or generation by their sum, if it has many rows.
 
-    Returns whether one had.
+    Returns whether rows were replaced.
     """
     for table, of, counted in (("tally", "collection", "tokens"), ("sizes", "generation", "rows")):
         sql = f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1"
@@ -303,6 +307,6 @@ def fold(connection: Connection) -> bool:
 
 
 def _sequence(connection: Connection, operations: int) -> int:
-    """Returns the operation number after a job with this many operations."""
+    """Increases the operation number by `operations`, and returns the new number."""
     connection.execute("SELECT nextval('operations') FROM generate_series(1, ?)", (operations,))
     return sequence(connection)

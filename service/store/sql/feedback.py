@@ -170,8 +170,8 @@ def replace_clicked(
 ) -> int:
     """Replaces the clicked answers of a collection.
 
-    An answer counts only if its document has events, which are deleted with a document. So a new document
-    with the id of a deleted one does not inherit the answers, even if they were derived before.
+    An answer is stored only if its document has events. Events are deleted with their document. So a new
+    document with the id of a deleted one does not inherit answers that were computed before the deletion.
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
@@ -478,7 +478,7 @@ def delete_rows(connection: Connection, table: Table, condition: str, *parameter
 
 
 def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
-    """Deletes at most DELETED_ROWS rows. Returns whether there may be more."""
+    """Deletes at most DELETED_ROWS rows that match `condition`. Returns whether more may exist."""
     deleted = delete_rows(connection, table, condition, parameter)
     if table == "feedback":
         _change_state(connection)
@@ -501,7 +501,7 @@ def forget(
         The number of deleted rows of each key, by the name of the key, and `last` for the next step.
 
     Raises:
-        Forbidden: Some rows belong to another key. Nothing was deleted.
+        Forbidden: In the first step, some rows belong to another key than `own`. Nothing was deleted.
     """
     condition, parameters = _condition(selection)
     execute = connection.execute

@@ -58,7 +58,7 @@ def kept_numbers(connection: Connection) -> set[int]:
 
 
 def alike_numbers(connection: Connection, number: int) -> list[int]:
-    """Returns the other generations of the same model and form that are not dropped."""
+    """Returns the numbers of the other generations with the same model and form, without dropped ones."""
     sql = (
         "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
         "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?"
@@ -80,6 +80,8 @@ def insert(connection: Connection, manifest: Manifest, form: str, state: str) ->
 def activate(connection: Connection, manifest: Manifest, form: str, *, examples: bool = False) -> int:
     """Creates and activates a generation without vectors, when the service starts. Returns its number.
 
+    The generation that was active is dropped.
+
     Args:
         connection: A connection to either store.
         manifest: The model version.
@@ -93,7 +95,7 @@ def activate(connection: Connection, manifest: Manifest, form: str, *, examples:
 
 
 def begin(connection: Connection, manifest: Manifest, form: str) -> int:
-    """Returns the generation to build for a version: a stored one, or a new one.
+    """Returns the number of the generation to build for a version: a stored or a new one.
 
     Other generations that are being built are dropped, because the latest request wins. A generation that is
     stored for a rollback stays in the state `standby`, so that `abandon` does not drop it.
@@ -106,13 +108,16 @@ def begin(connection: Connection, manifest: Manifest, form: str) -> int:
 
 
 def begun(connection: Connection, manifest: Manifest, form: str) -> int:
-    """Returns the generation of a version and a form. If none is stored, creates one that is being built."""
+    """Returns the number of the generation of a version and a form. If none is stored, creates one."""
     number = kept(connection, manifest, form)
     return insert(connection, manifest, form, BUILDING) if number is None else number
 
 
 def kept(connection: Connection, manifest: Manifest, form: str) -> int | None:
-    """Returns the latest generation of a version and a form that is not dropped, or None."""
+    """Returns the number of the latest generation of a version and a form, or None.
+
+    Dropped generations do not count.
+    """
     sql = (
         "SELECT number FROM generations "
         "WHERE version = ? AND fingerprint = ? AND form = ? AND state <> ? ORDER BY number DESC LIMIT 1"
@@ -127,7 +132,9 @@ def abandon(connection: Connection) -> None:
 
 
 def make_active(connection: Connection, number: int, requested: str, *, rollback: bool) -> None:
-    """Activates a generation. The generation that was active is stored for a rollback.
+    """Activates a generation. The generation of the previous version stays for a rollback.
+
+    Other active or standby generations are dropped.
 
     Args:
         connection: A connection to either store.
@@ -155,7 +162,7 @@ def make_active(connection: Connection, number: int, requested: str, *, rollback
 
 
 def judge(connection: Connection, version: str, verdict: Verdict, requested: str) -> None:
-    """Stores why a version must not be chosen automatically again."""
+    """Stores why a version must not be chosen automatically again, and that the request was handled."""
     connection.execute(
         "INSERT INTO verdicts (version, state, reason) VALUES (?, ?, ?) "
         "ON CONFLICT (version) DO UPDATE SET state = excluded.state, reason = excluded.reason",
@@ -181,7 +188,7 @@ def handled(connection: Connection, requested: str) -> None:
 def remember_canary(connection: Connection, version: str, canary: Mapping[str, Any]) -> None:
     """Stores how a version's search results differ from those of the active version.
 
-    Deletes the oldest comparisons, by the time in the names of their versions.
+    Only KEPT_HISTORY comparisons stay: those of the latest versions, by the time in the version's name.
     """
     note(connection, COMPARED + version, orjson.dumps(canary).decode())
     connection.execute(
@@ -200,7 +207,7 @@ def canaries(connection: Connection) -> dict[str, Any]:
 def previous(connection: Connection, known: Container[str] | None = None) -> str | None:
     """Returns the version to roll back to, or None.
 
-    This is the last version before the active one that has no verdict.
+    This is the latest version without a verdict in the history, the active version excluded.
 
     Args:
         connection: A connection to either store.
@@ -217,7 +224,7 @@ def has_dropped(connection: Connection) -> bool:
 
 
 def _remember(connection: Connection, version: str) -> None:
-    """Appends a version to the history, unless it is the last entry already."""
+    """Appends a version to the history, unless it is the last entry. Keeps the last KEPT_HISTORY entries."""
     execute = connection.execute
     if fetch_value(connection, "SELECT version FROM history ORDER BY position DESC LIMIT 1") != version:
         execute("INSERT INTO history (version) VALUES (?)", (version,))

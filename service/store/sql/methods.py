@@ -30,7 +30,7 @@ Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """Makes a method that runs `query` among the reads of clients. A scan leaves threads for other reads."""
+    """Makes a method that runs `query` as a read of a client. With a filter that scans, it is a long read."""
 
     def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
@@ -40,7 +40,7 @@ def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 
 
 def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """Makes a method that runs `query` among the service's own reads, which never wait for clients."""
+    """Makes a method that runs `query` as a read of the service itself, which never waits for clients."""
 
     def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))

@@ -37,10 +37,10 @@ Checksum = Callable[[bytes], bytes]
 
 
 class DamagedDocument(Storage):
-    """Raised for a document with a wrong checksum.
+    """Raised for a document with a wrong checksum or invalid UTF-8.
 
     Args:
-        name: Collection and id, as the first part of `encode_parts`.
+        name: Collection and id, as in the first part of `encode_parts`.
         part: Name of the damaged part.
     """
 
@@ -303,7 +303,7 @@ def beginnings(connection: Reading, revisions: Sequence[int], characters: int) -
 
 
 def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unembedded]:
-    """Returns the titles and texts to embed, for those of `revisions` that still exist."""
+    """Returns the documents to embed by revision, for those of `revisions` that still exist."""
     sql = f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}"
     rows = connection.execute(sql, (connection.listed(revisions),))
     return {at: Unembedded(collection, id, Content(text, title)) for at, collection, id, text, title in rows}
@@ -382,7 +382,7 @@ def parse_metadata(metadata: Any, as_json: Callable[[Any], bytes | str] = lambda
 
     Args:
         metadata: The stored value.
-        as_json: Converts the value to JSON. May fail for damaged metadata.
+        as_json: Converts the value to JSON. For damaged metadata, it may raise JSONDecodeError.
     """
     try:
         parsed = orjson.loads(as_json(metadata))

@@ -98,7 +98,7 @@ _PARTS_SQL = ", ".join(
 def fill_checksums(connection: Connection) -> int:
     """Computes the checksums of some documents that have none.
 
-    Returns the number of documents, 0 at the end.
+    Returns the number of documents of this call. 0 if none is left.
     """
     sql = f"SELECT revision, {_PARTS_SQL} FROM documents WHERE checksums IS NULL ORDER BY revision LIMIT ?"
     rows = connection.execute(sql, (FILL_DOCUMENTS,))

@@ -71,7 +71,7 @@ class FilterCache:
         return found
 
     def _find(self, key: bytes, now: int) -> _State | None:
-        """Returns the latest usable result."""
+        """Returns the latest cached result that can be updated to the operation `now`, or None."""
         with self._lock:
             for state in self._states.get(key, ()):
                 if now - FAR <= state.sequence <= now:
@@ -142,5 +142,5 @@ class FilterMatches:
         return self._filters.of(self._connection, self._where, self._collection)
 
     def among(self, revisions: Revisions) -> Revisions:
-        """Returns those of a few revisions that match, in ascending order."""
+        """Returns the given revisions that match, in ascending order. Meant for few revisions."""
         return Lookups(self._connection, self._collection).scan(self._where, revisions)

@@ -48,7 +48,7 @@ Value: TypeAlias = bytes | str | int | float
 
 
 def add_values(connection: sqlite3.Connection, names: Iterable[str], revisions: tuple[int, int]) -> None:
-    """Stores the field values of the documents from the first to the last of two revisions."""
+    """Stores the field values of the documents in a range of revisions, given by the first and the last."""
     sql = "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)"
     connection.executemany(sql, _value_rows(connection, [*names], revisions))
 
@@ -81,7 +81,7 @@ def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
 
 
 def list_rows(metadata: dict[str, Any], field: str) -> set[Value]:
-    """Returns the values that the table has for one document and one field."""
+    """Returns the values that the table `fields` must have for one document and one field."""
     rows: set[Value] = set()
     reached = [*values_at(metadata, field)]
     if len(reached) > 1:
@@ -176,7 +176,9 @@ class SqliteDialect:
         return Predicate("documents.id IN (SELECT value FROM json_each(?))", [orjson.dumps(ids).decode()])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Combines two bounds of a declared field to one lookup. Each alone may match almost everything.
+        """Combines a lower and an upper bound of a declared field to one lookup.
+
+        Each bound alone may match almost everything. Returns `both` if the bounds cannot be combined.
 
         If a field has several values, one of them may match the lower bound and another one the upper bound.
         So the metadata of documents with several values is read.

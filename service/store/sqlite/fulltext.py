@@ -117,12 +117,12 @@ def nearest(
 def _first(
     rows: sqlite3.Cursor, depth: int, among: Callable[[Revisions], Revisions] | None, least: float = 0
 ) -> Ranking | None:
-    """Returns the first `depth` ranked rows, and the rows that tie with the last one.
+    """Returns the first `depth` matching rows, and up to TIES that tie with the last one.
 
     Args:
         rows: Ranked rows.
         depth: Number of rows.
-        among: Returns those of some revisions that match. None if all match.
+        among: Returns the revisions that match, of those given. None if all match.
         least: Smallest share of matching rows in a batch. Below it, the result is None.
     """
     revisions, scores = _NONE

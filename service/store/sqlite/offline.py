@@ -113,16 +113,17 @@ class OfflineStore(Snapshot):
     def heads(
         self, generation: int, dimension: int, collection: str, most: int, characters: int
     ) -> Iterator[tuple[str, str, dict[str, Any], Vector]]:
-        """Yields ids, beginnings of texts, metadata and unit vectors of at most `most` documents.
+        """Yields ids, titles with the beginnings of texts, metadata and unit vectors of documents.
 
-        The documents are evenly spread over the collection.
+        At most `most` documents are read, evenly spread over the collection. Documents without an undamaged
+        vector are left out.
 
         Args:
             generation: Number of the generation.
             dimension: Dimension of the vectors.
             collection: Name of the collection.
             most: Maximum number of documents.
-            characters: Length of the beginnings.
+            characters: Maximum length of the beginnings of texts.
         """
         total = self.number("SELECT count(*) FROM documents WHERE collection = ?", collection)
         rows = self.execute(
@@ -140,8 +141,8 @@ class OfflineStore(Snapshot):
         """Checks every vector, and reports the progress.
 
         Returns:
-            Ids of documents with damaged vectors, the number of vectors without a document, and the number of
-            documents without a vector.
+            Ids of documents with damaged vectors, the number of vectors without a document or a generation,
+            and the number of documents without a vector of the active generation.
         """
         dimensions: dict[int, int] = dict(
             self.execute("SELECT number, dimension FROM generations").fetchall()

@@ -29,14 +29,14 @@ SAY_SECONDS = 5.0
 
 
 def add(connection: sqlite3.Connection, revision: int) -> None:
-    """Adds a stored document."""
+    """Adds the terms and field values of a stored document."""
     number, whole = _placed(connection, revision)
     fulltext.add(connection, number, revision, whole)
     filters.add_values(connection, _declared(connection), (revision, revision))
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
-    """Removes the rows of a document that is about to be deleted.
+    """Removes the terms and field values of a document that is about to be deleted.
 
     The terms of a damaged document cannot be computed, and removing wrong terms would damage the table. So
     these terms stay. Searches skip them, and the next start of the service rebuilds the table.
@@ -72,7 +72,7 @@ def optimize(connection: sqlite3.Connection) -> None:
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
-    """Returns the differences between these rows and the documents, as sentences."""
+    """Returns the differences between the documents and their terms and field values, as sentences."""
     found = []
     there = fulltext.numbers(connection)
     if left := there - {number for number, _ in _collections(connection)}:
@@ -103,7 +103,7 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
 
 
 def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = ()) -> None:
-    """Rebuilds the rows that other rules computed, in one transaction. Blocks until it is done.
+    """Rebuilds the rows that were computed by other rules or for other fields, in one transaction. Blocks.
 
     Args:
         connection: A connection to the store.
@@ -174,7 +174,7 @@ def _add_words(connection: sqlite3.Connection, first: int, last: int) -> None:
 
 
 def _declared(connection: sqlite3.Connection) -> list[str]:
-    """Returns the declared fields that the store was built with."""
+    """Returns the fields whose values the table `fields` has."""
     listed: list[str] = orjson.loads(fact(connection, INDEXED_FIELDS) or "[]")
     return listed
 

@@ -1,4 +1,4 @@
-"""The document store in SQLite. One thread writes, others read. Each method runs one query or one job.
+"""The document store in SQLite. One thread writes, other threads read. Each method runs one query or job.
 
 protocol.py documents the methods. The other files of this package have the queries and jobs.
 """
@@ -59,7 +59,7 @@ class Alone:
         return requested
 
     async def request(self, requested: RequestedVersion) -> None:
-        """Does nothing, because the models folder already has the request."""
+        """Does nothing, because the request in the models folder is the current one."""
 
     async def once(self, _name: str, work: Callable[[], Awaitable[str]], /) -> str:
         return await work()

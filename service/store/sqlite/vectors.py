@@ -144,7 +144,7 @@ EMBEDDED: tuple[Column, ...] = ("title", "text")
 
 
 def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
-    """Stores vectors that a builder computed, for revisions that still exist. Returns the number of these."""
+    """Stores a builder's vectors for the revisions that still exist. Returns the number of revisions."""
     if generation not in kept_numbers(transaction.connection):  # It was dropped in the meantime.
         return 0
     alive = transaction.connection.execute(
@@ -189,7 +189,10 @@ def load(transaction: Transaction, generation: int, indexes: VectorSink) -> bool
 
 
 def forget_skipped(transaction: Transaction, generation: int, damaged: Iterable[int] = ()) -> None:
-    """Deletes damaged vectors and the records of skipped texts, so that a builder embeds these documents."""
+    """Deletes the records of skipped texts, and the vectors of the revisions `damaged`.
+
+    A builder then embeds these documents again.
+    """
     transaction.connection.execute("DELETE FROM skipped WHERE generation = ?", (generation,))
     remove(transaction, generation, damaged)
 
@@ -247,7 +250,7 @@ def swap(transaction: Transaction, swap: Activation) -> bool:
 
 
 def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:
-    """Returns the first revisions without a vector that were not skipped, in ascending order."""
+    """Returns the first revisions after `after` that have no vector and were not skipped, ascending."""
     sql = (
         "SELECT revision FROM documents d WHERE revision > ?2 "
         "AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ?1 AND v.revision = d.revision) "

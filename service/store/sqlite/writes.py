@@ -75,7 +75,7 @@ def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
-    """Deletes the first of `revisions`, as many as one job should. Missing revisions are skipped.
+    """Deletes the documents of the first `revisions`, as many as one job should. Skips missing revisions.
 
     A revision never changes, so revisions that matched a filter still match it. If a document has very many
     events, some events are deleted first, and the document in a later step.
@@ -187,7 +187,7 @@ def _remove(transaction: Transaction, revision: int, collection: str) -> None:
 def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
     """Returns the stored vectors of a revision.
 
-    Returns None if they are missing or damaged, or must be split.
+    Returns None if the vectors are missing or damaged, or if the text must be split.
     """
     stored = vectors.stored(job.transaction, generation, revision)
     return None if stored is None or (job.split and stored.cut) else stored
@@ -205,12 +205,15 @@ def is_untidy(connection: sqlite3.Connection) -> bool:
 
 
 def tidy(transaction: Transaction) -> bool:
-    """Deletes some vectors of dropped generations, or some operations. Returns whether more remain."""
+    """Deletes some vectors of dropped generations, or some entries of the operation log.
+
+    Returns whether more may remain.
+    """
     return purge(transaction) or trim(transaction)
 
 
 def purge(transaction: Transaction) -> bool:
-    """Deletes some vectors of a dropped generation. Returns whether there may be more."""
+    """Deletes some vectors of a dropped generation. Returns whether a dropped generation was found."""
     execute = transaction.connection.execute
     number = fetch_value(transaction, "SELECT number FROM generations WHERE state = ? LIMIT 1", DROPPED)
     if number is None:
