@@ -112,13 +112,14 @@ class Runtime:
                 opened.callback(gpu.close)
             if self.settings.database is None:
                 opened.enter_context(locked(self.settings.data_dir))
+            after = opened.enter_context(contextlib.ExitStack())
             indexes = self._open_store(gpu)
             opened.callback(self._documents.close)
             generation = active_generation(self._documents, loader, self.settings, indexes)
             self._renew_id()
             self.hash_visitor = partial(hash_visitor, self._documents.visitor_secret().encode())
             self.active = ActiveGeneration(generation, on_close=self.batcher.forget)
-            opened.callback(self.active.close)
+            after.callback(self.active.close)  # After the store: its last jobs may still load an index.
             self._opened = opened.pop_all()
 
     def _renew_id(self) -> None:

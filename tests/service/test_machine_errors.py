@@ -102,6 +102,7 @@ def test_what_lasts_is_logged_once_a_minute_with_how_often_it_came(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = logging.getLogger("test")
+    monkeypatch.setattr(outages, "_logged", {})
     for at in range(200):
         monkeypatch.setattr(outages, "clock", lambda at=at: float(at))
         outages.warn(log, "The disk is full")

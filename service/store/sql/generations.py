@@ -144,8 +144,8 @@ def make_active(connection: Connection, number: int, requested: str, *, rollback
             version that was active gets a verdict.
     """
     execute = connection.execute
-    version = fetch_value(connection, "SELECT version FROM generations WHERE number = ?", number)
-    left = fetch_value(connection, "SELECT version FROM generations WHERE state = ?", ACTIVE)
+    [version] = execute("SELECT version FROM generations WHERE number = ?", (number,)).fetchone()
+    [left] = execute("SELECT version FROM generations WHERE state = ?", (ACTIVE,)).fetchone()
     execute("UPDATE generations SET state = ? WHERE state = ?", (STANDBY, ACTIVE))
     execute("UPDATE generations SET state = ? WHERE number = ?", (ACTIVE, number))
     execute("DELETE FROM verdicts WHERE version = ?", (version,))
