@@ -7,8 +7,8 @@
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
         left_out    prompts that are not pooled, if any
 
-The ONNX file stores the space and the fingerprint, so a wrong manifest is detected. A new export of the same
-model has the same fingerprint.
+The ONNX file stores the space and the fingerprint, so a wrong manifest is detected. For families
+that Simile builds from weights, a new export of the same model has the same fingerprint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Space = dict[str, Any]
 
 
 def build_space(source: Source, tensors: str, backbone: AnyBackbone | None, dimension: int) -> Space:
-    """Builds the space of a source.
+    """Builds the space of a source: everything that determines its vectors.
 
     Args:
         tensors: Hash of the tensors, by `hash_tensors` or `hash_initializers`.
