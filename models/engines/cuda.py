@@ -61,7 +61,7 @@ class CudaEngine:
             self._warm_up()
 
     def run(self, feed: Feed, output: str) -> Vectors:
-        """Computes a batch. Raises DeviceMemory if not even a single row fits."""
+        """Computes a batch. Raises DeviceMemory if not even a single row fits into the GPU's memory."""
         vectors = self._run(self._session, feed, output)
         if self.form.precision != "fp32":
             bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
@@ -103,7 +103,7 @@ class CudaEngine:
         return vectors
 
     def _in_fp32(self, feed: Feed, output: str) -> Vectors:
-        """Computes rows that overflowed in fp16. Rows that fail again stay NaN, so that only they fail."""
+        """Computes rows again that overflowed in fp16. If this fails, only these rows become NaN."""
         before, self._recomputed = self._recomputed, self._recomputed + len(feed[MASK])
         if len(str(before)) < len(str(self._recomputed)) or not before:  # Logs the 1st, 10th, 100th, … row.
             log.warning("%d %s", self._recomputed, RECOMPUTED)

@@ -50,7 +50,7 @@ def open_session(graph: bytes, provider: Provider) -> onnxruntime.InferenceSessi
     """Opens a serialized ONNX model.
 
     Raises:
-        DeviceUnavailable: It cannot run on `provider`.
+        DeviceUnavailable: The model cannot run on `provider`.
     """
     if provider.name not in onnxruntime.get_available_providers():
         raise DeviceUnavailable(
@@ -146,7 +146,7 @@ def is_exhaustion(error: Exception) -> bool:
 
 
 class Halving:
-    """Computes a batch, in halves if it does not fit, down to single rows. Logs this once."""
+    """Computes a batch. Halves a batch that does not fit into the memory, down to single rows."""
 
     def __init__(self) -> None:
         self._logged = False

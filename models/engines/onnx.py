@@ -1,4 +1,4 @@
-"""Computes graphs with ONNX Runtime on the CPU, in fp32 or int8. Every version is verified in fp32."""
+"""Computes graphs with ONNX Runtime on the CPU, in fp32 or int8. Publishing verifies the fp32 graph."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OnnxEngine:
         return found
 
     def again(self, threads: int) -> OnnxEngine:
-        """Opens the same graph in a second engine, for one call at a time that uses `threads` threads."""
+        """Opens the same graph in a second engine. It is for one call at a time, on `threads` threads."""
         return OnnxEngine(self._file, self.form, threads, beside=self)
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ FILLED_ROWS = 8
 
 
 def rung(size: int) -> int:
-    """Returns the smallest rung of at least `size`: up to 8, or 5, 6, 7 or 8 times a power of two."""
+    """Returns the first rung from `size` on. Rungs are 1 to 8, and 5, 6, 7 or 8 times a power of two."""
     step = 1 << max(0, (size - 1).bit_length() - 3)
     return -(-size // step) * step
 
@@ -64,7 +64,7 @@ def stepped(length: int, step: int, longest: int) -> int:
 def padded(feed: Mapping[str, NDArray[np.int64]], longest: int) -> dict[str, NDArray[np.int64]]:
     """Pads `feed` to its rounded shape.
 
-    New columns are masked. New rows repeat the last row, because every pooling can compute that.
+    New columns are masked. New rows repeat the last row, which every pooling can compute.
     """
     rows, length = feed[MASK].shape
     to_rows, to_length = rounded(rows, length, longest)
@@ -123,7 +123,7 @@ class Shapes(NamedTuple):
         return np.stack(found)
 
     def _enough(self, run: Run, rows: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:
-        """Calls `run`, with repeated rows if the batch is too small."""
+        """Calls `run`. Repeats the rows of a batch that is too small, and drops the extra vectors."""
         tokens = sum(map(len, rows)) if self.packed else length * len(rows)
         times = max(-(-_MIN_ROWS // len(rows)), -(-_MIN_TOKENS // max(1, tokens)))
         return run([*rows] * times, length)[: len(rows)]

@@ -177,7 +177,7 @@ class Backbone:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The sizes for the fingerprint. `table`, `padding` and `buckets` are left out if they are as in BERT."""
+        """The sizes for the fingerprint, without `table`, `padding` and `buckets` if they are as in BERT."""
         later = {"table": 0, "padding": None, "buckets": 0}
         return {name: value for name, value in asdict(self).items() if later.get(name, ...) != value}
 

@@ -71,7 +71,7 @@ class Packing:
         return self._nodes("Reshape", found, self._nodes.ints(-1, self._width))
 
     def attend(self, query: str, key: str, value: str, mask: str) -> str:
-        """Adds nodes that compute the attention inside each text. Returns (tokens, width).
+        """Adds nodes that compute the attention inside each text. Their result has the shape (tokens, width).
 
         Args:
             query: Name of the queries, shape (tokens, width).

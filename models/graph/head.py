@@ -1,4 +1,4 @@
-"""Appends the head to a graph: it turns token vectors into one unit vector. Start at `append_head`.
+"""Appends a graph's head, which turns token vectors into one unit vector. Start at `append_head`.
 
     token vectors, attention_mask ─▶ pooling ─▶ layers … ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
     input_ids ─▶ does the row start with a prompt that pooling leaves out?
@@ -223,7 +223,7 @@ def beside_last(tokens: str, layers: int) -> int:
 
 
 def mask_distance(mode: str) -> int | None:
-    """Returns the distance from the last token to the pooled token, or None if a pooling has no such distance.
+    """Returns the distance from the last token to the pooled token, or None for other poolings.
 
     The result is K for `mask:K`, and 0 for `lasttoken`.
     """

@@ -52,7 +52,7 @@ def cosines(one: Vectors, other: Vectors) -> Vectors:
 def nearness(
     expected: Vectors, found: Vectors, documents: Vectors, found_documents: Vectors
 ) -> dict[str, Any]:
-    """Compares the query vectors of two encoders. Returns fields of `Quantized` in the manifest.
+    """Compares the query vectors of two encoders. Returns figures for the manifest.
 
     Args:
         expected: Query vectors of the first encoder, shape (n, dimension).

@@ -1,6 +1,6 @@
 """Writes the files of a version that other tools read, except the ONNX files. Start at `write_layout`.
 
-They follow the layout of sentence-transformers. Only known file names are copied from the source, and
+The files follow the layout of sentence-transformers. Only known file names are copied from the source, and
 never pickles. `write_card` writes MODEL_CARD.md, which describes the version. README.md is the model card of
 the source.
 """

@@ -93,7 +93,7 @@ def publish(
 
 @contextlib.contextmanager
 def _in_a_sentence(folder: Path) -> Iterator[None]:
-    """Converts Python errors to Unsupported. Values of wrong types in the folder's files cause such errors."""
+    """Converts Python errors to Unsupported. Values of wrong types in the folder's files cause them."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -185,7 +185,7 @@ def _get_origin(folder: Path) -> str:
 def _read_weights(source: Source) -> tuple[families.AnyBackbone, Tensors] | None:
     """Reads the sizes and tensors from a source's safetensors files. Raises Unsupported.
 
-    Returns None without safetensors files, or if Simile cannot build the graph and the folder has an ONNX file.
+    Returns None without safetensors files, or if only the folder's ONNX file supports the family.
     """
     if not source.weights or (source.onnx and not families.knows(source.config)):
         return None

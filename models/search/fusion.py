@@ -29,10 +29,10 @@ def fuse(
     unrelated: float = 1.0,
     cover: float = 1.0,
 ) -> dict[int, np.float32]:
-    """Fuses two rankings.
+    """Fuses two rankings. Returns the fused scores, by the revision of the document.
 
-    A document that is missing from the dense ranking gets the smallest cosine in it, because all cosines may
-    be far above the floor.
+    A document that is missing from the dense ranking gets the smallest cosine of that ranking, because all
+    cosines may be far above the floor.
 
     Args:
         dense: Cosines, by the revision of the document.
@@ -52,7 +52,7 @@ def fuse(
 
 
 def get_floor(dense: Mapping[int, float], unrelated: float) -> float:
-    """Returns the cosine that counts as 0."""
+    """Returns the cosine that is scaled to 0: `unrelated`, or the smallest cosine if that is lower."""
     return min(unrelated, min(dense.values(), default=unrelated))
 
 

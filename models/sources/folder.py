@@ -211,7 +211,7 @@ class Source:
 
     @property
     def width(self) -> int:
-        """The width of a token embedding."""
+        """The width of a token embedding. Raises Unsupported if config.json does not state it."""
         for name in ("hidden_size", "dim", "d_model"):
             if isinstance(self.config.get(name), int):
                 return int(self.config[name])
@@ -342,9 +342,10 @@ def _max_length(
     tokenizer: Mapping[str, Any],
     requested: int | None,
 ) -> int:
-    """Returns the maximum number of tokens, as sentence-transformers does.
+    """Returns the maximum number of tokens in a text. Raises Unsupported if none can be found.
 
-    This is the folder's setting, or else the lower limit of tokenizer and position table.
+    This is `requested`, or else the folder's setting, or else the tokenizer's limit and at most LONGEST. The
+    result never exceeds the number of positions.
     """
     positions = _positions(config)
     if requested is not None and positions and requested > positions:
