@@ -77,7 +77,7 @@ def get_request(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load: requests that the generator sends in order, from the beginning again after the last.
+    """What the generator sends: requests in their order, and after the last one again from the first.
 
     Attributes:
         port: The server's port.
@@ -112,7 +112,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The outcomes of all requests. Each array has one entry per request, in the order of arrival.
+    """The outcomes of requests, in the order of arrival. Each array has one entry per request.
+
+    An open loop has all requests; a closed loop has those that were answered in the window.
 
     Attributes:
         request: Index of the request in `Load.requests`.
@@ -122,7 +124,7 @@ class Answers:
         status: HTTP status. 0 if the connection broke or no answer came.
         retry_after: True if the answer has a Retry-After header.
         max_open: Largest number of open connections.
-        window: Length and CPU time of the window of a closed loop.
+        window: Length and CPU time of the window. In an open loop, without CPU times.
         bodies: Response bodies of the requests in `Load.keep`.
         reconnects: Number of connections that the server closed.
 
@@ -141,7 +143,7 @@ class Answers:
 
     @property
     def rate(self) -> float:
-        """Answers per second in the window."""
+        """Answers of a closed loop per second in the window."""
         return len(self.status) / self.window.seconds
 
     def between(self, begin: float, end: float) -> "Answers":
@@ -162,7 +164,7 @@ class Generator(Process):
     def finish(self) -> Answers:
         """Wait for the end of the load, and return the answers.
 
-        An open loop gets no further arrivals. To end a closed loop early, call `end_orders` first.
+        This ends the arrivals of an open loop. To end a closed loop early, call `end_orders` first.
 
         Raises:
             BenchError: The generator failed.
@@ -307,7 +309,7 @@ class _Run:
         self._send(now)
 
     def lost(self, connection: _Connection, number: int | None, error: Exception | None) -> None:
-        """Handle a broken connection. In a closed loop, send the request in flight again."""
+        """Handle a broken connection. A closed loop sends the request again, until `Load.reconnects`."""
         self._open -= 1
         if number is None:
             if connection in self._free:
@@ -322,7 +324,7 @@ class _Run:
         self._send(time.monotonic())
 
     def _count(self, request: int, body: bytes) -> None:
-        """Count an answer. Begin the window when the server is warm."""
+        """Begin the window when the server is warm. In the window, keep the body if `Load.keep` lists it."""
         if self._watch is None:
             if self._answered >= self._load.warm:
                 self._watch = Watch({**self._load.pids, "load": os.getpid()})

@@ -166,7 +166,7 @@ def sampling(pid: int, seconds: float) -> Iterator[list[Sample]]:
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Split samples into three parts of equal size, in order of time. The first part is the warm-up."""
+    """Split samples, in order of time, into three parts of equal duration. The first is the warm-up."""
     begin, end = samples[0].at, samples[-1].at
     parts: list[list[Sample]] = [[], [], []]
     for sample in samples:

@@ -134,8 +134,8 @@ class _Bench:
             more: Texts of the documents to add, at RATE.
 
         Returns:
-            The number of stored documents, the number of failed requests, the seconds from the first arrival
-            to the last answer, and the latency of an addition in milliseconds ("p50" and "p99").
+            The number of added documents, the number of failed requests, the seconds from the start of the
+            load to the last answer, and the latency of an addition in milliseconds ("p50" and "p99").
 
         """
         with self._server() as server:

@@ -59,7 +59,7 @@ class Measured:
 
     Attributes:
         rate: Texts per second, for texts of the workload's mean length. Computed from tokens, because a short
-            window may contain texts of another mean length. For matrix products, GFLOP per second.
+            window may contain texts of another mean length.
         foreign: Share of all processors that other processes used, 0 to 1.
         cpu_ms: CPU milliseconds per text of the contestant's process.
 
@@ -272,7 +272,7 @@ def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float
 
 
 def sample(workloads: Sequence[Workload]) -> list[str]:
-    """Return the same number of texts from each workload, without the longest, which some engines cut."""
+    """Return the same number of texts from each workload. The longest are left out: some engines cut them."""
     each = COMPARED // len(workloads)
     return [
         text
@@ -295,8 +295,8 @@ def compare_vectors(
         texts: The texts to embed.
 
     Returns:
-        The name of the contestant used as reference, and the cosines of the other contestants by name, each
-        of shape (n,). Contestants that failed are missing.
+        The name of the contestant used as reference, and the cosines of all contestants by name, each of
+        shape (n,). Contestants that failed are missing.
 
     """
     progress(f"comparing the vectors of {len(texts)} texts")

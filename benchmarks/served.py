@@ -154,10 +154,10 @@ class ServedModel:
         )
 
     def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
-        """Check that vectors computed under load equal the vectors of the same texts sent without load.
+        """Check that vectors under load have a cosine of MIN_COSINE to those of their texts without load.
 
         Raises:
-            BenchError: A vector belongs to another text.
+            BenchError: A cosine is lower, so the vector belongs to another text.
 
         """
         for request, body in answers.bodies.items():
