@@ -122,7 +122,7 @@ class Job(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A function that yields rows. Its time limit: `fixed` seconds, and the time of `measurements`."""
+    """A function that yields rows. Its limit is `fixed` seconds plus the time of all `measurements`."""
 
     measure: Callable[[Job], Iterator[Row]]
     fixed: float

@@ -59,7 +59,7 @@ COLUMNS = {
 
 
 def build_request(method: str, target: str, content: str = "", headers: Mapping[str, str] = NOTHING) -> str:
-    """Return the text of a request, in Latin-1."""
+    """Return the text of an HTTP request. It is sent in Latin-1."""
     named = {"host": "localhost", **headers} | ({"content-length": str(len(content))} if content else {})
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
     return "\r\n".join([*lines, "", content])

@@ -128,7 +128,7 @@ class _Bench:
             self._step("import", server, time.monotonic() - began)
 
     def search_and_add(self, more: Sequence[str]) -> dict[str, float]:
-        """Restart the service and search it: first while idle, then while `more` documents are added.
+        """Search a restarted service: as its index is rebuilt, while idle, and as `more` is added.
 
         Args:
             more: Texts of the documents to add, at RATE.

@@ -131,7 +131,7 @@ def measure(
 def list_draws(
     examples: Sequence[Example], options: argparse.Namespace
 ) -> Iterator[tuple[int | str, str, Callable[[int], Iterable[Fold]]]]:
-    """Yields (judged queries, kind of questions, function that draws the folds of a seed) of each row."""
+    """Yields what each row measures: judged queries, kind of questions, function from seed to folds."""
     count = len(examples)
     for judged in (0, *sorted(each for each in options.counts if each < count * 0.8), count):
         for row in (NEW, COMING):
@@ -199,7 +199,10 @@ def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -
 def draw_clicked(
     examples: Sequence[Example], row: str, noise: float, visitors: int, seed: int
 ) -> Iterator[Fold]:
-    """Yields folds whose training queries are from `click`. With NEW, these lose the test's answers."""
+    """Yields folds whose training queries have the labels of `click`.
+
+    With NEW, training queries lose the answers of test queries.
+    """
     clicked = click(examples, noise, visitors, seed)
     for fold in draw_folds(examples, row, seed):
         answers = {id for at in fold.test for id in examples[at].relevant} if row == NEW else set()
@@ -207,7 +210,7 @@ def draw_clicked(
 
 
 def learn_weights(examples: Sequence[Example]) -> dict[str, float]:
-    """Learns the weights of a set. `hub` is 0 there, because a default ranking has no mean query."""
+    """Learns the weights of a set, with `hub` set to 0, because a default ranking has no mean query."""
     hub = FEATURES.index("hub")
     kept = []
     for each in examples:

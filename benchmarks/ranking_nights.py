@@ -88,7 +88,7 @@ def measure(
 
 
 def summarize(rows: Sequence[Sequence[float]]) -> Iterator[list[str]]:
-    """Yields (nights, kind of new ranking, how many were published), and last the worst active ranking."""
+    """Yields the nights of each kind of new ranking and how many were published. Last, the worst night."""
     kinds = {
         f"worse by more than {-WORSE:g}": [row for row in rows if row[5] < WORSE],
         f"better by {BETTER:g} or more": [row for row in rows if row[5] >= BETTER],

@@ -225,7 +225,7 @@ class Results:
         return list(dict.fromkeys(name for (name, _), rounds in self._cells.items() if any(rounds)))
 
     def spread(self, cell: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Return the spread of a figure over the clean rounds. If all are contended, over all rounds."""
+        """Return the spread of a figure over the rounds that are not contended, or else over all rounds."""
         measured = (one for one in self._cells.get(cell, ()) if one is not None)
         return _spread([(value, one.contended) for one in measured if (value := figure(one)) is not None])
 
@@ -258,7 +258,7 @@ class Results:
 
 
 def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
-    """Return the spread of the values that are not contended. If all are contended, of all values."""
+    """Return the spread of the values that are not contended, or else of all values."""
     if not pairs:
         return None
     clean = [value for value, contended in pairs if not contended]

@@ -154,7 +154,7 @@ class ServedModel:
         )
 
     def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
-        """Check that vectors under load have a cosine of MIN_COSINE to those of their texts without load.
+        """Check that vectors under load have a cosine of at least MIN_COSINE to those without load.
 
         Raises:
             BenchError: A cosine is lower, so the vector belongs to another text.

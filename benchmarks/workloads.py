@@ -1,7 +1,7 @@
 """Create texts of random lengths for speed measurements. Equal sources give equal texts on every machine.
 
-Each text consists of consecutive words from a source of real text. Words are added up to a random number of
-tokens, so the lengths hardly depend on the source. The sources:
+Each text consists of consecutive words from a source of real text. It ends with the word that reaches a
+random number of tokens, so the lengths hardly depend on the source. The sources:
 
 - the evaluation folder, if SIMILE_EVAL_DATA names it: Wikipedia sentences and abstracts of SciFact and
   Cranfield;

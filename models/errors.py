@@ -12,7 +12,7 @@ ModelError
 ├── DeviceMemory       a single row that does not fit into the device's memory
 ├── InUse              a version that is needed, and therefore not pruned
 └── BadInput           a text or a row of ids that cannot be encoded
-    ├── BadText        invalid Unicode, or too many characters with few tokens
+    ├── BadText        invalid Unicode, or half a million characters with few tokens
     ├── BadTokens      ids that the model's tokenizer never returns
     └── TooLong        more tokens than the model takes, without truncation
 """

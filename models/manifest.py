@@ -213,7 +213,7 @@ def check(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of a folder, with the errors of `check`."""
+    """Reads the manifest of a folder. Raises the errors of `check`."""
     if folder.is_symlink():
         raise Damaged(folder.name, "its folder is a link")
     manifest = _read(folder)
@@ -289,7 +289,9 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
-    """Raises Damaged if the manifest contradicts the space and fingerprint in the ONNX file.
+    """Raises Damaged if the manifest contradicts the fingerprint or the space in the ONNX file.
+
+    The space has everything that determines a vector (publishing/fingerprint.py).
 
     Args:
         within: Empty, or a subfolder as in `_read`.

@@ -262,7 +262,11 @@ def _sent(call: Call[T]) -> dict[str, Any]:
 
 
 def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | None) -> T:
-    """Parses the response. Raises SimileError for an error status or a wrong body, or else `failed`."""
+    """Parses the response.
+
+    Raises:
+        SimileError: The status is an error, or the body is not of Simile. Without a response, `failed`.
+    """
     if answer is None:
         raise failed or SimileError("The service did not answer.")
     try:

@@ -38,11 +38,11 @@ Vectors = NDArray[np.float32]
 
 
 class CudaEngine:
-    """A version on a GPU, in fp32 or fp16.
+    """Computes a version's graph on an NVIDIA GPU, in fp32 or fp16.
 
     Raises:
         DeviceUnavailable: The provider or its device is missing.
-        Unsupported: The graph cannot be computed in fp16.
+        Unsupported: The graph cannot be computed in fp16, or is too large.
     """
 
     def __init__(self, file: Path, precision: Precision, provider: Provider, longest: int) -> None:
@@ -77,7 +77,7 @@ class CudaEngine:
     def _warm_up(self) -> None:
         """Computes batches of many shapes, the largest first, so that the memory pool grows only once.
 
-        CUDA loads each kernel at its first use, which stops the GPU.
+        This also loads the kernels. CUDA loads a kernel at its first use, which stops the GPU.
         """
         output = self._session.get_outputs()[0].name
         for length in (size for size in WARM_SIZES if 8 <= size <= self._longest):

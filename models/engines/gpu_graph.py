@@ -4,7 +4,7 @@
     attention_mask ─▶ number of tokens of each text ─▶ Attention
     layer: Attention, MatMul, SkipLayerNormalization, MatMul, BiasGelu, MatMul, SkipLayerNormalization
 
-The fused graph replaces a graph that bert.py wrote. It does not pack tokens. Packing is slow on a GPU,
+The fused graph replaces a graph that bert.py wrote, and does not pack tokens. Packing is slow on a GPU,
 because it waits for the CPU and changes the tensor shapes with every batch. Graphs of other tools are not
 fused. Callers must verify the vectors.
 

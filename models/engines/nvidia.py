@@ -1,9 +1,9 @@
 """Opens ONNX Runtime sessions on an NVIDIA GPU, and splits batches that do not fit into its memory.
 
 Start at `open_session` and `Halving`. Without a usable CUDA provider, ONNX Runtime falls back to the CPU.
-Here that is an error. ONNX Runtime has no exception class for exhausted memory, so `is_exhaustion` matches
-messages. They come from the memory pool (`Fail` at its limit, `RuntimeException` on a full device), cuBLAS,
-cuDNN and CUDA.
+This module raises an error instead. ONNX Runtime has no exception class for exhausted memory, so
+`is_exhaustion` matches messages. The messages come from the memory pool (`Fail` at its limit,
+`RuntimeException` on a full device), cuBLAS, cuDNN and CUDA.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def require_cuda(place: Place) -> str:
 
 @cache
 def _preload() -> str:
-    """Loads the CUDA libraries that pip installed, once. Returns the messages about failures."""
+    """Loads the CUDA libraries that pip installed, once. Returns a reason to show if CUDA does not work."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):  # preload_dlls prints, and stdout may be a JSON log.
         onnxruntime.preload_dlls()
@@ -158,7 +158,7 @@ class Halving:
             compute: Returns the vectors of a slice of rows.
 
         Raises:
-            DeviceMemory: A single row does not fit.
+            DeviceMemory: A single row does not fit into the memory.
         """
         failure = None
         try:

@@ -23,7 +23,8 @@ class OnnxEngine:
     Args:
         file: The ONNX file.
         threads: Threads that share each call.
-        beside: Another engine on the same file. Both engines share the word table.
+        beside: Another engine on the same file, whose word table is shared. The new engine is then for
+            single texts: its threads spin briefly while they wait.
     """
 
     def __init__(self, file: Path, form: Form, threads: int, beside: OnnxEngine | None = None) -> None:

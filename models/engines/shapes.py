@@ -6,12 +6,13 @@ once. Rows and tokens are rounded up to the next rung of a ladder:
     1 2 3 4 5 6 7 8 | 10 12 14 16 | 20 24 28 32 | 40 48 56 64 | 80 …      rows: four rungs to each doubling
     8 16 24 32 40 48 56 64 | 80 96 112 128 | 160 192 224 256 | 320 …      tokens: the same, times 8
 
-Neither dimension grows by more than a quarter, or by 7 tokens. docs/GPU.md has the costs.
+Rounding adds at most a quarter, or up to 7 tokens to a short row. docs/GPU.md has the costs.
 
 `Shapes` gives a text a bitwise equal vector in every batch, by fixing the shapes:
 
-    up to 64 tokens    padded to 32 or 64, in a batch with texts of that length; small batches are repeated
-    longer             in a batch of one
+    up to 64 tokens    padded to a multiple of 32 (of 8 if all layers compute padding), and computed with
+                       texts of the same padded length; small batches are repeated
+    longer             computed alone
 
 A runtime chooses kernels, and with them the order of sums, by the shape of a batch. In all measurements, rows
 of one padded length had equal bits in batches of at least two rows and 17 tokens. OpenVINO uses another

@@ -8,7 +8,7 @@
 
 Only attention then computes padding. Each of these steps is one Gather, which costs no more than the
 Transpose of a padded batch. After `split` and `unpack`, padding positions contain the vector of some token.
-Nodes that read them therefore need the mask.
+Nodes that read them therefore need the mask. Functions return the names of values in the graph.
 """
 
 from __future__ import annotations

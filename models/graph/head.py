@@ -181,7 +181,7 @@ class Head:
     def of(
         cls, names: Sequence[str], layers: tuple[Layer, ...] = (), left_out: tuple[Prompt, ...] = ()
     ) -> Head:
-        """Creates a head from pooling names as in `names`.
+        """Creates a head from names of poolings, such as those of the property `names`.
 
         Raises:
             Unsupported: A name is unknown, or the poolings do not use the same token vectors.
@@ -234,7 +234,7 @@ def mask_distance(mode: str) -> int | None:
 
 
 def append_head(graph: onnx.GraphProto, tokens: str, head: Head, dimension: int, opset: int = OPSET) -> None:
-    """Appends the head to a graph.
+    """Appends the head and both of its outputs to a graph.
 
     Args:
         tokens: Name of the token vectors, shape (batch, sequence, width).

@@ -62,7 +62,7 @@ def require_bounded(model: onnx.ModelProto) -> None:
 
 
 def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
-    """Makes `model` output sentence_embedding and pooled_embedding, and its token vectors, if any.
+    """Makes `model` output sentence_embedding, pooled_embedding and, if it can, last_hidden_state.
 
     Args:
         width: Token dimension, if the file does not declare it.

@@ -32,7 +32,7 @@ def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array
 
 
 def embed_table(table: Array, head: Head, rows: Rows) -> Array:
-    """Embeds rows of token ids with a model that is only a word table, shape (words, width)."""
+    """Embeds rows of token ids with a word table, shape (words, width), and no other layers."""
     return pooled([table[list(row)] for row in rows], head, rows)
 
 

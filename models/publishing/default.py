@@ -89,7 +89,7 @@ def publish_named(
 
 
 def locate(name: str, origin: str = "", say: Say = silent) -> Located:
-    """Returns a folder on this machine. A hub id is fetched first.
+    """Returns the folder of a source on this machine. Fetches the folder of a hub id.
 
     Raises:
         ModelUnavailable: The hub id cannot be fetched.

@@ -61,12 +61,12 @@ def publish_limited(
     torch: bool = True,
     limits: Limits = Limits(),  # noqa: B008  it cannot be changed
 ) -> Manifest:
-    """Publishes a source like `publish_named`, but a folder or a hub id in a child process.
+    """Publishes a source like `publish_named`. A child process publishes folders and hub ids.
 
     Args:
         source: `default`, a folder or a hub id.
         origin: Model name in the version's name.
-        overrides: Settings that the folder does not contain.
+        overrides: Settings that complete or replace those of the folder.
         torch: Whether torch may export the graph.
         limits: Time and memory of the child process.
 

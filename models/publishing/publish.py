@@ -71,6 +71,8 @@ def publish(
 ) -> Manifest:
     """Publishes a sentence-transformers or Hugging Face folder, unless the model is already published.
 
+    Returns the manifest of the new or the existing version.
+
     Args:
         origin: Model name in the version's name.
         lineage: Where the model comes from, for the manifest.

@@ -1,4 +1,4 @@
-"""Features of the candidates of a hybrid search, from which a learned ranking orders them. Start at `build`.
+"""Builds the features by which a learned ranking orders the candidates of a search. Start at `build`.
 
     query vector, passages' vectors ─┐
     BM25, fused scores ──────────────┼─▶ features, shape (n, len(FEATURES))
@@ -81,7 +81,8 @@ def build(
         query: The text of the query.
         vector: Vector of the query, length 1, shape (d,).
         candidates: The candidates.
-        mean_query: Mean of the learned queries, for `hub`, length 1, shape (d,). None: `hub` is 0.
+        mean_query: Mean vector of the queries that the ranking learned from, length 1, shape (d,). None: the
+            feature `hub` is 0.
         check: Called before each candidate. May raise to end the work.
     """
     features = np.zeros((len(candidates.texts), len(FEATURES)))
@@ -131,7 +132,7 @@ def get_cover(query: str, text: str) -> float:
 def _get_proximities(places: Sequence[Sequence[tuple[int, str]]], terms: AbstractSet[str]) -> list[float]:
     """Returns for each document the largest share of the query's terms that occur within WINDOW words.
 
-    A term weighs its inverse document frequency among the documents, as in BM25 (Robertson et al. 1995).
+    The weight of a term is its inverse frequency among the documents, as in BM25 (Robertson et al. 1995).
 
     Args:
         places: Places of the terms in each document, with the term, in order.

@@ -82,7 +82,7 @@ class Ranking(BaseModel):
 
     Attributes:
         features: Version of the features.
-        fingerprint: The encoder whose vectors it learned from. None: any encoder.
+        fingerprint: Fingerprint of the encoder whose vectors it learned from. None: any encoder.
         weights: Weights of the features, by name. A missing feature has weight 0.
         trees: Trees that are added to the linear model. None: the linear model alone.
         hybrid_share: Share of the hybrid score in the result. Above 0 only if few queries were judged.
@@ -121,8 +121,8 @@ class Ranking(BaseModel):
     def contribute(self, features: Features) -> dict[str, NDArray[np.float64]]:
         """Returns the part of each feature in the scores, shape (n,) each. `trees` is a part of its own.
 
-        The linear score and the trees are standardized before they are added, so both decide alike. Memory is
-        added to the result, so its effect does not depend on the other features.
+        The linear score and the trees are standardized before they are added, so both have equal influence.
+        The features of MEMORY are added last, so their effect does not depend on the other features.
         """
         scaled = standardize(features)
         linear = {name: weight * scaled[:, FEATURES.index(name)] for name, weight in self.weights.items()}

@@ -80,7 +80,7 @@ _characters = _Characters()
 def cut(text: str) -> str:
     """Returns a text for FTS5: its terms, separated by spaces. An ASCII text is returned unchanged.
 
-    Splitting into pairs makes a text longer. Its rest is ignored when the result exceeds GROWTH and SLACK.
+    Splitting into pairs makes a text longer. Its rest is ignored when the result becomes too long (GROWTH).
     """
     if text.isascii():  # FTS5 itself splits ASCII in the same way.
         return text

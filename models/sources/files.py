@@ -1,7 +1,7 @@
 """Reads JSON files of a source folder, and finds its weight files and unsafe links.
 
-A link in an untrusted folder could point to any file of the machine. The hub's cache consists of links from
-`snapshots` to `blobs`, which are safe.
+A link in an untrusted folder could point to any file of the machine. In the hub's cache, links from
+`snapshots` to `blobs` are normal and safe.
 """
 
 from __future__ import annotations

@@ -39,10 +39,10 @@ class Module(NamedTuple):
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """Reads the list of modules in order. A Hugging Face folder has none.
+    """Reads the list of sentence-transformers modules, in order. It is empty for a Hugging Face folder.
 
     Raises:
-        Unsupported: A module is unknown, or the list is malformed.
+        Unsupported: The list is malformed, or a module is unknown or needs code of its own.
     """
     file = folder / "modules.json"
     if not file.is_file():
@@ -80,7 +80,7 @@ def read_head(
     tokenizer: dict[str, Any],
     prompts: Mapping[str, str],
 ) -> Head:
-    """Reads the pooling and the layers after it.
+    """Reads the pooling and the layers after it. Raises Unsupported.
 
     Args:
         pooling: Names of poolings for a folder without modules. If empty, the mean, as in
@@ -224,7 +224,7 @@ class Source:
 
 
 def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Convert | None = None) -> Source:
-    """Reads a folder.
+    """Reads a source folder, with its tokenizer and the paths of its weights.
 
     Args:
         overrides: Settings that replace or complete the folder's settings.
@@ -344,8 +344,8 @@ def _max_length(
 ) -> int:
     """Returns the maximum number of tokens in a text. Raises Unsupported if none can be found.
 
-    This is `requested`, or else the folder's setting, or else the tokenizer's limit and at most LONGEST. The
-    result never exceeds the number of positions.
+    This is `requested`, or else the folder's setting, or else the tokenizer's limit, but at most LONGEST.
+    The result never exceeds the number of positions.
     """
     positions = _positions(config)
     if requested is not None and positions and requested > positions:

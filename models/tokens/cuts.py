@@ -1,4 +1,4 @@
-"""Cuts a text into pieces that have together exactly the tokens of the whole text. Start at `Cuts.split`.
+"""Cuts a text into pieces whose tokens, joined, are those of the whole text. Start at `Cuts.split`.
 
 In BERT's pipeline (BertNormalizer, BertPreTokenizer, WordPiece), whitespace, punctuation and separated
 ideographs start a new word, and never combine with the character before. Texts are cut before these

@@ -150,6 +150,7 @@ class Tokenizer:
 
     Args:
         given: The file tokenizer.json, or its content.
+        max_length: Maximum tokens of a text, with special tokens.
         vocabulary: Number of ids that the model has vectors for, if the tokenizer has more.
 
     Raises:

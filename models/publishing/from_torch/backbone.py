@@ -29,7 +29,7 @@ from models.sources.folder import STATIC
 
 
 def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
-    """Loads the encoder in float32 and eval mode, without BERT's pooler.
+    """Loads the encoder in float32 and eval mode, without BERT's pooler. A word table becomes a `Table`.
 
     Args:
         attention: Name of an attention implementation of transformers; None for the default.
