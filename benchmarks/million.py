@@ -128,7 +128,7 @@ class _Bench:
             self._step("import", server, time.monotonic() - began)
 
     def search_and_add(self, more: Sequence[str]) -> dict[str, float]:
-        """Search a restarted service: as its index is rebuilt, while idle, and as `more` is added.
+        """Restart the service; search it during the rebuild of the index, while idle, and during additions.
 
         Args:
             more: Texts of the documents to add, at RATE.

@@ -6,7 +6,7 @@ A row has the gain in nDCG@10 from a number of judged queries, on new questions 
 (cross_validation.py). Each set starts from a default ranking that was learned on the other sets.
 `--clicks 0.1 0.2` adds rows that learn from clicks of simulated users. `--recurring 0.3` adds rows where 30 %
 of the test queries have an answer that was judged before. `--figure` draws the gains on new questions.
-`--write-default` only writes a ranking halfway between hybrid search and what the named sets teach.
+`--write-default` writes a default ranking instead: halfway between hybrid search and the mean of the sets.
 SIMILE_EVAL_DATA names the folder of the sets; `python -m benchmarks.sets` makes simple_wiki.
 """
 
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def draw(rows: Iterable[Sequence[Any]]) -> str:
-    """Returns an SVG of the gain on new questions over the number of judged queries, from `measure`."""
+    """Returns an SVG of the gains on new questions by judged queries. `rows` are those of `measure`."""
     from training.evaluation.report.plots import Gains, gains_by_queries  # noqa: PLC0415  matplotlib
 
     points: dict[str, list[tuple[float, float, float, float]]] = {}

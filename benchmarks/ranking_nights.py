@@ -88,7 +88,10 @@ def measure(
 
 
 def summarize(rows: Sequence[Sequence[float]]) -> Iterator[list[str]]:
-    """Yields the nights of each kind of new ranking and how many were published. Last, the worst night."""
+    """Yields for each kind of new ranking the number of nights, and how many rankings were published.
+
+    The last row has the least true gain of an active ranking.
+    """
     kinds = {
         f"worse by more than {-WORSE:g}": [row for row in rows if row[5] < WORSE],
         f"better by {BETTER:g} or more": [row for row in rows if row[5] >= BETTER],

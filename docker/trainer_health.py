@@ -1,7 +1,7 @@
 """HEALTHCHECK of the trainer: exit status 0 while a retraining runs, or until LATE after the next one is due.
 
-The schedule writes the time of the next run to schedule.json, and removes the time when it ends. If the time
-is long past, the schedule hangs or cannot write.
+The schedule writes the time of the next run to schedule.json. When the schedule ends, it removes the time. If
+the time is long past, the schedule hangs or cannot write.
 """
 
 import json

@@ -30,7 +30,7 @@ class ModelError(Exception):
 
 
 def denied(error: OSError, place: object) -> str:
-    """Returns a message for an OSError, with the name of the file, or else with `place`."""
+    """Returns a message for an OSError, with the file's name or else `place`, and advice for a full disk."""
     where = error.filename2 or error.filename or place
     advice = " Free some room, then run the same command again." if error.errno in FULL_ERRORS else ""
     return f"{where}: {error.strerror or error}.{advice}"

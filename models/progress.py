@@ -38,7 +38,7 @@ def step_to_stderr(step: str) -> None:
 
 
 class Progress:
-    """Counts items and reports the progress. Percentages count units of work, which may differ (`tell`).
+    """Counts items and reports the progress. Percentages are of units of work, not of items (`tell`).
 
     Args:
         what: Noun for the items, in the plural.

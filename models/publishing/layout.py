@@ -43,7 +43,7 @@ _IN_EVERY_RELEASE = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # poolings w
 
 
 def write_layout(source: Source, folder: Path) -> None:
-    """Writes the files except onnx/, golden.json, manifest.json and MODEL_CARD.md."""
+    """Writes the files of a version except onnx/, golden.json, manifest.json and MODEL_CARD.md."""
     for file in (
         *(source.backbone / name for name in _FROM_BACKBONE),
         *(source.folder / name for name in _FROM_FOLDER),

@@ -200,7 +200,7 @@ class Memory:
 
         Args:
             vector: Vector of the query, shape (d,).
-            ids: Documents.
+            ids: Ids of the documents.
             threshold: Nearness that a judged query must exceed, below 1.
             without: Positions of judged queries to leave out, such as the query itself.
         """

@@ -64,7 +64,11 @@ class Trees(BaseModel):
         return tuple(np.array(getattr(self, name)) for name in type(self).model_fields)
 
     def score(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the sum of the trees' values for each row of `inputs`, shape (n,) from (n, 2 f)."""
+        """Returns the sum of the trees' values for each candidate, shape (n,).
+
+        Args:
+            inputs: The raw and the standardized features, shape (n, 2 f).
+        """
         roots, feature, threshold, left, right, value = self.arrays
         nodes = np.repeat(roots[:, None], len(inputs), axis=1)  # (trees, n)
         rows = np.arange(len(inputs))
