@@ -215,7 +215,7 @@ def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
 
     Args:
         results: The measurements.
-        figures: The other figures of `run`, of which "starts" is used.
+        figures: The other figures of `run`. Only "starts" is used.
 
     """
     starts = figures["starts"]

@@ -77,7 +77,7 @@ def get_request(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the generator sends: requests in their order, and after the last one again from the first.
+    """Requests that the generator sends in order. After the last one, the first one follows again.
 
     Attributes:
         port: The server's port.

@@ -94,8 +94,8 @@ def in_berts_words(config: Mapping[str, Any]) -> tuple[Kin, dict[str, Any]] | No
 def distance_buckets(longest: int, buckets: int) -> NDArray[np.int64]:
     """Returns the bucket of each relative position (key minus query) from 1 - longest to longest - 1.
 
-    In each direction, half of the buckets have one distance each. The other buckets have ever wider ranges.
-    The last one has all distances from about 128 on (T5, Raffel et al. 2020).
+    In each direction, half of the buckets have one distance each. The other buckets have ever wider ranges,
+    and the last one has no upper end (T5, Raffel et al. 2020).
     """
     distances = np.arange(1 - longest, longest)
     half = buckets // 2
