@@ -48,8 +48,8 @@ def main() -> None:
 def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
     """Yields a row for each night of a run.
 
-    A row has the number of judged queries and the share of random judgments. Then come 1 if the new ranking is
-    published, else 0, its true gain, and the true gain of the ranking that is active afterwards.
+    A row has the number of judged queries and the share of random judgments. Then come 1 or 0 (published or
+    not) and the true gain of the new ranking, and the true gain of the ranking that is active afterwards.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(examples)).tolist()
