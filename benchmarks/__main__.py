@@ -207,7 +207,7 @@ def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
 
     Args:
         results: The measurements.
-        figures: Other figures: "starts".
+        figures: The other figures of `run`. Only "starts" is used.
 
     """
     starts = figures["starts"]

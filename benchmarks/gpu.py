@@ -1,4 +1,4 @@
-"""Every figure of a GPU, in one run that a failure cannot end: `python -m benchmarks.gpu`.
+"""Measure every figure of a GPU in one run, which continues after failures: `python -m benchmarks.gpu`.
 
     stage ─▶ a process of its own, with a time limit ─▶ each figure is a line of the output file at once
     stage ─▶ …                                                                  the tables are printed last
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def run_stage(name: str, job: Job, output: Path) -> None:
-    """Run a stage in this process, and write a line for each figure or for the reason of its end."""
+    """Run a stage in this process. Write a line for each figure, and for the reason if the stage fails."""
     stage = STAGES[name]
     try:
         for row in stage.measure(job):
@@ -104,7 +104,7 @@ def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill every process whose environment has `mark`, also those whose parent has ended."""
+    """Kill every process whose environment contains `mark`, even if its parent has ended."""
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
@@ -125,7 +125,7 @@ def read_rows(output: Path) -> list[dict[str, Any]]:
 
 
 def summarize(output: Path) -> str:
-    """Return a table for each stage, with its duration or the reason why it is missing."""
+    """Return a table for each stage, with its duration, and the reason if it was skipped or failed."""
     rows = read_rows(output)
     paragraphs = []
     for stage in dict.fromkeys(row["stage"] for row in rows):

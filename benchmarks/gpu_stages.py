@@ -1,8 +1,8 @@
 """The stages of `python -m benchmarks.gpu`, in order of importance. Start at `STAGES`.
 
 Each stage yields its figures as rows. `figure` names a row; the other keys are numbers or short texts. A
-stage finds what earlier stages made in `Job.folder`: models, and the card's own speed. Texts have an exact
-number of tokens: they are words that the tokenizer keeps whole.
+stage finds the files of earlier stages in `Job.folder`: models, and the speed of matrix products. Texts have
+an exact number of tokens, because their words are single tokens.
 """
 
 import argparse
@@ -70,10 +70,10 @@ class Unavailable(Exception):
 
 
 class Job(NamedTuple):
-    """What every stage is given.
+    """The settings of a run, which every stage receives.
 
     Attributes:
-        folder: Folder of the run, which has the models.
+        folder: Folder of the run, with the files of earlier stages.
         device: "cuda", or "cpu" for a rehearsal.
         seconds: Length of a measurement.
         quick: True for small sizes.
@@ -122,7 +122,7 @@ class Job(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A function that yields rows, and its limit: fixed seconds and a number of measurements."""
+    """A function that yields rows. Its limit is `fixed` seconds plus the time of all `measurements`."""
 
     measure: Callable[[Job], Iterator[Row]]
     fixed: float
@@ -136,7 +136,7 @@ class Stage(NamedTuple):
 
 
 def peak(job: Job) -> Iterator[Row]:
-    """Yield the machine, and the card's own speed in matrix products of torch."""
+    """Yield the machine, the packages, and the speed of torch's matrix products on the device."""
     described = machine.describe(job.folder)
     yield {"figure": "machine", "cpu": described["cpu"], "processors": described["usable_processors"]}
     yield {"figure": "packages", "python": described["python"], **described["packages"]}
@@ -174,7 +174,7 @@ def _torch() -> Any:
 def _repeat(
     work: Callable[[], object], count: int, seconds: float, wait: Callable[[], object] = lambda: None
 ) -> tuple[int, float]:
-    """Repeat `work`, which does `count` units, for some seconds. Return the units and the seconds taken."""
+    """Repeat `work`, which does `count` units per call. Return the number of units and the seconds taken."""
     for _ in range(3):  # kernels are loaded and chosen
         work()
     wait()
@@ -246,7 +246,7 @@ def _randomize(source: Path, layers: int, width: int) -> None:
 
 
 def engine(job: Job) -> Iterator[Row]:
-    """Yield the speed of the engine alone, on ids, and its share of the card's own fp16 or fp32."""
+    """Yield the speed of the engine alone, on token ids, and its share of the matrix products' speed."""
     precisions: tuple[Precision, ...] = ("fp16", "fp32")
     for precision, model in product(precisions, SHAPES):
         opened = CudaEngine(job.graph(model), precision, job.provider, 512)
@@ -257,7 +257,7 @@ def engine(job: Job) -> Iterator[Row]:
 
 
 def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precision: str, length: int) -> Row:
-    """Return texts a second in the fastest of several batch sizes, with `CALLERS` calls at once."""
+    """Return a row with texts per second in the fastest of several batch sizes, with `CALLERS` callers."""
     budgets = BUDGETS if job.on_gpu and not job.quick else SMALL_BUDGETS
     texts = raw.TRIAL_STRIDE * CALLERS * max(1, max(budgets) // length)
     ids = np.random.default_rng(SEED).integers(2000, 12_000, (texts, length)).tolist()
@@ -280,7 +280,7 @@ def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precisio
 
 
 def optimizer(job: Job) -> Iterator[Row]:
-    """Yield the speed of the same model exported by torch and fused by ONNX Runtime's own optimizer."""
+    """Yield the speed of the same models, exported by torch and fused by ONNX Runtime's own optimizer."""
     _torch()
     if find_spec("transformers") is None or find_spec("onnxruntime.transformers") is None:
         raise Unavailable("transformers or onnxruntime.transformers is not installed")
@@ -375,7 +375,7 @@ SECONDS_OF = {"tokenizing": "simile_tokenize_seconds_sum", "engine": "simile_inf
 
 
 def service(job: Job) -> Iterator[Row]:
-    """Yield the speed of the service over HTTP, and where its processor time goes."""
+    """Yield the speed of the service over HTTP, and its processor time by part."""
     tokenizer = job.tokenizer()
     texts = exact_lengths(tokenizer, SERVED_TOKENS, 512 if job.quick else 8192).texts
     precision = "fp16" if job.on_gpu else "fp32"
@@ -432,7 +432,7 @@ def _load(server: Server, texts: list[str], clients: int, count: int, answering:
 
 
 def _series(server: Server) -> dict[str, float]:
-    """Return sums over all series of a few metrics."""
+    """Return the sum over all labels of each metric that `_load` uses."""
     names = SECONDS_OF | {"texts": "simile_batch_texts_sum", "batches": "simile_batch_texts_count"}
     found = dict.fromkeys(names, 0.0)
     for line in call(server.port, "GET", "/metrics").splitlines():
@@ -446,7 +446,7 @@ def _series(server: Server) -> dict[str, float]:
 
 
 def exactness(job: Job) -> Iterator[Row]:
-    """Yield how far vectors in random batches are from fp32 and from the same text alone, and the memory."""
+    """Yield the cosines of single texts to fp32 and of random batches to single texts, and GPU memory."""
     precision: Precision = "fp16" if job.on_gpu else "fp32"
     encoder = _open(job, precision)
     chance = random.Random(SEED)
@@ -484,7 +484,7 @@ def _open(job: Job, precision: Precision) -> Encoder:
 
 
 def exhaustion(job: Job) -> Iterator[Row]:
-    """Yield whether batches are computed in halves on a card that other programs have filled."""
+    """Yield the accuracy on a GPU that is nearly full, so that batches must be computed in halves."""
     if not job.on_gpu:
         raise Unavailable("only a GPU's memory can be filled")
     torch = _torch()
@@ -569,7 +569,7 @@ def training(job: Job) -> Iterator[Row]:
 
 
 def unbuilt(job: Job) -> Iterator[Row]:
-    """Name the figures whose part does not exist yet."""
+    """Yield the figures that cannot be measured yet, with the reasons."""
     yield {"figure": "cross-encoder, steps a second", "skipped": "no cross-encoder can be trained yet"}
     yield {"figure": "bulk, Parquet to Parquet", "skipped": "`embed` writes no Parquet yet"}
 

@@ -60,7 +60,7 @@ COLUMNS = {
 
 
 def build_request(method: str, target: str, content: str = "", headers: Mapping[str, str] = NOTHING) -> str:
-    """Return the text of a request, in Latin-1."""
+    """Return the text of an HTTP request. It is sent in Latin-1."""
     named = {"host": "localhost", **headers} | ({"content-length": str(len(content))} if content else {})
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
     return "\r\n".join([*lines, "", content])
@@ -78,7 +78,7 @@ def get_request(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load: requests that the generator sends in order, from the beginning again after the last.
+    """Requests that the generator sends in order. After the last one, the first one follows again.
 
     Attributes:
         port: The server's port.
@@ -113,7 +113,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The outcomes of all requests. Each array has one entry per request, in the order of arrival.
+    """The outcomes of requests, in the order of arrival. Each array has one entry per request.
+
+    An open loop has all requests; a closed loop has those that were answered in the window.
 
     Attributes:
         request: Index of the request in `Load.requests`.
@@ -123,7 +125,7 @@ class Answers:
         status: HTTP status. 0 if the connection broke or no answer came.
         retry_after: True if the answer has a Retry-After header.
         max_open: Largest number of open connections.
-        window: Length and CPU time of the window of a closed loop.
+        window: Length and CPU time of the window. In an open loop, without CPU times.
         bodies: Response bodies of the requests in `Load.keep`.
         reconnects: Number of connections that the server closed.
 
@@ -142,7 +144,7 @@ class Answers:
 
     @property
     def rate(self) -> float:
-        """Answers per second in the window."""
+        """Answers of a closed loop per second in the window."""
         return len(self.status) / self.window.seconds
 
     def between(self, begin: float, end: float) -> "Answers":
@@ -163,7 +165,7 @@ class Generator(Process):
     def finish(self) -> Answers:
         """Wait for the end of the load, and return the answers.
 
-        An open loop gets no further arrivals. To end a closed loop early, call `end_orders` first.
+        This ends the arrivals of an open loop. To end a closed loop early, call `end_orders` first.
 
         Raises:
             BenchError: The generator failed.
@@ -308,7 +310,7 @@ class _Run:
         self._send(now)
 
     def lost(self, connection: _Connection, number: int | None, error: Exception | None) -> None:
-        """Handle a broken connection. In a closed loop, send the request in flight again."""
+        """Handle a broken connection. A closed loop sends the request again, until `Load.reconnects`."""
         self._open -= 1
         if number is None:
             if connection in self._free:
@@ -323,7 +325,7 @@ class _Run:
         self._send(time.monotonic())
 
     def _count(self, request: int, body: bytes) -> None:
-        """Count an answer. Begin the window when the server is warm."""
+        """Begin the window when the server is warm. In the window, keep the body if `Load.keep` lists it."""
         if self._watch is None:
             if self._answered >= self._load.warm:
                 self._watch = Watch({**self._load.pids, "load": os.getpid()})

@@ -48,7 +48,7 @@ class Window:
     foreign: float
 
     def foreign_without(self, cpu_seconds: float) -> float:
-        """Return the foreign share after subtracting `cpu_seconds`, which measured processes used."""
+        """Return the foreign share without `cpu_seconds` of processes that were measured separately."""
         return max(0.0, self.foreign - cpu_seconds / (self.seconds * processors()))
 
 
@@ -173,7 +173,7 @@ def repeating(seconds: float, act: Callable[[], None]) -> Iterator[None]:
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Split samples into three parts of equal size, in order of time. The first part is the warm-up."""
+    """Split samples, in order of time, into three parts of equal duration. The first is the warm-up."""
     begin, end = samples[0].at, samples[-1].at
     parts: list[list[Sample]] = [[], [], []]
     for sample in samples:

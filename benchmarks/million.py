@@ -123,14 +123,14 @@ class _Bench:
             self._step("import", server, time.monotonic() - began)
 
     def search_and_add(self, more: Sequence[str]) -> dict[str, float]:
-        """Restart the service and search it: first while idle, then while `more` documents are added.
+        """Restart the service; search it during the rebuild of the index, while idle, and during additions.
 
         Args:
             more: Texts of the documents to add, at RATE.
 
         Returns:
-            The number of stored documents, the number of failed requests, the seconds from the first arrival
-            to the last answer, and the latency of an addition in milliseconds ("p50" and "p99").
+            The number of added documents, the number of failed requests, the seconds from the start of the
+            load to the last answer, and the latency of an addition in milliseconds ("p50" and "p99").
 
         """
         with self._server() as server:

@@ -1,7 +1,7 @@
 """Start and stop the programs that a benchmark needs: any command, the service, and PostgreSQL.
 
-`Process` runs any program. `Server` runs `python -m service` on a free port. `send_timed`, `call` and the
-functions after them send requests to a running service.
+`Process` runs any program. `Server` runs `python -m service` on a free port. `call`, `send_timed` and other
+functions send requests to a running service. `postgres` starts a database.
 """
 
 import contextlib
@@ -247,7 +247,7 @@ def call(port: int, method: str, path: str, body: Any = None) -> Any:
 
 
 def metric(port: int, name: str) -> float:
-    """Return the value of a metric from `GET /metrics`. Raises BenchError if the request failed."""
+    """Return a metric from `GET /metrics`. `name` includes its labels. Raises BenchError on a failure."""
     lines = dict(line.rsplit(" ", 1) for line in call(port, "GET", "/metrics").splitlines())
     return float(lines[name])
 

@@ -2,11 +2,11 @@
 
     collection ─▶ candidates of hybrid search ─▶ features ─▶ five folds ─▶ gain over the better hybrid search
 
-Each row is the gain in nDCG@10 with a number of judged queries, on new questions and on questions as they
-come. The prior of a set is a default ranking that was learned on the other sets. `--clicks 0.1 0.2` also
-learns from the clicks of simulated users instead of judgments. `--recurring 0.3` draws test queries of which
-30 % have an answer that was judged before. `--figure` draws the gains on new questions by judged queries.
-`--write-default` writes the default ranking learned on all named sets, halfway to hybrid.
+A row has the gain in nDCG@10 from a number of judged queries, on new questions or on questions as they come
+(cross_validation.py). Each set starts from a default ranking that was learned on the other sets.
+`--clicks 0.1 0.2` adds rows that learn from clicks of simulated users. `--recurring 0.3` adds rows where 30 %
+of the test queries have an answer that was judged before. `--figure` draws the gains on new questions.
+`--write-default` writes a default ranking instead: halfway between hybrid search and the mean of the sets.
 SIMILE_EVAL_DATA names the folder of the sets; `python -m benchmarks.sets` makes simple_wiki.
 """
 
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def draw(rows: Iterable[Sequence[Any]]) -> str:
-    """Returns the gains on new questions by judged queries as SVG. `rows` are from `measure`."""
+    """Returns an SVG of the gains on new questions by judged queries. `rows` are those of `measure`."""
     from training.evaluation.report.plots import Gains, gains_by_queries  # noqa: PLC0415  matplotlib
 
     points: dict[str, list[tuple[float, float, float, float]]] = {}
@@ -107,7 +107,7 @@ def draw(rows: Iterable[Sequence[Any]]) -> str:
 def measure(
     name: str, found: Prepared, weights: Mapping[str, Mapping[str, float]], options: argparse.Namespace
 ) -> Iterator[list[Any]]:
-    """Yields a row for each number of judged queries and kind of questions: means over the seeds."""
+    """Yields a row for each item of `list_draws`, with means over the seeds of the folds."""
     prior = halfway([each for other, each in weights.items() if other != name])
     for judged, row, draw in list_draws(found.examples, options):
         fitting = partial(learn, prior=prior) if judged else partial(untrained, prior)
@@ -129,7 +129,7 @@ def measure(
 def list_draws(
     examples: Sequence[Example], options: argparse.Namespace
 ) -> Iterator[tuple[int | str, str, Callable[[int], Iterable[Fold]]]]:
-    """Yields what is judged, the kind of questions, and a function that draws folds by a seed."""
+    """Yields what each row measures: judged queries, kind of questions, function from seed to folds."""
     count = len(examples)
     for judged in (0, *sorted(each for each in options.counts if each < count * 0.8), count):
         for row in (NEW, COMING):
@@ -150,7 +150,7 @@ def draw_limited(examples: Sequence[Example], row: str, count: int, seed: int) -
 
 
 def draw_recurring(examples: Sequence[Example], share: float, seed: int) -> Iterator[Fold]:
-    """Yields folds in which `share` of the test queries have an answer that a training query has."""
+    """Yields folds in which `share` of the test queries share an answer with a training query."""
     random = np.random.default_rng(seed)
     for fold in draw_folds(examples, COMING, seed):
         known = {id for each in fold.train for id in each.relevant}
@@ -162,16 +162,16 @@ def draw_recurring(examples: Sequence[Example], share: float, seed: int) -> Iter
 
 
 def untrained(prior: Mapping[str, float], _: Sequence[Example]) -> Ranking:
-    """Returns the default ranking."""
+    """Returns a ranking with the weights `prior`, and ignores the queries."""
     return Ranking(weights=dict(prior), memory_threshold=MEMORY_THRESHOLD)
 
 
 def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -> dict[str, Example]:
-    """Returns the queries, by text, with labels that a retraining derives from the clicks of simulated users.
+    """Returns the queries, by text, with labels that a retraining derives from simulated clicks.
 
-    A user sees the first SHOWN hits of hybrid search, and examines position k with probability 1 / k. Of the
-    examined hits, the user clicks those that are relevant with probability 1 - noise, and others with
-    probability noise (Joachims, Swaminathan, Schnabel 2017).
+    A user sees the first SHOWN hits of hybrid search, and examines position k with probability 1 / k. The
+    user clicks an examined hit with probability 1 - noise if it is relevant, and else with probability noise
+    (Joachims, Swaminathan, Schnabel 2017).
     """
     random = np.random.default_rng(seed)
     rows = []
@@ -197,7 +197,10 @@ def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -
 def draw_clicked(
     examples: Sequence[Example], row: str, noise: float, visitors: int, seed: int
 ) -> Iterator[Fold]:
-    """Yields folds with clicked training queries. With NEW, they lose the answers of test queries."""
+    """Yields folds whose training queries have the labels of `click`.
+
+    With NEW, training queries lose the answers of test queries.
+    """
     clicked = click(examples, noise, visitors, seed)
     for fold in draw_folds(examples, row, seed):
         answers = {id for at in fold.test for id in examples[at].relevant} if row == NEW else set()
@@ -205,7 +208,7 @@ def draw_clicked(
 
 
 def learn_weights(examples: Sequence[Example]) -> dict[str, float]:
-    """Returns the weights of a set, without `hub`, because a default ranking has no mean query."""
+    """Learns the weights of a set, with `hub` set to 0, because a default ranking has no mean query."""
     hub = FEATURES.index("hub")
     kept = []
     for each in examples:
@@ -216,7 +219,7 @@ def learn_weights(examples: Sequence[Example]) -> dict[str, float]:
 
 
 def halfway(weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the mean of the weights of several sets, halfway to hybrid search."""
+    """Returns weights halfway between hybrid search and the mean of several sets, with MEMORY."""
     names = {name for each in weights for name in each}
     means = {name: float(np.mean([each[name] for each in weights])) for name in sorted(names)}
     both = {name: (mean + HYBRID.get(name, 0.0)) / 2 for name, mean in means.items()} or HYBRID
@@ -224,7 +227,7 @@ def halfway(weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def prepare(name: str, cache: Path) -> Prepared:
-    """Returns the candidates and features of a set. Vectors in `cache` are not computed again."""
+    """Returns a set with its candidates and features. Vectors in `cache` are not computed again."""
     collection = read_set(name)
     ids, contents = [*collection.documents], [*collection.documents.values()]
     queries = [*collection.queries.values()]
@@ -269,13 +272,13 @@ def read_set(name: str) -> Collection:
 
 
 def fuse_old(near: Scores, worded: Scores) -> Scores:
-    """Fuses by the formula of the first release: the cosine from -1 to the best one, the keywords from 0."""
+    """Fuses by the formula of the first release, which scales cosines from -1 and keyword scores from 0."""
     scaled = scale(near, -1.0)
     return weigh(scaled, scale(worded, 0.0), OLD_WEIGHT, min(scaled.values(), default=0.0))
 
 
 def scale(scores: Scores, least: float) -> Scores:
-    """Scales scores so that `least` becomes 0 and the best score 1."""
+    """Scales scores so that `least` becomes 0 and the best 1. If the best is `least`, all become 1."""
     span = max(scores.values(), default=least) - least
     return {at: (score - least) / span if span > 0 else 1.0 for at, score in scores.items()}
 

@@ -60,7 +60,7 @@ class Measured:
 
     Attributes:
         rate: Texts per second, for texts of the workload's mean length. Computed from tokens, because a short
-            window may contain texts of another mean length. For matrix products, GFLOP per second.
+            window may contain texts of another mean length.
         foreign: Share of all processors that other processes used, 0 to 1.
         cpu_ms: CPU milliseconds per text of the contestant's process.
 
@@ -226,7 +226,7 @@ class Results:
         return list(dict.fromkeys(name for (name, _), rounds in self._cells.items() if any(rounds)))
 
     def spread(self, cell: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Return the spread of a figure over the clean rounds. If all are contended, over all rounds."""
+        """Return the spread of a figure over the rounds that are not contended, or else over all rounds."""
         measured = (one for one in self._cells.get(cell, ()) if one is not None)
         return _spread([(value, one.contended) for one in measured if (value := figure(one)) is not None])
 
@@ -250,7 +250,7 @@ class Results:
 
 
 def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
-    """Return the spread of the values that are not contended. If all are contended, of all values."""
+    """Return the spread of the values that are not contended, or else of all values."""
     if not pairs:
         return None
     clean = [value for value, contended in pairs if not contended]
@@ -264,7 +264,7 @@ def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float
 
 
 def sample(workloads: Sequence[Workload]) -> list[str]:
-    """Return the same number of texts from each workload, without the longest, which some engines cut."""
+    """Return the same number of texts from each workload. The longest are left out: some engines cut them."""
     each = COMPARED // len(workloads)
     rows = (zip(workload.texts, workload.ids, strict=True) for workload in workloads)
     short = ((text for text, ids in of_workload if len(ids) < MAX_TOKENS) for of_workload in rows)
@@ -283,8 +283,8 @@ def compare_vectors(
         texts: The texts to embed.
 
     Returns:
-        The name of the contestant used as reference, and the cosines of the other contestants by name, each
-        of shape (n,). Contestants that failed are missing.
+        The name of the contestant used as reference, and the cosines of all contestants by name, each of
+        shape (n,). Contestants that failed are missing.
 
     """
     progress(f"comparing the vectors of {len(texts)} texts")

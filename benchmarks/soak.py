@@ -3,10 +3,10 @@
     a third: warm-up ─▶ idle sample ─▶ two thirds ─▶ idle sample        a swap every two minutes throughout
 
 Clients embed, compare, search, write, update, delete and send wrong requests without pause. Another client
-disconnects before it has its answer. The set of document ids is fixed, so the documents stay bounded.
+disconnects in the middle of its requests. The set of document ids is fixed, so the documents stay bounded.
 The status of every response is checked, and an unexpected one ends the benchmark. Meanwhile the benchmark
-activates three versions, one after another and again. The service has dropped the vectors of a version before
-that version is activated again, so each swap embeds all documents.
+activates three versions in turn. The service drops the vectors of a version before its next turn, so each
+swap embeds all documents.
 
 An idle sample measures the service while no client is connected and the old version is out of memory. The
 second idle sample must not need more memory than the first. Between them, one or two versions are in memory,
@@ -209,7 +209,7 @@ LEFT = {"left", "200", "413"}  # how an abort may end
 
 
 class Soaked(NamedTuple):
-    """The measurements: all samples, the two idle samples, seconds of swaps, answers and aborts."""
+    """The measurements: samples under load, two idle samples, seconds of swaps, answers and aborts."""
 
     samples: list[Sample]
     idle: list[Sample]
@@ -315,7 +315,7 @@ def _memory_table(found: Soaked) -> str:
 
 
 def _answers(found: Soaked) -> list[list[object]]:
-    """Return a row for each kind of request: its answers by status, and the slowest one."""
+    """Return a row for each kind of request: name, count, answers by status, slowest in milliseconds."""
     names, kinds = np.unique([request.name for request in found.requests], return_inverse=True)
     request, status, milliseconds = (
         np.concatenate([getattr(each, column) for each in found.answers])

@@ -4,7 +4,7 @@
     attention_mask ─▶ number of tokens of each text ─▶ Attention
     layer: Attention, MatMul, SkipLayerNormalization, MatMul, BiasGelu, MatMul, SkipLayerNormalization
 
-The fused graph replaces a graph that bert.py wrote. It does not pack tokens. Packing is slow on a GPU,
+The fused graph replaces a graph that bert.py wrote, and does not pack tokens. Packing is slow on a GPU,
 because it waits for the CPU and changes the tensor shapes with every batch. Graphs of other tools are not
 fused. Callers must verify the vectors.
 
@@ -57,9 +57,9 @@ def prepared(file: Path, precision: Precision) -> bytes:
 
 
 def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
-    """Builds the fused graph of a published `model` that packs tokens.
+    """Builds the fused graph that replaces the graph of a published `model`, which must pack tokens.
 
-    Its only outputs are pooled vectors.
+    The fused graph outputs only pooled vectors.
     """
     found = onnx.GraphProto(name="bert")
     found.input.extend(model.graph.input)
@@ -261,7 +261,7 @@ def _halve_attributes(node: onnx.NodeProto) -> None:
 
 
 def _cast_between(graph: onnx.GraphProto, body: list[onnx.NodeProto], head: list[onnx.NodeProto]) -> None:
-    """Casts values that leave the backbone to fp32."""
+    """Casts the fp16 values that the head reads, or that the graph outputs, to fp32."""
     leaving = {name for node in head for name in node.input} | {output.name for output in graph.output}
     casts = []
     for name in [name for node in body for name in node.output if name in leaving]:

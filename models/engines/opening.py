@@ -46,7 +46,7 @@ def form_for(precision: str, place: Place = CPU) -> Form:
 def require(form: Form, place: Place = CPU) -> None:
     """Raises FormUnavailable if this machine cannot compute `form` at `place`.
 
-    GPUs are not tested here, but when nvidia.py opens them.
+    GPUs are not tested here. nvidia.py tests a GPU when it opens a session.
     """
     engine = ENGINES.get(form)
     if engine is None:
@@ -73,6 +73,7 @@ def open_engine(
     Raises:
         FormUnavailable: This machine cannot compute the form.
         DeviceUnavailable: The GPU does not exist, or is too small.
+        Unsupported: The graph cannot be computed on a GPU in this precision.
     """
     require(form, place)
     return ENGINES[form].open(file, form, threads, callers, place, longest)

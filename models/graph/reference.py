@@ -32,7 +32,7 @@ def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array
 
 
 def embed_table(table: Array, head: Head, rows: Rows) -> Array:
-    """Embeds rows of token ids with a model that is only a word table, shape (words, width)."""
+    """Embeds rows of token ids with a word table, shape (words, width), and no other layers."""
     return pooled([table[list(row)] for row in rows], head, rows)
 
 
@@ -89,7 +89,11 @@ def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends
 
 
 def _places(row: Sequence[int], padding: int | None) -> Array:
-    """Returns the position of each token of a row. Padding ids all have one position, and are not counted."""
+    """Returns the position of each token of a row.
+
+    Without `padding`, positions count from 0. Otherwise, padding tokens have the position `padding`, and the
+    other tokens count from `padding` + 1.
+    """
     if padding is None:
         return np.arange(len(row))
     found, count = [], padding

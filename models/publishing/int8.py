@@ -52,7 +52,7 @@ def cosines(one: Vectors, other: Vectors) -> Vectors:
 def nearness(
     expected: Vectors, found: Vectors, documents: Vectors, found_documents: Vectors
 ) -> dict[str, Any]:
-    """Compares the query vectors of two encoders. Returns fields of a manifest.
+    """Compares the query vectors of two encoders. Returns figures for the manifest.
 
     Args:
         expected: Query vectors of the first encoder, shape (n, dimension).
@@ -71,9 +71,11 @@ def nearness(
 def same_neighbours(one: tuple[Vectors, Vectors], other: tuple[Vectors, Vectors]) -> float:
     """Returns the share of the ten nearest documents that two encoders have in common, averaged over queries.
 
+    Query n never finds document n, because the two are the same text.
+
     Args:
         one: Vectors of queries and of documents by the first encoder.
-        other: The same by the second encoder. Query n never finds document n, because that is its own text.
+        other: The same by the second encoder.
     """
     pairs = zip(_nearest(*one), _nearest(*other), strict=True)
     return float(np.mean([len(nearest & others) / _NEAREST for nearest, others in pairs]))

@@ -1,4 +1,4 @@
-"""Writes all files of a version except the ONNX files. Start at `write_layout`.
+"""Writes the files of a version that other tools read, except the ONNX files. Start at `write_layout`.
 
 The files follow the layout of sentence-transformers. Only known file names are copied from the source, and
 never pickles. `write_card` writes MODEL_CARD.md, which describes the version. README.md is the model card of
@@ -43,7 +43,7 @@ _IN_EVERY_RELEASE = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # poolings w
 
 
 def write_layout(source: Source, folder: Path) -> None:
-    """Writes everything except onnx/, golden.json and manifest.json."""
+    """Writes the files of a version except onnx/, golden.json, manifest.json and MODEL_CARD.md."""
     for file in (
         *(source.backbone / name for name in _FROM_BACKBONE),
         *(source.folder / name for name in _FROM_FOLDER),

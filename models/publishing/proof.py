@@ -126,9 +126,9 @@ def _prove_finite(vectors: Vectors) -> None:
 def _prove_invariance(
     encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors, progress: Progress
 ) -> None:
-    """Compares the vectors of single texts with vectors from large batches, and then from batches of four.
+    """Requires that a text has the same vector by itself, in a large batch, and in a batch of four.
 
-    These batches have other numbers of rows and other padding.
+    Batches of four have other padding than large batches.
     """
     many = max(2, _TOGETHER // max(map(len, rows)))
     together = np.concatenate([encoder.forward(rows[at : at + many]) for at in range(0, len(rows), many)])
