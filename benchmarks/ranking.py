@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         examples: The judged queries.
-        hybrid: nDCG@10 of each query by the better of both formulas of hybrid search, shape (q,).
+        hybrid: nDCG@10 of each query by the formula of hybrid search with the higher mean, shape (q,).
     """
 
     examples: list[Example]

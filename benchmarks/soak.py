@@ -170,7 +170,7 @@ WRONG = [
 
 
 def disconnecting(port: int, texts: Sequence[str], answers: Counter[str]) -> AbstractContextManager[None]:
-    """Disconnect from the service before the end of requests, with or without a reset. Count how."""
+    """Disconnect in the middle of requests, with or without a reset. Count the outcomes in `answers`."""
     chance = random.Random(1)
 
     def abort() -> None:

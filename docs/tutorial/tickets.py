@@ -1,9 +1,9 @@
-"""Invented support tickets and their judgments, the same ones each time, for docs/TUTORIAL.md.
+"""Writes invented support tickets and judgments of searches for docs/TUTORIAL.md, always the same.
 
     python docs/tutorial/tickets.py FOLDER
 
     tickets.csv      300 tickets: number, subject, body, product
-    feedback.json    a body of POST /feedback: 240 judgments of 120 searches, and two mistakes
+    feedback.json    a body of POST /feedback: 240 judgments of 120 searches, and two invalid ones
 
 problems.tsv has 60 problems with the programs of a firm. No model has read the names of these programs. Users
 search in plain words. Each problem has five tickets and two searches.
