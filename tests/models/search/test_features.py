@@ -1,4 +1,4 @@
-"""Features of candidates against values by hand, and stems against those of FTS5."""
+"""Features of search candidates against values worked out by hand, and stems against those of FTS5."""
 
 import numpy as np
 import pytest
