@@ -101,7 +101,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(ser
 
 
 def test_many_documents_go_in_through_a_small_queue_and_of_equal_ids_the_last_wins(service: Service) -> None:
-    """Exceeds the limits of the queue and of a body, and repeats ids."""
+    """Sends more documents than the queue holds and more bytes than a body may have, with repeated ids."""
     count = 40 * GROUP_DOCUMENTS
     rows = [(f"d{at % 700}", f"{TEXTS[at % len(TEXTS)]} {at}") for at in range(count)]
     body = b"".join(line(id, text, padding="x" * 600) for id, text in rows)

@@ -175,7 +175,7 @@ def say(client: TestClient, query: str) -> None:
 
 
 def trusted(client: TestClient) -> dict[str, bool]:
-    """Returns the trust of each row, which is equal for judgments and events."""
+    """Returns whether each row is trusted, and checks that judgments and events agree."""
     found = []
     for route in ("events", "feedback"):
         rows = client.get(f"/{route}", headers=bearer(KEYS["reader"])).json()[route]

@@ -38,7 +38,7 @@ def told(found: Iterator[Row]) -> list[tuple[int, str]]:
 
 
 def taken(file: Path, kind: Format) -> tuple[list[tuple[int, str]], int]:
-    """Returns the rows and the peak of memory."""
+    """Reads the file. Returns its rows, and the peak of memory in bytes."""
     tracemalloc.start()
     try:
         found = told(read(file, kind))
