@@ -79,7 +79,7 @@ class _Bare(BaseHTTPRequestHandler):
 
 
 def serve_bare() -> None:
-    """Prints its port and serves until stdin closes."""
+    """Runs the bare server: prints its port and serves until stdin closes."""
     server = HTTPServer(("127.0.0.1", 0), _Bare)
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()

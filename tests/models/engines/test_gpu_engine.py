@@ -186,7 +186,7 @@ def test_another_failure_is_passed_on_at_once(words: str) -> None:
 
 
 def _fitting(most: int, requested: list[int]) -> Callable[[slice], np.ndarray]:
-    """Returns a pass for at most `most` rows, which records its sizes. A row's vector is its number."""
+    """Returns a pass that fails above `most` rows and records its sizes. A row's vector is its number."""
 
     def compute(part: slice) -> np.ndarray:
         requested.append(part.stop - part.start)

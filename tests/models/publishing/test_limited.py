@@ -219,7 +219,7 @@ def test_a_child_that_is_killed_publishes_nothing(tmp_path: Path, monkeypatch: p
 
 @contextmanager
 def soft(which: int, limit: int) -> Iterator[None]:
-    """Sets a soft limit of this process, which its children inherit."""
+    """Sets the soft limit `which` until the block ends. Child processes inherit it."""
     before = resource.getrlimit(which)
     resource.setrlimit(which, (limit, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""The ids of odd texts equal those of transformers, for each kind of tokenizer, also converted ones."""
+"""The ids of odd texts equal those of transformers, for each kind of tokenizer file, also if converted."""
 
 from __future__ import annotations
 

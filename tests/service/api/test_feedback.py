@@ -42,7 +42,7 @@ GOOD = said("q", "a")
 
 
 def judge(client: TestClient | httpx2.Client, *judgements: dict[str, Any]) -> int:
-    """Stores judgments in one request, and returns the sequence number of the answer."""
+    """Stores judgments in one request, and returns the sequence number from the answer."""
     response = client.post("/feedback", json={"feedback": list(judgements)})
     assert response.status_code == 200, response.text
     answer = response.json()

@@ -179,7 +179,7 @@ def test_a_batch_of_a_large_model_is_smaller_but_never_less_than_a_quarter() -> 
 
 
 def test_what_a_gpu_computes_at_one_length_is_not_kept_apart() -> None:
-    """A GPU computes 9 and 16 tokens both as 16."""
+    """A GPU pads 9 and 16 tokens both to 16."""
     assert batch(PROCESSOR._replace(overhead_tokens=1), [9, 16, 9, 16]) == [9, 9]
     assert batch(GPU._replace(overhead_tokens=1), [9, 16, 9, 16, 17]) == [9, 9, 16, 16]
     assert [GPU.length(tokens, 60) for tokens in (1, 8, 9, 59)] == [8, 8, 16, 60]

@@ -28,7 +28,7 @@ def done(upserted: int) -> Reply:
 
 
 class Fake:
-    """A fake service. `reply` gets the number and the ids of a request. None closes the connection.
+    """A fake service. `reply(number, ids)` answers a request. If it returns None, the connection closes.
 
     `stored` has the ids of requests with status 200, in order. `release` ends hanging requests.
     """
