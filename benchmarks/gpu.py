@@ -83,16 +83,12 @@ def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
     progress(f"{stage}, {limit:.0f} s at most")
     command = [sys.executable, "-m", "benchmarks.gpu", f"--stages={stage}", f"--folder={job.folder}"]
     command += [f"--device={job.device}", f"--seconds={job.seconds}", f"--output={output}"]
+    command += ["--quick"] * job.quick
     mark = f"{job.folder.name}-{stage}"
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(
-            command + ["--quick"] * job.quick,
-            cwd=PROJECT,
-            env=os.environ | {MARK: mark},
-            stdout=log,
-            stderr=log,
-        )
+        environment = os.environ | {MARK: mark}
+        process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=log, stderr=log)
         try:
             status = process.wait(limit)
             reason = f"ended with status {status}" if status else ""
@@ -103,9 +99,8 @@ def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
         log.seek(0)
         tail = log.read()[-LOG_TAIL:]
     seconds = round(time.monotonic() - began, 1)
-    append_row(
-        output, {"stage": stage, "seconds": seconds} | ({"failed": reason, "log": tail} if reason else {})
-    )
+    failure = {"failed": reason, "log": tail} if reason else {}
+    append_row(output, {"stage": stage, "seconds": seconds, **failure})
 
 
 def _kill_marked(mark: str) -> None:

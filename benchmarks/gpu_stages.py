@@ -291,14 +291,8 @@ def optimizer(job: Job) -> Iterator[Row]:
         folder = job.folder / f"{model}-exported"
         export(job.source(model), folder)
         heads = json.loads((folder / "config.json").read_bytes())["num_attention_heads"]
-        fused = fusing.optimize_model(
-            str(folder / "model.onnx"),
-            "bert",
-            num_heads=heads,
-            hidden_size=width,
-            optimization_options=FusionOptions("bert"),
-            opt_level=0,
-        )
+        options = FusionOptions("bert")
+        fused = fusing.optimize_model(str(folder / "model.onnx"), "bert", heads, width, options, opt_level=0)
         fused.convert_float_to_float16(keep_io_types=False)
         operators = fused.get_fused_operator_statistics()
         session = open_session(fused.model.SerializeToString(), job.provider)
@@ -396,11 +390,7 @@ def service(job: Job) -> Iterator[Row]:
         with Server(job.folder / f"served-{workers}", settings=settings) as server:
             info = server.info()
             name = f"{info['threads']} workers"
-            yield {
-                "figure": name,
-                "form": info["form"],
-                "ready_seconds": server.ready_seconds,
-            }
+            yield {"figure": name, "form": info["form"], "ready_seconds": server.ready_seconds}
             for clients, count in SMALL_LOADS if job.quick else LOADS:
                 for answer in ANSWERS if not workers else (RAW,):
                     measured = _load(server, texts, clients, count, ANSWERS[answer], job)
@@ -418,14 +408,8 @@ def _load(server: Server, texts: list[str], clients: int, count: int, answering:
         for at in range(0, len(texts) - count + 1, count)
     ]
     before, loop_before = _series(server), machine.main_thread_seconds(server.pid)
-    load = Load(
-        server.port,
-        requests,
-        clients,
-        job.seconds,
-        warm=max(2 * clients, (SMALL_WARM_TEXTS if job.quick else WARM_TEXTS) // count),
-        pids={"server": server.pid},
-    )
+    warm = max(2 * clients, (SMALL_WARM_TEXTS if job.quick else WARM_TEXTS) // count)
+    load = Load(server.port, requests, clients, job.seconds, warm=warm, pids={"server": server.pid})
     began = time.monotonic()
     answers = Generator(load).finish()
     wall = time.monotonic() - began  # with warm-up, as the differences below
@@ -544,22 +528,17 @@ def search(job: Job) -> Iterator[Row]:
     queries = vectors[chance.integers(0, count, 4096)]
     gpu = open_gpu(job.device)
     placed = gpu.place(built) if gpu else None
-    for at_once in (1, 32, 256):
-        for name, work in _searches(built, placed, queries, at_once):
-            done, seconds = _repeat(work, at_once, job.seconds)
-            yield {"figure": f"{name}, {at_once} queries", "queries_per_second": done / seconds}
-
-
-def _searches(
-    built: Any, placed: Any, queries: Vectors, at_once: int
-) -> Iterator[tuple[str, Callable[[], object]]]:
-    import faiss  # noqa: PLC0415
-
     swig: Any = faiss
     probes = swig.SearchParametersIVF(nprobe=64)
-    yield "processor", lambda: built.search(queries[:at_once], 100, params=probes)
-    if placed is not None:
-        yield "card", lambda: placed.candidates(queries[:at_once], 100, 64)
+    for at_once in (1, 32, 256):
+        some = queries[:at_once]
+        works: dict[str, Callable[[], object]] = {}
+        works["processor"] = partial(built.search, some, 100, params=probes)
+        if placed is not None:
+            works["card"] = partial(placed.candidates, some, 100, 64)
+        for name, work in works.items():
+            done, seconds = _repeat(work, at_once, job.seconds)
+            yield {"figure": f"{name}, {at_once} queries", "queries_per_second": done / seconds}
 
 
 def training(job: Job) -> Iterator[Row]:

@@ -29,6 +29,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, count, takewhile
 from typing import Any, cast
 
 import numpy as np
@@ -261,8 +262,8 @@ class _Run:
         """Send all requests, and return the fields of `Answers`."""
         load = self._load
         for opened in range(0, load.clients, OPENED_AT_ONCE):
-            count = min(OPENED_AT_ONCE, load.clients - opened)
-            await asyncio.gather(*(self._connect() for _ in range(count)))
+            together = min(OPENED_AT_ONCE, load.clients - opened)
+            await asyncio.gather(*(self._connect() for _ in range(together)))
         begin_at = time.monotonic() + HEAD_START_SECONDS
         print(json.dumps({"begin": begin_at}), flush=True)
         self._loop.add_reader(sys.stdin, self._stop)  # nothing more is sent, stdin is only closed
@@ -423,12 +424,8 @@ class _Run:
 def _draw_arrivals(load: Load) -> list[float]:
     """Draw the arrival times of a Poisson process with `load.rate` arrivals per second, in seconds from 0."""
     chance = random.Random(load.seed)
-    moments = []
-    moment = chance.expovariate(load.rate)
-    while moment < load.seconds:
-        moments.append(moment)
-        moment += chance.expovariate(load.rate)
-    return moments
+    moments = accumulate(chance.expovariate(load.rate) for _ in count())
+    return [*takewhile(lambda moment: moment < load.seconds, moments)]
 
 
 async def _answer() -> dict[str, Any]:

@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -150,16 +150,23 @@ def take_sample(pid: int, tasks: int = 0) -> Sample:
 def sampling(pid: int, seconds: float) -> Iterator[list[Sample]]:
     """Append a sample of a process every `seconds` to the yielded list, until the `with` block ends."""
     samples: list[Sample] = []
+    with repeating(seconds, lambda: samples.append(take_sample(pid))):
+        yield samples
+
+
+@contextmanager
+def repeating(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` every `seconds` in a thread of its own, until the `with` block ends."""
     stop = threading.Event()
 
     def run() -> None:
         while not stop.wait(seconds):
-            samples.append(take_sample(pid))
+            act()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield samples
+        yield
     finally:
         stop.set()
         thread.join()

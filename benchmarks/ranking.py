@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from benchmarks.command import build_parser, format_table, progress, report, scratch_folder
 from benchmarks.workloads import evaluation_folder
 from models.search.features import FEATURES
-from models.search.fusion import fuse
 from models.search.ranking import Ranking
-from training.evaluation.modes import Passages, Scores, WordIndex, candidates, get_passages
+from training.evaluation.modes import Passages, Scores, WordIndex, find, get_passages
 from training.evaluation.retrieval import Collection, judge, load
 from training.evaluation.scorable import open_scorable
 from training.evaluation.significance import of_mean
@@ -48,8 +47,8 @@ VISITORS = 10  # Users who search for each query.
 RECURRING = "of the test queries that have an answer which was judged before, 0 to below 1"
 HYBRID = {"hybrid": 1.5}  # The prior of the default ranking.
 OLD_WEIGHT = 0.8  # Of vectors in the formula of the first release.
-# Of the default ranking, chosen by us: in these sets nearly no question is asked twice. They outweigh all other
-# features, which are at most 7 among 50 standardized candidates, and whose absolute weights add up to 1.9.
+# Of the default ranking, chosen by us: in these sets nearly no question is asked twice. They outweigh all
+# other features, which are at most 7 among 50 standardized candidates, and whose weights add up to 1.9.
 MEMORY = {"memory_best": 14.0, "memory_not": -14.0}
 MEMORY_THRESHOLD = 0.95
 
@@ -60,12 +59,10 @@ class Prepared(NamedTuple):
     Attributes:
         examples: The judged queries.
         hybrid: nDCG@10 of each query by the better of both formulas of hybrid search, shape (q,).
-        means: The mean nDCG@10 of the old and of the new formula.
     """
 
     examples: list[Example]
     hybrid: NDArray[np.float64]
-    means: tuple[float, float]
 
 
 def main() -> None:
@@ -240,32 +237,26 @@ def prepare(name: str, cache: Path) -> Prepared:
             others: Any = {"owners": split.owners, "unrelated": model.unrelated}
             np.savez(file, passages=split.vectors, queries=queried, **others)
     stored = np.load(file)
-    passages = Passages(stored["passages"], stored["owners"])
+    passages, unrelated = Passages(stored["passages"], stored["owners"]), float(stored["unrelated"])
     with closing(WordIndex([content.whole for content in contents])) as words:
-        lists = [*candidates(queries, stored["queries"], [passages], words)]
-        covers = [
-            words.get_cover(*each) for each in zip(queries, (worded for _, worded in lists), strict=True)
-        ]
+        lists = [*find(queries, stored["queries"], passages, words, unrelated=unrelated)]
     mean = stored["queries"].mean(axis=0)
     mean /= np.linalg.norm(mean)
     starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
-    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]))
+    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]), mean, unrelated)
     examples, scores = [], []
-    for (query, text), vector, ([near], worded), cover in zip(
-        collection.queries.items(), stored["queries"], lists, covers, strict=True
+    for (query, text), vector, modal in zip(
+        collection.queries.items(), stored["queries"], lists, strict=True
     ):
-        relevant = collection.relevant[query]
-        fused = fuse(near, worded, unrelated=float(stored["unrelated"]), cover=cover)
-        orders = [sorted(each, key=lambda at: (-each[at], at)) for each in (fuse_old(near, worded), fused)]
+        relevant, worded, fused = collection.relevant[query], modal["lexical"], modal["hybrid"]
+        old = fuse_old(modal["dense"], worded)
+        orders = [sorted(each, key=lambda at: (-each[at], at)) for each in (old, fused)]
         scores.append([judge([ids[at] for at in order[:10]], relevant)["ndcg10"] for order in orders])
-        unrelated = float(stored["unrelated"])
-        examples.append(
-            build_example(text, vector, fused, worded, texts, dict(relevant), mean, unrelated=unrelated)
-        )
+        examples.append(build_example(text, vector, fused, worded, texts, dict(relevant)))
     both = np.array(scores)
     means = both.mean(axis=0)
     progress(f"{name}: {100 * means[0]:.2f} by the old hybrid search, {100 * means[1]:.2f} by the new one")
-    return Prepared(examples, both[:, int(np.argmax(means))], (float(means[0]), float(means[1])))
+    return Prepared(examples, both[:, int(np.argmax(means))])
 
 
 def read_set(name: str) -> Collection:

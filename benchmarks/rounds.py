@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -229,30 +230,21 @@ class Results:
         measured = (one for one in self._cells.get(cell, ()) if one is not None)
         return _spread([(value, one.contended) for one in measured if (value := figure(one)) is not None])
 
-    def ratio(self, above: Cell, below: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Divide a figure of the job `above` by the figure of the job `below` in each round.
+    def ratio(self, above: Cell, below: Cell) -> Spread | None:
+        """Divide the rate of the job `above` by the rate of the job `below` in each round.
 
         Returns:
             The spread of these ratios, or None if no round has both measurements.
 
         """
-        pairs = []
-        for a, b in zip(self._cells.get(above, ()), self._cells.get(below, ()), strict=False):
-            if a is None or b is None:
-                continue
-            first, second = figure(a), figure(b)
-            if first is not None and second:
-                pairs.append((first / second, a.contended or b.contended))
-        return _spread(pairs)
+        both = zip(self._cells.get(above, ()), self._cells.get(below, ()), strict=False)
+        rounds = [(a, b) for a, b in both if a and b and b.rate]
+        return _spread([(a.rate / b.rate, a.contended or b.contended) for a, b in rounds])
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all measurements as JSON values."""
         return [
-            {
-                "contestant": name,
-                "scenario": scenario,
-                "rounds": [None if one is None else asdict(one) for one in rounds],
-            }
+            {"contestant": name, "scenario": scenario, "rounds": [one and asdict(one) for one in rounds]}
             for (name, scenario), rounds in self._cells.items()
         ]
 
@@ -274,13 +266,9 @@ def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float
 def sample(workloads: Sequence[Workload]) -> list[str]:
     """Return the same number of texts from each workload, without the longest, which some engines cut."""
     each = COMPARED // len(workloads)
-    return [
-        text
-        for workload in workloads
-        for text in [
-            text for text, ids in zip(workload.texts, workload.ids, strict=True) if len(ids) < MAX_TOKENS
-        ][:each]
-    ]
+    rows = (zip(workload.texts, workload.ids, strict=True) for workload in workloads)
+    short = ((text for text, ids in of_workload if len(ids) < MAX_TOKENS) for of_workload in rows)
+    return [text for texts in short for text in islice(texts, each)]
 
 
 def compare_vectors(

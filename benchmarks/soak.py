@@ -19,11 +19,10 @@ import random
 import socket
 import statistics
 import struct
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
@@ -36,7 +35,7 @@ from benchmarks import workloads
 from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
 from benchmarks.documents import publish_variants, store_documents
 from benchmarks.load import JSON, Answers, Generator, Load, build_request
-from benchmarks.machine import Sample, sampling, take_sample, thirds
+from benchmarks.machine import Sample, repeating, sampling, take_sample, thirds
 from benchmarks.processes import Server, metric, swap
 
 GROWTH = 0.05  # of idle memory and of maximum memory
@@ -170,29 +169,19 @@ WRONG = [
 ]
 
 
-@contextmanager
-def disconnecting(port: int, texts: Sequence[str], answers: Counter[str]) -> Iterator[None]:
+def disconnecting(port: int, texts: Sequence[str], answers: Counter[str]) -> AbstractContextManager[None]:
     """Disconnect from the service before the end of requests, with or without a reset. Count how."""
-    stop, chance = threading.Event(), random.Random(1)
+    chance = random.Random(1)
 
-    def run() -> None:
-        while not stop.wait(ABORT_SECONDS):
-            how = chance.choice(
-                ["in the body", "before the answer", "in the answer", "rejected by its length"]
-            )
-            body = json.dumps({"inputs": chance.choices(texts, k=MAX_TEXTS)}).encode()
-            try:
-                answers[f"{how}: {_abort(port, how, body, chance)}"] += 1
-            except OSError as error:
-                answers[f"{how}: {error!r}"] += 1
+    def abort() -> None:
+        how = chance.choice(["in the body", "before the answer", "in the answer", "rejected by its length"])
+        body = json.dumps({"inputs": chance.choices(texts, k=MAX_TEXTS)}).encode()
+        try:
+            answers[f"{how}: {_abort(port, how, body, chance)}"] += 1
+        except OSError as error:
+            answers[f"{how}: {error!r}"] += 1
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return repeating(ABORT_SECONDS, abort)
 
 
 def _abort(port: int, how: str, body: bytes, chance: random.Random) -> str:
@@ -256,17 +245,12 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
     store_documents(server.port, texts, options.documents)
     versions = cycle([*others, first])
     found = Soaked([], [], [], draw_requests(texts, REQUESTS), [], Counter())
+    lines = [request.text for request in found.requests]
+    expected = [request.expected for request in found.requests]
     third = options.minutes * 60 / 3
     for seconds in (third, 2 * third):
         progress(f"{seconds:.0f} s of traffic")
-        load = Load(
-            server.port,
-            [request.text for request in found.requests],
-            CLIENTS,
-            seconds,
-            expected=[request.expected for request in found.requests],
-            reconnects=RECONNECTS,
-        )
+        load = Load(server.port, lines, CLIENTS, seconds, expected=expected, reconnects=RECONNECTS)
         with disconnecting(server.port, texts, found.aborted), sampling(server.pid, SAMPLE_SECONDS) as taken:
             flow = Generator(load)
             until = time.monotonic() + seconds

@@ -262,7 +262,7 @@ class Encoder:
         """
         rows = self.tokenize(texts, truncate=truncate)
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
-        for group in _groups([len(row.ids) for row in rows]):
+        for group in group_rows([len(row.ids) for row in rows], _GROUP_TOKENS):
             vectors[group] = self.forward([rows[i].ids for i in group])
         return Encoded(vectors, [len(row.ids) for row in rows], [row.truncated for row in rows])
 
@@ -281,14 +281,14 @@ def _form_of_queries(folder: Path, form: Form) -> Form:
     return FP32 if form == INT8 and not (folder / ONNX).with_name(INT8_NAME).is_file() else form
 
 
-def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
+def group_rows(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
     """Yields groups of indices of texts with similar lengths.
 
-    A group has a limited number of padded tokens.
+    A group has at most `most` padded tokens, unless it is a single text.
     """
     group: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and (len(group) + 1) * lengths[index] > _GROUP_TOKENS:
+        if group and (len(group) + 1) * lengths[index] > most:
             yield group
             group = []
         group.append(index)

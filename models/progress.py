@@ -110,7 +110,7 @@ class Progress:
             self._say(said)
 
 
-def counted(items: Iterable[Item], what: str, total: int, step: str) -> Iterator[Item]:
+def counted(items: Iterable[Item], what: str, total: int = 0, step: str = "") -> Iterator[Item]:
     """Yields the items, and reports the progress."""
     with Progress(what, total, step) as progress:
         for item in items:

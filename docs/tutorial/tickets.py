@@ -1,9 +1,9 @@
-"""Invented support tickets and their judgements, the same ones each time, for docs/TUTORIAL.md.
+"""Invented support tickets and their judgments, the same ones each time, for docs/TUTORIAL.md.
 
     python docs/tutorial/tickets.py FOLDER
 
     tickets.csv      300 tickets: number, subject, body, product
-    feedback.json    a body of POST /feedback: 240 judgements of 120 searches, and two mistakes
+    feedback.json    a body of POST /feedback: 240 judgments of 120 searches, and two mistakes
 
 problems.tsv has 60 problems with the programs of a firm. The firm gave them names of its own, which no model
 has read before; its users search in plain words. Each problem has five tickets and two searches.

@@ -32,7 +32,7 @@ from models.graph.bert import HIDDEN, POOLED_FROM
 from models.graph.blocks import DISTANCES, counted, distances, packs, plain
 from models.graph.file import LARGEST
 from models.graph.head import MIXED, POOLED, SCOPE, SENTENCE, beside_last
-from models.graph.nodes import CONTRIB, Nodes
+from models.graph.nodes import CONTRIB, Nodes, rename
 
 
 def prepared(file: Path, precision: Precision) -> bytes:
@@ -111,13 +111,8 @@ class _Writer:
         tables = [
             self._weight(f"embeddings.{kind}_embeddings") for kind in ("word", "position", "token_type")
         ]
-        normalization = self._both("embeddings.LayerNorm")
-        x = n(
-            "EmbedLayerNormalization",
-            *(ids, types, *tables, *normalization, mask),
-            domain=CONTRIB,
-            epsilon=self._backbone.epsilon,
-        )
+        inputs = ids, types, *tables, *self._both("embeddings.LayerNorm"), mask
+        x = n("EmbedLayerNormalization", *inputs, domain=CONTRIB, epsilon=backbone.epsilon)
         lengths = "bert.lengths"
         n.graph.node[-1].output.append(lengths)
         return x, lengths
@@ -158,16 +153,9 @@ class _Writer:
     def _add_and_normalize(self, x: str, before: str, at: str, out: str = "") -> str:
         n = self._nodes
         product = n("MatMul", x, self._weight(f"{at}.dense"))
-        return n(
-            "SkipLayerNormalization",
-            product,
-            before,
-            *self._both(f"{at}.LayerNorm"),
-            self._bias(f"{at}.dense"),
-            out=out,
-            domain=CONTRIB,
-            epsilon=self._backbone.epsilon,
-        )
+        inputs = product, before, *self._both(f"{at}.LayerNorm"), self._bias(f"{at}.dense")
+        epsilon = self._backbone.epsilon
+        return n("SkipLayerNormalization", *inputs, out=out, domain=CONTRIB, epsilon=epsilon)
 
     def _joined(self, at: str) -> tuple[str, str]:
         """Concatenates the layers of query, key and value.
@@ -278,9 +266,7 @@ def _cast_between(graph: onnx.GraphProto, body: list[onnx.NodeProto], head: list
     casts = []
     for name in [name for node in body for name in node.output if name in leaving]:
         inside = name + _SUFFIX
-        for node in body:
-            for names in (node.input, node.output):
-                names[:] = [inside if known == name else known for known in names]
+        rename(body, name, inside)
         casts.append(helper.make_node("Cast", [inside], [name], name=inside, to=TensorProto.FLOAT))
     del graph.node[:]
     graph.node.extend([*body, *casts, *head])

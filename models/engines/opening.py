@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from models.cpus import CPUINFO
+from models.cpus import CPUINFO, facts
 from models.engines.form import CPU, FP32, Device, Engine, Form, Place
 from models.engines.nvidia import cuda_provider
 from models.engines.onnx import OnnxEngine
@@ -118,12 +118,9 @@ def has_int8(cpuinfo: Path = CPUINFO) -> bool:
 
 
 def _has_one(sufficient: frozenset[str], cpuinfo: Path) -> bool:
-    try:
-        lines = cpuinfo.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return True
-    flags = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
-    return not flags or not sufficient.isdisjoint(flags[0])
+    found = facts(cpuinfo)
+    flags = found.get("flags", found.get("Features"))
+    return flags is None or not sufficient.isdisjoint(flags.split())
 
 
 @cache

@@ -285,12 +285,9 @@ class _Pooling:
                 return n("GatherND", self._hidden, self._skipped, batch_dims=1)
             return n("Gather", self._hidden, n.tensor(0, np.int64), axis=1)
         if mode == "min":
-            padded = n("Mul", n("Sub", self._mask, n.tensor(1.0)), n.tensor(-1e30))
-            negated = n("Neg", n("Add", n("Mul", self._hidden, self._mask), padded))
-            return self._or_zeros(n("Neg", n.maximum(negated, axis=1)))
+            return n("Neg", self._maximum(n("Neg", self._hidden)))
         if mode == "max":
-            padded = n("Mul", n("Sub", n.tensor(1.0), self._mask), n.tensor(-1e30))
-            return self._or_zeros(n.maximum(n("Add", n("Mul", self._hidden, self._mask), padded), axis=1))
+            return self._maximum(self._hidden)
         weights = self._mask
         if mode == "weightedmean":
             places = n("Cast", self._counted(), to=TensorProto.FLOAT)
@@ -303,9 +300,11 @@ class _Pooling:
         count = n("Max", n("ReduceSum", weights, n.ints(1), keepdims=0), n.tensor(1e-9))
         return n("Div", total, n("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
 
-    def _or_zeros(self, extremes: str) -> str:
-        """Replaces the maxima of rows without tokens by zeros. Only word tables have rows without tokens."""
+    def _maximum(self, hidden: str) -> str:
+        """Computes the maxima of token vectors. Rows without tokens get zeros; only word tables have them."""
         n = self._nodes
+        padded = n("Mul", n("Sub", n.tensor(1.0), self._mask), n.tensor(-1e30))
+        extremes = n.maximum(n("Add", n("Mul", hidden, self._mask), padded), axis=1)
         if not self._is_table:
             return extremes
         some = n("Greater", n("ReduceSum", self._mask, n.ints(1), keepdims=0), n.tensor(0.0))

@@ -20,7 +20,7 @@ from onnx.external_data_helper import load_external_data_for_model
 from models.errors import Unsupported
 from models.graph.bert import HIDDEN, INPUTS
 from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalize
-from models.graph.nodes import OPSET, Nodes
+from models.graph.nodes import OPSET, Nodes, rename
 
 _LOOPS = {"Loop", "Scan", "SequenceMap"}
 _DEEPEST = 16  # Levels of nested graphs.
@@ -90,7 +90,7 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
         graph.output.append(hidden)
     if SENTENCE in outputs:
         dimension = _last(outputs[SENTENCE], width)
-        _rename(graph, SENTENCE, SCOPE + SENTENCE)
+        rename(graph.node, SENTENCE, SCOPE + SENTENCE)
         append_normalize(nodes, SCOPE + SENTENCE, dimension)
     elif tokens is not None:
         if head.tokens != "last":
@@ -123,11 +123,3 @@ def _opset(model: onnx.ModelProto) -> int:
 def _last(value: onnx.ValueInfoProto, otherwise: int) -> int:
     dims = value.type.tensor_type.shape.dim
     return int(dims[-1].dim_value) if dims and dims[-1].dim_value else otherwise
-
-
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for at, name in enumerate(names):
-                if name == old:
-                    names[at] = new

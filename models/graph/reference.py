@@ -126,12 +126,8 @@ def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: s
     attended_ND = linear(mixed_ND, tensors, f"{at}.attention.output.dense")
     x_ND = norm(x_ND + attended_ND, backbone.epsilon, tensors, f"{at}.attention.output.LayerNorm")
     inner = ACTIVATE[backbone.activation](linear(x_ND, tensors, f"{at}.intermediate.dense"))
-    return norm(
-        x_ND + linear(inner, tensors, f"{at}.output.dense"),
-        backbone.epsilon,
-        tensors,
-        f"{at}.output.LayerNorm",
-    )
+    x_ND = x_ND + linear(inner, tensors, f"{at}.output.dense")
+    return norm(x_ND, backbone.epsilon, tensors, f"{at}.output.LayerNorm")
 
 
 def _distances(tensors: Tensors, backbone: Backbone, length: int) -> Array:
@@ -202,17 +198,13 @@ _POOL: dict[str, Callable[[Array], Array]] = {
 # ruff: noqa: N803, N806  shapes live in names
 
 
-def modern_token_vectors(backbone: ModernBackbone, tensors: Tensors, rows: Rows) -> list[Array]:
-    """Computes the token vectors of a ModernBERT's last layer, shape (T, D) for each row.
+def modern_token_vectors(backbone: ModernBackbone, tensors: Tensors, ids: Sequence[int]) -> Array:
+    """Computes the token vectors of a ModernBERT's last layer for one row of ids, shape (T, D).
 
     Rotations are computed as products of complex numbers. In local attention, each token reads only the
     tokens in the window around it.
     """
-    return [_modern_text(backbone, tensors, list(row)) for row in rows]
-
-
-def _modern_text(backbone: ModernBackbone, tensors: Tensors, ids: list[int]) -> Array:
-    words = tensors["embeddings.tok_embeddings.weight"][ids]
+    words = tensors["embeddings.tok_embeddings.weight"][list(ids)]
     x_TD = norm(words, backbone.epsilon, tensors, "embeddings.norm")
     for layer, kind in enumerate(backbone.kinds):
         at = f"layers.{layer}"

@@ -224,10 +224,7 @@ def _build(
 ) -> Manifest:
     say("writing the ONNX file")
     write_layout(prepared.source, folder)
-    metadata = {
-        file.FINGERPRINT: manifest.fingerprint,
-        file.SPACE: canonical(prepared.space).decode(),
-    }
+    metadata = {file.FINGERPRINT: manifest.fingerprint, file.SPACE: canonical(prepared.space).decode()}
     del prepared.model.metadata_props[:]
     onnx.helper.set_model_props(prepared.model, metadata)
     (folder / ONNX).parent.mkdir()

@@ -115,8 +115,7 @@ class Ranking(BaseModel):
 
     def score(self, features: Features) -> NDArray[np.float64]:
         """Returns the score of each candidate of one query, shape (n,). Larger is better."""
-        total: NDArray[np.float64] = sum(self.contribute(features).values(), np.zeros(len(features)))
-        return total
+        return sum(self.contribute(features).values(), np.zeros(len(features)))
 
     def contribute(self, features: Features) -> dict[str, NDArray[np.float64]]:
         """Returns the part of each feature in the scores, shape (n,) each. `trees` is a part of its own.

@@ -110,8 +110,7 @@ def expression(query: str) -> str:
 def split_query(query: str) -> list[str]:
     """Returns the words of a query in their order, before stemming."""
     plain = query.lower() if query.isascii() else "".join(map(_plain, pieces(query)))
-    found: list[str] = _TOKEN.findall(_RUN.sub(_pairs, plain))
-    return found
+    return _TOKEN.findall(_RUN.sub(_pairs, plain))
 
 
 def split_words(text: str) -> list[str]:
@@ -120,8 +119,7 @@ def split_words(text: str) -> list[str]:
         text = text.lower()
     else:  # Most parts of most texts are ASCII.
         text = " ".join(part.lower() if part.isascii() else cut(part) for part in text.split())
-    found: list[str] = _TOKEN.findall(text)
-    return found
+    return _TOKEN.findall(text)
 
 
 class _OfOneThread(sqlite3.Connection):

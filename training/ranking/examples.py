@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from models.search.features import (
 )
 from models.search.ranking import MAX_RANKED
 from training.evaluation.modes import Scores
-from training.evaluation.retrieval import judge
+from training.evaluation.retrieval import dcg, judge
 
 
 class Example(NamedTuple):
@@ -82,15 +81,13 @@ class Example(NamedTuple):
 
     @property
     def _ideal(self) -> float:
-        ideal = sorted(self.relevant.values(), reverse=True)[:10]
-        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
+        return dcg(sorted(self.relevant.values(), reverse=True)[:10])
 
     @property
     def chance(self) -> float:
         """nDCG@10 that a random order of the candidates has in the mean."""
         mean = float(self.gains.mean()) if self.ids else 0.0
-        discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(self.ids)) + 1))
-        return mean * discounts / self._ideal
+        return mean * dcg([1.0] * min(10, len(self.ids))) / self._ideal
 
     def rank(self, scores: NDArray[np.float64]) -> int | None:
         """Returns the position of the first relevant candidate, from 1, or None."""
@@ -99,23 +96,31 @@ class Example(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Documents: ids, contents, and the vectors of each one's passages, length 1, shape (p, d)."""
+    """Documents, and an encoder's figures of its queries.
+
+    Attributes:
+        ids: Ids of the documents.
+        contents: Their contents.
+        passages: Vectors of each one's passages, length 1, shape (p, d).
+        mean_query: The mean query, for the feature `hub`, length 1, shape (d,).
+        unrelated: Mean cosine of unrelated texts by the encoder.
+    """
 
     ids: Sequence[str]
     contents: Sequence[Content]
     passages: Sequence[Vectors]
+    mean_query: Vectors
+    unrelated: float
 
 
 def build_example(
     query: str,
     vector: Vectors,
-    scores: Mapping[int, float | np.float32],
+    scores: Scores,
     bm25: Scores,
     texts: Texts,
     relevant: dict[str, float],
-    mean_query: Vectors | None = None,
     *,
-    unrelated: float = 1.0,
     ranked: bool = True,
 ) -> Example:
     """Returns the judged query with the best documents by `scores`.
@@ -123,23 +128,15 @@ def build_example(
     Args:
         query: The text of the query.
         vector: Its vector, length 1, shape (d,).
-        scores: Scores of documents by their position in `texts`.
+        scores: Scores of documents by their position in `texts`, best first.
         bm25: Those of keyword search.
         texts: The documents.
         relevant: Gains of the relevant documents by id.
-        mean_query: For the feature `hub`, length 1, shape (d,).
-        unrelated: Mean cosine of unrelated texts by the encoder.
         ranked: Whether to compute features. Otherwise they are 0.
     """
-    best = sorted(scores, key=lambda at: (-scores[at], at))[:MAX_RANKED]
-    example = Example(
-        query,
-        vector,
-        [texts.ids[at] for at in best],
-        np.zeros((len(best), len(FEATURES))),
-        relevant,
-        unrelated=unrelated,
-    )
+    best = [*scores][:MAX_RANKED]
+    ids, features = [texts.ids[at] for at in best], np.zeros((len(best), len(FEATURES)))
+    example = Example(query, vector, ids, features, relevant, unrelated=texts.unrelated)
     if not ranked:
         return example
     candidates = Candidates(
@@ -149,7 +146,7 @@ def build_example(
         titles=[texts.contents[at].title[:CHARACTERS] for at in best],
         texts=[texts.contents[at].text[:CHARACTERS] for at in best],
     )
-    return example._replace(features=build(query, vector, candidates, mean_query))
+    return example._replace(features=build(query, vector, candidates, texts.mean_query))
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:

@@ -229,7 +229,7 @@ def test_of_a_list_each_bad_judgment_is_reported_and_the_others_are_stored(clien
     told = {refusal["index"]: refusal["error"] for refusal in answer["refused"]}
     assert told == {
         1: NOT_THERE.format(id="nobody"),
-        2: "feedback[2].query is empty, or white space only. Leave the judgement out.",
+        2: "feedback[2].query is empty, or white space only. Leave the judgment out.",
         3: "feedback[3].relevant must be true or false, not 'yes'.",
         4: "feedback[4] must be an object, not 'q'.",
     }

@@ -151,8 +151,8 @@ def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -
     data, models = str(service.folder / "data"), str(service.folder / "models")
     done = run("check", "--data", SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "\ndefault: 2 documents, 0 judgements, 0 events\n" in done.stdout
-    assert "\ntickets: 2 documents, 1 judgements, 1 events\n" in done.stdout
+    assert "\ndefault: 2 documents, 0 judgments, 0 events\n" in done.stdout
+    assert "\ntickets: 2 documents, 1 judgments, 1 events\n" in done.stdout
 
 
 def test_a_refused_export_leaves_the_file_as_it_was(service: Service, tmp_path: Path) -> None:
