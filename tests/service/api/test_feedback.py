@@ -42,7 +42,7 @@ GOOD = said("q", "a")
 
 
 def judge(client: TestClient | httpx2.Client, *judgements: dict[str, Any]) -> int:
-    """Stores judgments as one list and returns the answered sequence."""
+    """Stores judgments in one request, and returns the sequence number from the answer."""
     response = client.post("/feedback", json={"feedback": list(judgements)})
     assert response.status_code == 200, response.text
     answer = response.json()
@@ -60,7 +60,7 @@ def pages(client: TestClient | httpx2.Client, limit: int, after: int | None = 0)
 
 
 def listed(client: TestClient | httpx2.Client, after: int = 0) -> list[tuple[str, str, bool]]:
-    """Returns all judgments after `after`, in order, without their numbers."""
+    """Returns (query, id, relevant) of all judgments after the number `after`, in order."""
     return [(row["query"], row["id"], row["relevant"]) for rows in pages(client, 1000, after) for row in rows]
 
 

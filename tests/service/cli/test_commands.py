@@ -257,7 +257,7 @@ def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
 
 
 def test_unreadable_documents_are_told_of_each_collection(service: Service, tmp_path: Path) -> None:
-    """Once per collection, also over several chunks."""
+    """The warning comes once per collection, also if the import has several chunks."""
     told = "The model cannot read"
     korean, both = tmp_path / "korean.jsonl", tmp_path / "both.jsonl"
     korean.write_text(
@@ -294,7 +294,7 @@ def test_a_reader_that_leaves_ends_a_command_without_a_word(tmp_path: Path) -> N
 
 
 def imported(service: Service, *arguments: object) -> str:
-    """The output of the command, or its error."""
+    """Runs an import. Returns its output, or "Error: " and the CommandError."""
     given = parser().parse_args(["import", *map(str, arguments), "--url", str(service.client.base_url)])
     try:
         return import_files.run(given)

@@ -43,7 +43,7 @@ def _filled(running: TestClient) -> None:
 
 @pytest.fixture
 def before(client: TestClient) -> Iterator[list[dict[str, Any]]]:
-    """The hits before any click. They have events."""
+    """The hits without clicked answers. The first 50 of them have click events."""
     found = hits(client)
     click(client, *(hit["id"] for hit in found[:50]))
     yield found

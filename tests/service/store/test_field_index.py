@@ -170,7 +170,7 @@ def test_random_filters_over_random_documents_pass_the_same(
 
 
 def named(filter: dict[str, Any]) -> set[str]:
-    """The fields of a filter."""
+    """Returns the names of the fields in a filter."""
     names: set[str] = set()
     for key, value in filter.items():
         names |= {key} if not key.startswith("$") else set().union(*map(named, value))
