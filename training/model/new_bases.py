@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -32,9 +33,10 @@ from tokenizers.trainers import WordPieceTrainer
 from models.graph.backbone import Backbone, read_safetensors
 from models.messages import positive
 from models.progress import counted, to_stderr
-from models.publishing.layout import write_backbone, write_layout
+from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import open_tokenizer
 from training.arguments import check_empty
 from training.arguments import seed as any_seed
@@ -44,6 +46,7 @@ from training.text.corpus import read_corpus
 
 _SPREAD = 0.02  # BERT's initializer_range
 _POSITIONS = 512
+_COPIED = ("tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -103,7 +106,10 @@ def blank(tokenizer: Path, out: Path, *, layers: int, width: int, seed: int = 42
         "vocab_size": source.config["vocab_size"],
     }
     out.mkdir(parents=True, exist_ok=True)
-    write_backbone(source, out)
+    shutil.copyfile(source.backbone / TOKENIZER, out / TOKENIZER)
+    for name in _COPIED:
+        if (source.backbone / name).is_file():
+            shutil.copyfile(source.backbone / name, out / name)
     random = np.random.default_rng(seed)
     weights = {}
     for name, shape in Backbone.from_config(config).shapes():
@@ -252,8 +258,8 @@ def _write(source: Source, rows: Sequence[Sequence[int]], old: int, out: Path) -
     tables = [name for name, array in tensors.items() if array.ndim and array.shape[0] == old]
     for name in tables:  # the word table, and per-token weights of a masked-language head
         table = tensors[name]
-        # A new token gets the mean of its old tokens, or else of all tokens.
-        means = [table[pieces].mean(0) if pieces else table.mean(0) for pieces in rows]
+        whole = table.mean(0)  # of a new token without old tokens
+        means = [table[pieces].mean(0) if pieces else whole for pieces in rows]
         tensors[name] = np.concatenate([table, np.stack(means).astype(table.dtype)])
     out.mkdir(parents=True, exist_ok=True)
     write_layout(replace(source, weights=()), out)
