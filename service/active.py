@@ -232,9 +232,9 @@ class ActiveGeneration:
         for generation in sorted(generations, key=lambda generation: not generation.is_complete):
             if generation.version == version and generation._enter():  # noqa: SLF001
                 return generation
-        warm = " and ".join(dict.fromkeys(generation.version for generation in generations))
+        usable = " and ".join(dict.fromkeys(generation.version for generation in generations))
         raise Conflict(
-            f"{version[:100]} is not kept warm; {warm} can be used. GET /models lists the versions."
+            f"{version[:100]} is not loaded; {usable} can be used. GET /models lists the versions."
         )
 
     @contextmanager

@@ -38,7 +38,7 @@ _DESCRIBED = {
 
 router = APIRouter(prefix="/collections", route_class=RoleRoute, tags=["collections"])
 map_router = APIRouter(route_class=RoleRoute, tags=["documents"])
-_COMMAND = "While that version is live, `python -m service map` makes one."
+_COMMAND = "While that version is active, `python -m service map` makes one."
 
 
 class CollectionOut(BaseModel):

@@ -69,9 +69,9 @@ async def compared(corpus: Corpus, new: Generation, settings: Settings) -> tuple
     if lowest["overlap_at_10"] >= settings.canary_min_overlap:
         return overlap, None
     return overlap, (
-        f"of what it finds only {lowest['overlap_at_10']:g} is what the live version finds in the collection "
-        f"{lowest['collection']!r} (SIMILE_CANARY_MIN_OVERLAP={settings.canary_min_overlap:g}); "
-        f"POST /models/{new.version}/activate makes it live"
+        f"of what it finds only {lowest['overlap_at_10']:g} is what the active version finds in the "
+        f"collection {lowest['collection']!r} (SIMILE_CANARY_MIN_OVERLAP={settings.canary_min_overlap:g}); "
+        f"POST /models/{new.version}/activate activates it"
     )
 
 

@@ -279,8 +279,8 @@ class Controller:
         swap = self.swap
         if swap is not None and not swap.kept and swap.version != version:
             raise Conflict(
-                f"{swap.version} is on its way to live, and one version is built at a time. Ask again when "
-                "it is live: GET /models shows how far it is."
+                f"{swap.version} is being activated, and one version is built at a time. Ask again when it "
+                "is active: GET /models shows its progress."
             )
         if seconds:
             self._kept, self._kept_until = version, time.monotonic() + seconds
@@ -447,7 +447,7 @@ class Following:
         ahead = self._ahead
         if ahead is None:
             return None
-        return f"{ahead.version} went live, and this replica is still opening it. Send again."
+        return f"{ahead.version} is active, and this replica is still opening it. Send again."
 
     def follow(self, active: Active) -> None:
         """Switches to the store's active generation if it is open in this process.

@@ -404,9 +404,7 @@ def active_generation(
                     return Generation(*_first(store, loader, settings), indexes)
         number, encoder = _again(store, loader, active, settings)
     except UnknownVersion as error:
-        shared = (
-            " It is in service: copy its folder from another replica, or let all share one models folder."
-        )
+        shared = " It is active: copy its folder from another replica, or let all share one models folder."
         raise StartupError(f"{error}{shared if settings.database else ''}") from error
     except ModelError as error:
         raise StartupError(str(error)) from error

@@ -311,7 +311,7 @@ class Swap:
         """
         if not self.swapped:
             self.swapped = True
-            log.info("%s is live", self.version)
+            log.info("%s is active", self.version)
             self._metrics.swaps.labels("rollback" if self.requested.kind == "rollback" else "done").inc()
             self._metrics.serve(generation.manifest, generation.encoder.form)
 

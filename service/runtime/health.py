@@ -98,7 +98,7 @@ class Reason(Enum):
         "A newer Simile has changed …",
     )
     LOST_DATABASE = ("This replica has lost touch with the database…",)
-    BEHIND = ("… went live, and this replica is still opening it. Send again.",)
+    BEHIND = ("… is active, and this replica is still opening it. Send again.",)
     INCOMPLETE = ("Not ready yet: …",)
 
 

@@ -34,7 +34,7 @@ export const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed
 export const gainInWords = ({ title, difference, low, high }) => `${title}: ${points(difference)} points, between ${points(low)} and ${points(high)}`;
 
 /** Draws the interval of the second side minus the first for each measure, in points. */
-function forest(gains, [before, after] = ["live version", "candidate"]) {
+function forest(gains, [before, after] = ["active version", "candidate"]) {
   const most = Math.max(0.01, ...gains.flatMap(({ low, high }) => [Math.abs(low), Math.abs(high)])) * 1.1;
   const x = (value) => LEFT + ((value + most) / (2 * most)) * (WIDTH - 2 * LEFT);
   const height = gains.length * ROW + 28;

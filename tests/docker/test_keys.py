@@ -67,7 +67,7 @@ def test_the_trainer_reads_with_its_own_key_and_no_log_has_it(keyed: Stack) -> N
     assert "is published and requested" in said
     [mount] = [mount for mount in keyed.inspect("trainer")["Mounts"] if "trainer_key" in mount["Destination"]]
     # The service swaps within seconds: then these are its logs, whole.
-    until(lambda: " is live" in keyed.compose("logs", "service", both=True), pause=0.5)
+    until(lambda: " is active" in keyed.compose("logs", "service", both=True), pause=0.5)
     said += keyed.compose("logs", both=True)
     assert Path(mount["Source"]).read_text().strip() not in said
     assert header["Authorization"].split()[1] not in said

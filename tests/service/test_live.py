@@ -87,7 +87,7 @@ def test_a_version_that_is_named_is_borrowed_while_it_follows() -> None:
         assert (named, served) == (old, new)
         active.leave(old)
         assert not encoder.closed, "whoever has it keeps it"
-        with pytest.raises(Conflict, match="v1 is not kept warm; v2 can be used"), active.borrow("v1"):
+        with pytest.raises(Conflict, match="v1 is not loaded; v2 can be used"), active.borrow("v1"):
             pass
     assert encoder.closed
 

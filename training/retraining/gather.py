@@ -55,8 +55,8 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     active = active_version(store)
     if chosen := activated_by_hand(store):
         raise NothingToLearn(
-            f"{chosen} was activated by hand and is about to go live: what is trained now would be compared "
-            f"with {active}. Run this again once it is live."
+            f"{chosen} is about to be activated, by hand: what is trained now would be "
+            f"compared with {active}. Run this again once it is active."
         )
     say("reading the documents")
     place = config.corpus

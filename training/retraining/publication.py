@@ -240,7 +240,7 @@ def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | N
     if active not in {now, store.requested()}:
         reason = f"{now} became active while it was trained; it was compared with {active}."
     if by_hand not in {None, active}:
-        reason = f"{by_hand} was activated by hand and is about to go live; it was compared with {active}."
+        reason = f"{by_hand} is about to be activated, by hand; the candidate was compared with {active}."
     if reason:
         return Outcome(candidate, False, reason, verdict)
     store.request(candidate)

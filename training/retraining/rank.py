@@ -90,7 +90,7 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
         _send_clicked(found, config.corpus.service, config.corpus.collections, say)
     pending = store.requested()
     if pending not in {None, active} and not left(store, str(pending)):
-        raise NothingToLearn(f"{pending} is about to go live. Run this again once it is.")
+        raise NothingToLearn(f"{pending} is about to be activated. Run this again once it is.")
     learned = _learn_all(_Given(found, config.corpus.service, store, served, say))
 
     def fetch(collection: str, ids: Sequence[str]) -> dict[str, str]:

@@ -74,7 +74,7 @@ class Contents(BaseModel):
     def counts(self) -> str:
         """Returns the numbers of documents, judgments and events as a phrase."""
         if self.events is None:
-            return f"{self.documents} documents and {self.judgements} judgements"
+            return f"{self.documents} documents and {self.judgements} judgments"
         return f"{self.documents} documents, {self.judgements} judgments and {self.events} events"
 
 
@@ -211,7 +211,7 @@ def _sweep(parent: Path) -> int:
 def _copy_store(data_dir: Path, folder: Path) -> Contents:
     facts, judgements, events = copy(data_dir, folder)
     if not facts.active:
-        raise CommandError(f"{data_dir} has no version in service: no service has started on it yet.")
+        raise CommandError(f"{data_dir} has no active version: no service has started on it yet.")
     return Contents(
         simile=package_version("simile"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -240,4 +240,4 @@ def _copy_models(store: ModelStore, versions: list[str], to: Path) -> None:
             ModelStore(to).verify(version)
         except ModelError as error:
             if at == 0:
-                raise CommandError(f"The version in service cannot be copied: {error}") from error
+                raise CommandError(f"The active version cannot be copied: {error}") from error

@@ -69,7 +69,7 @@ def activate(
     hold_states(connection)
     if generations.active(connection) is not None and replicas.others(connection, replica):
         raise StartupError(
-            f"{manifest.version} is in service in a form that this machine cannot compute, and other "
+            f"{manifest.version} is active in a form that this machine cannot compute, and other "
             "replicas serve it. Give all of them the same SIMILE_PRECISION, one that each can compute."
         )
     number = generations.activate(connection, manifest, form, examples=examples)
@@ -147,7 +147,7 @@ def require(connection: Connection, generation: int, *, kept: bool) -> None:
     if not kept and state != ACTIVE:
         raise Moved(generation)
     if state == DROPPED:
-        raise Conflict("This version is not kept warm any more. GET /models lists the versions.")
+        raise Conflict("This version is not loaded any more. GET /models lists the versions.")
 
 
 def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:

@@ -218,8 +218,8 @@ class Touch:
         if self.lease_age < LEASE_SECONDS:
             return None
         return (
-            f"This replica has lost touch with the database{self._cause}, so another version may be live by "
-            "now. Send again later, or to another replica."
+            f"This replica has lost touch with the database{self._cause}, so another version may be active "
+            "by now. Send again later, or to another replica."
         )
 
     @property

@@ -89,7 +89,7 @@ def test_a_version_that_is_not_kept_is_409_on_every_route(place: Place) -> None:
             ]
             for response in refusals:
                 assert response.status_code == 409, f"{path}: {response.text}"
-                assert "is not kept warm" in response.text
+                assert "is not loaded" in response.text
                 assert place.a in response.text, "which one can be asked"
             unknown = client.post(path, json={**body, "model": UNKNOWN})
             assert unknown.status_code == 404, "it looks like a version"

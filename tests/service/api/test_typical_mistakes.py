@@ -101,7 +101,7 @@ def test_a_mistake_in_a_body_is_answered_in_plain_words(
     ("path", "status", "words"),
     [
         ("/serach?q=a", 404, "There is no route GET /serach. Did you mean /search? GET /docs lists them."),
-        ("/map", 404, "While that version is live, `python -m service map` makes one."),
+        ("/map", 404, "While that version is active, `python -m service map` makes one."),
         ("/map?version=mine", 404, "There is no version 'mine'. GET /models lists them."),
         ("/map?collection=a", 422, "There is no parameter 'collection' here; there is only version."),
         ("/collections/none/map", 404, "There is no collection 'none'."),

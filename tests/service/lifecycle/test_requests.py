@@ -171,7 +171,7 @@ def test_what_cannot_be_kept_is_refused_in_a_sentence(place: Place, monkeypatch:
         place.until(lambda: states(client)[place.b][0] == "ready")
         answer = client.post(f"/models/{place.c}/keep")
         assert answer.status_code == 409
-        assert f"{place.b} is on its way to live" in answer.json()["error"]
+        assert f"{place.b} is being activated" in answer.json()["error"]
         (place.store.root / place.c / "manifest.json").write_text("{", encoding="utf-8")
         assert client.post(f"/models/{place.b}/keep").json()["loaded"] is True
         assert client.post(f"/models/{place.c}/keep").status_code == 409

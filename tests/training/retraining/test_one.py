@@ -292,7 +292,7 @@ def test_what_a_person_activated_is_not_overridden_while_it_is_built(
     store.write_state({"live": active, "versions": {chosen: state} if state else {}})
     outcome = request(store, active, candidate, None)
     assert not outcome.published
-    said = f"{chosen} was activated by hand and is about to go live; it was compared with {active}."
+    said = f"{chosen} is about to be activated, by hand; the candidate was compared with {active}."
     assert outcome.reason == said
     assert store.requested() == chosen
 

@@ -213,7 +213,7 @@ def test_nothing_is_trained_while_a_version_that_a_person_activated_is_on_its_wa
     chosen = student.version
     job.store.request(chosen, "activate")
     config = Config(corpus=CorpusTable(file=tmp_path / "nothing.jsonl"))
-    with pytest.raises(NothingToLearn, match=f"{chosen} was activated by hand and is about to go live"):
+    with pytest.raises(NothingToLearn, match=f"{chosen} is about to be activated, by hand"):
         gather(config, job.store, print)
 
 
