@@ -41,7 +41,10 @@ _BASES = (*_OF_THE_LINE, "default")  # even if a folder has that name
 
 
 def _rooted(path: Path, info: ValidationInfo) -> Path:
-    """Resolves a relative path in retrain.toml. It is relative to the folder of the file. Expands `~`."""
+    """Expands `~` and resolves a path against the folder of retrain.toml.
+
+    Without a file, returns it as it is.
+    """
     return info.context / path.expanduser() if info.context else path
 
 
@@ -141,7 +144,7 @@ class GateTable(Table, gate.Thresholds):
     @model_validator(mode="before")
     @classmethod
     def _limits(cls, given: Any) -> Any:
-        """Sets other default limits if `faster` is required."""
+        """Sets the default limits `_TRADED` if `require` is `faster`."""
         faster = isinstance(given, dict) and given.get("require") == "faster"
         return _TRADED | given if faster else given
 
@@ -162,7 +165,7 @@ class FoldersTable(Table):
 
 
 class Config(Table):
-    """The whole file."""
+    """The content of `retrain.toml`."""
 
     corpus: CorpusTable
     judgements: JudgmentsTable = Field(default_factory=JudgmentsTable)
@@ -193,10 +196,13 @@ def require_enough(count: int, least: int, what: str = "documents") -> None:
 
 
 def check(config: Config) -> None:
-    """Checks that all names in the configuration exist and that the service answers. Imports no torch.
+    """Checks that all names in the configuration exist, and that its service uses the same models folder.
+
+    Does not import torch.
 
     Raises:
-        TrainingError: A recipe, a key, a file or a folder does not exist, or the service does not answer.
+        TrainingError: A recipe, a key, a file or a folder does not exist, or the service does not
+            answer, or uses another models folder. Or `pair` is set for a recipe without a student.
         ModelError: The base does not exist.
 
     """

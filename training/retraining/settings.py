@@ -75,7 +75,10 @@ def tune(gathered: Gathered) -> Outcome:
 
 
 def choosing(found: Judged) -> Judged:
-    """Returns the judgments of the queries that choose settings, which judge them in other folds."""
+    """Returns the judgments of the queries that may choose settings.
+
+    In other folds, they judge the settings.
+    """
     may = found.judges - found.keys.keys() - found.of_use
     answers = {query: ids for query, ids in found.answers.items() if query in may}
     return found._replace(answers=answers, held=answers)
@@ -107,7 +110,7 @@ def _learn(
     found: Judged,
     digest: str,
 ) -> dict[str, Learned]:
-    """Returns the setting of a collection. Empty if the current one stays."""
+    """Returns the new setting of a collection by its name, or {} if the current setting stays."""
     compared: list[dict[str, Comparison]] = []
     for setting in settings:
         examples, fitting = find_examples(part, model, setting, found, ranking)
@@ -134,7 +137,7 @@ def _learn(
 
 
 def choose(scores: NDArray[np.float64]) -> int:
-    """Returns the column of the best setting if it is clearly better than the first one, or else 0.
+    """Returns the column of the best setting, or 0 if it gains less than two standard errors on the first.
 
     Args:
         scores: nDCG@10 of each query with each setting, shape (q, s).

@@ -1,8 +1,9 @@
 """Compute the gains of a candidate, and choose the searches on which a gain is required.
 
-With enough judged queries, questions as they come decide. Otherwise searches made from text decide: titles,
-neighbors and known items, each with a part of the significance level (Bonferroni). Without any search, the
-mean of the similarity sets decides. A few judged queries only must not get worse.
+With enough judged queries, they decide, scored as "questions as they come" (ranking/cross_validation.py).
+Otherwise searches made from text decide: titles and known items, each with a part of the significance level
+(Bonferroni). Without any search, the mean of the similarity sets decides. Too few judged queries cannot show
+a gain. They only must not get worse.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def deciding(own: Scores) -> list[str]:
 
 
 def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
-    """Yields each API key without whose queries judged queries would show no gain."""
+    """Yields each API key without whose queries the gain of the judged queries would disappear."""
     both = [side.get("own") or {} for side in (active, candidate)]
     before, after = (own.get(COMING) for own in both)
     if before is None or after is None or len(before[EACH]) != len(after[EACH]):
@@ -72,7 +73,7 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
 
 
 def build_gain(name: str, before: Floats, after: Floats, groups: Groups, level: float) -> Gain:
-    """Returns the gain from `before` to `after`, scores of the same queries. See `spread` for `groups`."""
+    """Returns the gain between two arrays of scores of the same queries. See `spread` for `groups`."""
     found = spread(before, after, groups)
     half = found.half(level)
     ends, means = (found.mean - half, found.mean + half), (float(np.mean(before)), float(np.mean(after)))
@@ -80,7 +81,7 @@ def build_gain(name: str, before: Floats, after: Floats, groups: Groups, level: 
 
 
 def _similarity(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
-    """Yields the gain on the similarity sets that both models were scored on."""
+    """Yields the gain in the mean of the similarity sets that both versions were scored on."""
     before, after = active.get(SAMPLES) or {}, candidate.get(SAMPLES) or {}
     common = [name for name in before if name in after and len(before[name][1]) == len(after[name][1])]
     if common:

@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
 
 
 def without_samples(scores: Scores) -> dict[str, Any]:
-    """Removes the values of single queries from scores."""
+    """Returns scores without the values of single queries and pairs, and without rankings."""
     kept = {key: value for key, value in scores.items() if key not in {SAMPLES, RANKINGS}}
     own = {
         name: {key: value for key, value in figures.items() if key not in {EACH, HITS, GROUPS, KEYS, NAMES}}
