@@ -1,6 +1,7 @@
 """Modules that a recipe can add to the encoder during training: heads, further negatives and twins.
 
-Heads map the pooled vector to the vector that the objective reads. Heads without `keep` are not published.
+Heads map the pooled vector to the vector that the objective reads. A
+head is published with the model only if its `keep` is true.
 
     none         no head
     tanh         a linear layer and tanh (SimCSE)
@@ -123,7 +124,7 @@ class Transform:
         """Returns the layers.
 
         Raises:
-            TrainingError: The base has no masked-language head, or a head of another width.
+            TrainingError: The base has no masked-language head with GELU and the width of the base.
 
         """
         language, stored = language_head(source, generator)
@@ -146,7 +147,7 @@ class Rows(nn.Module):
         raise NotImplementedError
 
     def push(self, rows: Extra) -> None:
-        """Called after each step with the vectors of the batch. Does nothing by default."""
+        """Receives the vectors of the twin `ema` after each step. Does nothing by default."""
 
 
 class QueueBuffer(Rows):

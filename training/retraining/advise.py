@@ -1,6 +1,6 @@
 """`python -m training advise`: print what a retraining would try, why, and how long it takes.
 
-With --from-service or corpus.service, it also predicts what more judged queries would gain for the rankings.
+With a service, the command also predicts what more judged queries would gain for the rankings.
 """
 
 from __future__ import annotations

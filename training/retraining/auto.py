@@ -145,7 +145,10 @@ def measure_reading(documents: Sequence[Document], tokenizer: Path) -> tuple[str
 
 
 def get_minutes(train: TrainTable) -> float | None:
-    """Returns train.minutes. If only train.steps is set, returns None, and without both MINUTES."""
+    """Returns the maximum minutes of training for each choice. None means no limit.
+
+    The maximum is train.minutes, or MINUTES if neither train.minutes nor train.steps is set.
+    """
     return MINUTES if train.steps is None and train.minutes is None else train.minutes
 
 

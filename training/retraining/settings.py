@@ -137,7 +137,7 @@ def _learn(
 
 
 def choose(scores: NDArray[np.float64]) -> int:
-    """Returns the column of the best setting, or 0 if it gains less than two standard errors on the first.
+    """Returns the column of the best setting, or 0 if it gains less than two standard errors over the first.
 
     Args:
         scores: nDCG@10 of each query with each setting, shape (q, s).

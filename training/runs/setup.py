@@ -165,8 +165,8 @@ def teach(
 
     Args:
         teacher: The teacher.
-        student: Lexicon of the student, whose tokenizer made `shelf`. It may add fewer special tokens than
-            the tokenizer of the teacher.
+        student: Lexicon of the student, whose tokenizer made `shelf`. It may add
+            fewer special tokens than the tokenizer of the teacher.
         shelf: Token ids of the texts.
         out: Folder of the run.
         bf16: True to compute in bfloat16.
@@ -197,7 +197,7 @@ def taught(out: Path) -> Tensor:
 
 @contextlib.contextmanager
 def claimed(out: Path, identity: Identity, world: World, *, resume: bool) -> Iterator[None]:
-    """Claims the folder of a run. If the `with` block fails, everything written is removed."""
+    """Claims the folder of a run. If the `with` block of a new run fails, all that was written is removed."""
     existed = out.exists()
     with world.together():
         if world.leads:
