@@ -16,7 +16,8 @@ the sum of the levels, and a simulation with 200 queries (2,000 times a hundred 
     the same queries          0.19, simulated 0.17     0.33, simulated 0.27
     new queries each night    1.0, simulated 1.0       2.3, simulated 2.1
 
-With four candidates a night, as if a part of the text cannot be read, the sums are 0.39 and 2.8.
+With four candidates a night, as many as `auto` has if the vocabulary does not suit a part of the text, the
+sums are 0.39 and 2.8.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Spread(NamedTuple):
         return self.half(level) + NormalDist().inv_cdf(POWER) * self.error
 
     def enough(self, level: float) -> int | None:
-        """Returns how many queries would make this gain significant, or None if there is no gain."""
+        """Returns how many queries would make this gain significant, or None without a gain or an interval."""
         half = self.half(level)
         if self.mean <= 0 or not math.isfinite(half):
             return None

@@ -101,7 +101,7 @@ def retrieval(
     split: Split,
     unrelated: float = 1.0,
 ) -> dict[str, Any]:
-    """Returns the figures of `judge` as means over all queries, and the counts of `counts`.
+    """Returns the means of the figures of `judge` over all queries, and the numbers from `counts`.
 
     Top-level figures are for dense search. The keys `lexical` and `hybrid` have the figures of these modes.
     """

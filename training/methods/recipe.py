@@ -278,8 +278,8 @@ def count_columns(recipe: Recipe) -> int:
 def column_of_each_view(recipe: Recipe) -> list[int]:
     """Returns for each view the column of the text that the view is made from.
 
-    The contrasted views get the texts of a row in order. So do the views that stand aside. If a row has only
-    one text, all views get this text.
+    The contrasted views get the texts of a row in order. So do the views that stand aside (views.py). If a
+    row has only one text, all views get this text.
     """
     columns = count_columns(recipe)
     aside = [stands_aside(view) for view in recipe.views]

@@ -118,8 +118,9 @@ class Gains(NamedTuple):
     """The gains of a collection.
 
     Attributes:
-        name: Of the collection.
-        points: (judged queries, gain, low, high) of each, sorted by the first. Gains are in points.
+        name: Name of the collection.
+        points: One (judged queries, gain, low, high) for each number of judged queries, ascending. Gains, and
+            the ends of their intervals, are in points of nDCG@10.
     """
 
     name: str
@@ -156,7 +157,7 @@ def _name(figure: Figure, shown: Mapping[str, Artist]) -> None:
 
 
 def _look(number: int) -> dict[str, Any]:
-    """Returns the line style of a model. Models with the same color have different dashes."""
+    """Returns the line style of curve `number`. Curves of the same color have different dashes."""
     pattern = _DASHES[(number + number // len(LIGHT)) % len(_DASHES)]
     return {"color": LIGHT[number % len(LIGHT)], "linestyle": pattern}
 
