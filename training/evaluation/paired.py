@@ -53,7 +53,7 @@ class Spread(NamedTuple):
         return self.half(level) + NormalDist().inv_cdf(POWER) * self.error
 
     def enough(self, level: float) -> int | None:
-        """Returns how many queries would make this gain significant, or None without a gain or an interval."""
+        """Returns how many queries would make this gain significant. None without a gain or interval."""
         half = self.half(level)
         if self.mean <= 0 or not math.isfinite(half):
             return None
