@@ -2,7 +2,7 @@
 
     crops      a row is two sequences of sentences from one document, which are similar
     cloze      a row is a sentence as query, and the passage around it as answer
-    sentences  a batch is a sequence of consecutive sentences, so the neighbors of each are known
+    sentences  a batch is a sequence of consecutive sentences, so the neighbors of each sentence are known
 
     text ─▶ sentences ─▶ units of at most one row ─▶ drawn in each step ─▶ [before] prompt, sentences [after]
 
@@ -210,8 +210,8 @@ class Crops(TwoTexts):
 class Cloze(TwoTexts):
     """Inverse cloze task: a sentence and the text around it (Lee, Chang and Toutanova 2019, section 4).
 
-    `kept` is the probability that the text also contains the sentence. The value in the paper is 0.1, so the
-    model also learns to find equal words.
+    `kept` is the probability that the text also contains the sentence, 0.1 in the paper. Such rows teach the
+    model to find equal words as well.
     """
 
     kept: Share

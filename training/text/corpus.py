@@ -53,7 +53,10 @@ Row = tuple[tuple[str, ...], Label | None]
 
 @dataclass(frozen=True)
 class Corpus:
-    """A sorted list of distinct rows without blank rows. The order of rows in the file does not matter."""
+    """A sorted list of distinct rows without blank rows. The order of rows in the file does not matter.
+
+    The `first` rows at the beginning are sorted apart from the rows after them.
+    """
 
     texts: tuple[str, ...]  # row after row; empty texts fill up shorter rows
     digest: str  # SHA-256 over rows and labels, or of the source of mined rows

@@ -161,7 +161,7 @@ def send_clicked(url: str, collection: str, rows: Sequence[Mapping[str, Any]]) -
 
 
 def fetch_texts(url: str, collection: str, ids: Sequence[str]) -> dict[str, str]:
-    """Returns title and text of documents by id. Documents that do not exist are missing."""
+    """Returns, by id, title and text of documents as one text. Documents that do not exist are missing."""
     texts: dict[str, str] = {}
     with connect() as client:
         for at in range(0, len(ids), _SEARCHES):
@@ -175,7 +175,7 @@ def fetch_texts(url: str, collection: str, ids: Sequence[str]) -> dict[str, str]
 
 
 def fetch_count(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> int:
-    """Returns the number of documents in these collections."""
+    """Returns the number of documents in the requested collections."""
     scopes = map(_scope, fetch_collections(url, requested))
     return sum(_answer(url, f"{scope}/documents/count", count=int)["count"] for scope in scopes)
 
@@ -273,7 +273,7 @@ def send(
 ) -> httpx2.Response:
     """Sends a request, and repeats it while the service is busy and asks for another try.
 
-    The method is GET, or POST if there is a body, unless it is given.
+    If `method` is None, it is GET, or POST with a body.
 
     Raises:
         TrainingError: The service cannot be reached, or the status is not in `allowed`.

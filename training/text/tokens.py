@@ -51,7 +51,7 @@ class Tokens:
 
     @property
     def lengths(self) -> Tensor:
-        """int64 (R,)"""
+        """The number of tokens of each text, int64, shape (R,)."""
         return self.starts.diff()
 
     def rows(self) -> Tensor:
@@ -71,7 +71,10 @@ class Tokens:
         )
 
     def keep(self, kept: Tensor) -> Tokens:
-        """Removes all tokens for which `kept` is False. `kept` is bool, shape (all tokens,)."""
+        """Removes all tokens for which `kept`, bool, shape (all tokens,), is False.
+
+        The result has no `positions` and no `cutoff`.
+        """
         starts = F.pad(kept.long().cumsum(0), (1, 0))[self.starts]
         return Tokens(self.ids[kept], starts, None if self.targets is None else self.targets[kept])
 
@@ -154,7 +157,7 @@ class Shelf(NamedTuple):
 def tokenize(
     texts: Iterable[str], tokenizer: Tokenizer, *, threads: int = 1, folder: Path | None = None
 ) -> Shelf:
-    """Tokenizes texts, including special ids.
+    """Tokenizes texts. The result includes special tokens.
 
     Args:
         texts: Texts to tokenize. They are read only if the folder has no complete files yet.
