@@ -18,7 +18,7 @@ _MIN_INT16 = -(1 << 15)  # an int16
 
 
 class Dropout(nn.Dropout):
-    """nn.Dropout by `drop`."""
+    """A dropout module that uses `drop`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return drop(input, self.p) if self.training else input

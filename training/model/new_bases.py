@@ -222,7 +222,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
 
 
 def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Container[str]) -> list[str]:
-    """Returns the words of all texts, normalized like the base does, that are not single tokens."""
+    """Returns for each text its normalized words that are not tokens of the base, joined by spaces."""
     found = []
     for text in counted(texts, "texts", len(texts), "reading words"):
         normal = opened.normalizer.normalize_str(text) if opened.normalizer else text

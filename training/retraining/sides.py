@@ -7,9 +7,9 @@ training query.
 
 A hash decides the part, so it is the same in every run: the part of a group is that of its document with the
 smallest hash. A new query on a known document changes nothing. A new document may have a smaller hash, and
-two groups may merge. Then queries change parts. If a tenth of all queries are connected, only those with the
-same answers stay together, and the hash of a query decides. A document that answers queries
-of several parts is in the strictest part.
+two groups may merge. Then queries change parts. If more than a tenth of all queries are connected, only
+nearly equal queries and those with the same answers stay together, and the hash of a query decides. A
+document that answers queries of several parts is in the strictest part.
 
 A query that the active version or an earlier one was trained on (`learned`), or that nearly equals such a
 query, is always in the part train. It cannot judge, and the next version should not lose what was learned.
