@@ -57,8 +57,8 @@ def alignment(left: Vectors, right: Vectors) -> float:
 def uniformity(vectors: Vectors) -> float:
     """Returns the log of the mean over i < j of exp(-2|x_i - x_j|²), each x of length 1. NaN if n < 2.
 
-    |x - y|² = 2 - 2 cos, so a term is exp(4 cos - 4), between exp(-8) and 1. So the
-    terms can be summed in float64 as they are.
+    |x - y|² = 2 - 2 cos, so a term is exp(4 cos - 4), between exp(-8) and 1. So the terms can be summed in
+    float64 as they are.
     """
     x = directions(vectors)
     n = len(x)

@@ -1,7 +1,7 @@
 """Modules that a recipe can add to the encoder during training: heads, further negatives and twins.
 
-Heads map the pooled vector to the vector that the objective reads. A
-head is published with the model only if its `keep` is true.
+Heads map the pooled vector to the vector that the objective reads. A head is published with the model only if
+its `keep` is true.
 
     none         no head
     tanh         a linear layer and tanh (SimCSE)

@@ -349,8 +349,8 @@ class HardNce(Objective):
 
     The texts of an entailment are positives of each other, and all other texts are negatives. The loss is the
     mean over both texts of each entailment of -log(e⁺ / (e⁺ + Σ w e / mean w)), with e = exp(cos/τ). The
-    weight w of a negative is its e. With s = cos/τ and lse for log-sum-exp, Σ w e / mean w is
-    exp(lse(2s) - lse(s)) times the number of negatives.
+    weight w of a negative is its e. With s = cos/τ and lse for log-sum-exp, Σ w e / mean w is exp(lse(2s) -
+    lse(s)) times the number of negatives.
     """
 
     tau: AboveZero
@@ -376,8 +376,8 @@ class HardNce(Objective):
 class BceDot(Objective):
     """Binary cross-entropy of dot products between two encoders (Carlsson et al. 2021, CT, equation 1).
 
-    Each text is compared with itself and with `negatives` other texts. The paper draws those texts at
-    random. Here they are the next texts of the batch, which are as random and already encoded.
+    Each text is compared with itself and with `negatives` other texts. The paper draws those texts at random.
+    Here they are the next texts of the batch, which are as random and already encoded.
     """
 
     negatives: Count = 7

@@ -147,8 +147,8 @@ def _shares_a_band(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
 def _rarest(hashes: Shingles, frequency: NDArray[np.int64], threshold: float) -> list[int]:
     """Returns the rarest shingles of a text. Texts at the threshold have one of those in common.
 
-    This is the prefix filter of Chaudhuri, Ganti and Kaushik 2006. The filter matters for thousands of
-    texts from one template: all of them share bands, but few share a rare shingle. Without the filter, such a
+    This is the prefix filter of Chaudhuri, Ganti and Kaushik 2006. The filter matters for thousands of texts
+    from one template: all of them share bands, but few share a rare shingle. Without the filter, such a
     corpus takes hours.
     """
     order = np.lexsort((hashes, frequency[hashes % _COUNTERS]))

@@ -61,7 +61,7 @@ class Example(NamedTuple):
         return np.array([self.relevant.get(id, 0.0) for id in self.ids])
 
     def without(self, ids: Collection[str]) -> Example:
-        """Returns the query without judgments of the documents `ids`, which are neither right nor wrong then."""
+        """Returns the query without judgments of the documents `ids`: neither right nor wrong."""
         kept = {id: gain for id, gain in self.relevant.items() if id not in ids}
         seen = np.ones(len(self.ids)) if self.seen is None else self.seen.copy()
         seen[np.isin(self.ids, [*(self.relevant.keys() | self.wrong).intersection(ids)])] = 0.0

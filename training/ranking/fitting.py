@@ -141,7 +141,9 @@ def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure
 def _learnable(
     examples: Sequence[Example], memory: Memory = NO_MEMORY, threshold: float = 0.0
 ) -> list[_Learnable]:
-    """Returns the candidates of each query with a gain. A query recalls neither itself nor the queries of its fold.
+    """Returns the candidates of each query with a gain.
+
+    A query recalls neither itself nor the queries of its fold.
 
     Args:
         examples: The queries.

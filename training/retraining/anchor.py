@@ -4,8 +4,8 @@
       └─ reference for the drift of the candidate (gate/drift.py)
 
 Each retraining starts with the anchor and not with the active version, so small losses do not add up. A
-version trained in stages (auto.py) becomes a new anchor, because it has tokens for text that the
-vocabulary of its parent does not suit.
+version trained in stages (auto.py) becomes a new anchor, because it has tokens for text that the vocabulary
+of its parent does not suit.
 """
 
 from __future__ import annotations

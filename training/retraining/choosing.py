@@ -1,7 +1,7 @@
 """Score models on the dev part, to choose the best step of a training or the share of its weights to keep.
 
-The dev part is used neither for training nor by the gate (sides.py, heldout.py). A score is nDCG@10,
-with the passages and the search mode of the service. Start reading at `build_choose`.
+The dev part is used neither for training nor by the gate (sides.py, heldout.py). A score is nDCG@10, with the
+passages and the search mode of the service. Start reading at `build_choose`.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ def check(config: Config) -> None:
     Does not import torch.
 
     Raises:
-        TrainingError: A recipe, a key, a file or a folder does not exist, or the service does not
-            answer, or uses another models folder. Or `pair` is set for a recipe without a student.
+        TrainingError: A recipe, a key, a file or a folder does not exist, or the service does not answer, or
+            uses another models folder. Or `pair` is set for a recipe without a student.
         ModelError: The base does not exist.
 
     """

@@ -148,8 +148,8 @@ def judged(
         share: Share of the queries to hold out, 0 to 1.
         trusted: Names of the keys whose queries may judge. Empty means all keys, but a single
             key may have at most half of the queries that judge.
-        learned: Digests from sides.learned, of all models so far. Queries with such
-            a digest are used for training only.
+        learned: Digests from sides.learned, of all models so far. Queries with such a digest are used for
+            training only.
         clicked: What clicks say about each query.
 
     """

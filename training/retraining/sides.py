@@ -59,8 +59,8 @@ def sides(
         relevant: Ids of the relevant documents of each query.
         share: Share of the queries that judge, 0 to 1.
         may_judge: Queries that may judge. In the part judge, other queries are left out.
-        learned: Digests of queries and ids on which earlier versions were trained. Queries
-            with such a digest never judge.
+        learned: Digests of queries and ids on which earlier versions were trained. Queries with such a digest
+            never judge.
         may_choose: Queries that may be moved to the part dev.
 
     """

@@ -1,8 +1,7 @@
 """Retrain a service whose active version is a student, or a pair of a student and its teacher.
 
 A student is a small model that learned the vectors of its teacher. In a pair, the student encodes queries and
-the teacher encodes documents. With the default base, a
-retraining starts with this model:
+the teacher encodes documents. With the default base, a retraining starts with this model:
 
 active version      recipe distil         other recipes
 neither             the active version    the anchor

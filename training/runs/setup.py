@@ -165,8 +165,8 @@ def teach(
 
     Args:
         teacher: The teacher.
-        student: Lexicon of the student, whose tokenizer made `shelf`. It may add
-            fewer special tokens than the tokenizer of the teacher.
+        student: Lexicon of the student, whose tokenizer made `shelf`. It may add fewer special tokens than
+            the tokenizer of the teacher.
         shelf: Token ids of the texts.
         out: Folder of the run.
         bf16: True to compute in bfloat16.

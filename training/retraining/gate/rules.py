@@ -15,9 +15,9 @@ anchor, the first version of the series of retrainings.
 
 A search over the user's own text counts as worse if the interval of the difference is below zero, or if the
 fall exceeds both the limit and a quarter of the interval's width (`_allowed_fall`). The intervals are 95 %
-over all searches together. tests/training/retraining/gate/test_nights.py counts how many candidates
-without any true difference are rejected: with three searches, one in four if each has up to 300 queries, one
-in 14 with 1,000 queries, and one in 40 with 2,000.
+over all searches together. tests/training/retraining/gate/test_nights.py counts how many candidates without
+any true difference are rejected: with three searches, one in four if each has up to 300 queries, one in 14
+with 1,000 queries, and one in 40 with 2,000.
 """
 
 from __future__ import annotations
