@@ -112,7 +112,7 @@ class Gelu:
 
 @dataclass(frozen=True)
 class Transform:
-    """A head of the linear layer, GELU and normalization in the base's masked-language head.
+    """A head made of the linear layer, GELU and normalization of the base's masked-language head.
 
     Source: Jiang et al. 2022 (PromptBERT).
     """
@@ -175,7 +175,7 @@ class QueueBuffer(Rows):
 
 @dataclass(frozen=True)
 class Queue:
-    """Negatives from the last `batches` batches (Wu et al. 2022, ESimCSE, section 3.2; 2.5 was best)."""
+    """Negatives from the last `batches` batches (Wu et al. 2022, ESimCSE, section 3.2: 2.5 is best)."""
 
     batches: AboveZero
     name: Literal["queue"] = "queue"

@@ -246,7 +246,7 @@ def _sample(texts: Sequence[str]) -> Sequence[str]:
 def _tokens(
     texts: Sequence[str], file: Path
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[int], int]:
-    """Returns the numbers of all and of unknown tokens of each text, and of special tokens in any text."""
+    """Returns the numbers of tokens and of unknown tokens of each text. And how many tokens are special."""
     tokenizer = Tokenizer(file, _WHOLE)
     unknown = _unknown_id(file)
     lengths: list[int] = []

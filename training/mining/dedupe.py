@@ -136,7 +136,7 @@ def _band_keys(texts: Sequence[str], bands: int, rows: int) -> NDArray[np.uint64
 
 
 def _shares_a_band(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Returns for each text if another text has the same key in the same band, shape (texts,)."""
+    """Returns for each text whether another text has the same key in the same band, shape (texts,)."""
     shares = np.zeros(len(keys), np.bool_)
     for band in keys.T:
         _, inverse, counts = np.unique(band, return_inverse=True, return_counts=True)

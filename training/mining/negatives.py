@@ -1,6 +1,6 @@
 """Mine hard negatives: texts that the model ranks close to the anchor of a pair, but not too close.
 
-For each pair of an anchor and a positive, the mining:
+For each pair of an anchor and a positive, the mining does this:
 
     1. drops known positives of the anchor, and the anchor itself
     2. drops texts with a score above   positive - margin · |positive|   or below   min_score

@@ -47,7 +47,7 @@ def replace_dropouts(module: nn.Module) -> None:
 
 
 def find_dropouts(module: nn.Module) -> list[nn.Dropout]:
-    """Returns all dropout modules in order. Attention also takes its probability from one of them."""
+    """Returns all dropout modules in order. Attention, too, takes its probability from one of these."""
     return [part for part in module.modules() if isinstance(part, nn.Dropout)]
 
 

@@ -2,8 +2,8 @@
 
     hidden ─▶ linear ─▶ activation ─▶ norm ─▶ product with the word embeddings ─▶ logits
 
-If the base has a head with the weight names of BERT or RoBERTa, the head is loaded. Otherwise the head starts
-with random weights.
+If the base has a head with the weight names of BERT, RoBERTa or DistilBERT, the head is loaded. Otherwise the
+head starts with random weights.
 """
 
 from __future__ import annotations

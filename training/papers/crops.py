@@ -60,10 +60,10 @@ def _crop(lengths: Sequence[int], room: int, random: np.random.Generator) -> ran
 def a_cloze(
     kept: float, lengths: Sequence[int], rooms: tuple[int, int], random: np.random.Generator
 ) -> Drawn:
-    """Draws a unit as query, and as many units around it as fit.
+    """Draws a unit as query, and a passage of as many units around it as fit.
 
-    The units around include the query itself with probability `kept`. In a long document, the query may be at
-    any position of the passage.
+    The passage includes the query itself with probability `kept`. In a long document, the query may be at any
+    position of the passage.
     """
     unit = int(random.integers(len(lengths)))
     keep = bool(random.random() < kept)
@@ -227,7 +227,7 @@ class Cloze(TwoTexts):
 class Runs:
     """A source of consecutive sentences, from documents in random order. Each step gets `batch` sentences.
 
-    The label of a sentence is the number of the document.
+    The label of a sentence is the number of its document.
     """
 
     remark = ""

@@ -44,14 +44,14 @@ Fit = Callable[[Sequence[Example]], Ranking]
 
 
 class Comparison(NamedTuple):
-    """Scores of the same queries by two orders, shape (q,) each.
+    """Scores of the same queries by two orders, shape (q,) unless noted.
 
     Attributes:
         chance: Mean nDCG@10 of random orders of each query's candidates.
         before: nDCG@10 of each query by the first order.
         after: nDCG@10 by the second order.
-        groups: Queries of one group share answers, so they are not independent.
-        ranks: The position of the first relevant hit of each query by both orders, or 0.
+        groups: Group of each query. Queries of one group are connected, so they are not independent.
+        ranks: The position of the first relevant hit of each query by both orders, or 0, shape (q, 2).
         examples: The queries.
         hits: The candidates of each query by the second order, best first.
     """
@@ -122,7 +122,10 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
     few, boosts = len(examples) <= AVERAGED_QUERIES, can_boost()
 
     def validate(name: str, *, trees: bool) -> Callable[[Procedure], Comparison]:
-        """Fits a ranking to each fold. Returns a function that compares these rankings with a procedure."""
+        """Fits a ranking to each fold.
+
+        Returns a function that completes them by a procedure and scores them.
+        """
         folds = [*islice(draw_folds(examples, name), _CHOOSING)]
         fits = [fit(fold.train, prior, Procedure(None, trees)) for fold in folds]
 

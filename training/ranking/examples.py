@@ -61,7 +61,7 @@ class Example(NamedTuple):
         return np.array([self.relevant.get(id, 0.0) for id in self.ids])
 
     def without(self, ids: Collection[str]) -> Example:
-        """Returns the query without judgments of the documents `ids`: neither right nor wrong."""
+        """Returns the query without judgments of `ids`: those documents are neither right nor wrong."""
         kept = {id: gain for id, gain in self.relevant.items() if id not in ids}
         seen = np.ones(len(self.ids)) if self.seen is None else self.seen.copy()
         seen[np.isin(self.ids, [*(self.relevant.keys() | self.wrong).intersection(ids)])] = 0.0
@@ -70,8 +70,8 @@ class Example(NamedTuple):
     def score(self, scores: NDArray[np.float64]) -> float:
         """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
 
-        With `seen`, a candidate without a gain takes up only the part of a rank that its probability says. In
-        expectation, that is a list without unjudged documents (Sakai 2007, "Alternatives to Bpref").
+        With `seen`, a candidate without a gain takes up only a fraction of a rank: its probability in `seen`.
+        In expectation, the list has no unjudged documents (Sakai 2007, "Alternatives to Bpref").
         """
         order = np.argsort(-scores, kind="stable")
         if self.seen is None:

@@ -55,7 +55,7 @@ class Procedure(NamedTuple):
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
-        """Returns the procedure of a ranking."""
+        """Returns the procedure by which a ranking was fitted."""
         threshold = ranking.memory_threshold if ranking.memory_threshold in THRESHOLDS else None
         return cls(threshold, ranking.trees is not None, ranking.hybrid_share > 0)
 
@@ -113,7 +113,7 @@ def fit(
 
 
 def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure) -> Ranking:
-    """Returns a ranking with the parts of a procedure.
+    """Returns a ranking with the memory, the trees and the averaging of a procedure.
 
     Memory is learned on top of the linear model. So a new question, which recalls nothing, has the same order
     as without memory.

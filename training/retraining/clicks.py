@@ -57,7 +57,7 @@ _MAX_UNSEEN, _UNBOUNDED = 0.75, 20.0
 class Session:
     """A search with at least one event.
 
-    `positions` count from 1. `weights` has the documents that the user clicked, opened or converted on.
+    `positions` count from 1. `weights` has the documents with a click, open or convert.
     """
 
     key: str
@@ -107,7 +107,7 @@ _Named = dict[tuple[str, str, str], Session]  # by visitor, search and query
 class Sessions(NamedTuple):
     """The latest searches that count, at most MAX_SEARCHES.
 
-    For other searches, the number of clicks by pair.
+    Also has the numbers of clicks in other searches, by pair of query and document.
     """
 
     found: list[Session]

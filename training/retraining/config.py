@@ -43,7 +43,7 @@ _BASES = (*_OF_THE_LINE, "default")  # even if a folder has that name
 def _rooted(path: Path, info: ValidationInfo) -> Path:
     """Expands `~` and resolves a path against the folder of retrain.toml.
 
-    Without a file, returns it as it is.
+    Without a file, returns the path unchanged.
     """
     return info.context / path.expanduser() if info.context else path
 

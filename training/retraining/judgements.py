@@ -8,8 +8,8 @@
 Judgments come from a file, from feedback (`POST /feedback`) and from clicks (clicks.py). For each query and
 document, feedback overrides the file, and clicks count only if there is neither. Each API key has one vote on
 a query and a document, its newest judgment. Keys that name the same visitor (trust.py) have one vote
-together, the newest. Untrusted keys have no vote. The majority decides, and a tie is ignored. A query either
-judges or is used for training, together with its answers (sides.py).
+together, the newest. Untrusted keys have no vote. The majority decides, and a tie is ignored. Each query,
+with its answers, is in one part: it judges, chooses settings (dev), or is used for training (sides.py).
 
 A single API key must not control the gate. A query rests on a key if no other key, no trusted key and no file
 confirms one of its answers. For feedback, users that a key names do not count, because the key could invent

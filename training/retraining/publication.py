@@ -226,7 +226,7 @@ def publish_learned(
 
 
 def get_learned(store: ModelStore, active: str) -> set[str]:
-    """Returns digests of the judged pairs on which the active version or an ancestor was trained."""
+    """Returns digests of the queries and document ids that the active version or an ancestor learned."""
     try:
         content = read_json(store.folder(active) / REPORT)
         return {*map(str, content["meta"]["learned"])}

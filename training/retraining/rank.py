@@ -133,7 +133,7 @@ def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -
 
 
 def _learn_all(given: _Given) -> dict[str, Learned]:
-    """Learns the ranking of each collection. Raises an error only if no collection has one."""
+    """Learns the ranking of each collection. Raises an error only if no collection has a new one."""
     learned: dict[str, Learned] = {}
     missing = []
     failed: TrainingError | None = None

@@ -126,7 +126,7 @@ class Setting(NamedTuple):
     def of(cls, learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
         """Returns the setting that a collection learned.
 
-        `mode`, if the service sets one, replaces its mode.
+        `mode`, if the service sets one, replaces the learned mode.
         """
         return cls(mode or get_mode(learned), learned_tokens(learned), get_weight(learned))
 

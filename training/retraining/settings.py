@@ -3,8 +3,8 @@
     judged queries ─▶ nDCG@10 with each setting ─▶ chosen by four folds, judged by the fifth ─▶ new version
 
 A setting is measured as it is served, with the ranking of the collection. Queries that rest on one key do not
-choose, and neither do clicks, because they favor the documents that were shown. The encoder stays, so the new
-version embeds nothing, unless the length of passages changes.
+choose, and neither do clicks, because clicks favor the documents that were shown. The encoder stays, so the
+new version embeds nothing, unless the length of passages changes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def tune(gathered: Gathered) -> Outcome:
 def choosing(found: Judged) -> Judged:
     """Returns the judgments of the queries that may choose settings.
 
-    In other folds, they judge the settings.
+    In cross-validation, the same queries judge the settings, in other folds.
     """
     may = found.judges - found.keys.keys() - found.of_use
     answers = {query: ids for query, ids in found.answers.items() if query in may}

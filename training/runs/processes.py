@@ -87,7 +87,8 @@ class World(NamedTuple):
         The block must not itself wait for other processes. So blocks cannot be nested.
 
         Raises:
-            TrainingError: The block failed in another process. Where it failed, it raises its own error.
+            TrainingError: The block failed in another process. The process where it failed raises its own
+                error.
         """
         failed = True
         try:

@@ -273,7 +273,7 @@ def send(
 ) -> httpx2.Response:
     """Sends a request, and repeats it while the service is busy and asks for another try.
 
-    If `method` is None, it is GET, or POST with a body.
+    Without a `method`, GET is used, or POST if there is a body.
 
     Raises:
         TrainingError: The service cannot be reached, or the status is not in `allowed`.

@@ -5,7 +5,7 @@
 `Tokens` are in memory. A `Shelf` may be memory-mapped from two files, which `tokenize` writes:
 
     tokens.ids      uint16 or int32, the ids of all texts one after another
-    tokens.starts   int64, the beginning of each text and the end; written last, once both are complete
+    tokens.starts   int64, the beginning of each text and the end; written last, when both are complete
 
 A million sentences take about 45 MB on disk.
 """

@@ -1,8 +1,8 @@
 """Draw the pictures of reports with matplotlib: gains with their intervals.
 
 Each picture has a text description for readers who do not see it. The number of a curve, from 0, sets the
-color and the dashes of its line. Importing matplotlib takes a second, so
-other modules import this module only where they draw a picture.
+color and the dashes of its line. Importing matplotlib takes a second, so other modules import this module
+only where they draw a picture.
 """
 
 from __future__ import annotations

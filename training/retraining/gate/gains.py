@@ -1,9 +1,9 @@
 """Compute the gains of a candidate, and choose the searches on which a gain is required.
 
-With enough judged queries, they decide, scored as "questions as they come" (ranking/cross_validation.py).
-Otherwise searches made from text decide: titles and known items, each with a part of the significance level
-(Bonferroni). Without any search, the mean of the similarity sets decides. Too few judged queries cannot show
-a gain. They only must not get worse.
+With enough judged queries, the gain is that on "questions as they come" (ranking/cross_validation.py).
+Otherwise, it is that on searches made from text: titles and known items, each with a part of the significance
+level (Bonferroni). Without any search, it is that in the mean of the similarity sets. Too few judged queries
+cannot show a gain, but they must not get worse.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Groups = Sequence[object] | NDArray[np.int64] | None
 
 
 def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
-    """Computes the gains of a candidate on the searches that decide, or else on the similarity sets.
+    """Computes the gains of a candidate on the searches of `deciding`, or else on the similarity sets.
 
     Args:
         candidate: Scores of the candidate.
         active: Scores of the active version.
-        looks: Number of this test on the same queries (paired.compute_level).
+        looks: Which test on the same queries this is, from 1 (paired.compute_level).
 
     Returns:
         The gains. Empty if both versions have scores on neither searches nor similarity sets.

@@ -99,7 +99,7 @@ def compare(
         active: Scores of the active version.
         thresholds: Limits. None means the defaults.
         require: What the candidate must achieve.
-        looks: Number of this test on the same queries.
+        looks: Which test on the same queries this is, from 1.
 
     """
     limits = thresholds or Thresholds()
