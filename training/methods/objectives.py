@@ -470,7 +470,7 @@ class VectorMse(Objective):
 
 
 def first_texts_equal(reps: Reps) -> Tensor:
-    """Returns for each pair of rows if their first texts are equal: bool, shape (N, N)."""
+    """Returns for each pair of rows whether their first texts are equal: bool, shape (N, N)."""
     return reps.texts[:, :1] == reps.texts[:, :1].T
 
 

@@ -181,7 +181,7 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
     Args:
         corpus: The texts.
         tokenizer_file: tokenizer.json of the base.
-        max_length: Maximum length in the recipe, in tokens including special tokens.
+        max_length: Number of tokens, including special tokens, at which a text is cut.
 
     """
     texts = _sample(corpus.texts)

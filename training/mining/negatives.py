@@ -148,7 +148,7 @@ class Hits(NamedTuple):
 class Passages:
     """The vectors and texts of the passages of several documents, one document after another.
 
-    Documents are split as in the service, but into passages of at most PASSAGE_TOKENS, which a training
+    Documents are split as in the service, but into passages of at most PASSAGE_TOKENS, as many as a training
     reads. If a model reads more, the vector of a whole document is left out, because its passages have the
     text.
     """

@@ -74,7 +74,7 @@ def _add_blank(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def blank(tokenizer: Path, out: Path, *, layers: int, width: int, seed: int = 42) -> Path:
-    """Writes a BERT with random weights to the folder `out`.
+    """Writes a BERT with random weights to the folder `out`. Returns `out`.
 
     Args:
         tokenizer: Folder of the model whose tokenizer is used.

@@ -133,7 +133,7 @@ def build_material(gathered: Gathered) -> Material:
 def measure_reading(documents: Sequence[Document], tokenizer: Path) -> tuple[str, bool]:
     """Tests if the vocabulary of a tokenizer.json suits a sample of the documents.
 
-    If it does not suit the language of about a tenth of them, it does not suit them as a whole.
+    A vocabulary that does not suit about a tenth of the documents does not suit them as a whole.
 
     Returns:
         Two values. The reason why the vocabulary does not suit the documents as a whole, or "". And True if

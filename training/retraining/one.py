@@ -291,7 +291,7 @@ def _check_new(job: Job, base: Base) -> None:
 
 
 def _name(job: Job, base: Base) -> str:
-    """Returns a folder name for the run. Only an equal job has the same name, and continues the run."""
+    """Returns a folder name for the run. Only an equal job gets the same name, and so continues the run."""
     identity = _identity(job)
     of_job = identity["corpus"], identity["recipe"], identity["seed"], job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
@@ -312,7 +312,7 @@ def _sweep(place: Path, say: Say) -> None:
 
 
 def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -> tuple[ModelStore, str]:
-    """Trains and exports a model. Returns its store and version. Continues a stopped run in `place`.
+    """Trains and exports a model. Continues a stopped run in `place`. Returns the store and the version.
 
     Raises:
         Interrupted: The user stopped the training.

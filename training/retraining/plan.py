@@ -77,7 +77,8 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
         labels: True if judged queries are used for training although the recipe does not read pairs.
 
     Raises:
-        NothingToLearn: The data have no rows for the recipe.
+        NothingToLearn: The data have no rows for the recipe, or nothing with which the gate could judge.
+        TrainingError: A retraining has no rows of the kind that the recipe reads.
 
     """
     config, store, say, active, _, split, found, *_ = gathered

@@ -153,7 +153,7 @@ def _learn_all(given: _Given) -> dict[str, Learned]:
 
 
 def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
-    """Yields each collection with the labels of the queries that have a judged document there."""
+    """Yields each collection with the labels of its queries: those with a judged document in it."""
     queries: dict[str, set[str]] = {}
     clicked = {query: each.gains for query, each in found.clicked.items()}
     for judgments in (found.answers, found.negatives, clicked):
@@ -266,7 +266,7 @@ class Labels(NamedTuple):
 
 
 def label(collection: str, query: str, found: Judged) -> Labels:
-    """Returns the labels of a query. Judgments of people override clicks."""
+    """Returns the labels of a query in a collection. Judgments of people override clicks."""
     clicked = found.clicked.get(query)
     gains = {**dict.fromkeys(found.answers.get(query, ()), 1.0), **(clicked.gains if clicked else {})}
     gains |= dict.fromkeys(found.negatives.get(query, ()), 0.0)

@@ -46,7 +46,7 @@ class Tokens:
     cutoff: Tensor | None = None  # (R, 2): shares of each text's tokens and features to zero
 
     def __len__(self) -> int:
-        """The number of texts."""
+        """Returns the number of texts."""
         return self.starts.shape[0] - 1
 
     @property

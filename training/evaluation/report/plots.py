@@ -79,7 +79,7 @@ class Picture(NamedTuple):
 
 
 def titled(title: str, height: float = 4.4) -> Figure:
-    """Returns an empty figure. `height` is in inches."""
+    """Returns a figure with a title and no axes. `height` is in inches."""
     figure = Figure((7.6, height), layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", weight="bold")
     return figure
