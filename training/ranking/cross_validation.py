@@ -124,7 +124,7 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
     def validate(name: str, *, trees: bool) -> Callable[[Procedure], Comparison]:
         """Fits a ranking to each fold.
 
-        Returns a function that completes them by a procedure and scores them.
+        Returns a function that completes these rankings by a procedure, and scores them.
         """
         folds = [*islice(draw_folds(examples, name), _CHOOSING)]
         fits = [fit(fold.train, prior, Procedure(None, trees)) for fold in folds]

@@ -141,7 +141,7 @@ class Learned(NamedTuple):
     """A new ranking or new search settings of a collection.
 
     Attributes:
-        rows: Cross-validated comparisons with the present order, by kind of questions (NEW, COMING).
+        rows: Cross-validated comparisons with the hybrid order or the present settings, by kind of questions.
         reasons: Reasons to refuse it. Empty if it is accepted.
         told: Sentences about it, for the report.
         digest: Digest of the data that it was learned from.

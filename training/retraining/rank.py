@@ -117,7 +117,7 @@ class _Given(NamedTuple):
 
 
 def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -> None:
-    """Replaces the clicked answers that the service remembers. A failure does not end the run."""
+    """Replaces the clicked answers that each collection remembers. A failure does not end the run."""
     for name in fetch_collections(url, requested):
         rows = [
             {"query": query, "id": id, "gain": gain}

@@ -86,7 +86,7 @@ def compare(
 
     A candidate is also rejected in these cases:
 
-    - a figure is missing or not a finite number in one of the versions
+    - a figure of the active version is missing in the candidate, or not a finite number in one of the two
     - a set has another number of pairs or queries, so the data differ
     - more cosines are undefined than before
     - `require` is `better`, and there is no significant gain, or a single API key causes it
