@@ -41,13 +41,8 @@ from benchmarks.workloads import Workload
 
 STARTS = 3
 
-MANY, BULK, SMALL_BULK, ONE, LONG = (
-    "64 x 1",
-    "4 x 32",
-    "8 x 1",
-    "1 x 1",
-    "mix, 32 x 1",
-)  # clients x texts of a request
+# Clients x texts of a request.
+MANY, BULK, SMALL_BULK, ONE, LONG = ("64 x 1", "4 x 32", "8 x 1", "1 x 1", "mix, 32 x 1")
 SENTENCES_AT_ONCE, MIX_AT_ONCE = "at once", "mix, at once"
 
 
@@ -198,16 +193,13 @@ def _measure_starts(data_dir: Path) -> dict[str, Any]:
 def _notes(figures: dict[str, Any]) -> str:
     """Return the paragraph under the table: facts, and which contestants are missing and why."""
     quick = "A first impression with --quick, not a figure. " if figures["quick"] else ""
-    lines = [
-        (
-            f"{quick}{figures['model']}, without vector cache. Texts: "
-            f"{figures['texts']}, {', '.join(figures['workloads'])}. Medians of clean rounds. (c): other "
-            f"processes used more than {CONTENDED:.0%} of the machine in every round. Cosines to "
-            f"{figures['reference']}."
-        ),
-    ]
-    lines += [f"Not measured: {name}: {reason}" for name, reason in figures["missing"].items()]
-    return "\n".join(lines)
+    facts = (
+        f"{quick}{figures['model']}, without vector cache. Texts: {figures['texts']}, "
+        f"{', '.join(figures['workloads'])}. Medians of clean rounds. (c): other processes used more than "
+        f"{CONTENDED:.0%} of the machine in every round. Cosines to {figures['reference']}."
+    )
+    missing = (f"Not measured: {name}: {reason}" for name, reason in figures["missing"].items())
+    return "\n".join([facts, *missing])
 
 
 def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
@@ -215,7 +207,7 @@ def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
 
     Args:
         results: The measurements.
-        figures: Other figures: "starts".
+        figures: The other figures of `run`. Only "starts" is used.
 
     """
     starts = figures["starts"]
@@ -257,15 +249,9 @@ def main_table(results: Results, figures: Mapping[str, Any]) -> str:
         )
         memory = figures["about"].get(name, {}).get("memory_mb", {}).get("now")
         cosine = figures["cosines"].get(name, {}).get("least")
-        rows.append(
-            [
-                name,
-                *cells,
-                f"{work.median:.2f}" if work else "",
-                "" if cosine is None else f"{cosine:.5f}",
-                "" if memory is None else f"{memory:.0f}",
-            ]
-        )
+        exact = "" if cosine is None else f"{cosine:.5f}"
+        size = "" if memory is None else f"{memory:.0f}"
+        rows.append([name, *cells, f"{work.median:.2f}" if work else "", exact, size])
     head = ["texts/s (p50 / p99 ms)", *loads, "CPU ms a text", "least cosine", "RSS MiB"]
     return format_table(head, rows)
 

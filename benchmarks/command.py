@@ -50,7 +50,7 @@ def build_parser(
 
 @contextmanager
 def scratch_folder(*failures: type[Exception]) -> Iterator[Path]:
-    """Yield a temporary folder. Expected errors and `failures` end the program with the error message."""
+    """Yield a temporary folder. BenchError, TrainingError and `failures` end the program with a message."""
     expected: tuple[type[Exception], ...] = (BenchError, TrainingError, *failures)
     SCRATCH.mkdir(exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""Every figure of a GPU, in one run that a failure cannot end: `python -m benchmarks.gpu`.
+"""Measure every figure of a GPU in one run, which continues after failures: `python -m benchmarks.gpu`.
 
     stage ─▶ a process of its own, with a time limit ─▶ each figure is a line of the output file at once
     stage ─▶ …                                                                  the tables are printed last
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def run_stage(name: str, job: Job, output: Path) -> None:
-    """Run a stage in this process, and write a line for each figure or for the reason of its end."""
+    """Run a stage in this process. Write a line for each figure, and for the reason if the stage fails."""
     stage = STAGES[name]
     try:
         for row in stage.measure(job):
@@ -83,16 +83,12 @@ def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
     progress(f"{stage}, {limit:.0f} s at most")
     command = [sys.executable, "-m", "benchmarks.gpu", f"--stages={stage}", f"--folder={job.folder}"]
     command += [f"--device={job.device}", f"--seconds={job.seconds}", f"--output={output}"]
+    command += ["--quick"] * job.quick
     mark = f"{job.folder.name}-{stage}"
     began = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(
-            command + ["--quick"] * job.quick,
-            cwd=PROJECT,
-            env=os.environ | {MARK: mark},
-            stdout=log,
-            stderr=log,
-        )
+        environment = os.environ | {MARK: mark}
+        process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=log, stderr=log)
         try:
             status = process.wait(limit)
             reason = f"ended with status {status}" if status else ""
@@ -103,13 +99,12 @@ def _run_bounded(stage: str, job: Job, output: Path, limit: float) -> None:
         log.seek(0)
         tail = log.read()[-LOG_TAIL:]
     seconds = round(time.monotonic() - began, 1)
-    append_row(
-        output, {"stage": stage, "seconds": seconds} | ({"failed": reason, "log": tail} if reason else {})
-    )
+    failure = {"failed": reason, "log": tail} if reason else {}
+    append_row(output, {"stage": stage, "seconds": seconds, **failure})
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill every process whose environment has `mark`, also those whose parent has ended."""
+    """Kill every process whose environment contains `mark`, even if its parent has ended."""
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
@@ -130,7 +125,7 @@ def read_rows(output: Path) -> list[dict[str, Any]]:
 
 
 def summarize(output: Path) -> str:
-    """Return a table for each stage, with its duration or the reason why it is missing."""
+    """Return a table for each stage, with its duration, and the reason if it was skipped or failed."""
     rows = read_rows(output)
     paragraphs = []
     for stage in dict.fromkeys(row["stage"] for row in rows):

@@ -1,8 +1,8 @@
 """The stages of `python -m benchmarks.gpu`, in order of importance. Start at `STAGES`.
 
 Each stage yields its figures as rows. `figure` names a row; the other keys are numbers or short texts. A
-stage finds what earlier stages made in `Job.folder`: models, and the card's own speed. Texts have an exact
-number of tokens: they are words that the tokenizer keeps whole.
+stage finds the files of earlier stages in `Job.folder`: models, and the speed of matrix products. Texts have
+an exact number of tokens, because their words are single tokens.
 """
 
 import argparse
@@ -70,10 +70,10 @@ class Unavailable(Exception):
 
 
 class Job(NamedTuple):
-    """What every stage is given.
+    """The settings of a run, which every stage receives.
 
     Attributes:
-        folder: Folder of the run, which has the models.
+        folder: Folder of the run, with the files of earlier stages.
         device: "cuda", or "cpu" for a rehearsal.
         seconds: Length of a measurement.
         quick: True for small sizes.
@@ -122,7 +122,7 @@ class Job(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A function that yields rows, and its limit: fixed seconds and a number of measurements."""
+    """A function that yields rows. Its limit is `fixed` seconds plus the time of all `measurements`."""
 
     measure: Callable[[Job], Iterator[Row]]
     fixed: float
@@ -136,7 +136,7 @@ class Stage(NamedTuple):
 
 
 def peak(job: Job) -> Iterator[Row]:
-    """Yield the machine, and the card's own speed in matrix products of torch."""
+    """Yield the machine, the packages, and the speed of torch's matrix products on the device."""
     described = machine.describe(job.folder)
     yield {"figure": "machine", "cpu": described["cpu"], "processors": described["usable_processors"]}
     yield {"figure": "packages", "python": described["python"], **described["packages"]}
@@ -174,7 +174,7 @@ def _torch() -> Any:
 def _repeat(
     work: Callable[[], object], count: int, seconds: float, wait: Callable[[], object] = lambda: None
 ) -> tuple[int, float]:
-    """Repeat `work`, which does `count` units, for some seconds. Return the units and the seconds taken."""
+    """Repeat `work`, which does `count` units per call. Return the number of units and the seconds taken."""
     for _ in range(3):  # kernels are loaded and chosen
         work()
     wait()
@@ -246,7 +246,7 @@ def _randomize(source: Path, layers: int, width: int) -> None:
 
 
 def engine(job: Job) -> Iterator[Row]:
-    """Yield the speed of the engine alone, on ids, and its share of the card's own fp16 or fp32."""
+    """Yield the speed of the engine alone, on token ids, and its share of the matrix products' speed."""
     precisions: tuple[Precision, ...] = ("fp16", "fp32")
     for precision, model in product(precisions, SHAPES):
         opened = CudaEngine(job.graph(model), precision, job.provider, 512)
@@ -257,7 +257,7 @@ def engine(job: Job) -> Iterator[Row]:
 
 
 def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precision: str, length: int) -> Row:
-    """Return texts a second in the fastest of several batch sizes, with `CALLERS` calls at once."""
+    """Return a row with texts per second in the fastest of several batch sizes, with `CALLERS` callers."""
     budgets = BUDGETS if job.on_gpu and not job.quick else SMALL_BUDGETS
     texts = raw.TRIAL_STRIDE * CALLERS * max(1, max(budgets) // length)
     ids = np.random.default_rng(SEED).integers(2000, 12_000, (texts, length)).tolist()
@@ -280,7 +280,7 @@ def _timed(job: Job, call: raw.Call, inputs: Sequence[str], model: str, precisio
 
 
 def optimizer(job: Job) -> Iterator[Row]:
-    """Yield the speed of the same model exported by torch and fused by ONNX Runtime's own optimizer."""
+    """Yield the speed of the same models, exported by torch and fused by ONNX Runtime's own optimizer."""
     _torch()
     if find_spec("transformers") is None or find_spec("onnxruntime.transformers") is None:
         raise Unavailable("transformers or onnxruntime.transformers is not installed")
@@ -291,14 +291,8 @@ def optimizer(job: Job) -> Iterator[Row]:
         folder = job.folder / f"{model}-exported"
         export(job.source(model), folder)
         heads = json.loads((folder / "config.json").read_bytes())["num_attention_heads"]
-        fused = fusing.optimize_model(
-            str(folder / "model.onnx"),
-            "bert",
-            num_heads=heads,
-            hidden_size=width,
-            optimization_options=FusionOptions("bert"),
-            opt_level=0,
-        )
+        options = FusionOptions("bert")
+        fused = fusing.optimize_model(str(folder / "model.onnx"), "bert", heads, width, options, opt_level=0)
         fused.convert_float_to_float16(keep_io_types=False)
         operators = fused.get_fused_operator_statistics()
         session = open_session(fused.model.SerializeToString(), job.provider)
@@ -381,7 +375,7 @@ SECONDS_OF = {"tokenizing": "simile_tokenize_seconds_sum", "engine": "simile_inf
 
 
 def service(job: Job) -> Iterator[Row]:
-    """Yield the speed of the service over HTTP, and where its processor time goes."""
+    """Yield the speed of the service over HTTP, and its processor time by part."""
     tokenizer = job.tokenizer()
     texts = exact_lengths(tokenizer, SERVED_TOKENS, 512 if job.quick else 8192).texts
     precision = "fp16" if job.on_gpu else "fp32"
@@ -396,11 +390,7 @@ def service(job: Job) -> Iterator[Row]:
         with Server(job.folder / f"served-{workers}", settings=settings) as server:
             info = server.info()
             name = f"{info['threads']} workers"
-            yield {
-                "figure": name,
-                "form": info["form"],
-                "ready_seconds": server.ready_seconds,
-            }
+            yield {"figure": name, "form": info["form"], "ready_seconds": server.ready_seconds}
             for clients, count in SMALL_LOADS if job.quick else LOADS:
                 for answer in ANSWERS if not workers else (RAW,):
                     measured = _load(server, texts, clients, count, ANSWERS[answer], job)
@@ -418,14 +408,8 @@ def _load(server: Server, texts: list[str], clients: int, count: int, answering:
         for at in range(0, len(texts) - count + 1, count)
     ]
     before, loop_before = _series(server), machine.main_thread_seconds(server.pid)
-    load = Load(
-        server.port,
-        requests,
-        clients,
-        job.seconds,
-        warm=max(2 * clients, (SMALL_WARM_TEXTS if job.quick else WARM_TEXTS) // count),
-        pids={"server": server.pid},
-    )
+    warm = max(2 * clients, (SMALL_WARM_TEXTS if job.quick else WARM_TEXTS) // count)
+    load = Load(server.port, requests, clients, job.seconds, warm=warm, pids={"server": server.pid})
     began = time.monotonic()
     answers = Generator(load).finish()
     wall = time.monotonic() - began  # with warm-up, as the differences below
@@ -448,7 +432,7 @@ def _load(server: Server, texts: list[str], clients: int, count: int, answering:
 
 
 def _series(server: Server) -> dict[str, float]:
-    """Return sums over all series of a few metrics."""
+    """Return the sum over all labels of each metric that `_load` uses."""
     names = SECONDS_OF | {"texts": "simile_batch_texts_sum", "batches": "simile_batch_texts_count"}
     found = dict.fromkeys(names, 0.0)
     for line in call(server.port, "GET", "/metrics").splitlines():
@@ -462,7 +446,7 @@ def _series(server: Server) -> dict[str, float]:
 
 
 def exactness(job: Job) -> Iterator[Row]:
-    """Yield how far vectors in random batches are from fp32 and from the same text alone, and the memory."""
+    """Yield the cosines of single texts to fp32 and of random batches to single texts, and GPU memory."""
     precision: Precision = "fp16" if job.on_gpu else "fp32"
     encoder = _open(job, precision)
     chance = random.Random(SEED)
@@ -500,7 +484,7 @@ def _open(job: Job, precision: Precision) -> Encoder:
 
 
 def exhaustion(job: Job) -> Iterator[Row]:
-    """Yield whether batches are computed in halves on a card that other programs have filled."""
+    """Yield the accuracy on a GPU that is nearly full, so that batches must be computed in halves."""
     if not job.on_gpu:
         raise Unavailable("only a GPU's memory can be filled")
     torch = _torch()
@@ -544,22 +528,17 @@ def search(job: Job) -> Iterator[Row]:
     queries = vectors[chance.integers(0, count, 4096)]
     gpu = open_gpu(job.device)
     placed = gpu.place(built) if gpu else None
-    for at_once in (1, 32, 256):
-        for name, work in _searches(built, placed, queries, at_once):
-            done, seconds = _repeat(work, at_once, job.seconds)
-            yield {"figure": f"{name}, {at_once} queries", "queries_per_second": done / seconds}
-
-
-def _searches(
-    built: Any, placed: Any, queries: Vectors, at_once: int
-) -> Iterator[tuple[str, Callable[[], object]]]:
-    import faiss  # noqa: PLC0415
-
     swig: Any = faiss
     probes = swig.SearchParametersIVF(nprobe=64)
-    yield "processor", lambda: built.search(queries[:at_once], 100, params=probes)
-    if placed is not None:
-        yield "card", lambda: placed.candidates(queries[:at_once], 100, 64)
+    for at_once in (1, 32, 256):
+        some = queries[:at_once]
+        works: dict[str, Callable[[], object]] = {}
+        works["processor"] = partial(built.search, some, 100, params=probes)
+        if placed is not None:
+            works["card"] = partial(placed.candidates, some, 100, 64)
+        for name, work in works.items():
+            done, seconds = _repeat(work, at_once, job.seconds)
+            yield {"figure": f"{name}, {at_once} queries", "queries_per_second": done / seconds}
 
 
 def training(job: Job) -> Iterator[Row]:
@@ -590,7 +569,7 @@ def training(job: Job) -> Iterator[Row]:
 
 
 def unbuilt(job: Job) -> Iterator[Row]:
-    """Name the figures whose part does not exist yet."""
+    """Yield the figures that cannot be measured yet, with the reasons."""
     yield {"figure": "cross-encoder, steps a second", "skipped": "no cross-encoder can be trained yet"}
     yield {"figure": "bulk, Parquet to Parquet", "skipped": "`embed` writes no Parquet yet"}
 

@@ -29,6 +29,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, count, takewhile
 from typing import Any, cast
 
 import numpy as np
@@ -59,7 +60,7 @@ COLUMNS = {
 
 
 def build_request(method: str, target: str, content: str = "", headers: Mapping[str, str] = NOTHING) -> str:
-    """Return the text of a request, in Latin-1."""
+    """Return the text of an HTTP request. It is sent in Latin-1."""
     named = {"host": "localhost", **headers} | ({"content-length": str(len(content))} if content else {})
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
     return "\r\n".join([*lines, "", content])
@@ -77,7 +78,7 @@ def get_request(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load: requests that the generator sends in order, from the beginning again after the last.
+    """Requests that the generator sends in order. After the last one, the first one follows again.
 
     Attributes:
         port: The server's port.
@@ -112,7 +113,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The outcomes of all requests. Each array has one entry per request, in the order of arrival.
+    """The outcomes of requests, in the order of arrival. Each array has one entry per request.
+
+    An open loop has all requests; a closed loop has those that were answered in the window.
 
     Attributes:
         request: Index of the request in `Load.requests`.
@@ -122,7 +125,7 @@ class Answers:
         status: HTTP status. 0 if the connection broke or no answer came.
         retry_after: True if the answer has a Retry-After header.
         max_open: Largest number of open connections.
-        window: Length and CPU time of the window of a closed loop.
+        window: Length and CPU time of the window. In an open loop, without CPU times.
         bodies: Response bodies of the requests in `Load.keep`.
         reconnects: Number of connections that the server closed.
 
@@ -141,7 +144,7 @@ class Answers:
 
     @property
     def rate(self) -> float:
-        """Answers per second in the window."""
+        """Answers of a closed loop per second in the window."""
         return len(self.status) / self.window.seconds
 
     def between(self, begin: float, end: float) -> "Answers":
@@ -162,7 +165,7 @@ class Generator(Process):
     def finish(self) -> Answers:
         """Wait for the end of the load, and return the answers.
 
-        An open loop gets no further arrivals. To end a closed loop early, call `end_orders` first.
+        This ends the arrivals of an open loop. To end a closed loop early, call `end_orders` first.
 
         Raises:
             BenchError: The generator failed.
@@ -261,8 +264,8 @@ class _Run:
         """Send all requests, and return the fields of `Answers`."""
         load = self._load
         for opened in range(0, load.clients, OPENED_AT_ONCE):
-            count = min(OPENED_AT_ONCE, load.clients - opened)
-            await asyncio.gather(*(self._connect() for _ in range(count)))
+            together = min(OPENED_AT_ONCE, load.clients - opened)
+            await asyncio.gather(*(self._connect() for _ in range(together)))
         begin_at = time.monotonic() + HEAD_START_SECONDS
         print(json.dumps({"begin": begin_at}), flush=True)
         self._loop.add_reader(sys.stdin, self._stop)  # nothing more is sent, stdin is only closed
@@ -307,7 +310,7 @@ class _Run:
         self._send(now)
 
     def lost(self, connection: _Connection, number: int | None, error: Exception | None) -> None:
-        """Handle a broken connection. In a closed loop, send the request in flight again."""
+        """Handle a broken connection. A closed loop sends the request again, until `Load.reconnects`."""
         self._open -= 1
         if number is None:
             if connection in self._free:
@@ -322,7 +325,7 @@ class _Run:
         self._send(time.monotonic())
 
     def _count(self, request: int, body: bytes) -> None:
-        """Count an answer. Begin the window when the server is warm."""
+        """Begin the window when the server is warm. In the window, keep the body if `Load.keep` lists it."""
         if self._watch is None:
             if self._answered >= self._load.warm:
                 self._watch = Watch({**self._load.pids, "load": os.getpid()})
@@ -423,12 +426,8 @@ class _Run:
 def _draw_arrivals(load: Load) -> list[float]:
     """Draw the arrival times of a Poisson process with `load.rate` arrivals per second, in seconds from 0."""
     chance = random.Random(load.seed)
-    moments = []
-    moment = chance.expovariate(load.rate)
-    while moment < load.seconds:
-        moments.append(moment)
-        moment += chance.expovariate(load.rate)
-    return moments
+    moments = accumulate(chance.expovariate(load.rate) for _ in count())
+    return [*takewhile(lambda moment: moment < load.seconds, moments)]
 
 
 async def _answer() -> dict[str, Any]:

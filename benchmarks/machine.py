@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -48,7 +48,7 @@ class Window:
     foreign: float
 
     def foreign_without(self, cpu_seconds: float) -> float:
-        """Return the foreign share after subtracting `cpu_seconds`, which measured processes used."""
+        """Return the foreign share without `cpu_seconds` of processes that were measured separately."""
         return max(0.0, self.foreign - cpu_seconds / (self.seconds * processors()))
 
 
@@ -150,23 +150,30 @@ def take_sample(pid: int, tasks: int = 0) -> Sample:
 def sampling(pid: int, seconds: float) -> Iterator[list[Sample]]:
     """Append a sample of a process every `seconds` to the yielded list, until the `with` block ends."""
     samples: list[Sample] = []
+    with repeating(seconds, lambda: samples.append(take_sample(pid))):
+        yield samples
+
+
+@contextmanager
+def repeating(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` every `seconds` in a thread of its own, until the `with` block ends."""
     stop = threading.Event()
 
     def run() -> None:
         while not stop.wait(seconds):
-            samples.append(take_sample(pid))
+            act()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield samples
+        yield
     finally:
         stop.set()
         thread.join()
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Split samples into three parts of equal size, in order of time. The first part is the warm-up."""
+    """Split samples, in order of time, into three parts of equal duration. The first is the warm-up."""
     begin, end = samples[0].at, samples[-1].at
     parts: list[list[Sample]] = [[], [], []]
     for sample in samples:

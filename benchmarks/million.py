@@ -88,12 +88,7 @@ def main() -> None:
         Verdict("additions that failed", added["failed"], 0),
         Verdict("documents lost by a kill", max(0, promised - bench.stored), 0),
     ]
-    figures = {
-        "steps": bench.steps,
-        "filtered": bench.filtered,
-        "searches": bench.searches,
-        "added": added,
-    }
+    figures = {"steps": bench.steps, "filtered": bench.filtered, "searches": bench.searches, "added": added}
     report("million", figures, text, verdicts)
 
 
@@ -128,14 +123,14 @@ class _Bench:
             self._step("import", server, time.monotonic() - began)
 
     def search_and_add(self, more: Sequence[str]) -> dict[str, float]:
-        """Restart the service and search it: first while idle, then while `more` documents are added.
+        """Restart the service; search it during the rebuild of the index, while idle, and during additions.
 
         Args:
             more: Texts of the documents to add, at RATE.
 
         Returns:
-            The number of stored documents, the number of failed requests, the seconds from the first arrival
-            to the last answer, and the latency of an addition in milliseconds ("p50" and "p99").
+            The number of added documents, the number of failed requests, the seconds from the start of the
+            load to the last answer, and the latency of an addition in milliseconds ("p50" and "p99").
 
         """
         with self._server() as server:
@@ -184,10 +179,7 @@ class _Bench:
         return [{"documents": documents[at : at + BATCH]} for at in range(0, len(documents), BATCH)]
 
     def _server(self) -> Server:
-        settings = {
-            "SIMILE_MODELS_DIR": str(self._folder / "models"),
-            "SIMILE_INDEXED_FIELDS": FIELDS[0],
-        }
+        settings = {"SIMILE_MODELS_DIR": str(self._folder / "models"), "SIMILE_INDEXED_FIELDS": FIELDS[0]}
         return Server(self._folder / "data", settings=settings)
 
     def _first_search(self, name: str, server: Server) -> None:
@@ -233,11 +225,8 @@ class _Bench:
             for field, mode in product(FIELDS, ("dense", "hybrid")):
                 progress(f"filters on the field {field}, {mode}")
                 pairs = [
-                    [
-                        request_ms(connection, "GET", _path(mode, next(queries), {field: {"$gte": bound}}))
-                        for _ in "12"
-                    ]
-                    for bound in islice(bounds, FILTERS)
+                    [request_ms(connection, _path(mode, next(queries), where)) for _ in "12"]
+                    for where in ({field: {"$gte": bound}} for bound in islice(bounds, FILTERS))
                 ]
                 spreads = (Spread.of(times).text(1) for times in zip(*pairs, strict=True))
                 self.filtered.append([field.replace("_", " "), mode, *spreads])

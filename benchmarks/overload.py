@@ -92,7 +92,10 @@ class Probe:
         return response.status, milliseconds
 
     def recovery_seconds(self, limit_ms: float) -> float:
-        """Return the seconds until requests take at most `limit_ms` again, several times in a row."""
+        """Return the seconds until requests take at most `limit_ms` again, several times in a row.
+
+        Returns GIVE_UP_SECONDS if that takes longer.
+        """
         began = time.monotonic()
         first, in_a_row = began, 0
         while in_a_row < FAST_IN_A_ROW and time.monotonic() < began + GIVE_UP_SECONDS:
@@ -106,7 +109,7 @@ class Probe:
 
 
 def measure(server: Server, texts: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Return all figures, in milliseconds and texts per second."""
+    """Run the load and the measurements around it. Returns the figures of the report."""
     requests = [post_request("/embed", {"inputs": text}) for text in texts]
     probe = Probe(server.port, texts)
     progress("a single client")

@@ -197,14 +197,9 @@ def peer_environment() -> dict[str, str]:
 
 def export(version: Path, folder: Path) -> None:
     """Export the model in a separate process, so that the memory is free afterwards. Raises BenchError."""
+    command: list[str | Path] = [sys.executable, "-P", PEERS / "export.py", version, folder]
     try:
-        subprocess.run(
-            [sys.executable, "-P", PEERS / "export.py", version, folder],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=EXPORT_SECONDS,
-        )
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=EXPORT_SECONDS)
     except subprocess.SubprocessError as error:
         output = getattr(error, "stderr", None) or error
         raise BenchError(f"the model was not exported: {str(output)[-1000:]}") from None

@@ -1,7 +1,7 @@
 """Start and stop the programs that a benchmark needs: any command, the service, and PostgreSQL.
 
-`Process` runs any program. `Server` runs `python -m service` on a free port. `send_timed`, `call` and the
-functions after them send requests to a running service.
+`Process` runs any program. `Server` runs `python -m service` on a free port. `call`, `send_timed` and other
+functions send requests to a running service. `postgres` starts a database.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Process:
             command: The program and its arguments.
             env: Environment variables. None means the variables of this process.
             cwd: Working directory.
-            piped: Connect stdin and stdout to `order`, `send` and `answer`. Only stderr goes to the log.
+            piped: Connect stdin and stdout to `order` and `answer`. Only stderr goes to the log.
 
         Raises:
             BenchError: The program cannot be started.
@@ -108,14 +108,10 @@ class Process:
 
     def order(self, **order: Any) -> dict[str, Any]:
         """Send a line of JSON to a piped program, and return the line of JSON that it answers."""
-        self.send(**order)
-        return self.answer()
-
-    def send(self, **order: Any) -> None:
-        """Send a line of JSON to a piped program."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # if the program has ended, `answer` raises with its log
             print(json.dumps(order), file=self._process.stdin, flush=True)
+        return self.answer()
 
     def end_orders(self) -> None:
         """Close the program's stdin."""
@@ -225,11 +221,11 @@ def send_timed(
     return response, text.decode(), (time.perf_counter() - began) * 1000
 
 
-def request_ms(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> float:
-    """Send a request and return its latency in milliseconds. Raises BenchError if the status is not 200."""
-    response, text, milliseconds = send_timed(connection, method, path, body)
+def request_ms(connection: http.client.HTTPConnection, path: str) -> float:
+    """Send a GET and return its latency in milliseconds. Raises BenchError if the status is not 200."""
+    response, text, milliseconds = send_timed(connection, "GET", path)
     if response.status != 200:
-        raise BenchError(f"{method} {path} was answered {response.status}: {text[:500]}")
+        raise BenchError(f"GET {path} was answered {response.status}: {text[:500]}")
     return milliseconds
 
 
@@ -251,7 +247,7 @@ def call(port: int, method: str, path: str, body: Any = None) -> Any:
 
 
 def metric(port: int, name: str) -> float:
-    """Return the value of a metric from `GET /metrics`. Raises BenchError if the request failed."""
+    """Return a metric from `GET /metrics`. `name` includes its labels. Raises BenchError on a failure."""
     lines = dict(line.rsplit(" ", 1) for line in call(port, "GET", "/metrics").splitlines())
     return float(lines[name])
 

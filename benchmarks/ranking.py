@@ -2,11 +2,11 @@
 
     collection ─▶ candidates of hybrid search ─▶ features ─▶ five folds ─▶ gain over the better hybrid search
 
-Each row is the gain in nDCG@10 with a number of judged queries, on new questions and on questions as they
-come. The prior of a set is a default ranking that was learned on the other sets. `--clicks 0.1 0.2` also
-learns from the clicks of simulated users instead of judgments. `--recurring 0.3` draws test queries of which
-30 % have an answer that was judged before. `--figure` draws the gains on new questions by judged queries.
-`--write-default` writes the default ranking learned on all named sets, halfway to hybrid.
+A row has the gain in nDCG@10 from a number of judged queries, on new questions or on questions as they come
+(cross_validation.py). Each set starts from a default ranking that was learned on the other sets.
+`--clicks 0.1 0.2` adds rows that learn from clicks of simulated users. `--recurring 0.3` adds rows where 30 %
+of the test queries have an answer that was judged before. `--figure` draws the gains on new questions.
+`--write-default` writes a default ranking instead: halfway between hybrid search and the mean of the sets.
 SIMILE_EVAL_DATA names the folder of the sets; `python -m benchmarks.sets` makes simple_wiki.
 """
 
@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from benchmarks.command import build_parser, format_table, progress, report, scratch_folder
 from benchmarks.workloads import evaluation_folder
 from models.search.features import FEATURES
-from models.search.fusion import fuse
 from models.search.ranking import Ranking
-from training.evaluation.modes import Passages, Scores, WordIndex, candidates, get_passages
+from training.evaluation.modes import Passages, Scores, WordIndex, find, get_passages
 from training.evaluation.retrieval import Collection, judge, load
 from training.evaluation.scorable import open_scorable
 from training.evaluation.significance import of_mean
@@ -48,8 +47,9 @@ VISITORS = 10  # Users who search for each query.
 RECURRING = "of the test queries that have an answer which was judged before, 0 to below 1"
 HYBRID = {"hybrid": 1.5}  # The prior of the default ranking.
 OLD_WEIGHT = 0.8  # Of vectors in the formula of the first release.
-# Of the default ranking, chosen by us: in these sets nearly no question is asked twice.
-MEMORY = {"memory_best": 8.0, "memory_not": -8.0}
+# Of the default ranking, chosen by us: in these sets nearly no question is asked twice. They outweigh all
+# other features, which are at most 7 among 50 standardized candidates, and whose weights add up to 1.9.
+MEMORY = {"memory_best": 14.0, "memory_not": -14.0}
 MEMORY_THRESHOLD = 0.95
 
 
@@ -58,13 +58,11 @@ class Prepared(NamedTuple):
 
     Attributes:
         examples: The judged queries.
-        hybrid: nDCG@10 of each query by the better of both formulas of hybrid search, shape (q,).
-        means: The mean nDCG@10 of the old and of the new formula.
+        hybrid: nDCG@10 of each query by the formula of hybrid search with the higher mean, shape (q,).
     """
 
     examples: list[Example]
     hybrid: NDArray[np.float64]
-    means: tuple[float, float]
 
 
 def main() -> None:
@@ -94,7 +92,7 @@ def main() -> None:
 
 
 def draw(rows: Iterable[Sequence[Any]]) -> str:
-    """Returns the gains on new questions by judged queries as SVG. `rows` are from `measure`."""
+    """Returns an SVG of the gains on new questions by judged queries. `rows` are those of `measure`."""
     from training.evaluation.report.plots import Gains, gains_by_queries  # noqa: PLC0415  matplotlib
 
     points: dict[str, list[tuple[float, float, float, float]]] = {}
@@ -109,7 +107,7 @@ def draw(rows: Iterable[Sequence[Any]]) -> str:
 def measure(
     name: str, found: Prepared, weights: Mapping[str, Mapping[str, float]], options: argparse.Namespace
 ) -> Iterator[list[Any]]:
-    """Yields a row for each number of judged queries and kind of questions: means over the seeds."""
+    """Yields a row for each item of `list_draws`, with means over the seeds of the folds."""
     prior = halfway([each for other, each in weights.items() if other != name])
     for judged, row, draw in list_draws(found.examples, options):
         fitting = partial(learn, prior=prior) if judged else partial(untrained, prior)
@@ -131,7 +129,7 @@ def measure(
 def list_draws(
     examples: Sequence[Example], options: argparse.Namespace
 ) -> Iterator[tuple[int | str, str, Callable[[int], Iterable[Fold]]]]:
-    """Yields what is judged, the kind of questions, and a function that draws folds by a seed."""
+    """Yields what each row measures: judged queries, kind of questions, function from seed to folds."""
     count = len(examples)
     for judged in (0, *sorted(each for each in options.counts if each < count * 0.8), count):
         for row in (NEW, COMING):
@@ -152,7 +150,7 @@ def draw_limited(examples: Sequence[Example], row: str, count: int, seed: int) -
 
 
 def draw_recurring(examples: Sequence[Example], share: float, seed: int) -> Iterator[Fold]:
-    """Yields folds in which `share` of the test queries have an answer that a training query has."""
+    """Yields folds in which `share` of the test queries share an answer with a training query."""
     random = np.random.default_rng(seed)
     for fold in draw_folds(examples, COMING, seed):
         known = {id for each in fold.train for id in each.relevant}
@@ -164,16 +162,16 @@ def draw_recurring(examples: Sequence[Example], share: float, seed: int) -> Iter
 
 
 def untrained(prior: Mapping[str, float], _: Sequence[Example]) -> Ranking:
-    """Returns the default ranking."""
+    """Returns a ranking with the weights `prior`, and ignores the queries."""
     return Ranking(weights=dict(prior), memory_threshold=MEMORY_THRESHOLD)
 
 
 def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -> dict[str, Example]:
-    """Returns the queries, by text, with labels that a retraining derives from the clicks of simulated users.
+    """Returns the queries, by text, with labels that a retraining derives from simulated clicks.
 
-    A user sees the first SHOWN hits of hybrid search, and examines position k with probability 1 / k. Of the
-    examined hits, the user clicks those that are relevant with probability 1 - noise, and others with
-    probability noise (Joachims, Swaminathan, Schnabel 2017).
+    A user sees the first SHOWN hits of hybrid search, and examines position k with probability 1 / k. The
+    user clicks an examined hit with probability 1 - noise if it is relevant, and else with probability noise
+    (Joachims, Swaminathan, Schnabel 2017).
     """
     random = np.random.default_rng(seed)
     rows = []
@@ -199,7 +197,10 @@ def click(examples: Sequence[Example], noise: float, visitors: int, seed: int) -
 def draw_clicked(
     examples: Sequence[Example], row: str, noise: float, visitors: int, seed: int
 ) -> Iterator[Fold]:
-    """Yields folds with clicked training queries. With NEW, they lose the answers of test queries."""
+    """Yields folds whose training queries have the labels of `click`.
+
+    With NEW, training queries lose the answers of test queries.
+    """
     clicked = click(examples, noise, visitors, seed)
     for fold in draw_folds(examples, row, seed):
         answers = {id for at in fold.test for id in examples[at].relevant} if row == NEW else set()
@@ -207,7 +208,7 @@ def draw_clicked(
 
 
 def learn_weights(examples: Sequence[Example]) -> dict[str, float]:
-    """Returns the weights of a set, without `hub`, because a default ranking has no mean query."""
+    """Learns the weights of a set, with `hub` set to 0, because a default ranking has no mean query."""
     hub = FEATURES.index("hub")
     kept = []
     for each in examples:
@@ -218,7 +219,7 @@ def learn_weights(examples: Sequence[Example]) -> dict[str, float]:
 
 
 def halfway(weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the mean of the weights of several sets, halfway to hybrid search."""
+    """Returns weights halfway between hybrid search and the mean of several sets, with MEMORY."""
     names = {name for each in weights for name in each}
     means = {name: float(np.mean([each[name] for each in weights])) for name in sorted(names)}
     both = {name: (mean + HYBRID.get(name, 0.0)) / 2 for name, mean in means.items()} or HYBRID
@@ -226,7 +227,7 @@ def halfway(weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def prepare(name: str, cache: Path) -> Prepared:
-    """Returns the candidates and features of a set. Vectors in `cache` are not computed again."""
+    """Returns a set with its candidates and features. Vectors in `cache` are not computed again."""
     collection = read_set(name)
     ids, contents = [*collection.documents], [*collection.documents.values()]
     queries = [*collection.queries.values()]
@@ -239,32 +240,26 @@ def prepare(name: str, cache: Path) -> Prepared:
             others: Any = {"owners": split.owners, "unrelated": model.unrelated}
             np.savez(file, passages=split.vectors, queries=queried, **others)
     stored = np.load(file)
-    passages = Passages(stored["passages"], stored["owners"])
+    passages, unrelated = Passages(stored["passages"], stored["owners"]), float(stored["unrelated"])
     with closing(WordIndex([content.whole for content in contents])) as words:
-        lists = [*candidates(queries, stored["queries"], [passages], words)]
-        covers = [
-            words.get_cover(*each) for each in zip(queries, (worded for _, worded in lists), strict=True)
-        ]
+        lists = [*find(queries, stored["queries"], passages, words, unrelated=unrelated)]
     mean = stored["queries"].mean(axis=0)
     mean /= np.linalg.norm(mean)
     starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
-    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]))
+    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]), mean, unrelated)
     examples, scores = [], []
-    for (query, text), vector, ([near], worded), cover in zip(
-        collection.queries.items(), stored["queries"], lists, covers, strict=True
+    for (query, text), vector, modal in zip(
+        collection.queries.items(), stored["queries"], lists, strict=True
     ):
-        relevant = collection.relevant[query]
-        fused = fuse(near, worded, unrelated=float(stored["unrelated"]), cover=cover)
-        orders = [sorted(each, key=lambda at: (-each[at], at)) for each in (fuse_old(near, worded), fused)]
+        relevant, worded, fused = collection.relevant[query], modal["lexical"], modal["hybrid"]
+        old = fuse_old(modal["dense"], worded)
+        orders = [sorted(each, key=lambda at: (-each[at], at)) for each in (old, fused)]
         scores.append([judge([ids[at] for at in order[:10]], relevant)["ndcg10"] for order in orders])
-        unrelated = float(stored["unrelated"])
-        examples.append(
-            build_example(text, vector, fused, worded, texts, dict(relevant), mean, unrelated=unrelated)
-        )
+        examples.append(build_example(text, vector, fused, worded, texts, dict(relevant)))
     both = np.array(scores)
     means = both.mean(axis=0)
     progress(f"{name}: {100 * means[0]:.2f} by the old hybrid search, {100 * means[1]:.2f} by the new one")
-    return Prepared(examples, both[:, int(np.argmax(means))], (float(means[0]), float(means[1])))
+    return Prepared(examples, both[:, int(np.argmax(means))])
 
 
 def read_set(name: str) -> Collection:
@@ -277,13 +272,13 @@ def read_set(name: str) -> Collection:
 
 
 def fuse_old(near: Scores, worded: Scores) -> Scores:
-    """Fuses by the formula of the first release: the cosine from -1 to the best one, the keywords from 0."""
+    """Fuses by the formula of the first release, which scales cosines from -1 and keyword scores from 0."""
     scaled = scale(near, -1.0)
     return weigh(scaled, scale(worded, 0.0), OLD_WEIGHT, min(scaled.values(), default=0.0))
 
 
 def scale(scores: Scores, least: float) -> Scores:
-    """Scales scores so that `least` becomes 0 and the best score 1."""
+    """Scales scores so that `least` becomes 0 and the best 1. If the best is `least`, all become 1."""
     span = max(scores.values(), default=least) - least
     return {at: (score - least) / span if span > 0 else 1.0 for at, score in scores.items()}
 

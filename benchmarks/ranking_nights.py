@@ -1,10 +1,10 @@
-"""Simulate nights that learn a ranking, with known truth: `python -m benchmarks.ranking_nights SET…`.
+"""Simulate nights that learn a ranking, and measure true gains: `python -m benchmarks.ranking_nights SET…`.
 
     judgments so far, or wrong ones ─▶ learn, judge ─▶ published? ─▶ true gain on all other queries
 
 Each run begins with hybrid search and a few judged queries. Each night judges some more. In a third of the
-nights half of the judgments are random, and in another third all are. The true gain of a ranking is that on
-the queries that nobody has judged, against hybrid search, in points of nDCG@10.
+nights, half of the judgments are random. In another third, all of them are. The true gain of a ranking is the
+gain over hybrid search, in points of nDCG@10, on the queries that are not judged yet.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,10 +46,10 @@ def main() -> None:
 
 
 def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
-    """Yields a row for each night.
+    """Yields a row for each night of a run.
 
-    It has the number of judged queries, the share of random ones, whether the new ranking is published, its
-    true gain, and the true gain of the ranking that is active afterwards.
+    A row has the number of judged queries and the share of random judgments. Then come 1 or 0 (published or
+    not) and the true gain of the new ranking, and the true gain of the ranking that is active afterwards.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(examples)).tolist()
@@ -75,20 +75,23 @@ def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
 
 
 def spoil(example: Example, random: np.random.Generator) -> Example:
-    """Returns the query with a random candidate as its answer."""
+    """Returns the query with a random candidate as its only answer."""
     return example._replace(relevant={str(random.choice(example.ids)): 1.0})
 
 
 def measure(
     examples: Sequence[Example], test: Sequence[int], judged: Sequence[Example], ranking: Ranking
 ) -> float:
-    """Returns the true gain of a ranking, with memory of the judged queries."""
+    """Returns the true gain of a ranking on the queries `test`, with memory of the judged queries."""
     found = compare(examples, [Fold(judged, test)], lambda _: ranking)
     return 100 * float(np.mean(found.after - found.before))
 
 
 def summarize(rows: Sequence[Sequence[float]]) -> Iterator[list[str]]:
-    """Yields how many rankings of each kind were published, and the worst night."""
+    """Yields for each kind of new ranking the number of nights, and how many rankings were published.
+
+    The last row has the least true gain of an active ranking.
+    """
     kinds = {
         f"worse by more than {-WORSE:g}": [row for row in rows if row[5] < WORSE],
         f"better by {BETTER:g} or more": [row for row in rows if row[5] >= BETTER],

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.machine import Watch
 from benchmarks.rounds import Measured, Scenario, Vectors
 from benchmarks.workloads import Workload
+from models.encoder import group_rows
 from models.tokens.tokenizer import Tokenizer, build_feed
 
 OUTPUT = "sentence_embedding"
@@ -114,14 +115,8 @@ class RawEngine:
 
     def batches(self, ids: Sequence[Sequence[int]], budget_tokens: int) -> list[Feed]:
         """Split texts into batches of similar length. The largest comes first, to balance the threads."""
-        batches: list[Feed] = []
-        rows: list[Sequence[int]] = []
-        for row in sorted(ids, key=len):
-            if rows and (len(rows) + 1) * len(row) > budget_tokens:
-                batches.append(build_feed(rows, self._inputs))
-                rows = []
-            rows.append(row)
-        batches.append(build_feed(rows, self._inputs))
+        groups = group_rows([len(row) for row in ids], budget_tokens)
+        batches = [build_feed([ids[at] for at in group], self._inputs) for group in groups]
         return sorted(batches, key=lambda batch: -batch["input_ids"].size)
 
     def choose_budget(self, workload: Workload) -> None:

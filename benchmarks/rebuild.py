@@ -89,7 +89,7 @@ def measure(
 ) -> tuple[float, Phases, Answers]:
     """Return the capacity in searches per second, the phases, and the outcome of each search.
 
-    The second version is `published`, or with `--retrain` the one that is trained meanwhile.
+    Swaps to the version `published`, or with `--retrain` to a version that it trains first.
     """
     queries = random.Random(1).sample(texts, min(QUERIES, len(texts)))
     requests = [get_request(f"/search?k=10&q={quote(text[:QUERY_CHARACTERS])}") for text in queries]

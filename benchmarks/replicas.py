@@ -193,7 +193,7 @@ class _Bench:
 
 
 def _count_answers(replicas: Sequence[Server], kind: str) -> float:
-    """Return the number of requests that all replicas have answered."""
+    """Return the number of requests of a kind that all replicas together have answered with 200."""
     route = "/search" if kind == "search" else "/documents"
     name = f'simile_requests_total{{method="POST",route="{route}",status="200"}}'
     return sum(metric(server.port, name) for server in replicas)
@@ -211,7 +211,7 @@ def _text(result: dict[str, Any]) -> list[str]:
 
 
 def _verdicts(result: dict[str, Any]) -> list[Verdict]:
-    """Check the promise for rows in which some processors were idle, since CPU time was then no limit."""
+    """Check the promise for rows in which enough processors were idle, so CPU time was not the limit."""
     return [
         Verdict(
             f"{row['request']} by {row['replicas']} replicas, share of their encoders' limit",

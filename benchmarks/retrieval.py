@@ -51,8 +51,12 @@ def main() -> None:
 
 def mean_score(port: int, collection: Collection, mode: str) -> float:
     """Return the mean nDCG@10 over all queries in a search mode."""
-    started = time.perf_counter()
-    score = float(np.mean(query_scores(port, collection, mode)))
+    started, scores = time.perf_counter(), []
+    for name, query in collection.queries.items():
+        parameters = {"q": query, "k": K, "fields": "", "mode": mode}
+        hits = call(port, "GET", f"/search?{urlencode(parameters)}")["hits"]
+        scores.append(judge([hit["id"] for hit in hits], collection.relevant[name])["ndcg10"])
+    score = float(np.mean(scores))
     seconds = time.perf_counter() - started
     progress(f"{mode}: {score:.4f}, {seconds / len(collection.queries) * 1000:.1f} ms per query")
     return score
@@ -74,16 +78,6 @@ def import_set(port: int, folder: Path, count: int) -> None:
     if stored != count:
         raise BenchError(f"{stored} documents of {corpus} are stored, and {count} have a text")
     progress(f"{count} documents in {time.perf_counter() - started:.0f} s")
-
-
-def query_scores(port: int, collection: Collection, mode: str) -> list[float]:
-    """Return nDCG@10 of each query."""
-    found = []
-    for name, query in collection.queries.items():
-        parameters = {"q": query, "k": K, "fields": "", "mode": mode}
-        hits = call(port, "GET", f"/search?{urlencode(parameters)}")["hits"]
-        found.append(judge([hit["id"] for hit in hits], collection.relevant[name])["ndcg10"])
-    return found
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -59,7 +60,7 @@ class Measured:
 
     Attributes:
         rate: Texts per second, for texts of the workload's mean length. Computed from tokens, because a short
-            window may contain texts of another mean length. For matrix products, GFLOP per second.
+            window may contain texts of another mean length.
         foreign: Share of all processors that other processes used, 0 to 1.
         cpu_ms: CPU milliseconds per text of the contestant's process.
 
@@ -225,40 +226,31 @@ class Results:
         return list(dict.fromkeys(name for (name, _), rounds in self._cells.items() if any(rounds)))
 
     def spread(self, cell: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Return the spread of a figure over the clean rounds. If all are contended, over all rounds."""
+        """Return the spread of a figure over the rounds that are not contended, or else over all rounds."""
         measured = (one for one in self._cells.get(cell, ()) if one is not None)
         return _spread([(value, one.contended) for one in measured if (value := figure(one)) is not None])
 
-    def ratio(self, above: Cell, below: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
-        """Divide a figure of the job `above` by the figure of the job `below` in each round.
+    def ratio(self, above: Cell, below: Cell) -> Spread | None:
+        """Divide the rate of the job `above` by the rate of the job `below` in each round.
 
         Returns:
             The spread of these ratios, or None if no round has both measurements.
 
         """
-        pairs = []
-        for a, b in zip(self._cells.get(above, ()), self._cells.get(below, ()), strict=False):
-            if a is None or b is None:
-                continue
-            first, second = figure(a), figure(b)
-            if first is not None and second:
-                pairs.append((first / second, a.contended or b.contended))
-        return _spread(pairs)
+        both = zip(self._cells.get(above, ()), self._cells.get(below, ()), strict=False)
+        rounds = [(a, b) for a, b in both if a and b and b.rate]
+        return _spread([(a.rate / b.rate, a.contended or b.contended) for a, b in rounds])
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return all measurements as JSON values."""
         return [
-            {
-                "contestant": name,
-                "scenario": scenario,
-                "rounds": [None if one is None else asdict(one) for one in rounds],
-            }
+            {"contestant": name, "scenario": scenario, "rounds": [one and asdict(one) for one in rounds]}
             for (name, scenario), rounds in self._cells.items()
         ]
 
 
 def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
-    """Return the spread of the values that are not contended. If all are contended, of all values."""
+    """Return the spread of the values that are not contended, or else of all values."""
     if not pairs:
         return None
     clean = [value for value, contended in pairs if not contended]
@@ -272,15 +264,11 @@ def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float
 
 
 def sample(workloads: Sequence[Workload]) -> list[str]:
-    """Return the same number of texts from each workload, without the longest, which some engines cut."""
+    """Return the same number of texts from each workload. The longest are left out: some engines cut them."""
     each = COMPARED // len(workloads)
-    return [
-        text
-        for workload in workloads
-        for text in [
-            text for text, ids in zip(workload.texts, workload.ids, strict=True) if len(ids) < MAX_TOKENS
-        ][:each]
-    ]
+    rows = (zip(workload.texts, workload.ids, strict=True) for workload in workloads)
+    short = ((text for text, ids in of_workload if len(ids) < MAX_TOKENS) for of_workload in rows)
+    return [text for texts in short for text in islice(texts, each)]
 
 
 def compare_vectors(
@@ -295,8 +283,8 @@ def compare_vectors(
         texts: The texts to embed.
 
     Returns:
-        The name of the contestant used as reference, and the cosines of the other contestants by name, each
-        of shape (n,). Contestants that failed are missing.
+        The name of the contestant used as reference, and the cosines of all contestants by name, each of
+        shape (n,). Contestants that failed are missing.
 
     """
     progress(f"comparing the vectors of {len(texts)} texts")

@@ -39,7 +39,10 @@ def main() -> None:
 
 
 def write_simple(source: Path, folder: Path, count: int) -> None:
-    """Write `count` articles: the query is a sentence in Simple English, the answer is the introduction."""
+    """Write a set of at most `count` articles. A query is a sentence in Simple English.
+
+    Its answer is the introduction of the article in the full Wikipedia.
+    """
     documents, queries = dict[str, Content](), dict[str, str]()
     for record in sorted(read_records(source), key=lambda record: _digest(record.fields["title"])):
         title, simple, full = (str(record.fields[name]) for name in ("title", "simple_intro", "en_intro"))

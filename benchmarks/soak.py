@@ -3,10 +3,10 @@
     a third: warm-up ─▶ idle sample ─▶ two thirds ─▶ idle sample        a swap every two minutes throughout
 
 Clients embed, compare, search, write, update, delete and send wrong requests without pause. Another client
-disconnects before it has its answer. The set of document ids is fixed, so the documents stay bounded.
+disconnects in the middle of its requests. The set of document ids is fixed, so the documents stay bounded.
 The status of every response is checked, and an unexpected one ends the benchmark. Meanwhile the benchmark
-activates three versions, one after another and again. The service has dropped the vectors of a version before
-that version is activated again, so each swap embeds all documents.
+activates three versions in turn. The service drops the vectors of a version before its next turn, so each
+swap embeds all documents.
 
 An idle sample measures the service while no client is connected and the old version is out of memory. The
 second idle sample must not need more memory than the first. Between them, one or two versions are in memory,
@@ -19,11 +19,10 @@ import random
 import socket
 import statistics
 import struct
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import cycle
 from pathlib import Path
@@ -36,7 +35,7 @@ from benchmarks import workloads
 from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
 from benchmarks.documents import publish_variants, store_documents
 from benchmarks.load import JSON, Answers, Generator, Load, build_request
-from benchmarks.machine import Sample, sampling, take_sample, thirds
+from benchmarks.machine import Sample, repeating, sampling, take_sample, thirds
 from benchmarks.processes import Server, metric, swap
 
 GROWTH = 0.05  # of idle memory and of maximum memory
@@ -170,29 +169,19 @@ WRONG = [
 ]
 
 
-@contextmanager
-def disconnecting(port: int, texts: Sequence[str], answers: Counter[str]) -> Iterator[None]:
-    """Disconnect from the service before the end of requests, with or without a reset. Count how."""
-    stop, chance = threading.Event(), random.Random(1)
+def disconnecting(port: int, texts: Sequence[str], answers: Counter[str]) -> AbstractContextManager[None]:
+    """Disconnect in the middle of requests, with or without a reset. Count the outcomes in `answers`."""
+    chance = random.Random(1)
 
-    def run() -> None:
-        while not stop.wait(ABORT_SECONDS):
-            how = chance.choice(
-                ["in the body", "before the answer", "in the answer", "rejected by its length"]
-            )
-            body = json.dumps({"inputs": chance.choices(texts, k=MAX_TEXTS)}).encode()
-            try:
-                answers[f"{how}: {_abort(port, how, body, chance)}"] += 1
-            except OSError as error:
-                answers[f"{how}: {error!r}"] += 1
+    def abort() -> None:
+        how = chance.choice(["in the body", "before the answer", "in the answer", "rejected by its length"])
+        body = json.dumps({"inputs": chance.choices(texts, k=MAX_TEXTS)}).encode()
+        try:
+            answers[f"{how}: {_abort(port, how, body, chance)}"] += 1
+        except OSError as error:
+            answers[f"{how}: {error!r}"] += 1
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return repeating(ABORT_SECONDS, abort)
 
 
 def _abort(port: int, how: str, body: bytes, chance: random.Random) -> str:
@@ -220,7 +209,7 @@ LEFT = {"left", "200", "413"}  # how an abort may end
 
 
 class Soaked(NamedTuple):
-    """The measurements: all samples, the two idle samples, seconds of swaps, answers and aborts."""
+    """The measurements: samples under load, two idle samples, seconds of swaps, answers and aborts."""
 
     samples: list[Sample]
     idle: list[Sample]
@@ -256,17 +245,12 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
     store_documents(server.port, texts, options.documents)
     versions = cycle([*others, first])
     found = Soaked([], [], [], draw_requests(texts, REQUESTS), [], Counter())
+    lines = [request.text for request in found.requests]
+    expected = [request.expected for request in found.requests]
     third = options.minutes * 60 / 3
     for seconds in (third, 2 * third):
         progress(f"{seconds:.0f} s of traffic")
-        load = Load(
-            server.port,
-            [request.text for request in found.requests],
-            CLIENTS,
-            seconds,
-            expected=[request.expected for request in found.requests],
-            reconnects=RECONNECTS,
-        )
+        load = Load(server.port, lines, CLIENTS, seconds, expected=expected, reconnects=RECONNECTS)
         with disconnecting(server.port, texts, found.aborted), sampling(server.pid, SAMPLE_SECONDS) as taken:
             flow = Generator(load)
             until = time.monotonic() + seconds
@@ -331,7 +315,7 @@ def _memory_table(found: Soaked) -> str:
 
 
 def _answers(found: Soaked) -> list[list[object]]:
-    """Return a row for each kind of request: its answers by status, and the slowest one."""
+    """Return a row for each kind of request: name, count, answers by status, slowest in milliseconds."""
     names, kinds = np.unique([request.name for request in found.requests], return_inverse=True)
     request, status, milliseconds = (
         np.concatenate([getattr(each, column) for each in found.answers])

@@ -224,7 +224,7 @@ def measure(
 
 
 def _judge(found: Mapping[str, Results]) -> tuple[list[list[str]], list[Verdict]]:
-    """Return the rows of the table and the verdicts, one of each per precision."""
+    """Return the rows of the table and the verdicts, one row and one verdict for each precision."""
     rows, verdicts = [], []
     for precision, results in found.items():
         ours, peers = (OURS, precision), (PEER, precision)

@@ -1,7 +1,7 @@
-"""Create texts of random lengths for speed measurements, the same on every machine.
+"""Create texts of random lengths for speed measurements. Equal sources give equal texts on every machine.
 
-Each text consists of consecutive words from a source of real text. It has as many tokens as its random
-length, so the lengths do not depend on the source. There are two sources:
+Each text consists of consecutive words from a source of real text. It ends with the word that reaches a
+random number of tokens, so the lengths hardly depend on the source. The sources:
 
 - the evaluation folder, if SIMILE_EVAL_DATA names it: Wikipedia sentences and abstracts of SciFact and
   Cranfield;

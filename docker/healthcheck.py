@@ -1,6 +1,6 @@
 """HEALTHCHECK of the service images: exit status 0 while GET /health answers 200.
 
-Run with `python -I -S`, which starts in a hundredth of a second: every few seconds one is started.
+Run with `python -I -S`, which starts in a hundredth of a second, because a check starts every few seconds.
 """
 
 import http.client

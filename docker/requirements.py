@@ -1,6 +1,6 @@
-"""Print what pyproject.toml asks for, base and the extras named: python requirements.py cpu,otel
+"""Print the dependencies in pyproject.toml, and those of the named extras: python requirements.py cpu,otel
 
-So an image installs the dependencies in a layer that a change of the program leaves as it is.
+So an image installs them in a separate layer, which stays in the cache when only the program changes.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Healthcheck of the trainer: exit status 0 while its schedule stands and nothing due is left undone.
+"""HEALTHCHECK of the trainer: exit status 0 while a retraining runs, or until LATE after the next one is due.
 
-The schedule writes down when it is due next, and takes that away when it ends. A time that is long past means
-that it no longer looks at the clock, or that it cannot write.
+The schedule writes the time of the next run to schedule.json. When the schedule ends, it removes the time. If
+the time is long past, the schedule hangs or cannot write.
 """
 
 import json

@@ -242,10 +242,10 @@ def _prune(store: ModelStore, options: argparse.Namespace) -> None:
 
 
 def listed(store: ModelStore, now: datetime) -> dict[str, Any]:
-    """Lists every version, oldest first, and the schedule of retrainings.
+    """Returns every version, and the state of the schedule of retrainings.
 
-    A version's `state` is live, previous, wanted, building, ready, failed, refused, retired, candidate or
-    damaged.
+    Versions are sorted from oldest to newest. Damaged ones come last. A version's `state` is live (active),
+    previous, wanted (requested), building, ready, failed, refused, retired, candidate or damaged.
     """
     known = store.read_state()
     roles = {"live": known.get("live"), "wanted": store.requested(), "previous": known.get("previous")}
@@ -280,7 +280,7 @@ def _entry(manifest: Manifest, roles: Mapping[str, Any], states: Mapping[str, An
 
 
 def _score(scores: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the first search score on the team's own texts, or else a similarity score on a public set."""
+    """Returns the first nDCG@10 on the team's own texts, else the first STS score, else None."""
     for kind, measure in (("own", "nDCG@10"), ("sts", "Spearman")):
         for name, value in (scores.get(kind) or {}).items():
             return {"measure": f"{name} {measure}", "value": value}
@@ -288,7 +288,7 @@ def _score(scores: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Formats the result of `listed` as a table, followed by the schedule."""
+    """Formats the result of `listed` as a table, followed by a sentence about the schedule."""
     rows = [_HEADS, *(_row(entry) for entry in found["versions"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     cells = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -22,7 +22,7 @@ def quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def facts(cpuinfo: Path = CPUINFO) -> dict[str, str]:
-    """Returns the entries of the first processor in /proc/cpuinfo, or an empty dict without that file."""
+    """Returns the fields of the first processor in /proc/cpuinfo, or an empty dict without that file."""
     try:
         first = cpuinfo.read_text(encoding="ascii", errors="replace").split("\n\n", 1)[0]
     except OSError:

@@ -81,7 +81,7 @@ def _read_unrelated(golden: Path) -> float:
 class Encoder:
     """Encodes texts with one published version. Thread-safe.
 
-    With threads=1, calls in fp32 compute on the calling thread.
+    With threads=1, the engine `OnnxEngine` computes on the calling thread.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class Encoder:
             Damaged: The ONNX file has another fingerprint than the manifest.
             FormUnavailable: This machine cannot compute the form.
             DeviceUnavailable: The GPU is missing or too small.
+            Unsupported: The graph cannot be computed on a GPU in this precision.
         """
         self.folder = folder
         self.manifest = manifest
@@ -158,12 +159,12 @@ class Encoder:
 
     @property
     def step(self) -> int:
-        """The length of a batch is padded to a multiple of this number of tokens."""
+        """Rows are padded to a multiple of this number of tokens, but not above `max_length`."""
         return STEPS.get(self.form.runtime, 1) if self.packs else 1
 
     @property
     def opens_single_text(self) -> bool:
-        """True if `open_single_text` opens a second engine; for some engines it does nothing."""
+        """True if `open_single_text` opens a second engine. Otherwise, that method does nothing."""
         return isinstance(self._engine, OnnxEngine) and not self.deterministic
 
     @property
@@ -174,9 +175,10 @@ class Encoder:
     def open_single_text(self, threads: int) -> None:
         """Opens a second engine for the same graph, used by `forward(…, single_text=True)`.
 
+        The second engine takes as much memory as the graph without its word table.
+
         Args:
-            threads: Threads that share each call. The second engine takes as much memory as the graph without
-                its word table.
+            threads: Threads that share each call.
         """
         if not isinstance(self._engine, OnnxEngine) or self.deterministic:
             return
@@ -186,7 +188,7 @@ class Encoder:
                 self._single_text = engine
 
     def drop_single_text(self) -> bool:
-        """Closes the engine for single texts after its current calls. Returns False if it is not open."""
+        """Drops the engine for single texts. Calls in progress finish. Returns False if it was not open."""
         with self._changing:
             engine, self._single_text = self._single_text, None
         return engine is not None
@@ -203,7 +205,7 @@ class Encoder:
 
     @classmethod
     def open(cls, folder: Path, threads: int = 1, **how: Unpack[How]) -> Encoder:
-        """Opens a published folder without checks."""
+        """Opens a published folder without checking its files. Raises the errors of `Encoder`."""
         return cls(folder, Manifest.read(folder), threads=threads, **how)
 
     def tokenize(
@@ -220,13 +222,13 @@ class Encoder:
     def forward(
         self, ids: Sequence[Sequence[int]], *, normalize: bool = True, single_text: bool = False
     ) -> NDArray[np.float32]:
-        """Computes the vectors of a batch, shape (n, dimension). Rows are padded to the longest row.
+        """Computes the vectors of a batch, shape (n, dimension). Rows are padded.
 
         Args:
             ids: Token ids of each text.
             normalize: If true, each vector is scaled to length 1.
-            single_text: Use the engine of `open_single_text`. It is faster while no other call is in
-                progress.
+            single_text: Whether to use the engine of `open_single_text`, if it is open. That engine is faster
+                while no other call is in progress.
         """
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)
@@ -262,7 +264,7 @@ class Encoder:
         """
         rows = self.tokenize(texts, truncate=truncate)
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
-        for group in _groups([len(row.ids) for row in rows]):
+        for group in group_rows([len(row.ids) for row in rows], _GROUP_TOKENS):
             vectors[group] = self.forward([rows[i].ids for i in group])
         return Encoded(vectors, [len(row.ids) for row in rows], [row.truncated for row in rows])
 
@@ -277,18 +279,18 @@ class Encoder:
 
 
 def _form_of_queries(folder: Path, form: Form) -> Form:
-    """Returns the form of a pair's query encoder: fp32 instead of int8 if it has no int8 graph."""
+    """Returns the form of a pair's query encoder: `form`, or fp32 if `folder` lacks an int8 graph."""
     return FP32 if form == INT8 and not (folder / ONNX).with_name(INT8_NAME).is_file() else form
 
 
-def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
+def group_rows(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
     """Yields groups of indices of texts with similar lengths.
 
-    A group has a limited number of padded tokens.
+    A group has at most `most` padded tokens, unless it is a single text.
     """
     group: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and (len(group) + 1) * lengths[index] > _GROUP_TOKENS:
+        if group and (len(group) + 1) * lengths[index] > most:
             yield group
             group = []
         group.append(index)

@@ -1,7 +1,7 @@
 """Errors of the models package. Each message says what is wrong and what to do.
 
 ModelError
-├── ModelUnavailable   a model that is not on this machine
+├── ModelUnavailable   a model that is not on this machine, or cannot be fetched
 ├── FormUnavailable    a precision that this machine cannot compute
 ├── Unsupported        a source folder that cannot be published
 ├── ProofFailed        a built version that computes wrong vectors; it is not published
@@ -12,7 +12,7 @@ ModelError
 ├── DeviceMemory       a single row that does not fit into the device's memory
 ├── InUse              a version that is needed, and therefore not pruned
 └── BadInput           a text or a row of ids that cannot be encoded
-    ├── BadText        invalid Unicode, or a text without enough tokens
+    ├── BadText        invalid Unicode, or half a million characters with few tokens
     ├── BadTokens      ids that the model's tokenizer never returns
     └── TooLong        more tokens than the model takes, without truncation
 """
@@ -30,7 +30,7 @@ class ModelError(Exception):
 
 
 def denied(error: OSError, place: object) -> str:
-    """Returns the message for an OSError. It names `place` if the error has no file name."""
+    """Returns a message for an OSError, with the file's name or else `place`, and advice for a full disk."""
     where = error.filename2 or error.filename or place
     advice = " Free some room, then run the same command again." if error.errno in FULL_ERRORS else ""
     return f"{where}: {error.strerror or error}.{advice}"

@@ -46,7 +46,7 @@ class _Strict(BaseModel):
 
 
 class Gate(_Strict):
-    """The verdict of the promotion gate. The file report.json has the numbers."""
+    """The verdict of the gate. The file report.json has the measurements."""
 
     mode: Literal["on", "off"]
     verdict: Literal["accepted", "refused", "not asked"]
@@ -82,13 +82,13 @@ class QueryEncoder(_Strict):
 
 
 class Calibration(_Strict):
-    """The scales of quantized vectors (publishing/calibration.py)."""
+    """The ranges of quantized vectors (publishing/calibration.py)."""
 
     int8: Int8 | None = None  # None in versions of old releases.
 
 
 class SearchDefaults(_Strict):
-    """Learned settings of a collection's search. Requests without these settings use them."""
+    """Learned settings of a collection's search. They apply unless a request sets its own."""
 
     mode: Mode
     weight: Annotated[float, Field(ge=0, le=1)]  # Weight of the vectors in hybrid search (search/fusion.py).
@@ -162,7 +162,7 @@ def version_name(created: datetime, origin: str, fingerprint: str) -> str:
 
 
 def tidy_origin(origin: str) -> str:
-    """Shortens an origin for a folder's name, such as `sentence-transformers/All_MiniLM` to `all-minilm`."""
+    """Shortens an origin for a folder's name: `sentence-transformers/All_MiniLM` becomes `all-minilm`."""
     last = origin.rstrip("/").rsplit("/", 1)[-1].lower()
     tidy = re.sub(r"[^a-z0-9.]+", "-", last).strip("-.")[:64].rstrip("-.")
     return tidy or "model"
@@ -175,7 +175,10 @@ PICKLES = frozenset(
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
-    """Writes the manifest with the checksums of all files, and flushes the whole folder to the disk."""
+    """Writes the manifest with the checksums of all files, and flushes the whole folder to the disk.
+
+    Returns the manifest with the checksums. Raises ModelError for a pickle, a link or a device.
+    """
     files = {}
     for file in sorted(_walk(folder)):
         if file.suffix in PICKLES:
@@ -210,7 +213,7 @@ def check(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Reads the manifest of a folder, with the errors of `check`."""
+    """Reads the manifest of a folder. Raises the errors of `check`."""
     if folder.is_symlink():
         raise Damaged(folder.name, "its folder is a link")
     manifest = _read(folder)
@@ -286,7 +289,9 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
-    """Compares the manifest with the space and the fingerprint that the ONNX file stores.
+    """Raises Damaged if the manifest contradicts the fingerprint or the space in the ONNX file.
+
+    The space has everything that determines a vector (publishing/fingerprint.py).
 
     Args:
         within: Empty, or a subfolder as in `_read`.
@@ -310,7 +315,7 @@ def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yields every regular file. Rejects links and devices."""
+    """Yields every regular file. Raises ModelError for a link or a device."""
 
     def fail(error: OSError) -> None:
         raise error

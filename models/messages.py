@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         return "" if unknown is None else did_you_mean(unknown[1].split()[0], self._option_string_actions)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Rejects unknown arguments, and prints the usage of the subcommand."""
+        """Rejects unknown arguments, with a message that names the subcommand."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -94,7 +94,7 @@ def positive(text: str) -> int:
 
 
 def _plain(message: str) -> str:
-    """Rewrites argparse's message."""
+    """Rewrites a message of argparse in plainer words."""
     if choice := _CHOICE.search(message):
         *most, last = _choices(choice)
         names = f"{', '.join(most)} or {last}" if most else last

@@ -25,7 +25,7 @@ Say = Callable[[str], None]  # Called with each long step when it starts.
 
 
 def silent(step: str) -> None:
-    """Prints nothing."""
+    """Prints nothing. A `Say` for callers that need no messages."""
 
 
 def to_stderr(said: str) -> None:
@@ -38,7 +38,7 @@ def step_to_stderr(step: str) -> None:
 
 
 class Progress:
-    """Counts items and reports the progress.
+    """Counts items and reports the progress. Percentages are of units of work, not of items (`tell`).
 
     Args:
         what: Noun for the items, in the plural.
@@ -69,7 +69,7 @@ class Progress:
         self.tell(self._count, self._count, more)
 
     def tell(self, count: int, done: int = 0, more: str = "") -> None:
-        """Sets the number of items and the number of finished units of work.
+        """Sets the number of items and of finished units of work. Prints a line if one is due.
 
         `more` is appended to the line.
         """
@@ -110,7 +110,7 @@ class Progress:
             self._say(said)
 
 
-def counted(items: Iterable[Item], what: str, total: int, step: str) -> Iterator[Item]:
+def counted(items: Iterable[Item], what: str, total: int = 0, step: str = "") -> Iterator[Item]:
     """Yields the items, and reports the progress."""
     with Progress(what, total, step) as progress:
         for item in items:

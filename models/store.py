@@ -50,7 +50,7 @@ _KEPT_STATES = {"building", "ready"}
 
 
 def models_dir(environ: Mapping[str, str]) -> Path:
-    """Returns the models folder from the environment."""
+    """Returns the models folder: SIMILE_MODELS_DIR, or else `models` in SIMILE_DATA_DIR."""
     return Path(environ.get("SIMILE_MODELS_DIR") or Path(environ.get("SIMILE_DATA_DIR") or "data") / "models")
 
 
@@ -103,7 +103,10 @@ class ModelStore:
             pass
 
     def find(self, like: Manifest) -> Manifest | None:
-        """Returns the newest intact version with the vectors, prompts, search and rankings of `like`."""
+        """Returns the newest intact version that equals `like`, or None. Raises Unreadable.
+
+        Equal versions have the same vectors, precision, prompts, student, search settings and rankings.
+        """
         for known in reversed(self.versions()):
             if _identity(known) == _identity(like):
                 with contextlib.suppress(Damaged):
@@ -121,7 +124,7 @@ class ModelStore:
         return set()
 
     def problems(self) -> dict[str, str]:
-        """Returns the reasons why folders are invalid, by name.
+        """Returns the reasons why folders, or the file `wanted`, are invalid, by name.
 
         This reads only the manifests; `verify` checks all files.
         """
@@ -175,7 +178,7 @@ class ModelStore:
             replace_text(self.root / "wanted", requested.version + "\n")
 
     def read_request(self) -> RequestedVersion | None:
-        """Returns the current request, or None.
+        """Returns the current request, or None if no published version is requested.
 
         Without an asked.json for the same version, the request has the kind `want` and no id.
         """
@@ -219,6 +222,7 @@ class ModelStore:
         Raises:
             UnknownVersion: The version does not exist.
             InUse: The version is still needed.
+            ModelError: The active version is unknown, because state.json cannot be read.
         """
         with self._locked():  # Otherwise it could be requested before the rename.
             state = self.read_state()
@@ -243,7 +247,7 @@ class ModelStore:
         self.sweep()
 
     def read_state(self) -> dict[str, Any]:
-        """Returns the state that the service wrote last. A missing or damaged file means an empty dict."""
+        """Returns the state that the service wrote last. Returns {} for a missing or damaged file."""
         try:
             state = read_json(self.root / "state.json")
         except (FileNotFoundError, ValueError):
@@ -312,9 +316,9 @@ class ModelStore:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Path]:
-        """Creates a locked, empty folder for a build.
+        """Creates a locked, empty folder for a build, and removes it at the end of the `with` block.
 
-        It is on the file system of the versions, so that it can be renamed to one.
+        It is on the file system of the versions, so a rename can publish it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         folder = self.root / f"{_TEMPORARY}{secrets.token_hex(4)}"

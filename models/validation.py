@@ -61,7 +61,7 @@ def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
 
 
 def _expected(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str | None:
-    """Describes the value that a field expects. Returns None for rare errors."""
+    """Describes the value that a field expects. Returns None for other kinds of errors."""
     if kind == "literal_error":
         return str(ctx["expected"])
     if kind in _BOUNDS:
@@ -101,7 +101,10 @@ def _names(model: type[BaseModel] | None) -> list[str]:
 
 
 def _at(model: type[BaseModel], path: Iterable[object]) -> type[BaseModel] | None:
-    """Returns the model of the value at `path`, through lists and optional values. None for other types."""
+    """Returns the model of the value at `path` in `model`, or None if the value is not a model.
+
+    A list or an optional value counts as a value of its inner type.
+    """
     found: Any = model
     for part in path:
         if isinstance(part, str):

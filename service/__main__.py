@@ -83,7 +83,7 @@ def _refuse(command: str | None, message: str) -> NoReturn:
     """Prints an error message and ends the process.
 
     If the service cannot start, the status is 78, which tells a process manager that another attempt does not
-    help. Status 1 can also mean that the process hung.
+    help. For other commands it is 1.
     """
     print(message, file=sys.stderr)
     sys.exit(os.EX_CONFIG if command in {None, "serve"} else 1)
@@ -93,7 +93,7 @@ class ServiceParser(Parser):
     def hint(self, message: str) -> str:
         """Returns advice for an error message.
 
-        If an option has the name of a setting, names the environment variable.
+        If an option on the command line has the name of a setting, the advice names the environment variable.
         """
         names = (word.partition("=")[0].removeprefix("--").replace("-", "_") for word in sys.argv[1:])
         setting = next((name for name in names if name in Settings.model_fields), None)
@@ -150,7 +150,7 @@ def refuse_clashes(installed: Iterable[str] | None = None) -> None:
         installed: Names of distributions. None means those of this environment.
 
     Raises:
-        StartupError: No distribution provides a package, or two distributions do.
+        StartupError: No distribution provides a package, or several do.
 
     """
     if installed is None:

@@ -35,7 +35,7 @@ def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> 
 
     Args:
         snapshots: Folder for snapshots of the indexes. None means no snapshots.
-        owner: Thread that searches on a GPU. None means search on the CPU.
+        owner: Thread that searches on a GPU, which needs `snapshots`. None means search on the CPU.
 
     """
 
@@ -185,7 +185,7 @@ class ActiveGeneration:
                 self.generations = (*self.generations, generation)
 
     def replace(self, generation: Generation) -> None:
-        """Makes `generation` active. The generation that was active before becomes a follower."""
+        """Makes `generation` active and clears its fault. The previously active one becomes a follower."""
         generation.fault = None
         with self._changing:
             others = [other for other in self.generations if other is not generation]

@@ -40,7 +40,8 @@ class ServiceError(Exception):
     """Base class of the errors that a client receives. The message contains the reason and advice.
 
     Args:
-        retry_after_seconds: Value of the header Retry-After, which is rounded up to whole seconds.
+        retry_after_seconds: Value of the header Retry-After, rounded up to whole seconds. None: no header.
+        headers: Further headers of the answer.
         param: Name of the wrong field, for OpenAI's error format.
 
     """
@@ -169,7 +170,7 @@ class Storage(ServiceError):
 
 
 def error_types() -> list[str]:
-    """Returns the sorted names of all errors. Subclasses of other errors have the name of their parent."""
+    """Returns the sorted names of all errors. A subclass such as `Hung` has the name of its parent."""
     return sorted(kind.error_type for kind in ServiceError.__subclasses__())
 
 
@@ -265,7 +266,7 @@ def unwritable(target: object, error: OSError, left: str) -> str:
     Args:
         target: The file or folder.
         error: The exception of the write.
-        left: Sentence that describes what exists now.
+        left: Sentence that says what the failed command left behind.
 
     """
     advice = " Free some room, or name another place." if error.errno in FULL_ERRORS else ""
@@ -273,7 +274,7 @@ def unwritable(target: object, error: OSError, left: str) -> str:
 
 
 def release_frames(error: BaseException) -> None:
-    """Removes the tracebacks of `error` and of all its causes.
+    """Removes the tracebacks of `error` and of all its causes, and the links to the causes.
 
     The frames in a traceback keep the request's body in memory, often in a reference cycle. Large bodies
     create too few objects to trigger the garbage collector.

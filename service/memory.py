@@ -29,11 +29,12 @@ ARENAS, GPU_ARENAS = 2, 8
 
 
 def limit_arenas(arenas: int) -> None:
-    """Limits glibc's arenas, unless MALLOC_ARENA_MAX is set. Call it before the first thread starts.
+    """Limits the number of glibc's memory arenas, unless MALLOC_ARENA_MAX is set.
 
-    Each arena keeps the peak memory of its threads, and `malloc_trim` does not free the top of an arena. With
-    one arena per thread, four heavy searches kept 150 MiB; with two arenas none, at the same speed on two
-    processors. Next to a GPU four workers tokenized, and eight arenas took 0.56 of the time of two.
+    Call it before the first thread starts. Each arena keeps the peak memory of its threads, and `malloc_trim`
+    does not free the top of an arena. With one arena per thread, four heavy searches kept 150 MiB. With two
+    arenas they kept nothing, at the same speed on two processors. With eight arenas, four workers that
+    tokenized for a GPU took 0.56 of the time with two arenas.
     """
     if "MALLOC_ARENA_MAX" not in os.environ:
         with contextlib.suppress(OSError, AttributeError):  # not glibc
@@ -46,9 +47,9 @@ _trim_is_due = threading.Lock()  # Held from the first request for a trim until 
 def give_back() -> None:
     """Returns freed memory to the system after `GIVE_BACK_SECONDS`, on another thread. Needs glibc.
 
-    Called after something large is freed: a model and its index, a body, an answer or a search. glibc keeps
-    freed memory otherwise: nine swaps of the default model grew the process from 351 to 643 MiB. With this
-    call it stayed below 275 MiB.
+    Call it after something large is freed: a model and its index, a body, an answer or a search. Otherwise
+    glibc keeps freed memory: nine swaps of the default model grew the process from 351 to 643 MiB. With this
+    call, the process stayed below 275 MiB.
     """
     if not _trim_is_due.acquire(blocking=False):
         return
@@ -90,9 +91,10 @@ def limit(machine: Path = MACHINE) -> int | None:
 
 
 def _cgroups(machine: Path) -> Iterator[tuple[int, int]]:
-    """Yields (limit, used) in bytes of this process's cgroup and its ancestors, if they have a limit.
+    """Yields (limit, used) in bytes for this process's cgroup and for each ancestor that has a limit.
 
-    A container may see its own cgroup as the root, although `/proc/self/cgroup` contains another path.
+    A container may see its own cgroup as the root, although `/proc/self/cgroup` contains another path. So
+    folders that do not exist are skipped.
     """
     mount = machine / "sys/fs/cgroup"
     for line in _read(machine / "proc/self/cgroup").splitlines():

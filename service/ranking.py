@@ -37,7 +37,7 @@ WORK = 2000  # The second stage costs about as much as fusing this many candidat
 
 
 class Explanation(NamedTuple):
-    """The features of a hit, and their parts in its ranking score, or None if hits are not ranked."""
+    """The features of a hit, and their contributions to its ranking score (None if hits are not ranked)."""
 
     features: Mapping[str, float]
     contributions: Mapping[str, float] | None
@@ -48,8 +48,8 @@ class Ordered:
     """The candidates in their new order.
 
     Attributes:
-        hits: The candidates, with new scores.
-        explanations: Of the candidates by revision, if they were requested.
+        hits: The candidates with their scores.
+        explanations: The explanation of each candidate, by revision. Empty unless requested.
         fault: The reason why the second stage was late or failed, or empty.
     """
 
@@ -60,7 +60,7 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the second stage of a search needs besides the hits.
+    """Arguments of the second stage of a search, besides the hits.
 
     Attributes:
         generation: Number of the generation.
@@ -86,7 +86,7 @@ class _Late(Exception):
 
 
 class Rankings:
-    """The rankings of a generation by collection, and the order of recent queries.
+    """The rankings of a generation by collection, and how the candidates of recent queries were ordered.
 
     Collections without a ranking of their own have the default ranking.
     """
@@ -100,7 +100,7 @@ class Rankings:
         return self._learned.get(collection) or get_default()
 
     def recall(self, name: int) -> NDArray[np.intp] | None:
-        """Returns the order of a query's candidates, as positions in hybrid order, if it is remembered."""
+        """Returns the remembered order of a query's candidates, as positions in hybrid order, or None."""
         with self._lock:
             return self._recent.get(name)
 
@@ -131,21 +131,23 @@ def read_rankings(folder: Path, manifest: Manifest) -> Rankings:
 def order(
     snapshot: Snapshot,
     query: str,
-    vector: NDArray[np.float32],
+    vector: NDArray[np.float32] | None,
     best: Sequence[tuple[Ranked, str]],
-    stage: Stage,
+    stage: Stage | None,
 ) -> Ordered:
-    """Orders the candidates of a query. If this fails or takes too long, they keep their order.
+    """Orders the candidates of a query.
+
+    If this fails or takes too long, they get the remembered order of the last such search, or hybrid order.
 
     Args:
         snapshot: The state that is searched.
         query: The text of the query.
-        vector: Vector of the query, shape (d,).
+        vector: Vector of the query, shape (d,). None in keyword search.
         best: The best MAX_RANKED hits in hybrid order, with their document ids.
-        stage: The ranking and the limits.
+        stage: The ranking and the limits. None if the search has no second stage.
     """
     hits = [ranked for ranked, _ in best]
-    if not hits:
+    if not hits or vector is None or stage is None:
         return Ordered(hits, {})
     ranking = stage.rankings[stage.collection]
     revisions = [ranked.revision for ranked in hits]
@@ -201,7 +203,7 @@ def _read(snapshot: Snapshot, hits: Sequence[Ranked], dimension: int, stage: Sta
 
 
 def _sort(parts: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.intp]:
-    """Returns the order of the candidates. Equal scores keep their hybrid order."""
+    """Returns the positions of the candidates, best first. Equal scores keep their hybrid order."""
     scores = sum(parts.values(), np.zeros(count))
     if not np.isfinite(scores).all():
         raise ArithmeticError("a score is not finite")
@@ -209,7 +211,7 @@ def _sort(parts: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.in
 
 
 def _reordered(hits: Sequence[Ranked], order: NDArray[np.intp]) -> Sequence[Ranked]:
-    """Gives the candidates evenly spaced scores, 2 for the first, above the scores of all other hits."""
+    """Returns the candidates in `order`, with scores that fall evenly from 2 but stay above 1."""
     return [
         hits[at]._replace(score=np.float32(2 - place / len(hits))) for place, at in enumerate(order.tolist())
     ]

@@ -33,10 +33,10 @@ SWITCH_SECONDS = 0.0005
 
 
 class Server(uvicorn.Server):
-    """Turns `/ready` red when a stop signal arrives, then drains and closes connections.
+    """Makes `/ready` answer 503 when a stop signal arrives, then drains and closes connections.
 
-    A second signal ends the process at once, unless it comes within a second of the first. A signal to a
-    process group often arrives twice.
+    A second signal ends the process at once, unless it comes within a second of the first, because a signal
+    to a process group often arrives twice.
     """
 
     def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
@@ -92,7 +92,12 @@ def serve(settings: Settings) -> None:
 
 
 def bound(settings: Settings) -> socket.socket:
-    """Returns a socket that is bound to the address. It listens once the service has started."""
+    """Returns a socket that is bound to the address of the settings, but does not listen yet.
+
+    Raises:
+        StartupError: The address cannot be used.
+
+    """
     host, port = settings.host.strip("[]"), settings.port
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

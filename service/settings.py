@@ -51,7 +51,7 @@ def default_device() -> str:
 
 
 def default_admitted_mb(given: dict[str, Any]) -> int:
-    """Returns the default limit for request bodies: a sixteenth of the memory in MiB, at most 256.
+    """Returns the default limit for request bodies in MiB: a sixteenth of the memory, at most 256.
 
     The limit is never smaller than the largest allowed body.
     """
@@ -61,7 +61,7 @@ def default_admitted_mb(given: dict[str, Any]) -> int:
 
 
 def default_answers_mb() -> int:
-    """Returns the default limit for pending answers: a quarter of the memory in MiB, at most 1024."""
+    """Returns the default limit for pending answers in MiB: a quarter of the memory, at most 1024."""
     allowed = memory.limit()
     return MAX_ANSWERS_MB if allowed is None else max(1, min((allowed >> 20) // 4, MAX_ANSWERS_MB))
 
@@ -159,10 +159,10 @@ class Settings(BaseSettings):
 
     @property
     def measures_form(self) -> bool:
-        """True if the service measures which engine is fastest.
+        """True if the service measures which precision and engine are fastest, for the precision `auto`.
 
-        Engines are not measured on a GPU. Replicas do not measure either, because all replicas must use the
-        same engine.
+        On a GPU nothing is measured. Replicas do not measure either, because all replicas must use the same
+        engine.
         """
         return self.precision == "auto" and self.database is None and self.place == CPU
 
@@ -377,7 +377,7 @@ def check_database(url: str) -> None:
 
 
 def _parts(url: str) -> SplitResult | None:
-    """Splits a URL. Returns None if the password contains a character that is not percent-encoded.
+    """Splits a URL. Returns None if it is invalid, or its password seems not to be percent-encoded.
 
     PostgreSQL would treat the rest of such a password as a host or a name, and would quote it in error
     messages.

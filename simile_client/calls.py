@@ -1,4 +1,4 @@
-"""A request of the service's API, its paths, and the functions that parse responses. clients.py sends it."""
+"""Requests to the service's API: their paths and the parsers of responses. clients.py sends the requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Filter = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request of the API, with the function that parses the JSON of the response."""
+    """A request to the API. `read` parses the JSON of the response."""
 
     method: str
     path: str
@@ -27,7 +27,7 @@ class Call(Generic[T]):
 
 
 def build_path(collection: str, path: str, id: str | None = None) -> str:
-    """Returns the path of a collection's route, or of the document `id` below it."""
+    """Returns the path of a route of a collection. `id` appends the id of a document."""
     path += "" if id is None else f"/{_part(id)}"
     return path if collection == "default" else f"/collections/{_part(collection)}{path}"
 

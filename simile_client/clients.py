@@ -29,7 +29,7 @@ _PAUSE, _MAX_SECONDS = 0.5, 60.0  # Before the first retry, and at most. Retry-A
 
 
 class _Options:
-    """The options and the connection that both clients share. See `Client`."""
+    """Base class of both clients: options, connection and retries. See `Client`."""
 
     _kind: Any  # The class of `_http`.
     _http: Any
@@ -43,11 +43,11 @@ class _Options:
         self._http = self._kind(base_url=url, timeout=timeout, headers=headers)
 
     def _pause(self, attempt: int, answer: httpx2.Response | None) -> float | None:
-        """Returns the seconds to wait before the next try, or None if the call fails.
+        """Returns the seconds to wait before the next try, or None for no further try.
 
         Args:
             attempt: Number of the try, from 0.
-            answer: The response. None if the connection failed; such a call is also safe to send again.
+            answer: The response. None if the connection failed, after which a retry is safe.
         """
         if attempt >= self._retries or (answer is not None and answer.status_code not in _LATER):
             return None
@@ -118,7 +118,7 @@ class Client(_Options):
 
         Args:
             k: Maximum number of hits.
-            mode: How to search; None for the service's default.
+            mode: The search mode; None for the collection's default.
             version: A loaded version; None for the active version.
         """
         options = {"mode": mode, "user": user, "filter": None if filter is None else json.dumps(filter)}
@@ -151,7 +151,10 @@ class Client(_Options):
     def judge(
         self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
     ) -> int:
-        """Stores a judgment: whether a document is relevant to a query. Retrainings learn from judgments."""
+        """Stores a judgment: whether a document is relevant to a query. Retrainings learn from judgments.
+
+        Returns the number of stored judgments.
+        """
         body = {"query": query, "id": id, "relevant": relevant} | ({} if user is None else {"user": user})
         path = build_path(collection, "/feedback")
         return self._do(Call("POST", path, lambda answer: int(answer["stored"]), body))
@@ -165,11 +168,11 @@ class Client(_Options):
         return self._do(Call("GET", "/models", read_versions))
 
     def retraining(self) -> dict[str, Any]:
-        """Returns the state of the retraining: `state`, `says`, `progress` and `last_run`."""
+        """Returns `GET /retraining`: `state`, `says`, `progress`, `last_run`, `next_run` and more."""
         return self._do(Call("GET", "/retraining", dict))
 
     def retrain(self) -> dict[str, Any]:
-        """Requests a retraining, which needs a key of role admin. Returns the state as `retraining`."""
+        """Requests a retraining (role admin). Returns the new state, like the method `retraining`."""
         return self._do(Call("POST", "/retraining", dict))
 
     def _do(self, call: Call[T]) -> T:
@@ -201,14 +204,14 @@ class Client(_Options):
 def _awaited(
     method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Returns the same method as a method of `AsyncClient`, whose `_do` returns a coroutine."""
+    """Makes a `Client` method a method of `AsyncClient`, whose `_do` returns a coroutine."""
     return cast("Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]", method)
 
 
 class AsyncClient(_Options):
     """A client for asyncio with the methods of `Client`, which return coroutines.
 
-    Use it in an `async with` statement, or close it.
+    Use it in an `async with` statement, or await `close`.
     """
 
     _kind = httpx2.AsyncClient
@@ -259,7 +262,11 @@ def _sent(call: Call[T]) -> dict[str, Any]:
 
 
 def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | None) -> T:
-    """Parses the response. Raises SimileError for an error status, or `failed` if there is no response."""
+    """Parses the response.
+
+    Raises:
+        SimileError: The status is an error, or the body is not of Simile. Without a response, `failed`.
+    """
     if answer is None:
         raise failed or SimileError("The service did not answer.")
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SimileError(Exception):
-    """Raised if the service rejected a request or did not answer.
+    """Raised if the service rejected a request, did not answer, or is not Simile.
 
     Args:
         message: What is wrong and what to do.
@@ -25,7 +25,7 @@ class SimileError(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """A document to store. If it has no id, the service derives one from the text."""
+    """A document to store. Without an id, the service derives one from title and text."""
 
     text: str
     id: str | None = None

@@ -1,4 +1,4 @@
-"""Reading a service for a retraining: documents, judgements and events of one collection or several."""
+"""Reading a service for a retraining: documents, judgments and events of one collection or several."""
 
 from collections.abc import Iterator
 from pathlib import Path

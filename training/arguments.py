@@ -61,9 +61,7 @@ def add_run(command: argparse.ArgumentParser) -> None:
 
 def add_data(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--data",
-        metavar="DIR",
-        help="evaluation sets: DIR/stsb/dev.tsv.gz … (default: SIMILE_EVAL_DATA)",
+        "--data", metavar="DIR", help="evaluation sets: DIR/stsb/dev.tsv.gz … (default: SIMILE_EVAL_DATA)"
     )
 
 

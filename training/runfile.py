@@ -34,14 +34,8 @@ _WORDS = {
 
 
 _SINCE = {"rows"}  # keys that runs of earlier releases do not have
-_KEYS = (
-    "method",
-    *(_WORDS.keys() - _SINCE),
-    "texts",
-    "base_name",
-    "parent",
-    "code",
-)  # what export has to know
+# Keys that export has to know.
+_KEYS = ("method", *(_WORDS.keys() - _SINCE), "texts", "base_name", "parent", "code")
 
 
 class OtherRun(TrainingError):

@@ -1,10 +1,10 @@
-"""Encode texts with a peer's library, as JSON lines on stdin request; see peer_engines.py.
+"""Encode texts with a peer's library. Orders are JSON lines on stdin; see peer_engines.py.
 
     PEER/bin/python -P benchmarks/peers/encode.py {torch,cuda-fp16,fastembed} FOLDER
 
     {"packages": …} ─▶ order {"texts": […]} ─▶ encoded once ─▶ {"seconds": …} ─▶ next order …
 
-The library gets all texts of an order in one call, as its users would do. An order is one line of JSON. It
+The library gets all texts of an order in one call, as its users would do. An order also
 names the batch size, because the best batch size differs between libraries.
 """
 

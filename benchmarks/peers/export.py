@@ -2,9 +2,9 @@
 
     python -P benchmarks/peers/export.py VERSION FOLDER
 
-The ONNX engine of infinity and fastembed pool token vectors themselves, but a published version returns
+infinity's ONNX engine and fastembed pool token vectors themselves, but a published version returns
 sentence vectors. The export traces the model with plain attention, because the graph fusions of ONNX Runtime
-and optimum expect it. With these fusions it is the fastest of torch's exports.
+and optimum expect it. With the fusions, this export is the fastest of torch's exports.
 """
 
 import shutil

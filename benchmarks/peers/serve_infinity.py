@@ -1,4 +1,4 @@
-"""Start the server of infinity like its own command, with one function corrected.
+"""Start the server of infinity as its own command does, but with one function corrected.
 
     PEER/bin/python -P benchmarks/peers/serve_infinity.py v2 --model-id FOLDER …
 

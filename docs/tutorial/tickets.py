@@ -1,12 +1,12 @@
-"""Invented support tickets and their judgements, the same ones each time, for docs/TUTORIAL.md.
+"""Writes invented support tickets and judgments of searches for docs/TUTORIAL.md, always the same.
 
     python docs/tutorial/tickets.py FOLDER
 
     tickets.csv      300 tickets: number, subject, body, product
-    feedback.json    a body of POST /feedback: 240 judgements of 120 searches, and two mistakes
+    feedback.json    a body of POST /feedback: 240 judgments of 120 searches, and two invalid ones
 
-problems.tsv has 60 problems with the programs of a firm. The firm gave them names of its own, which no model
-has read before; its users search in plain words. Each problem has five tickets and two searches.
+problems.tsv has 60 problems with the programs of a firm. No model has read the names of these programs. Users
+search in plain words. Each problem has five tickets and two searches.
 """
 
 import csv
@@ -32,13 +32,13 @@ PRIORITY = ("", "urgent", "again", "question", "since the update")
 
 
 def problems() -> list[list[str]]:
-    """Product, subject, two ways to tell it, two searches; of each problem."""
+    """Returns the product, the subject, two descriptions and two searches of each problem."""
     with Path(__file__).with_name("problems.tsv").open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file, delimiter="\t"))[1:]
 
 
 def tickets() -> Iterator[tuple[str, str, str, str]]:
-    """(number, subject, body, product) of each ticket."""
+    """Yields (number, subject, body, product) of each ticket."""
     chance = random.Random(7)
     for number, (problem, copy) in enumerate(itertools.product(problems(), range(5)), _FIRST):
         product, subject, first, second, *_ = problem
@@ -51,7 +51,7 @@ def tickets() -> Iterator[tuple[str, str, str, str]]:
 
 
 def judgements() -> list[dict[str, object]]:
-    """Each search with the two tickets that tell both sides of its problem, and two mistakes at the end."""
+    """Returns each search with the two tickets that have both descriptions, and then two invalid entries."""
     right: list[dict[str, object]] = [
         {"query": query, "id": f"T-{_FIRST + 5 * at + copy}", "relevant": True}
         for at, problem in enumerate(problems())

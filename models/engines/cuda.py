@@ -38,11 +38,11 @@ Vectors = NDArray[np.float32]
 
 
 class CudaEngine:
-    """A version on a GPU, in fp32 or fp16.
+    """Computes a version's graph on an NVIDIA GPU, in fp32 or fp16.
 
     Raises:
         DeviceUnavailable: The provider or its device is missing.
-        Unsupported: The graph cannot be computed in fp16.
+        Unsupported: The graph cannot be computed in fp16, or is too large.
     """
 
     def __init__(self, file: Path, precision: Precision, provider: Provider, longest: int) -> None:
@@ -61,7 +61,7 @@ class CudaEngine:
             self._warm_up()
 
     def run(self, feed: Feed, output: str) -> Vectors:
-        """Computes a batch. Raises DeviceMemory if not even a single row fits."""
+        """Computes a batch. Raises DeviceMemory if not even a single row fits into the GPU's memory."""
         vectors = self._run(self._session, feed, output)
         if self.form.precision != "fp32":
             bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
@@ -77,7 +77,7 @@ class CudaEngine:
     def _warm_up(self) -> None:
         """Computes batches of many shapes, the largest first, so that the memory pool grows only once.
 
-        CUDA loads each kernel at its first use, which stops the GPU.
+        This also loads the kernels. CUDA loads a kernel at its first use, which stops the GPU.
         """
         output = self._session.get_outputs()[0].name
         for length in (size for size in WARM_SIZES if 8 <= size <= self._longest):
@@ -103,7 +103,7 @@ class CudaEngine:
         return vectors
 
     def _in_fp32(self, feed: Feed, output: str) -> Vectors:
-        """Computes rows that overflowed in fp16. Rows that fail again stay NaN, so that only they fail."""
+        """Computes rows again that overflowed in fp16. If this fails, only these rows become NaN."""
         before, self._recomputed = self._recomputed, self._recomputed + len(feed[MASK])
         if len(str(before)) < len(str(self._recomputed)) or not before:  # Logs the 1st, 10th, 100th, … row.
             log.warning("%d %s", self._recomputed, RECOMPUTED)

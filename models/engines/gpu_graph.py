@@ -4,7 +4,7 @@
     attention_mask ─▶ number of tokens of each text ─▶ Attention
     layer: Attention, MatMul, SkipLayerNormalization, MatMul, BiasGelu, MatMul, SkipLayerNormalization
 
-The fused graph replaces a graph that bert.py wrote. It does not pack tokens. Packing is slow on a GPU,
+The fused graph replaces a graph that bert.py wrote, and does not pack tokens. Packing is slow on a GPU,
 because it waits for the CPU and changes the tensor shapes with every batch. Graphs of other tools are not
 fused. Callers must verify the vectors.
 
@@ -32,7 +32,7 @@ from models.graph.bert import HIDDEN, POOLED_FROM
 from models.graph.blocks import DISTANCES, counted, distances, packs, plain
 from models.graph.file import LARGEST
 from models.graph.head import MIXED, POOLED, SCOPE, SENTENCE, beside_last
-from models.graph.nodes import CONTRIB, Nodes
+from models.graph.nodes import CONTRIB, Nodes, rename
 
 
 def prepared(file: Path, precision: Precision) -> bytes:
@@ -57,9 +57,9 @@ def prepared(file: Path, precision: Precision) -> bytes:
 
 
 def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
-    """Builds the fused graph of a published `model` that packs tokens.
+    """Builds the fused graph that replaces the graph of a published `model`, which must pack tokens.
 
-    Its only outputs are pooled vectors.
+    The fused graph outputs only pooled vectors.
     """
     found = onnx.GraphProto(name="bert")
     found.input.extend(model.graph.input)
@@ -111,13 +111,8 @@ class _Writer:
         tables = [
             self._weight(f"embeddings.{kind}_embeddings") for kind in ("word", "position", "token_type")
         ]
-        normalization = self._both("embeddings.LayerNorm")
-        x = n(
-            "EmbedLayerNormalization",
-            *(ids, types, *tables, *normalization, mask),
-            domain=CONTRIB,
-            epsilon=self._backbone.epsilon,
-        )
+        inputs = ids, types, *tables, *self._both("embeddings.LayerNorm"), mask
+        x = n("EmbedLayerNormalization", *inputs, domain=CONTRIB, epsilon=backbone.epsilon)
         lengths = "bert.lengths"
         n.graph.node[-1].output.append(lengths)
         return x, lengths
@@ -158,16 +153,9 @@ class _Writer:
     def _add_and_normalize(self, x: str, before: str, at: str, out: str = "") -> str:
         n = self._nodes
         product = n("MatMul", x, self._weight(f"{at}.dense"))
-        return n(
-            "SkipLayerNormalization",
-            product,
-            before,
-            *self._both(f"{at}.LayerNorm"),
-            self._bias(f"{at}.dense"),
-            out=out,
-            domain=CONTRIB,
-            epsilon=self._backbone.epsilon,
-        )
+        inputs = product, before, *self._both(f"{at}.LayerNorm"), self._bias(f"{at}.dense")
+        epsilon = self._backbone.epsilon
+        return n("SkipLayerNormalization", *inputs, out=out, domain=CONTRIB, epsilon=epsilon)
 
     def _joined(self, at: str) -> tuple[str, str]:
         """Concatenates the layers of query, key and value.
@@ -273,14 +261,12 @@ def _halve_attributes(node: onnx.NodeProto) -> None:
 
 
 def _cast_between(graph: onnx.GraphProto, body: list[onnx.NodeProto], head: list[onnx.NodeProto]) -> None:
-    """Casts values that leave the backbone to fp32."""
+    """Casts the fp16 values that the head reads, or that the graph outputs, to fp32."""
     leaving = {name for node in head for name in node.input} | {output.name for output in graph.output}
     casts = []
     for name in [name for node in body for name in node.output if name in leaving]:
         inside = name + _SUFFIX
-        for node in body:
-            for names in (node.input, node.output):
-                names[:] = [inside if known == name else known for known in names]
+        rename(body, name, inside)
         casts.append(helper.make_node("Cast", [inside], [name], name=inside, to=TensorProto.FLOAT))
     del graph.node[:]
     graph.node.extend([*body, *casts, *head])

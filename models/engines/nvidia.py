@@ -1,9 +1,9 @@
 """Opens ONNX Runtime sessions on an NVIDIA GPU, and splits batches that do not fit into its memory.
 
 Start at `open_session` and `Halving`. Without a usable CUDA provider, ONNX Runtime falls back to the CPU.
-Here that is an error. ONNX Runtime has no exception class for exhausted memory, so `is_exhaustion` matches
-messages. They come from the memory pool (`Fail` at its limit, `RuntimeException` on a full device), cuBLAS,
-cuDNN and CUDA.
+This module raises an error instead. ONNX Runtime has no exception class for exhausted memory, so
+`is_exhaustion` matches messages. The messages come from the memory pool (`Fail` at its limit,
+`RuntimeException` on a full device), cuBLAS, cuDNN and CUDA.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def open_session(graph: bytes, provider: Provider) -> onnxruntime.InferenceSessi
     """Opens a serialized ONNX model.
 
     Raises:
-        DeviceUnavailable: It cannot run on `provider`.
+        DeviceUnavailable: The model cannot run on `provider`.
     """
     if provider.name not in onnxruntime.get_available_providers():
         raise DeviceUnavailable(
@@ -104,7 +104,7 @@ def require_cuda(place: Place) -> str:
 
 @cache
 def _preload() -> str:
-    """Loads the CUDA libraries that pip installed, once. Returns the messages about failures."""
+    """Loads the CUDA libraries that pip installed, once. Returns a reason to show if CUDA does not work."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):  # preload_dlls prints, and stdout may be a JSON log.
         onnxruntime.preload_dlls()
@@ -146,7 +146,7 @@ def is_exhaustion(error: Exception) -> bool:
 
 
 class Halving:
-    """Computes a batch, in halves if it does not fit, down to single rows. Logs this once."""
+    """Computes a batch. Halves a batch that does not fit into the memory, down to single rows."""
 
     def __init__(self) -> None:
         self._logged = False
@@ -158,7 +158,7 @@ class Halving:
             compute: Returns the vectors of a slice of rows.
 
         Raises:
-            DeviceMemory: A single row does not fit.
+            DeviceMemory: A single row does not fit into the memory.
         """
         failure = None
         try:

@@ -1,4 +1,4 @@
-"""Computes graphs with ONNX Runtime on the CPU, in fp32 or int8. Every version is verified in fp32."""
+"""Computes graphs with ONNX Runtime on the CPU, in fp32 or int8. Publishing verifies the fp32 graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class OnnxEngine:
     Args:
         file: The ONNX file.
         threads: Threads that share each call.
-        beside: Another engine on the same file. Both engines share the word table.
+        beside: Another engine on the same file, whose word table is shared. The new engine is then for
+            single texts: its threads spin briefly while they wait.
     """
 
     def __init__(self, file: Path, form: Form, threads: int, beside: OnnxEngine | None = None) -> None:
@@ -42,7 +43,7 @@ class OnnxEngine:
         return found
 
     def again(self, threads: int) -> OnnxEngine:
-        """Opens the same graph in a second engine, for one call at a time that uses `threads` threads."""
+        """Opens the same graph in a second engine. It is for one call at a time, on `threads` threads."""
         return OnnxEngine(self._file, self.form, threads, beside=self)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from models.cpus import CPUINFO
+from models.cpus import CPUINFO, facts
 from models.engines.form import CPU, FP32, Device, Engine, Form, Place
 from models.engines.nvidia import cuda_provider
 from models.engines.onnx import OnnxEngine
@@ -46,7 +46,7 @@ def form_for(precision: str, place: Place = CPU) -> Form:
 def require(form: Form, place: Place = CPU) -> None:
     """Raises FormUnavailable if this machine cannot compute `form` at `place`.
 
-    GPUs are not tested here, but when nvidia.py opens them.
+    GPUs are not tested here. nvidia.py tests a GPU when it opens a session.
     """
     engine = ENGINES.get(form)
     if engine is None:
@@ -73,6 +73,7 @@ def open_engine(
     Raises:
         FormUnavailable: This machine cannot compute the form.
         DeviceUnavailable: The GPU does not exist, or is too small.
+        Unsupported: The graph cannot be computed on a GPU in this precision.
     """
     require(form, place)
     return ENGINES[form].open(file, form, threads, callers, place, longest)
@@ -118,12 +119,9 @@ def has_int8(cpuinfo: Path = CPUINFO) -> bool:
 
 
 def _has_one(sufficient: frozenset[str], cpuinfo: Path) -> bool:
-    try:
-        lines = cpuinfo.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return True
-    flags = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
-    return not flags or not sufficient.isdisjoint(flags[0])
+    found = facts(cpuinfo)
+    flags = found.get("flags", found.get("Features"))
+    return flags is None or not sufficient.isdisjoint(flags.split())
 
 
 @cache

@@ -6,12 +6,13 @@ once. Rows and tokens are rounded up to the next rung of a ladder:
     1 2 3 4 5 6 7 8 | 10 12 14 16 | 20 24 28 32 | 40 48 56 64 | 80 …      rows: four rungs to each doubling
     8 16 24 32 40 48 56 64 | 80 96 112 128 | 160 192 224 256 | 320 …      tokens: the same, times 8
 
-Neither dimension grows by more than a quarter, or by 7 tokens. docs/GPU.md has the costs.
+Rounding adds at most a quarter, or up to 7 tokens to a short row. docs/GPU.md has the costs.
 
 `Shapes` gives a text a bitwise equal vector in every batch, by fixing the shapes:
 
-    up to 64 tokens    padded to 32 or 64, in a batch with texts of that length; small batches are repeated
-    longer             in a batch of one
+    up to 64 tokens    padded to a multiple of 32 (of 8 if all layers compute padding), and computed with
+                       texts of the same padded length; small batches are repeated
+    longer             computed alone
 
 A runtime chooses kernels, and with them the order of sums, by the shape of a batch. In all measurements, rows
 of one padded length had equal bits in batches of at least two rows and 17 tokens. OpenVINO uses another
@@ -42,7 +43,7 @@ FILLED_ROWS = 8
 
 
 def rung(size: int) -> int:
-    """Returns the smallest rung of at least `size`: up to 8, or 5, 6, 7 or 8 times a power of two."""
+    """Returns the first rung from `size` on. Rungs are 1 to 8, and 5, 6, 7 or 8 times a power of two."""
     step = 1 << max(0, (size - 1).bit_length() - 3)
     return -(-size // step) * step
 
@@ -64,7 +65,7 @@ def stepped(length: int, step: int, longest: int) -> int:
 def padded(feed: Mapping[str, NDArray[np.int64]], longest: int) -> dict[str, NDArray[np.int64]]:
     """Pads `feed` to its rounded shape.
 
-    New columns are masked. New rows repeat the last row, because every pooling can compute that.
+    New columns are masked. New rows repeat the last row, which every pooling can compute.
     """
     rows, length = feed[MASK].shape
     to_rows, to_length = rounded(rows, length, longest)
@@ -123,7 +124,7 @@ class Shapes(NamedTuple):
         return np.stack(found)
 
     def _enough(self, run: Run, rows: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:
-        """Calls `run`, with repeated rows if the batch is too small."""
+        """Calls `run`. Repeats the rows of a batch that is too small, and drops the extra vectors."""
         tokens = sum(map(len, rows)) if self.packed else length * len(rows)
         times = max(-(-_MIN_ROWS // len(rows)), -(-_MIN_TOKENS // max(1, tokens)))
         return run([*rows] * times, length)[: len(rows)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def lock(folder: Path) -> int | None:
-    """Returns a descriptor that locks `folder` until it is closed, or None if it is already locked."""
+    """Locks `folder` until the returned descriptor is closed. Returns None if it is already locked."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

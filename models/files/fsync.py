@@ -1,4 +1,4 @@
-"""Writes that survive a power cut."""
+"""Writes files so that they survive a power cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 
 def sync(path: Path) -> None:
-    """Flushes a file to the disk, or the list of names in a folder."""
+    """Flushes a file, or a folder's list of names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -87,7 +87,7 @@ def schedule_state(models: Path, now: datetime) -> dict[str, Any] | None:
 
 
 def _is_alive(models: Path, now: datetime) -> bool:
-    """Returns whether the schedule gave a sign of life."""
+    """Returns True if the schedule touched schedule.json within ABSENT."""
     try:
         seen = datetime.fromtimestamp((models / FILE_NAME).stat().st_mtime, UTC)
     except OSError:
@@ -96,7 +96,7 @@ def _is_alive(models: Path, now: datetime) -> bool:
 
 
 def give_sign(models: Path) -> None:
-    """Says that the schedule runs."""
+    """Touches schedule.json, to show that the schedule runs."""
     with contextlib.suppress(OSError):  # The folder may be away for a while.
         os.utime(models / FILE_NAME)
 
@@ -113,7 +113,7 @@ def request_run(models: Path) -> None:
 
 
 def read_request(models: Path) -> dict[str, Any] | None:
-    """Returns the time of the pending request, an empty dict if it cannot be read, or None."""
+    """Returns the pending request with its time `at`, {} if it cannot be read, or None without a request."""
     return _read(models / REQUEST) if (models / REQUEST).exists() else None
 
 

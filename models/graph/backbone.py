@@ -80,7 +80,7 @@ KIN = {
 
 
 def in_berts_words(config: Mapping[str, Any]) -> tuple[Kin, dict[str, Any]] | None:
-    """Returns the model family of a config.json, and its values under BERT's keys.
+    """Returns how the family of a config.json differs from BERT, and the values under BERT's keys.
 
     Returns None for families whose layers differ from BERT's.
     """
@@ -94,8 +94,8 @@ def in_berts_words(config: Mapping[str, Any]) -> tuple[Kin, dict[str, Any]] | No
 def distance_buckets(longest: int, buckets: int) -> NDArray[np.int64]:
     """Returns the bucket of each relative position (key minus query) from 1 - longest to longest - 1.
 
-    In each direction, the first half of the buckets have one distance each. The other buckets have wider and
-    wider ranges, up to a distance of 128 (T5, Raffel et al. 2020).
+    In each direction, half of the buckets have one distance each. The other buckets have ever wider ranges,
+    and the last one has no upper end (T5, Raffel et al. 2020).
     """
     distances = np.arange(1 - longest, longest)
     half = buckets // 2
@@ -177,14 +177,14 @@ class Backbone:
 
     @property
     def said(self) -> dict[str, Any]:
-        """The sizes that the fingerprint includes, without fields that only other families use."""
+        """The sizes for the fingerprint, without `table`, `padding` and `buckets` if they are as in BERT."""
         later = {"table": 0, "padding": None, "buckets": 0}
         return {name: value for name, value in asdict(self).items() if later.get(name, ...) != value}
 
     def shapes(self, tokens: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yields the name and shape of each tensor in the graph.
 
-        Weight matrices have the shape (outputs, inputs).
+        Weight matrices have the shape (outputs, inputs). With `static` tokens, only the word table is needed.
         """
         d = self.width
         narrow = self.table or d
@@ -222,7 +222,7 @@ def _both(at: str, weight: tuple[int, ...], bias: tuple[int, ...]) -> Iterator[t
 
 
 class Shaped(Protocol):
-    """Interface of the sizes of an encoder, for all families."""
+    """The interface that `Backbone` and `ModernBackbone` share."""
 
     def shapes(self, tokens: str = "last", /) -> Iterator[tuple[str, tuple[int, ...]]]: ...
 

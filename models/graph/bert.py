@@ -63,7 +63,7 @@ def bert_graph(
 
 
 def table_graph(table: NDArray[np.float32]) -> onnx.GraphProto:
-    """Builds a graph whose `last_hidden_state` holds rows of a word table, shape (words, width)."""
+    """Builds a graph that looks up rows of `table`, shape (words, width), as `last_hidden_state`."""
     graph = empty_graph("table", INPUTS[:2], table.shape[1])
     nodes = Nodes(graph, "bert.")
     nodes("Gather", nodes.tensor(table, name=WORDS), "input_ids", out=HIDDEN)
@@ -100,7 +100,7 @@ class Writer(Steps[Backbone]):
             packing.unpack(mean, POOLED_FROM[tokens])
 
     def words(self, ids: str = "input_ids", out: str = "") -> str:
-        """Looks up word vectors, shape (…, width)."""
+        """Adds a node that looks up the word vectors of `ids`, shape (…, width)."""
         return self._nodes("Gather", self._weight("embeddings.word_embeddings"), ids, out=out)
 
     def _embeddings(self, packing: Packing) -> str:
@@ -134,5 +134,5 @@ class Writer(Steps[Backbone]):
         return self._normalize(n("Add", transformed, x), f"{at}.output.LayerNorm")
 
     def linears(self, x: str, *layers: str) -> list[str]:
-        """Applies several linear layers to the same input `x`, shape (tokens, width)."""
+        """Adds linear layers that share the input `x`, shape (tokens, width). Returns their outputs."""
         return [self._linear(x, at) for at in layers]

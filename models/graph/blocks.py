@@ -8,7 +8,7 @@
 
 Only attention then computes padding. Each of these steps is one Gather, which costs no more than the
 Transpose of a padded batch. After `split` and `unpack`, padding positions contain the vector of some token.
-Nodes that read them therefore need the mask.
+Nodes that read them therefore need the mask. Functions return the names of values in the graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROWS = "bert.packed_rows"  # This value marks a graph that packs, even in copies
 
 
 class Packing:
-    """Packs and unpacks the tokens of a batch. The constructor adds nodes that find them in `attention_mask`.
+    """Packs and unpacks the tokens of a batch. The constructor adds nodes that read `attention_mask`.
 
     Args:
         heads: Number of pieces that a token's vector is split into.
@@ -71,7 +71,7 @@ class Packing:
         return self._nodes("Reshape", found, self._nodes.ints(-1, self._width))
 
     def attend(self, query: str, key: str, value: str, mask: str) -> str:
-        """Appends the attention of each text to its own tokens.
+        """Adds nodes that compute the attention inside each text. Their result has the shape (tokens, width).
 
         Args:
             query: Name of the queries, shape (tokens, width).
@@ -100,7 +100,7 @@ DISTANCES = "encoder.distances"  # Name of the table that `distances` writes.
 def counted(n: Nodes, padding: int) -> str:
     """Returns the positions of families such as RoBERTa, shape (batch, sequence).
 
-    The first position is `padding` + 1. Padding tokens are not counted.
+    The first position is `padding` + 1. Padding tokens have the position `padding`, and are not counted.
     """
     counts = n("Cast", n("Equal", "input_ids", n.tensor(padding, np.int64)), to=TensorProto.INT64)
     counts = n("Sub", n.tensor(1, np.int64), counts)

@@ -51,5 +51,6 @@ def build_graph(
 def embed(backbone: AnyBackbone, tensors: Tensors, head: Head, rows: reference.Rows) -> reference.Array:
     """Embeds rows of token ids with numpy. Returns float32 unit vectors, shape (rows, dimension)."""
     if isinstance(backbone, ModernBackbone):
-        return reference.pooled(reference.modern_token_vectors(backbone, tensors, rows), head, rows)
+        hidden = [reference.modern_token_vectors(backbone, tensors, row) for row in rows]
+        return reference.pooled(hidden, head, rows)
     return reference.embed(backbone, tensors, head, rows)

@@ -75,7 +75,10 @@ def read_table(file: Path) -> Table | None:
 
 
 def _matrix(stream: BinaryIO, tensor: _Field) -> tuple[str, DTypeLike, list[int], _Field] | None:
-    """Parses a tensor. Returns None unless it is a matrix of floats whose values are in this file."""
+    """Returns the name, type, shape and values' field of a tensor.
+
+    Returns None unless the tensor is a matrix of floats whose values are in this file.
+    """
     stream.seek(tensor.start)
     fields = list(_fields(stream, tensor.end))
     shape = [field.value for field in fields if field.number == _DIMS]

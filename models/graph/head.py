@@ -1,4 +1,4 @@
-"""Appends the head to a graph, which turns token vectors into one unit vector. Start at `append_head`.
+"""Appends a graph's head, which turns token vectors into one unit vector. Start at `append_head`.
 
     token vectors, attention_mask ─▶ pooling ─▶ layers … ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
     input_ids ─▶ does the row start with a prompt that pooling leaves out?
@@ -68,7 +68,7 @@ def layer_tensors(layer: Layer) -> dict[str, Vector]:
 
 
 def check_widths(layers: Sequence[Layer], width: int) -> None:
-    """Rejects layers whose inputs do not fit the layer before, or a pooled vector of `width` numbers."""
+    """Rejects a layer whose input does not fit the output before it. The first input has `width` numbers."""
     for layer in layers:
         if isinstance(layer, Unit):
             continue
@@ -181,7 +181,7 @@ class Head:
     def of(
         cls, names: Sequence[str], layers: tuple[Layer, ...] = (), left_out: tuple[Prompt, ...] = ()
     ) -> Head:
-        """Creates a head from pooling names as in `names`.
+        """Creates a head from names of poolings, such as those of the property `names`.
 
         Raises:
             Unsupported: A name is unknown, or the poolings do not use the same token vectors.
@@ -223,7 +223,7 @@ def beside_last(tokens: str, layers: int) -> int:
 
 
 def mask_distance(mode: str) -> int | None:
-    """Returns how many tokens before the last one the pooled token is; None for other poolings.
+    """Returns the distance from the last token to the pooled token, or None for other poolings.
 
     The result is K for `mask:K`, and 0 for `lasttoken`.
     """
@@ -234,7 +234,7 @@ def mask_distance(mode: str) -> int | None:
 
 
 def append_head(graph: onnx.GraphProto, tokens: str, head: Head, dimension: int, opset: int = OPSET) -> None:
-    """Appends the head to a graph.
+    """Appends the head and both of its outputs to a graph.
 
     Args:
         tokens: Name of the token vectors, shape (batch, sequence, width).
@@ -285,12 +285,9 @@ class _Pooling:
                 return n("GatherND", self._hidden, self._skipped, batch_dims=1)
             return n("Gather", self._hidden, n.tensor(0, np.int64), axis=1)
         if mode == "min":
-            padded = n("Mul", n("Sub", self._mask, n.tensor(1.0)), n.tensor(-1e30))
-            negated = n("Neg", n("Add", n("Mul", self._hidden, self._mask), padded))
-            return self._or_zeros(n("Neg", n.maximum(negated, axis=1)))
+            return n("Neg", self._maximum(n("Neg", self._hidden)))
         if mode == "max":
-            padded = n("Mul", n("Sub", n.tensor(1.0), self._mask), n.tensor(-1e30))
-            return self._or_zeros(n.maximum(n("Add", n("Mul", self._hidden, self._mask), padded), axis=1))
+            return self._maximum(self._hidden)
         weights = self._mask
         if mode == "weightedmean":
             places = n("Cast", self._counted(), to=TensorProto.FLOAT)
@@ -303,9 +300,11 @@ class _Pooling:
         count = n("Max", n("ReduceSum", weights, n.ints(1), keepdims=0), n.tensor(1e-9))
         return n("Div", total, n("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
 
-    def _or_zeros(self, extremes: str) -> str:
-        """Replaces the maxima of rows without tokens by zeros. Only word tables have rows without tokens."""
+    def _maximum(self, hidden: str) -> str:
+        """Computes the maxima of token vectors. Rows without tokens get zeros; only word tables have them."""
         n = self._nodes
+        padded = n("Mul", n("Sub", n.tensor(1.0), self._mask), n.tensor(-1e30))
+        extremes = n.maximum(n("Add", n("Mul", hidden, self._mask), padded), axis=1)
         if not self._is_table:
             return extremes
         some = n("Greater", n("ReduceSum", self._mask, n.ints(1), keepdims=0), n.tensor(0.0))
@@ -318,7 +317,7 @@ class _Pooling:
 
 
 def _skipped(n: Nodes, left_out: Sequence[Prompt]) -> str:
-    """Counts the tokens of the longest prompt that each row starts with, shape (batch, 1)."""
+    """Adds nodes that count the tokens of a row's left-out prompt. Their result has the shape (batch, 1)."""
     longest = max(len(prompt.ids) for prompt in left_out)
     ids = n("Pad", "input_ids", n.ints(0, 0, 0, longest), n.tensor(-1, np.int64))
     counts = []

@@ -20,7 +20,7 @@ from onnx.external_data_helper import load_external_data_for_model
 from models.errors import Unsupported
 from models.graph.bert import HIDDEN, INPUTS
 from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalize
-from models.graph.nodes import OPSET, Nodes
+from models.graph.nodes import OPSET, Nodes, rename
 
 _LOOPS = {"Loop", "Scan", "SequenceMap"}
 _DEEPEST = 16  # Levels of nested graphs.
@@ -28,7 +28,7 @@ _OLDEST = 13  # The first opset in which Unsqueeze and ReduceSum take axes as an
 
 
 def load_onnx(file: Path) -> onnx.ModelProto:
-    """Loads a model with its weights, in an opset that head.py supports."""
+    """Loads a model with its weights, in an opset that head.py supports. Raises Unsupported."""
     try:
         model = onnx.load(file, load_external_data=False)
         require_bounded(model)
@@ -44,7 +44,7 @@ def load_onnx(file: Path) -> onnx.ModelProto:
 
 
 def require_bounded(model: onnx.ModelProto) -> None:
-    """Rejects a graph with loops, because the size of such a graph does not limit the time to run it."""
+    """Rejects a graph with loops, which may run forever, and a graph that is nested too deeply."""
     left: list[tuple[Any, int]] = [(model.graph, 0), *((function, 0) for function in model.functions)]
     while left:
         graph, depth = left.pop()
@@ -62,13 +62,16 @@ def require_bounded(model: onnx.ModelProto) -> None:
 
 
 def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
-    """Makes `model` output last_hidden_state, sentence_embedding and pooled_embedding.
+    """Makes `model` output sentence_embedding, pooled_embedding and, if it can, last_hidden_state.
 
     Args:
         width: Token dimension, if the file does not declare it.
 
     Returns:
         The dimension of the sentence embedding.
+
+    Raises:
+        Unsupported: The inputs or outputs are not supported.
     """
     graph = model.graph
     _check_inputs(graph)
@@ -90,7 +93,7 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
         graph.output.append(hidden)
     if SENTENCE in outputs:
         dimension = _last(outputs[SENTENCE], width)
-        _rename(graph, SENTENCE, SCOPE + SENTENCE)
+        rename(graph.node, SENTENCE, SCOPE + SENTENCE)
         append_normalize(nodes, SCOPE + SENTENCE, dimension)
     elif tokens is not None:
         if head.tokens != "last":
@@ -123,11 +126,3 @@ def _opset(model: onnx.ModelProto) -> int:
 def _last(value: onnx.ValueInfoProto, otherwise: int) -> int:
     dims = value.type.tensor_type.shape.dim
     return int(dims[-1].dim_value) if dims and dims[-1].dim_value else otherwise
-
-
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for at, name in enumerate(names):
-                if name == old:
-                    names[at] = new

@@ -2,11 +2,11 @@
 
     x ─▶ / smoothing ─▶ uint8 ─▶ MatMulIntegerToFloat, weights int8 ─▶ float32, with the bias
 
-Each layer input has one fixed range for all texts, so the vector of a text does not depend on its batch.
-`find_spans` measures these ranges: it runs the float32 graph and reads the minimum and maximum of each input
-column. Each output column of a weight matrix has its own range. Input columns with large values are divided
-by a factor, and the weights are multiplied with the same factor (SmoothQuant, Xiao et al. 2023, equation 4).
-The number 0 is represented exactly.
+Each layer input has one fixed range for all texts, so the vector of a text does not depend on its batch. The
+range spans all input columns. `find_spans` reads the minimum and maximum of each column from the float32
+graph. Each output column of a weight matrix has its own range. Most layers divide each input column by a
+factor, and multiply its weights by the same factor (SmoothQuant, Xiao et al. 2023, equation 4). The number 0
+is represented exactly.
 
 MatMulIntegerToFloat exists only in ONNX Runtime, and is exact only on processors with VNNI
 (engines/opening.py). Other tools therefore must not find the file.
@@ -48,7 +48,7 @@ Spans = dict[str, Span]  # Keyed by the first of the layers that share an input.
 def find_spans(
     backbone: Backbone, tensors: Tensors, tokens: str, rows: Sequence[Sequence[int]], progress: Progress
 ) -> Spans:
-    """Measures the `Span` of each linear layer.
+    """Measures the `Span` of each input of linear layers.
 
     Args:
         rows: Token ids of each text.
@@ -142,7 +142,7 @@ class Quantized(Writer):
 
 
 def _smoothing(at: str, span: Span, weights: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
-    """Returns the divisor of each input column, or None. The geometric mean of the divisors is 1."""
+    """Returns the divisor of each input column, with a geometric mean of 1. None: no division."""
     kind = at.split(".", 3)[3]  # after encoder.layer.N
     if kind == _MIXED:
         return None

@@ -162,7 +162,7 @@ class _Writer(Steps[ModernBackbone]):
         return n("Mul", n("Cast", far, to=TensorProto.FLOAT), n.tensor(MASKED))
 
     def _turns(self, kind: str, columns: str) -> tuple[str, str]:
-        """Returns the cosines and the sines of the packed tokens' angles, each (tokens, 1, size / 2)."""
+        """Returns cosines and sines of the packed tokens' rotation angles, each (tokens, 1, size / 2)."""
         n = self._nodes
         cosine, sine = (
             n("Unsqueeze", n("Gather", n.tensor(table), columns), n.ints(1))

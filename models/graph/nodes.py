@@ -7,6 +7,7 @@ data file, so the weights of a large model need not fit into memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,13 @@ class Nodes:
     def _name(self, kind: str) -> str:
         self._count += 1
         return f"{self._scope}{kind}_{self._count}"
+
+
+def rename(nodes: Iterable[onnx.NodeProto], old: str, new: str) -> None:
+    """Renames a value in the inputs and outputs of nodes."""
+    for node in nodes:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
 
 
 def build_model(graph: onnx.GraphProto, *, contrib: bool = False) -> onnx.ModelProto:

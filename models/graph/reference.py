@@ -32,7 +32,7 @@ def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array
 
 
 def embed_table(table: Array, head: Head, rows: Rows) -> Array:
-    """Embeds rows of token ids with a model that is only a word table, shape (words, width)."""
+    """Embeds rows of token ids with a word table, shape (words, width), and no other layers."""
     return pooled([table[list(row)] for row in rows], head, rows)
 
 
@@ -89,7 +89,11 @@ def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends
 
 
 def _places(row: Sequence[int], padding: int | None) -> Array:
-    """Returns the position of each token of a row. Padding ids all have one position, and are not counted."""
+    """Returns the position of each token of a row.
+
+    Without `padding`, positions count from 0. Otherwise, padding tokens have the position `padding`, and the
+    other tokens count from `padding` + 1.
+    """
     if padding is None:
         return np.arange(len(row))
     found, count = [], padding
@@ -126,12 +130,8 @@ def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: s
     attended_ND = linear(mixed_ND, tensors, f"{at}.attention.output.dense")
     x_ND = norm(x_ND + attended_ND, backbone.epsilon, tensors, f"{at}.attention.output.LayerNorm")
     inner = ACTIVATE[backbone.activation](linear(x_ND, tensors, f"{at}.intermediate.dense"))
-    return norm(
-        x_ND + linear(inner, tensors, f"{at}.output.dense"),
-        backbone.epsilon,
-        tensors,
-        f"{at}.output.LayerNorm",
-    )
+    x_ND = x_ND + linear(inner, tensors, f"{at}.output.dense")
+    return norm(x_ND, backbone.epsilon, tensors, f"{at}.output.LayerNorm")
 
 
 def _distances(tensors: Tensors, backbone: Backbone, length: int) -> Array:
@@ -202,17 +202,13 @@ _POOL: dict[str, Callable[[Array], Array]] = {
 # ruff: noqa: N803, N806  shapes live in names
 
 
-def modern_token_vectors(backbone: ModernBackbone, tensors: Tensors, rows: Rows) -> list[Array]:
-    """Computes the token vectors of a ModernBERT's last layer, shape (T, D) for each row.
+def modern_token_vectors(backbone: ModernBackbone, tensors: Tensors, ids: Sequence[int]) -> Array:
+    """Computes the token vectors of a ModernBERT's last layer for one row of ids, shape (T, D).
 
     Rotations are computed as products of complex numbers. In local attention, each token reads only the
     tokens in the window around it.
     """
-    return [_modern_text(backbone, tensors, list(row)) for row in rows]
-
-
-def _modern_text(backbone: ModernBackbone, tensors: Tensors, ids: list[int]) -> Array:
-    words = tensors["embeddings.tok_embeddings.weight"][ids]
+    words = tensors["embeddings.tok_embeddings.weight"][list(ids)]
     x_TD = norm(words, backbone.epsilon, tensors, "embeddings.norm")
     for layer, kind in enumerate(backbone.kinds):
         at = f"layers.{layer}"

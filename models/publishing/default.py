@@ -60,7 +60,7 @@ _OTHERS = (
 
 
 class Located(NamedTuple):
-    """A model folder on this machine, with the name and the origin of the model."""
+    """A model folder on this machine, with the model's name (`origin`) and its lineage."""
 
     folder: Path
     origin: str
@@ -89,7 +89,7 @@ def publish_named(
 
 
 def locate(name: str, origin: str = "", say: Say = silent) -> Located:
-    """Returns a folder on this machine. A hub id is fetched first.
+    """Returns the folder of a source on this machine. Fetches the folder of a hub id.
 
     Raises:
         ModelUnavailable: The hub id cannot be fetched.
@@ -136,6 +136,9 @@ def default_source(wheel: Path | None = None) -> Iterator[Path]:
 
     Args:
         wheel: The wheel with the model; None for the installed one.
+
+    Raises:
+        ModelUnavailable: The wheel is missing or damaged.
     """
     wheel = wheel or wheel_path()
     if not wheel.is_file():

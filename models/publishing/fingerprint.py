@@ -1,14 +1,14 @@
 """Computes the fingerprint, a hash that identifies a vector space.
 
     fingerprint = SHA-256 of the space: everything that determines a vector, as canonical JSON
-        tensors     hash over the sorted hashes of the tensors that the graph uses (backbone names, float32)
+        tensors     hash over the sorted hashes of the tensors that the graph uses (BERT's names, float32)
         backbone    sizes and functions: heads, activation, epsilon …; empty if static
         tokenizer   tokenizer.json without padding and truncation
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
         left_out    prompts that are not pooled, if any
 
-The ONNX file stores the space and the fingerprint, so a wrong manifest is detected. A new export of the same
-model has the same fingerprint.
+The ONNX file stores the space and the fingerprint, so a wrong manifest is detected. For families
+that Simile builds from weights, a new export of the same model has the same fingerprint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Space = dict[str, Any]
 
 
 def build_space(source: Source, tensors: str, backbone: AnyBackbone | None, dimension: int) -> Space:
-    """Builds the space of a source.
+    """Builds the space of a source: everything that determines its vectors.
 
     Args:
         tensors: Hash of the tensors, by `hash_tensors` or `hash_initializers`.

@@ -47,35 +47,19 @@ def main() -> None:
     _limit(resource.RLIMIT_DATA, request["memory_mb"] << 20)
     _limit(resource.RLIMIT_CORE, 0)
     pooling, max_length, prompts = request["asked"]
-    opened = (
-        partial(open_with_overrides, Overrides(tuple(pooling), max_length, prompts))
-        if request["torch"]
-        else None
-    )
+    overrides = Overrides(tuple(pooling), max_length, prompts)
+    opened = partial(open_with_overrides, overrides) if request["torch"] else None
     store = ModelStore(Path(request["store"]))
     try:
-        manifest = publish(
-            store,
-            Path(request["folder"]),
-            origin=request["origin"],
-            lineage=request["lineage"],
-            opened=opened,
-            say=lambda step: tell({"say": step}),
-        )
+        folder, about = Path(request["folder"]), {name: request[name] for name in ("origin", "lineage")}
+        manifest = publish(store, folder, **about, opened=opened, say=lambda step: tell({"say": step}))
     except MemoryError:
         tell({"kind": "MemoryError"})
     except ModelError as error:
         tell({"kind": type(error).__name__, "error": str(error)})
     except OSError as error:
-        reason = error.strerror or str(error)
-        tell(
-            {
-                "kind": "OSError",
-                "errno": error.errno,
-                "error": reason,
-                "file": error.filename2 or error.filename,
-            }
-        )
+        reason, file = error.strerror or str(error), error.filename2 or error.filename
+        tell({"kind": "OSError", "errno": error.errno, "error": reason, "file": file})
     else:
         tell({"version": manifest.version})
 

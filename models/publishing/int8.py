@@ -52,7 +52,7 @@ def cosines(one: Vectors, other: Vectors) -> Vectors:
 def nearness(
     expected: Vectors, found: Vectors, documents: Vectors, found_documents: Vectors
 ) -> dict[str, Any]:
-    """Compares the query vectors of two encoders. Returns fields of a manifest.
+    """Compares the query vectors of two encoders. Returns figures for the manifest.
 
     Args:
         expected: Query vectors of the first encoder, shape (n, dimension).
@@ -71,9 +71,11 @@ def nearness(
 def same_neighbours(one: tuple[Vectors, Vectors], other: tuple[Vectors, Vectors]) -> float:
     """Returns the share of the ten nearest documents that two encoders have in common, averaged over queries.
 
+    Query n never finds document n, because the two are the same text.
+
     Args:
         one: Vectors of queries and of documents by the first encoder.
-        other: The same by the second encoder. Query n never finds document n, because that is its own text.
+        other: The same by the second encoder.
     """
     pairs = zip(_nearest(*one), _nearest(*other), strict=True)
     return float(np.mean([len(nearest & others) / _NEAREST for nearest, others in pairs]))
@@ -114,15 +116,18 @@ def add_int8(
     random = np.random.default_rng(0)
     lengths = random.integers(4, _LONGEST, _RANDOM)
     words = [encoder.decode(random.integers(0, encoder.vocabulary, length).tolist()) for length in lengths]
+    others = examples[1::2]
     texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *words]
     rows = [row.ids for row in encoder.tokenize(texts)]
     file = (folder / ONNX).with_name(INT8_NAME)
     say("calibrating int8")
-    with Progress("texts", len(texts) + 2 * len(examples[1::2]), "calibrating int8", say=say) as progress:
+    with Progress("texts", len(texts) + 2 * len(others), "calibrating int8", say=say) as progress:
         spans = find_spans(backbone, tensors, head.tokens, rows, progress)
         onnx.save(int8_model(backbone, tensors, head, spans), file)
         quantized = Encoder(folder, encoder.manifest, form=INT8)
-        cost = _measure(encoder, quantized, examples[1::2], len(texts), progress)
+        expected, found = (encoded(each, others, progress) for each in (encoder, quantized))
+    near = nearness(expected, found, expected, found)
+    cost = Cost(calibrated_on=len(texts), measured_on=len(others), **near)
     turned = cosines(quantized.encode(PROOF_TEXTS).vectors, verified)
     quantized.close()
     if cost.cosine_mean >= _MIN_MEAN and turned.min() >= _MIN_PROOF:
@@ -130,11 +135,3 @@ def add_int8(
     say(f"leaving int8 out: its vectors have a mean cosine of {cost.cosine_mean:.3f} to those of fp32")
     file.unlink()
     return None
-
-
-def _measure(
-    exact: Encoder, quantized: Encoder, texts: list[str], calibrated_on: int, progress: Progress
-) -> Cost:
-    expected, found = (encoded(encoder, texts, progress) for encoder in (exact, quantized))
-    near = nearness(expected, found, expected, found)
-    return Cost(calibrated_on=calibrated_on, measured_on=len(texts), **near)

@@ -1,4 +1,4 @@
-"""Writes all files of a version except the ONNX files. Start at `write_layout`.
+"""Writes the files of a version that other tools read, except the ONNX files. Start at `write_layout`.
 
 The files follow the layout of sentence-transformers. Only known file names are copied from the source, and
 never pickles. `write_card` writes MODEL_CARD.md, which describes the version. README.md is the model card of
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ _IN_EVERY_RELEASE = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # poolings w
 
 
 def write_layout(source: Source, folder: Path) -> None:
-    """Writes everything except onnx/, golden.json and manifest.json."""
+    """Writes the files of a version except onnx/, golden.json, manifest.json and MODEL_CARD.md."""
     for file in (
         *(source.backbone / name for name in _FROM_BACKBONE),
         *(source.folder / name for name in _FROM_FOLDER),
@@ -53,9 +53,8 @@ def write_layout(source: Source, folder: Path) -> None:
     for weights in source.weights:
         shutil.copyfile(weights, folder / weights.name)
     if len(source.weights) > 1:
-        shutil.copyfile(
-            source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
-        )
+        index = "model.safetensors.index.json"
+        shutil.copyfile(source.backbone / index, folder / index)
     if source.config != optional_json(source.backbone / "config.json"):  # A word table, or fewer layers.
         _write(folder / "config.json", source.config)
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
@@ -100,11 +99,9 @@ def _write_modules(source: Source, folder: Path) -> None:
         "max_seq_length": source.max_length
     }
     _write(folder / "sentence_bert_config.json", {"do_lower_case": False} | transformer)
-    settings = optional_json(source.folder / "config_sentence_transformers.json")
-    _write(
-        folder / "config_sentence_transformers.json",
-        {"default_prompt_name": None} | settings | {"prompts": source.prompts},
-    )
+    name = "config_sentence_transformers.json"
+    settings = optional_json(source.folder / name) | {"prompts": source.prompts}
+    _write(folder / name, {"default_prompt_name": None} | settings)
     modules = [("StaticEmbedding" if source.is_table else "Transformer", "")]
     if not source.is_table or source.head.names != STATIC_MEAN:  # StaticEmbedding includes the mean.
         modules.append(("Pooling", "1_Pooling"))
@@ -114,6 +111,11 @@ def _write_modules(source: Source, folder: Path) -> None:
         modules.append((kind, f"{len(modules)}_{kind}"))
         _write_layer(folder / modules[-1][1], layer)
     modules.append(("Normalize", f"{len(modules)}_Normalize"))
+    write_modules(folder, modules)
+
+
+def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
+    """Writes modules.json, given the kind and the folder of each module."""
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": _TYPES + kind}
         for i, (kind, path) in enumerate(modules)

@@ -61,10 +61,12 @@ def publish_limited(
     torch: bool = True,
     limits: Limits = Limits(),  # noqa: B008  it cannot be changed
 ) -> Manifest:
-    """Publishes `default`, a folder or a hub id, like `publish_named`, but in a child process.
+    """Publishes a source like `publish_named`. A child process publishes folders and hub ids.
 
     Args:
-        overrides: Settings that the folder does not contain.
+        source: `default`, a folder or a hub id.
+        origin: Model name in the version's name.
+        overrides: Settings that complete or replace those of the folder.
         torch: Whether torch may export the graph.
         limits: Time and memory of the child process.
 

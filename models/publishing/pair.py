@@ -42,6 +42,7 @@ def pair(store: ModelStore, version: str, student: str, say: Say = silent) -> Ma
     Raises:
         Unsupported: `student` was not trained on the vectors of `version`, or has other settings.
         Damaged: A file of either version was changed.
+        UnknownVersion: A version is missing.
     """
     teacher, queries = store.verify(version), store.verify(student)
     _require_student(store, teacher, queries)

@@ -62,35 +62,24 @@ def prove(
             "rows. Take both from one folder."
         )
     with Progress("texts", (2 if reference is None else 3) * len(rows), "verifying", say=say) as progress:
-        return _verified(encoder, rows, reference, known, computed_in, progress)
-
-
-def _verified(
-    encoder: Encoder,
-    rows: Sequence[Sequence[int]],
-    reference: Reference | None,
-    known: Vectors | None,
-    computed_in: str,
-    progress: Progress,
-) -> Vectors:
-    vectors = []
-    for row in rows:
-        vectors.append(encoder.forward([row]))
-        progress.add()
-    alone = np.concatenate(vectors)
-    if alone.shape[1] != encoder.dimension:
-        raise ProofFailed(f"The model gives {alone.shape[1]} numbers, not {encoder.dimension}.")
-    _prove_finite(alone)
-    if reference is not None:
-        # One call for all rows, because many small products are slow on a busy machine.
-        expected, other = reference(rows), f"the same weights computed in {computed_in}"
-        _require(1 - np.sum(alone * expected, axis=1), 1 - _COSINE, f"points away from {other}")
-        _require(_worst(alone, expected), _PARITY, f"differs from {other}")
-        progress.add(len(rows))
-    _prove_invariance(encoder, rows, alone, progress)
-    if known is not None:
-        _require(_worst(alone, known), _GOLDEN, "differs from the known vectors of this model")
-    return alone
+        vectors = []
+        for row in rows:
+            vectors.append(encoder.forward([row]))
+            progress.add()
+        alone = np.concatenate(vectors)
+        if alone.shape[1] != encoder.dimension:
+            raise ProofFailed(f"The model gives {alone.shape[1]} numbers, not {encoder.dimension}.")
+        _prove_finite(alone)
+        if reference is not None:
+            # One call for all rows, because many small products are slow on a busy machine.
+            expected, other = reference(rows), f"the same weights computed in {computed_in}"
+            _require(1 - np.sum(alone * expected, axis=1), 1 - _COSINE, f"points away from {other}")
+            _require(_worst(alone, expected), _PARITY, f"differs from {other}")
+            progress.add(len(rows))
+        _prove_invariance(encoder, rows, alone, progress)
+        if known is not None:
+            _require(_worst(alone, known), _GOLDEN, "differs from the known vectors of this model")
+        return alone
 
 
 def write_golden(folder: Path, vectors: Vectors) -> None:
@@ -137,21 +126,17 @@ def _prove_finite(vectors: Vectors) -> None:
 def _prove_invariance(
     encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors, progress: Progress
 ) -> None:
-    """Compares the vectors of single texts with vectors from large batches, and then from batches of four.
+    """Requires that a text has the same vector by itself, in a large batch, and in a batch of four.
 
-    These batches have other numbers of rows and other padding.
+    Batches of four have other padding than large batches.
     """
     many = max(2, _TOGETHER // max(map(len, rows)))
     together = np.concatenate([encoder.forward(rows[at : at + many]) for at in range(0, len(rows), many)])
     _require(_worst(together, alone), _INVARIANCE, "depends on the other texts of its batch")
     for start in range(0, len(rows), 4):
         batch = list(rows[start : start + 4])
-        _require(
-            _worst(encoder.forward(batch[::-1])[::-1], alone[start : start + 4]),
-            _INVARIANCE,
-            "depends on its padding",
-            start,
-        )
+        worst = _worst(encoder.forward(batch[::-1])[::-1], alone[start : start + 4])
+        _require(worst, _INVARIANCE, "depends on its padding", start)
         progress.add(len(batch))
 
 

@@ -71,6 +71,8 @@ def publish(
 ) -> Manifest:
     """Publishes a sentence-transformers or Hugging Face folder, unless the model is already published.
 
+    Returns the manifest of the new or the existing version.
+
     Args:
         origin: Model name in the version's name.
         lineage: Where the model comes from, for the manifest.
@@ -93,7 +95,7 @@ def publish(
 
 @contextlib.contextmanager
 def _in_a_sentence(folder: Path) -> Iterator[None]:
-    """Raises Unsupported for the Python errors that values of wrong types in a folder's files cause."""
+    """Converts Python errors to Unsupported. Values of wrong types in the folder's files cause them."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -114,7 +116,11 @@ def publish_prepared(
     known: Vectors | None = None,
     say: Say = silent,
 ) -> Manifest:
-    """Publishes a source whose graph was prepared. For the arguments, see `publish`."""
+    """Publishes a source whose graph was prepared. See `publish` for most arguments.
+
+    Args:
+        parent: The version that the model was trained from.
+    """
     manifest = _manifest(prepared, origin, parent, lineage)
     existing = store.find(manifest)
     quantized = existing and (existing.quantised or not prepared.weights)
@@ -125,7 +131,7 @@ def publish_prepared(
 
 
 def prepare(source: Source) -> Prepared:
-    """Builds the graph of a source in memory."""
+    """Builds the graph of a source, or adopts its ONNX file, in memory. Raises Unsupported."""
     if source.is_table:
         return _from_table(source)
     if weights := _read_weights(source):  # Preferred to an ONNX file, because Simile's graph skips padding.
@@ -179,9 +185,9 @@ def _get_origin(folder: Path) -> str:
 
 
 def _read_weights(source: Source) -> tuple[families.AnyBackbone, Tensors] | None:
-    """Reads sizes and weights.
+    """Reads the sizes and tensors from a source's safetensors files. Raises Unsupported.
 
-    Returns None without safetensors, or if only the ONNX file supports the family.
+    Returns None without safetensors files, or if only the folder's ONNX file supports the family.
     """
     if not source.weights or (source.onnx and not families.knows(source.config)):
         return None
@@ -224,10 +230,7 @@ def _build(
 ) -> Manifest:
     say("writing the ONNX file")
     write_layout(prepared.source, folder)
-    metadata = {
-        file.FINGERPRINT: manifest.fingerprint,
-        file.SPACE: canonical(prepared.space).decode(),
-    }
+    metadata = {file.FINGERPRINT: manifest.fingerprint, file.SPACE: canonical(prepared.space).decode()}
     del prepared.model.metadata_props[:]
     onnx.helper.set_model_props(prepared.model, metadata)
     (folder / ONNX).parent.mkdir()

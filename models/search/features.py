@@ -1,4 +1,4 @@
-"""Features of the candidates of a hybrid search, from which a learned ranking orders them. Start at `build`.
+"""Builds the features by which a learned ranking orders the candidates of a search. Start at `build`.
 
     query vector, passages' vectors ─┐
     BM25, fused scores ──────────────┼─▶ features, shape (n, len(FEATURES))
@@ -55,8 +55,8 @@ class Candidates(NamedTuple):
     Attributes:
         hybrid: Fused scores, shape (n,).
         bm25: BM25 scores, shape (n,).
-        passages: Vectors of each candidate's passages, length 1, shape (p, d), the head first. A candidate
-            without vectors has p = 0.
+        passages: Vectors of each candidate's passages, length 1, shape (p, d). The head, the start of the
+            text, is first. A candidate without vectors has p = 0.
         titles: Titles, or empty texts.
         texts: Texts without titles.
     """
@@ -75,13 +75,14 @@ def build(
     mean_query: Vectors | None,
     check: Callable[[], None] = lambda: None,
 ) -> Features:
-    """Returns the features of the candidates, shape (n, len(FEATURES)). Memory is 0.
+    """Returns the features of the candidates, shape (n, len(FEATURES)). The columns of MEMORY are 0.
 
     Args:
         query: The text of the query.
         vector: Vector of the query, length 1, shape (d,).
         candidates: The candidates.
-        mean_query: For `hub`, length 1, shape (d,). None: `hub` is 0.
+        mean_query: Mean vector of the queries that the ranking learned from, length 1, shape (d,). None: the
+            feature `hub` is 0.
         check: Called before each candidate. May raise to end the work.
     """
     features = np.zeros((len(candidates.texts), len(FEATURES)))
@@ -119,16 +120,19 @@ def build(
 
 
 def get_cover(query: str, text: str) -> float:
-    """Returns the share of the query's terms in the first COVER_CHARACTERS of a text that keywords found."""
+    """Returns the share of the query's terms that the first COVER_CHARACTERS of a text contain.
+
+    The result is at least the share of one term, because keyword search has found the text.
+    """
     telling = _telling([*stem({*split_query(query)}).values()])
     share = _share(telling, stem({*split_words(text[:COVER_CHARACTERS])}).values())
     return max(share, 1 / max(1, len(telling)))
 
 
 def _get_proximities(places: Sequence[Sequence[tuple[int, str]]], terms: AbstractSet[str]) -> list[float]:
-    """Returns the largest share of a query's terms within WINDOW words of each document.
+    """Returns for each document the largest share of the query's terms that occur within WINDOW words.
 
-    A term weighs its inverse document frequency among the documents, as in BM25 (Robertson et al. 1995).
+    The weight of a term is its inverse frequency among the documents, as in BM25 (Robertson et al. 1995).
 
     Args:
         places: Places of the terms in each document, with the term, in order.
@@ -155,7 +159,7 @@ def _get_proximities(places: Sequence[Sequence[tuple[int, str]]], terms: Abstrac
 
 
 def _telling(stems: Sequence[str]) -> set[str]:
-    """Returns the stems without function words, or all stems if there are no others."""
+    """Returns the stems without function words, or all stems if all are function words."""
     return {word for word in stems if word not in _FUNCTION_STEMS} or set(stems)
 
 
@@ -167,7 +171,7 @@ def _share(wanted: AbstractSet[object], found: Iterable[object]) -> float:
 
 
 class Memory:
-    """Judged queries of a collection, by which a search recalls their answers.
+    """Judged queries of a collection. `recall` makes features from those that are similar to a query.
 
     Args:
         vectors: Vectors of the judged queries, length 1, shape (q, d).
@@ -191,14 +195,14 @@ class Memory:
         """Returns the features MEMORY of each document, shape (n, 3).
 
         The nearness of a judged query is 0 at the cosine of unrelated texts, and 1 at a cosine of 1. Its
-        similarity is 0 at the nearness `threshold`, and 1 at a nearness of 1. The gain of its answer scales
-        it.
+        similarity is 0 up to the nearness `threshold`, and 1 at a nearness of 1. `memory_best` and
+        `memory_sum` multiply the similarity by the gain of the document.
 
         Args:
             vector: Vector of the query, shape (d,).
-            ids: Documents.
-            threshold: Judged queries must have a larger nearness than this, which is below 1.
-            without: Positions of judged queries to leave out, such as the query that is judged itself.
+            ids: Ids of the documents.
+            threshold: Nearness that a judged query must exceed, below 1.
+            without: Positions of judged queries to leave out, such as the query itself.
         """
         found = np.zeros((len(ids), len(MEMORY)))
         if not self._judged:

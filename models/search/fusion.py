@@ -5,11 +5,11 @@
 This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
 2023). The floor is the mean cosine of unrelated texts (`Encoder.unrelated`), or the smallest cosine among
 the candidates if that is lower. E5 models give unrelated texts 0.8, all-MiniLM 0.07. Text that a model cannot
-read has cosines far above the floor that hardly differ, so keywords decide there. With the smallest cosine
-alone, such vectors would decide as much as good ones.
+read has cosines far above the floor that hardly differ, so keywords decide there. If the floor were always
+the smallest cosine, such vectors would decide as much as good ones.
 
 c is the share of the query's terms that the best keyword hit has, to the power of the spread of the scaled
-cosines. So a document that shares one common word with a query of five does not beat the nearest one.
+cosines. So a document with only one of a query's five words does not beat the document of the best cosine.
 Where cosines hardly differ, c is about 1. docs/decisions/ranking.md has the measurement.
 """
 
@@ -29,10 +29,10 @@ def fuse(
     unrelated: float = 1.0,
     cover: float = 1.0,
 ) -> dict[int, np.float32]:
-    """Fuses two rankings.
+    """Fuses two rankings. Returns the fused scores, by the revision of the document.
 
-    A document that is missing from the dense ranking gets the smallest cosine in it, because all cosines may
-    be far above the floor.
+    A document that is missing from the dense ranking gets the smallest cosine of that ranking, because all
+    cosines may be far above the floor.
 
     Args:
         dense: Cosines, by the revision of the document.
@@ -52,7 +52,7 @@ def fuse(
 
 
 def get_floor(dense: Mapping[int, float], unrelated: float) -> float:
-    """Returns the cosine that counts as 0."""
+    """Returns the cosine that is scaled to 0: `unrelated`, or the smallest cosine if that is lower."""
     return min(unrelated, min(dense.values(), default=unrelated))
 
 

@@ -52,7 +52,11 @@ def learned_tokens(learned: SearchDefaults | None) -> int | None:
 
 
 def usual_tokens(room: int) -> int:
-    """Returns the default number of tokens per passage: half of the tokens that the model has for a text."""
+    """Returns the default number of tokens per passage: half of `room`, but at least MIN_DEFAULT.
+
+    Args:
+        room: Tokens of a text that the model reads.
+    """
     return max(MIN_DEFAULT, room // 2)
 
 
@@ -100,7 +104,7 @@ def split(
         length: Number of tokens of each passage after the head, with the title; None for the default.
 
     Returns:
-        None if the text is short enough for one passage.
+        The passages, or None if one passage is enough or the work was stopped.
     """
     tokens = encoder.spans(content.text, is_needed)
     titled = encoder.spans(content.lead, is_needed) if content.title else tokens[:0]
@@ -153,14 +157,19 @@ def _begin(borders: NDArray[np.intp], unseen: int, fits: int) -> int:
 def _last(borders: NDArray[np.intp], begin: int, earliest: int) -> int:
     """Returns the index of the last passage's first token.
 
-    This is the first sentence from which the rest of the text fits, or else `earliest`.
+    This is the first start of a sentence from which the rest of the text fits, or else `earliest`.
+
+    Args:
+        borders: Tokens that start sentences.
+        begin: Where the passage would begin by `_begin`.
+        earliest: The first token from which the rest of the text fits.
     """
     within = borders[(borders >= earliest) & (borders <= begin)]
     return int(within[0]) if len(within) else max(0, earliest)
 
 
 def _end(borders: NDArray[np.intp], begin: int, fits: int, count: int) -> int:
-    """Returns the exclusive end of a passage that starts at token `begin`.
+    """Returns the index of the token after a passage that starts at token `begin`.
 
     Args:
         borders: Tokens that start sentences.

@@ -32,7 +32,7 @@ class Trees(BaseModel):
     """Boosted regression trees in plain arrays, one entry for each node.
 
     Node i goes to `left[i]` if `feature[i] <= threshold[i]`, and otherwise to `right[i]`. A leaf is its own
-    child, and has the `value`. The first half of the features are raw, the second half standardized.
+    child, and has the `value`. Features are numbered twice: first the raw ones, then the standardized ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +64,11 @@ class Trees(BaseModel):
         return tuple(np.array(getattr(self, name)) for name in type(self).model_fields)
 
     def score(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns the sum of all trees for each row of `inputs` (n, 2 f), shape (n,)."""
+        """Returns the sum of the trees' values for each candidate, shape (n,).
+
+        Args:
+            inputs: The raw and the standardized features, shape (n, 2 f).
+        """
         roots, feature, threshold, left, right, value = self.arrays
         nodes = np.repeat(roots[:, None], len(inputs), axis=1)  # (trees, n)
         rows = np.arange(len(inputs))
@@ -82,12 +86,12 @@ class Ranking(BaseModel):
 
     Attributes:
         features: Version of the features.
-        fingerprint: The encoder whose vectors it learned from. None: any encoder.
-        weights: Of the features, by name. A missing feature has weight 0.
-        trees: Added to the linear model. None: the linear model alone.
-        hybrid_share: Share of the hybrid score in the result, if few queries were judged.
+        fingerprint: Fingerprint of the encoder whose vectors it learned from. None: any encoder.
+        weights: Weights of the features, by name. A missing feature has weight 0.
+        trees: Trees that are added to the linear model. None: the linear model alone.
+        hybrid_share: Share of the hybrid score in the result. Above 0 only if few queries were judged.
         mean_query: Mean of the query vectors, length 1, for the feature `hub`. Empty: `hub` is 0.
-        memory_threshold: Judged queries with a larger nearness (`Memory.recall`) are remembered.
+        memory_threshold: Judged queries must have a larger nearness than this (`Memory.recall`).
         queries: Number of judged queries that it learned from.
     """
 
@@ -115,14 +119,13 @@ class Ranking(BaseModel):
 
     def score(self, features: Features) -> NDArray[np.float64]:
         """Returns the score of each candidate of one query, shape (n,). Larger is better."""
-        total: NDArray[np.float64] = sum(self.contribute(features).values(), np.zeros(len(features)))
-        return total
+        return sum(self.contribute(features).values(), np.zeros(len(features)))
 
     def contribute(self, features: Features) -> dict[str, NDArray[np.float64]]:
         """Returns the part of each feature in the scores, shape (n,) each. `trees` is a part of its own.
 
-        The linear score and the trees are standardized before they are added, so both decide alike. Memory is
-        added to the result, so its effect does not depend on the other features.
+        The linear score and the trees are standardized before they are added, so both have equal influence.
+        The features of MEMORY are added last, so their effect does not depend on the other features.
         """
         scaled = standardize(features)
         linear = {name: weight * scaled[:, FEATURES.index(name)] for name, weight in self.weights.items()}
@@ -150,7 +153,8 @@ def read_ranking(folder: Path, collection: str, manifest: Manifest) -> Ranking:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: This release or the encoder of the version cannot use it. The message begins with "it".
+        ValueError: The ranking is malformed, or was learned with other features or another encoder. The
+            message begins with "it".
     """
     try:
         ranking = Ranking.model_validate_json(read_bytes(folder / FOLDER / f"{collection}.json"))
@@ -166,7 +170,7 @@ def read_ranking(folder: Path, collection: str, manifest: Manifest) -> Ranking:
 
 
 def standardize(features: Features) -> Features:
-    """Returns features with mean 0 and deviation 1 over the candidates of a query. Flat features become 0.
+    """Returns features with mean 0 and deviation 1 over a query's candidates. Constant features become 0.
 
     Features of MEMORY stay as they are, because most candidates of most queries have none.
     """

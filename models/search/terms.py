@@ -61,7 +61,7 @@ _stems: dict[str, str] = {}
 class _Characters(dict[int, int | None]):
     """A table for str.translate that keeps letters, numbers and marks.
 
-    Invisible characters are removed. All others are replaced by spaces.
+    Invisible characters are removed. Other characters become spaces.
     """
 
     def __missing__(self, code: int) -> int | None:
@@ -78,9 +78,9 @@ _characters = _Characters()
 
 
 def cut(text: str) -> str:
-    """Returns the terms of a text for the index, separated by spaces.
+    """Returns a text for FTS5: its terms, separated by spaces. An ASCII text is returned unchanged.
 
-    Splitting into pairs makes a text longer. The rest is ignored if the result would exceed GROWTH and SLACK.
+    Splitting into pairs makes a text longer. Its rest is ignored when the result becomes too long (GROWTH).
     """
     if text.isascii():  # FTS5 itself splits ASCII in the same way.
         return text
@@ -110,8 +110,7 @@ def expression(query: str) -> str:
 def split_query(query: str) -> list[str]:
     """Returns the words of a query in their order, before stemming."""
     plain = query.lower() if query.isascii() else "".join(map(_plain, pieces(query)))
-    found: list[str] = _TOKEN.findall(_RUN.sub(_pairs, plain))
-    return found
+    return _TOKEN.findall(_RUN.sub(_pairs, plain))
 
 
 def split_words(text: str) -> list[str]:
@@ -120,8 +119,7 @@ def split_words(text: str) -> list[str]:
         text = text.lower()
     else:  # Most parts of most texts are ASCII.
         text = " ".join(part.lower() if part.isascii() else cut(part) for part in text.split())
-    found: list[str] = _TOKEN.findall(text)
-    return found
+    return _TOKEN.findall(text)
 
 
 class _OfOneThread(sqlite3.Connection):
@@ -132,7 +130,10 @@ class _OfOneThread(sqlite3.Connection):
 
 
 def get_stemmer() -> sqlite3.Connection:
-    """Returns this thread's FTS5 in memory: texts go to `words`, their stemmed terms appear in `terms`."""
+    """Returns this thread's in-memory database with FTS5.
+
+    Texts are inserted into the table `words`. Their stemmed terms then appear in the table `terms`.
+    """
     if not hasattr(_local, "fts"):
         _local.fts = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, factory=_OfOneThread
@@ -144,7 +145,7 @@ def get_stemmer() -> sqlite3.Connection:
 
 
 def stem(words: Iterable[str]) -> dict[str, str]:
-    """Returns the stems of words, as FTS5 has them, by word.
+    """Returns a dict from each word to its stem by FTS5.
 
     Args:
         words: Distinct results of `split_query` or `split_words`.

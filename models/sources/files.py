@@ -1,7 +1,7 @@
-"""Reads files of a source folder: JSON of limited size, and weights. Finds unsafe links.
+"""Reads JSON files of a source folder, and finds its weight files and unsafe links.
 
-A link in an untrusted folder could point to any file of the machine. The hub's cache consists of links from
-`snapshots` to `blobs`, which are safe.
+A link in an untrusted folder could point to any file of the machine. In the hub's cache, links from
+`snapshots` to `blobs` are normal and safe.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Reads a JSON object from a file.
 
     Raises:
-        Unsupported: The file is missing, or contains something else.
+        Unsupported: The file is missing, too large, or not a JSON object.
     """
     try:
         content = bounded.read_json(file, _MAX_BYTES)
@@ -47,7 +47,7 @@ def weight_files(backbone: Path) -> tuple[Path, ...]:
     """Returns the safetensors files of a backbone: one file, or all shards.
 
     Raises:
-        Unsupported: A shard is missing.
+        Unsupported: A shard or the index of the shards is missing.
     """
     whole = backbone / "model.safetensors"
     if whole.is_file():
@@ -66,7 +66,7 @@ def skipped_links(folder: Path) -> tuple[Path, ...]:
     """Returns the links with targets outside of the folder.
 
     Raises:
-        Unsupported: The model may need one of these links.
+        Unsupported: The model may need the target of one of these links.
     """
     found = outside(folder)
     needed = [

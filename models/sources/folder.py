@@ -39,10 +39,10 @@ class Module(NamedTuple):
 
 
 def read_modules(folder: Path) -> list[Module]:
-    """Reads the list of modules in order. A Hugging Face folder has none.
+    """Reads the list of sentence-transformers modules, in order. It is empty for a Hugging Face folder.
 
     Raises:
-        Unsupported: A module is unknown, or the list is malformed.
+        Unsupported: The list is malformed, or a module is unknown or needs code of its own.
     """
     file = folder / "modules.json"
     if not file.is_file():
@@ -80,7 +80,7 @@ def read_head(
     tokenizer: dict[str, Any],
     prompts: Mapping[str, str],
 ) -> Head:
-    """Reads the pooling and the layers after it.
+    """Reads the pooling and the layers after it. Raises Unsupported.
 
     Args:
         pooling: Names of poolings for a folder without modules. If empty, the mean, as in
@@ -211,7 +211,7 @@ class Source:
 
     @property
     def width(self) -> int:
-        """The width of a token embedding."""
+        """The width of a token embedding. Raises Unsupported if config.json does not state it."""
         for name in ("hidden_size", "dim", "d_model"):
             if isinstance(self.config.get(name), int):
                 return int(self.config[name])
@@ -224,7 +224,7 @@ class Source:
 
 
 def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Convert | None = None) -> Source:
-    """Reads a folder.
+    """Reads a source folder, with its tokenizer and the paths of its weights.
 
     Args:
         overrides: Settings that replace or complete the folder's settings.
@@ -342,9 +342,10 @@ def _max_length(
     tokenizer: Mapping[str, Any],
     requested: int | None,
 ) -> int:
-    """Returns the maximum number of tokens, as sentence-transformers does.
+    """Returns the maximum number of tokens in a text. Raises Unsupported if none can be found.
 
-    This is the folder's setting, or else the lower limit of tokenizer and position table.
+    This is `requested`, or else the folder's setting, or else the tokenizer's limit, but at most LONGEST.
+    The result never exceeds the number of positions.
     """
     positions = _positions(config)
     if requested is not None and positions and requested > positions:

@@ -14,15 +14,8 @@ from models.graph.families import knows
 from models.sources.folder import read_source
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_ALLOWED = (
-    "*.json",
-    "*.safetensors",
-    "vocab.txt",
-    "merges.txt",
-    "*.model",  # SentencePiece
-    "README.md",
-    "LICENSE*",
-)
+# *.model are files of SentencePiece.
+_ALLOWED = ("*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model", "README.md", "LICENSE*")
 _GRAPH = ("onnx/model.onnx", "onnx/model.onnx_data")
 _IGNORED = ("openvino/*", "onnx/*.json")
 _REASONS = {

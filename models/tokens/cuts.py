@@ -1,8 +1,8 @@
-"""Cuts a text into pieces that have together exactly the tokens of the whole text. Start at `Cuts.split`.
+"""Cuts a text into pieces whose tokens, joined, are those of the whole text. Start at `Cuts.split`.
 
 In BERT's pipeline (BertNormalizer, BertPreTokenizer, WordPiece), whitespace, punctuation and separated
-ideographs start a new word, and never combine with the character before. Texts are cut at these characters,
-but not inside added tokens, for example before "]" of "[SEP]".
+ideographs start a new word, and never combine with the character before. Texts are cut before these
+characters, but not inside added tokens, for example before "]" of "[SEP]".
 
 Tokenizing takes up to 400 bytes of memory per character, so pieces must be small. After `FURTHEST` characters
 without a safe place, a text is cut anyway. Texts of other pipelines are cut before whitespace. Tokens around
@@ -37,7 +37,7 @@ _SPACE = re.compile(r"\s")
 class Cuts:
     """Cuts texts at the matches of a pattern.
 
-    Without a pattern, texts of up to FURTHEST characters stay whole.
+    Without a pattern, texts of up to FURTHEST characters stay whole. Longer texts are cut before whitespace.
     """
 
     def __init__(self, cut: re.Pattern[str] | None = None, long_run: re.Pattern[str] | None = None) -> None:

@@ -39,7 +39,7 @@ def normalized(text: str, form: Form) -> str:
 def pieces(text: str) -> Iterator[str]:
     """Yields pieces of a text that can be normalized separately.
 
-    Case folding and the removal of marks do not change this.
+    This is also true after case folding or the removal of marks.
     """
     start = 0
     while len(text) - start > PIECE:
@@ -103,7 +103,7 @@ def _seconds() -> frozenset[str]:
 
 @cache
 def _long_run(last: int) -> re.Pattern[str]:
-    """Compiles a pattern that finds runs with possibly too many marks.
+    """Compiles a pattern that finds runs of characters that may have too many marks.
 
     Args:
         last: The highest code point of the runs. Without characters beyond the BMP, the pattern is four times
@@ -117,7 +117,7 @@ def _long_run(last: int) -> re.Pattern[str]:
 
 
 def _decompositions() -> dict[str, list[str]]:
-    """Returns the decomposition of each character, as a list of an optional kind and code points."""
+    """Returns the decomposition of each character: an optional kind such as `<font>`, then code points."""
     return {
         one: unicodedata.decomposition(one).split() for one in _characters() if unicodedata.decomposition(one)
     }

@@ -3,7 +3,7 @@
     text ──▶ piece │ piece │ …   cut only where both sides have independent tokens (cuts.py)
                └▶ ids, until the model's maximum is exceeded; the rest of the text is not read
 
-This module adds the special ids, not the library tokenizers, so that one tokenizer can truncate either side
+The special ids are added here, and not by the library tokenizers. So one tokenizer can truncate either side
 in many threads. Callers add the prompts to the texts.
 """
 
@@ -41,7 +41,7 @@ def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """Opens a tokenizer, without its padding and truncation.
 
     Raises:
-        Unsupported: The library cannot open the tokenizer, or its normalizers are not allowed.
+        Unsupported: The library cannot open the tokenizer, MeCab is missing, or a normalizer is not allowed.
     """
     _require_bounded(content)
     plain = {name: part for name, part in content.items() if name != WORDS}
@@ -150,6 +150,7 @@ class Tokenizer:
 
     Args:
         given: The file tokenizer.json, or its content.
+        max_length: Maximum tokens of a text, with special tokens.
         vocabulary: Number of ids that the model has vectors for, if the tokenizer has more.
 
     Raises:
@@ -286,7 +287,7 @@ class Tokenizer:
     ) -> list[tuple[list[int], int]]:
         """Returns the ids of each text without special ids, and the number of its tokens.
 
-        The number is exact if the text fits or `truncate` is false. Otherwise it is only above the maximum.
+        The number is exact if the text fits or `truncate` is false. Otherwise it is any number above `room`.
         """
         if all(len(text) <= self._first for text in texts):
             return [(ids, len(ids)) for ids in self._encode(texts)]

@@ -75,7 +75,7 @@ class Group:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of stored and failed documents. `str(tally)` describes what was stored, for error messages."""
+    """Counts of stored documents and failed lines. `str(tally)` says what was stored, for error messages."""
 
     upserted: int = 0
     created: int | None = 0  # None: unknown, because some were stored again after an error
@@ -154,11 +154,9 @@ class Import:
         self._group.last_line = lines.last
 
     async def look(self, *, idle: bool) -> None:
-        """Starts storing the current group if it is large, or if no more bytes arrive.
+        """Starts storing the current group if it is large or if bytes are late, and records finished groups.
 
-        Also records finished groups.
-
-        The caller calls this method after each piece of the body.
+        Call this after each piece of the body.
 
         Args:
             idle: Whether no bytes arrived for a while.
@@ -235,7 +233,7 @@ class Import:
     async def _store(self, rows: list[tuple[Span, Document]]) -> None:
         """Stores the documents of a group.
 
-        If the model fails, stores each half, to find the documents at fault.
+        If the model or the tokenizer fails, stores each half by itself, to find the documents at fault.
         """
         if not rows:
             return
@@ -335,6 +333,7 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
         collection: The collection that receives the documents.
 
     Raises:
+        Empty: The body has no line.
         ServiceError: The import cannot continue. The message says how many documents are stored.
 
     """

@@ -54,7 +54,7 @@ class EmbedInput(BaseModel):
 
 
 class EmbedByTypeRequest(BaseModel):
-    """A request with Cohere's fields. The texts are in `texts`, or in `inputs` with one text each."""
+    """A request with Cohere's fields. The texts are in `texts`, or in `inputs`, one text per input."""
 
     model_config = example(
         {"texts": ["A first sentence."], "model": "simile", "embedding_types": ["float"]},
@@ -144,7 +144,7 @@ def _given(body: EmbedByTypeRequest) -> list[Any]:
 
     Raises:
         Validation: The body has images, does not have exactly one of `texts` and `inputs`, or has an input
-            with several parts.
+            that is not exactly one text.
 
     """
     if body.images is not None:

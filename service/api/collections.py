@@ -2,12 +2,12 @@
 
 Routes without a collection use the default one.
 
-    /collections/{collection}/documents  /search  /feedback  /events      as the routes without a collection
+    /collections/{collection}/documents  /files  /search  /feedback  /events  /map    as without a collection
     GET /collections   DELETE /collections/{collection}   PUT /collections/{collection}/clicked
 
-A collection exists from its first document until it is deleted. One model embeds all collections, and all
-collections change to another model version at the same moment. `GET /map` returns the map of a collection,
-which `python -m service map` computes.
+A collection exists from its first document until the collection is deleted. One model embeds all collections,
+and all collections change to another model version at the same moment. `GET /map` returns the map of a
+collection, which `python -m service map` computes.
 """
 
 import asyncio
@@ -56,8 +56,7 @@ class Dropped(BaseModel):
 
 
 def get_collection(request: Request, given: str | None = None) -> str:
-    """Returns the name of a request's collection: `given`, otherwise the name in the path, otherwise
-    `default`.
+    """Returns the name of a request's collection: `given`, else the name in the path, else `default`.
 
     Raises:
         Validation: The name is not a valid name of a collection.
@@ -166,9 +165,10 @@ async def replace_clicked_answers(
 ) -> Response:
     """Replace all answers that were derived from the clicks in a collection.
 
-    A retraining sends them after it has aggregated the events. Hybrid search remembers them like judgments,
-    but a judgment overrides the clicks on the same query and document. The answers of a document are deleted
-    with it. A list without answers deletes all of them.
+    An answer says how relevant a document is to a query. A retraining sends the answers after it has
+    aggregated the events. Hybrid search remembers them like judgments, but a judgment overrides the clicks on
+    the same query and document. The answers of a document are deleted with the document. An empty list
+    deletes all answers.
     """
     check_parameters(request)
     if len(body.clicked) > MAX_CLICKED:
@@ -238,8 +238,8 @@ async def read_map_of_the_documents(
     """Return the map of a collection: a point in the plane for each document.
 
     A map belongs to one model version, and shows the documents as they were when the map was computed.
-    Without `version`, the answer is the map of the active version, or of another version if the active one
-    has no map.
+    Without `version`, the answer is the map of the active version, or of the latest version with a map if the
+    active one has none.
     """
     collection = await existing(request, runtime)
     maps = runtime.settings.maps_dir

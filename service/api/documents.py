@@ -147,7 +147,8 @@ _UPSERTS = describe(
 async def store_documents(request: Request, runtime: Service) -> Response:
     """Store documents. After the answer 200 the documents are on disk, and the next search finds them.
 
-    An NDJSON body may have any number of documents. Lines that fail are reported, and the others are stored.
+    An NDJSON body may have any number of documents. Lines that fail are reported, and the other lines
+    are stored.
     """
     limit_kb = runtime.settings.max_metadata_kb
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:

@@ -201,7 +201,7 @@ def get_prompt(name: str | None, manifest: Manifest) -> str:
 
 
 def with_prompt(rows: Rows, manifest: Manifest, name: str | None = None) -> Rows:
-    """Returns the rows with a prompt before each text. Rows of token ids never get the default prompt.
+    """Returns the rows with a prompt before each text. Rows of token ids are returned without a prompt.
 
     Raises:
         Validation: `name` is unknown, or is given for rows of token ids.

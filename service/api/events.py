@@ -201,7 +201,7 @@ async def list_events(request: Request, runtime: Service, params: Annotated[List
 
 @router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
 async def count_events(request: Request, runtime: Service, params: Annotated[Selected, Query()]) -> Response:
-    """Count the listed events, on all pages together."""
+    """Count the events that `GET /events` lists with the same parameters, on all pages together."""
     selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_events(selection)})
 
@@ -294,7 +294,7 @@ def _completed(
         shown=shown,
         key=sender.key,
         collection=collection,
-        visitor=runtime.visitors.hashed(event.user) or (search.visitor if search is not None else ""),
+        visitor=runtime.hash_visitor(event.user) or (search.visitor if search is not None else ""),
         trusted=sender.trusted,
     )
 
@@ -302,7 +302,8 @@ def _completed(
 def _placed(event: EventIn, query: str, search: SearchShown | None) -> tuple[tuple[str, ...], int | None]:
     """Returns the document ids that were shown, and the position of the event's document among all hits.
 
-    At most MAX_SHOWN ids are returned, including the id of the event's document if it was shown.
+    At most MAX_SHOWN ids are returned, including the id of the event's document if it was shown. The position
+    is None if it is unknown.
     """
     shown: Sequence[str] = event.shown or ()
     offset = 0

@@ -25,7 +25,6 @@ from service.api.selection import (
     parse_each,
     to_forget,
 )
-from service.auth.access import Visitors
 from service.errors import (
     Conflict,
     Empty,
@@ -38,12 +37,12 @@ from service.errors import (
 )
 from service.http.bodies import STORED, json_response, validated
 from service.http.routing import RoleRoute
-from service.runtime.runtime import Service
+from service.runtime.runtime import Runtime, Service
 from service.store.values import Judgment, Limits
 
 router = APIRouter(prefix="/feedback", route_class=RoleRoute, tags=["feedback"])
 
-NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgement out."
+NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgment out."
 
 
 class JudgmentIn(BaseModel):
@@ -100,16 +99,16 @@ async def store_judgments(
     """Store one judgment or a list of judgments. After the answer 200 the judgments are on disk.
 
     A judgment is stored under the name of the key that sent it. A new judgment replaces the key's earlier
-    judgment of the same query and document, even from another visitor. A judgment of a missing document is
-    answered with 404, because retraining could not learn from it. The document may have been deleted since
+    judgment of the same query and document, even if that named another user. A judgment of a missing document
+    is answered with 404, because retraining could not learn from it. The document may have been deleted since
     the search.
 
     The answer is 409, and nothing is stored, if a key exceeds a limit: in total, for one query, or for one
     document. If only some judgments of a list are malformed or name missing documents, `refused` lists them,
-    and the others are stored. If all of them are rejected, the answer is the first error.
+    and the others are stored. If all of them are rejected, the answer is the error of one of them.
     """
     sender, settings = get_sender(request), runtime.settings
-    parse = partial(_judgment, visitors=runtime.visitors, sender=sender)
+    parse = partial(_judgment, runtime=runtime, sender=sender)
     given = await parse_each(body.root, "feedback", JudgmentsIn, settings.max_inputs, parse)
     collection = await existing(request, runtime)
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
@@ -130,13 +129,13 @@ async def store_judgments(
     return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-def _judgment(value: object, name: str, visitors: Visitors, sender: Sender) -> Judgment | ServiceError:
+def _judgment(value: object, name: str, runtime: Runtime, sender: Sender) -> Judgment | ServiceError:
     """Parses a judgment.
 
     Args:
         value: The parsed JSON.
         name: Name of the judgment in a list, for error messages. Empty if the body is a single judgment.
-        visitors: Hashes the id of the user.
+        runtime: The service.
         sender: The API key of the request.
 
     Returns:
@@ -151,15 +150,14 @@ def _judgment(value: object, name: str, visitors: Visitors, sender: Sender) -> J
         given = validated(JudgmentIn, value, name)
         if not given.query or given.query.isspace():
             field = f"{name}.query".removeprefix(".")
-            raise Empty(f"{field} is empty, or white space only. Leave the judgement out.")  # noqa: TRY301
+            raise Empty(f"{field} is empty, or white space only. Leave the judgment out.")  # noqa: TRY301
     except (Empty, Validation) as error:
         if not name:
             raise
         release_frames(error)
         return error
-    return Judgment(
-        given.query, given.id, given.relevant, visitor=visitors.hashed(given.user), trusted=sender.trusted
-    )
+    visitor = runtime.hash_visitor(given.user)
+    return Judgment(given.query, given.id, given.relevant, visitor=visitor, trusted=sender.trusted)
 
 
 @router.get("", **describe(Role.READ, FeedbackPage, raises=SELECTS))
@@ -177,7 +175,7 @@ async def list_judgments(request: Request, runtime: Service, params: Annotated[L
 async def count_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Count the listed judgments, on all pages together."""
+    """Count the judgments that `GET /feedback` lists with the same parameters, on all pages together."""
     selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_judgments(selection)})
 
@@ -193,7 +191,7 @@ class Summary(BaseModel):
 async def sum_up_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
-    """Count the listed judgments, and the queries that they belong to."""
+    """Count the judgments that `GET /feedback` lists with the same parameters, and their queries."""
     selection = await build_selection(request, runtime, params)
     found = await runtime.corpus.store.sum_up_judgments(selection)
     return json_response(found._asdict())

@@ -140,7 +140,7 @@ async def store_the_rows_of_a_file(
 ) -> Response:
     """Store each row of a file as a document. The file may have any size.
 
-    Rows that fail are reported with their line numbers, and the others are stored.
+    Rows that fail are reported with their line numbers, and the other rows are stored.
     """
     _require_raw(request)
     collection = get_collection(request)
@@ -179,6 +179,8 @@ class _Upload:
         """Stores every row and returns the counts.
 
         Raises:
+            Empty: The file has no row to store.
+            Validation: The rest of the file cannot be read. The message says how many documents are stored.
             ServiceError: The import cannot continue. The message says how many documents are stored.
 
         """

@@ -48,8 +48,8 @@ class CostInfo(BaseModel):
     """How much the vectors of the current precision differ from those of fp32, measured on fixed texts.
 
     The texts are the same for every model. The values of int8 come from the version's manifest, because they
-    are measured when a version is published. The values of bf16 and fp16 are measured by this process when it
-    opens a version. It embeds the golden texts, many of which are unusual.
+    are measured when a version is published. This process measures the values of bf16 and fp16 when it opens
+    a version. It then embeds the texts with which publishing verifies a version. Many of them are unusual.
     """
 
     texts: int

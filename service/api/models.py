@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, RootModel
@@ -111,22 +111,22 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     `done` and `total` count documents while a version is built.
 
     `eta_seconds` estimates the rest of a build from its recent rate. It is null while the rate is unknown.
-    `canary` compares the version's answers with those of the version that was active when it became ready. It
-    has the number of queries and the mean share of common ids in the first ten hits, over all collections and
-    in each of the 20 collections with the lowest share. It is null if they were not compared. `schedule` has
-    the last and the next retraining, the schedule's `state` (running, requested, waiting, stopped or overdue)
-    and the same as a sentence (`says`). It is null without a schedule. Its `progress` describes the running
-    retraining, which the schedule or an operator started: its activity (`doing`), `step` of `steps`, the
-    `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
+    When a version becomes ready, its answers are compared with those of the active version. `canary` has the
+    number of queries and the mean share of common ids in the first ten hits, over all collections and in each
+    of the 20 collections with the lowest share. It is null if no answers were compared.
+    `schedule` has the last and the next retraining, the schedule's `state` (running, requested, waiting,
+    stopped or overdue) and the state as a sentence (`says`). It is null without a schedule. Its `progress`
+    describes the running retraining, which the schedule or an operator started: its activity (`doing`),
+    `step` of `steps`, the `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
     """
-    found = await asyncio.to_thread(_look, runtime.store)
+    manifests, problems, wanted, schedule, away = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states()
-    listed = [_listed(manifest, states.get(manifest.version)) for manifest in found.manifests]
+    listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
     listed += [
-        _unread(name, reason, states.get(name)) for name, reason in found.problems.items() if is_version(name)
+        _unread(name, reason, states.get(name)) for name, reason in problems.items() if is_version(name)
     ]
     there = {shown["version"] for shown in listed}
-    trouble = found.trouble or runtime.controller.trouble or "its folder is not there now"
+    trouble = away or runtime.controller.trouble or "its folder is not there now"
     listed += [  # versions in memory that the models folder does not list
         _unread(version, trouble, state)
         for version, state in states.items()
@@ -134,26 +134,19 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     ]
     loaded = {generation.version for generation in runtime.active.generations}
     listed = [shown | {"loaded": shown["version"] in loaded} for shown in listed]
-    answer = {"active": runtime.active.generation.version, "wanted": found.requested, "models": listed}
-    return json_response(answer | {"schedule": found.schedule})
+    answer = {"active": runtime.active.generation.version, "wanted": wanted, "models": listed}
+    return json_response(answer | {"schedule": schedule})
 
 
-class _Found(NamedTuple):
-    """Contents of the models folder. If the folder cannot be read, `trouble` gives the reason."""
-
-    manifests: list[Manifest]
-    problems: dict[str, str]
-    requested: str | None
-    schedule: dict[str, Any] | None
-    trouble: str | None = None
-
-
-def _look(store: ModelStore) -> _Found:
+def _look(
+    store: ModelStore,
+) -> tuple[list[Manifest], dict[str, str], str | None, dict[str, Any] | None, str | None]:
+    """Returns manifests, problems, requested version and schedule, or why the folder cannot be read."""
     try:
         schedule = schedule_state(store.root, datetime.now(UTC))
-        return _Found(store.versions(), store.problems(), store.requested(), schedule)
+        return store.versions(), store.problems(), store.requested(), schedule, None
     except OSError as error:
-        return _Found([], {}, None, None, f"the models folder cannot be read now ({error.strerror or error})")
+        return [], {}, None, None, f"the models folder cannot be read now ({error.strerror or error})"
 
 
 def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
@@ -340,7 +333,7 @@ def _look_at_retraining(store: ModelStore) -> dict[str, Any]:
 
 @contextmanager
 def _refusing(version: str) -> Iterator[None]:
-    """Raises errors of the model store again as errors of the service.
+    """Turns errors of the model store into errors of the service.
 
     Raises:
         NotFound: The version does not exist.

@@ -97,7 +97,7 @@ async def embed_texts(request: Request, runtime: Service, body: EmbeddingsReques
 
 @router.get("/v1/models", **describe(Role.READ, ModelList))
 async def list_versions(runtime: Service) -> Response:
-    """The published versions."""
+    """List the published versions."""
     manifests = await asyncio.to_thread(runtime.store.versions)
     data: list[dict[str, Any]] = [
         {

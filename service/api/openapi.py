@@ -1,7 +1,7 @@
 """Builds `GET /openapi.json`, which describes every route, and serves `GET /docs`, a page that shows it.
 
 FastAPI describes the parameters that an endpoint declares. `describe` adds what a signature does not contain:
-the role, the answers and the errors. `build_document` combines both. The types between these functions are
+the role, the answers and the errors. `build_document` combines both. The types above `describe` are
 fields that several routes use. `make test-contract` compares the running service with the document.
 """
 
@@ -78,7 +78,7 @@ def _described(**schema: Any) -> Any:
 def example(body: dict[str, Any], **schema: Any) -> ConfigDict:
     """Returns the configuration of a Pydantic model with an example body.
 
-    The page `/docs` sends this example.
+    The page `/docs` sends this example. `schema` adds keywords to the model's JSON schema.
     """
     return ConfigDict(json_schema_extra={**schema, "examples": [body]})
 
@@ -377,8 +377,8 @@ def build_document(app: FastAPI) -> dict[str, Any]:
 def _correct_parameters(operation: dict[str, Any]) -> None:
     """Corrects the query parameters of an operation.
 
-    Removes null from their types, marks parameters that contain JSON, and removes parameters that are in the
-    path.
+    Removes null from their types, marks parameters that contain JSON, and removes query parameters whose name
+    is also in the path.
     """
     kept = [each for each in operation.get("parameters", ()) if each["in"] == "path"]
     in_path = {each["name"] for each in kept}

@@ -199,7 +199,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
     corpus, shown_ids, faults = runtime.corpus, list[list[str]](), dict[str, None]()
 
     def write(found: list[Page]) -> list[bytes]:
-        """Runs on the reading thread."""
+        """Returns the hits as chunks of JSON, and notes ids and faults. Runs on the reading thread."""
         shown_ids[:] = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in found]
         faults.update((page.fault, None) for page in found if page.fault)
         lists = [json_array(map(plan.shown.of, page.hits)) for page in found]
@@ -224,7 +224,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         texts = [query.text for query in plan.queries]
         search_ids: list[str] = []
         if runtime.searches is not None:
-            visitor = runtime.visitors.hashed(plan.options.user)
+            visitor = runtime.hash_visitor(plan.options.user)
             note = partial(runtime.searches.note, plan.collection, search.offset, visitor=visitor)
             search_ids = [note(text, ids) for text, ids in zip(texts, shown_ids, strict=True)]
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])

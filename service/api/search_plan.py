@@ -165,7 +165,7 @@ def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
 
 
 async def find_warnings(runtime: Runtime, filter: object, collection: str) -> dict[str, list[str]]:
-    """Returns the field `warnings` for an answer without hits, if the filter may contain a mistake."""
+    """Returns the field `warnings` for an answer without hits, or no field if no mistake was found."""
     parsed = parse_filter(filter) if isinstance(filter, str) else filter
     if not isinstance(parsed, dict) or not parsed:
         return {}
@@ -194,7 +194,7 @@ class Plan:
 
     Args:
         queries: Texts, vectors, or ids of stored documents.
-        options: The options as sent. Learned defaults of the version replace missing options.
+        options: The options as sent. `search` chooses the mode if none was sent.
         passages: Whether to compare queries with all passages, or only with the head of each document.
         filter: The filter as sent.
         where: The parsed filter.
@@ -203,7 +203,7 @@ class Plan:
         version: The version that must answer. None means the active version.
         explain: Whether hits have features and contributions.
         several: Whether the answer has one list of hits per query, or only the hits of a single query.
-        vectors_version: The version that computed the vectors in `queries`.
+        vectors_version: The version that computed the vectors in `queries`, according to the client.
 
     """
 
@@ -273,7 +273,13 @@ class Plan:
 
 
 def parse_query(q: str | None, id: str | None) -> Query:
-    """Returns the query of `GET /search`, which is a text or the id of a stored document."""
+    """Returns the query of `GET /search`, which is a text or the id of a stored document.
+
+    Raises:
+        Empty: The text or the id is empty.
+        Validation: Both are given, or neither.
+
+    """
     if (q is None) == (id is None):
         raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
     if id is None:
@@ -338,7 +344,7 @@ def given_id(id: str, name: str) -> str:
 async def embed_queries(
     runtime: Runtime, generation: Generation, mode: Mode, plan: Plan
 ) -> tuple[list[Query], Answer, dict[str, Any]]:
-    """Embeds text queries if the mode needs vectors.
+    """Embeds text queries if the mode needs vectors, and checks vector queries.
 
     The query encoder of a pair was trained only with the search prompt. With any other prompt, the document
     encoder embeds the queries.
@@ -349,7 +355,7 @@ async def embed_queries(
     Raises:
         Validation: A vector cannot be compared, the request has vectors but no `model`, or a prompt is
             unknown.
-        Conflict: Another version than the answering one computed the vectors.
+        Conflict: The vectors are of another version than `generation`.
 
     """
     queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
@@ -374,7 +380,7 @@ def parse_vectors(queries: list[Any], model: str | None, generation: Generation)
 
     Raises:
         Validation: The request has no `model`, or a vector has the wrong length, is not finite, or is zero.
-        Conflict: Another version than that of `generation` computed the vectors.
+        Conflict: The vectors are of another version than `generation`.
 
     """
     if model is None:

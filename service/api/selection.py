@@ -1,4 +1,7 @@
-"""Functions that `/feedback` and `/events` share: they parse, list, count and delete rows."""
+"""Functions that `/feedback` and `/events` share. They parse, select, list and delete rows.
+
+A row is a judgment or an event.
+"""
 
 import threading
 from collections import Counter
@@ -110,6 +113,7 @@ async def build_selection(request: Request, runtime: Runtime, params: Selected) 
 
     Raises:
         Empty: A parameter is empty.
+        Validation: The name of the collection is invalid.
         NotFound: The collection does not exist.
 
     """
@@ -121,7 +125,7 @@ async def build_selection(request: Request, runtime: Runtime, params: Selected) 
     if params.collection != EVERY_COLLECTION:
         collection = await existing(request, runtime, params.collection)
     key = NO_KEY if params.key == WITHOUT_KEY else params.key
-    visitor = None if params.user is None else runtime.visitors.hashed(params.user)
+    visitor = None if params.user is None else runtime.hash_visitor(params.user)
     query, id = (params.query, params.id) if isinstance(params, Forgetting) else (None, None)
     return Selection(collection, query, id, key, visitor)
 

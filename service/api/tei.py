@@ -1,7 +1,7 @@
 """Routes with the field names of text-embeddings-inference (TEI): embeddings, similarity and tokens.
 
 `/tokenize` and `/decode` do not truncate texts, so only settings bound the work of a request. A pool of two
-threads does this work in steps, and stops when the request ends.
+threads does this work in steps. The work stops when its request ends.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ _Pair = Annotated[list[Text], Field(min_length=2, max_length=2)]
 class SimilarityRequest(BaseModel):
     """A request for cosines.
 
-    `inputs` compares one sentence with others, as in TEI. `pairs` compares two texts each.
+    `inputs` compares one sentence with others, as in TEI. `pairs` compares the two texts of each pair.
     """
 
     model_config = example(
@@ -267,7 +267,7 @@ class DecodedTexts(RootModel[list[str]]):
 async def split_texts_into_tokens(request: Request, runtime: Service, body: TokenizeRequest) -> Response:
     """Tokenize texts without truncation.
 
-    `start` and `stop` count characters, and are null for special tokens.
+    `start` and `stop` count characters of the text with its prompt, and are null for special tokens.
     """
     inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if not isinstance(inputs, list):
@@ -290,7 +290,7 @@ async def split_texts_into_tokens(request: Request, runtime: Service, body: Toke
 
 @router.post("/decode", **describe(Role.READ, DecodedTexts, **_SAYS))
 async def turn_token_ids_into_texts(request: Request, runtime: Service, body: DecodeRequest) -> Response:
-    """Decode rows of token ids. The answer has one text for each row, if the tokenizer can reconstruct it."""
+    """Decode rows of token ids into one text per row. A text may differ from the one that was tokenized."""
     settings = runtime.settings
 
     def work(encoder: Encoder) -> Steps:

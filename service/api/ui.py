@@ -62,7 +62,7 @@ _files = _read()
 
 @router.get("/", **describe(None, Root, statuses=(200, 307), also=["text/html"]))
 async def find_the_page(request: Request) -> Response:
-    """Name and version of the service, and links to its pages. Browsers are redirected to the page (307)."""
+    """Return the service's name, version and links to its pages. Browsers are redirected to `/ui/` (307)."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("ui/")
     links = {"ui": "/ui/", "docs": "/docs", "openapi": "/openapi.json"}

@@ -4,7 +4,7 @@ Access is checked before the body is read (http/routing.py). The number of token
 answer begins, so tokens are charged then (http/middleware.py). Requests that are already running can
 therefore push a key beyond its limit. The key is then rejected until the bucket is refilled.
 
-`Visitors` hashes the ids of the people who search and click.
+`hash_visitor` hashes the ids of the people who search and click.
 """
 
 import hashlib
@@ -174,12 +174,8 @@ class Bucket:
         self._filled = now
 
 
-class Visitors:
-    def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
-
-    def hashed(self, user: str | None) -> str:
-        """Returns a keyed hash of a visitor's id, or an empty string if no id was sent."""
-        if user is None:
-            return ""
-        return hmac.new(self._secret, user.encode(), hashlib.sha256).hexdigest()[:_CHARACTERS]
+def hash_visitor(secret: bytes, user: str | None) -> str:
+    """Returns a keyed hash of a visitor's id, or an empty string if no id was sent."""
+    if user is None:
+        return ""
+    return hmac.new(secret, user.encode(), hashlib.sha256).hexdigest()[:_CHARACTERS]

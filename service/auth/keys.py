@@ -31,7 +31,7 @@ TRUSTED, UNTRUSTED = "trusted", "untrusted"
 
 
 class Role(StrEnum):
-    """The right that a route needs. Each role also has the rights of the roles before it."""
+    """The role that a key has, and that a route needs. Each role includes the roles before it."""
 
     READ = "read"
     WRITE = "write"
@@ -118,7 +118,7 @@ def read_keys(file: Path) -> list[Key]:
     """Reads and parses the keys file.
 
     Raises:
-        KeysError: The file cannot be read, or a line is invalid.
+        KeysError: The file cannot be read, a line is invalid, or the file has no key.
 
     """
     try:

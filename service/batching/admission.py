@@ -5,6 +5,7 @@ and Retry-After tells the client when to send again.
 """
 
 import math
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from models.encoder import Encoder
@@ -36,34 +37,33 @@ class _Pace:
         self.tokens_per_second += share * (rate - self.tokens_per_second)
 
 
+@dataclass(eq=False, kw_only=True)
 class ThroughputEstimate:
     """Measured pace of each model. Workers update it without a lock, because a lost update is harmless.
 
     A candidate is measured while its index is built, so its pace is known when it becomes active.
 
     Args:
+        workers: Number of batches that are computed at the same time.
         hang_seconds: Shortest time limit of a step. 0 means no limits.
         overhead_tokens: Fixed cost of a batch, in tokens.
 
     """
 
-    def __init__(
-        self, *, workers: int, hang_seconds: float, overhead_tokens: int = GROUP_OVERHEAD_TOKENS
-    ) -> None:
-        self.workers = workers
-        self._hang_seconds = hang_seconds
-        self._overhead_tokens = overhead_tokens
-        self._paces: WeakKeyDictionary[Encoder, _Pace] = WeakKeyDictionary()
-        self._active = _Pace(0)  # of the active version
+    workers: int
+    hang_seconds: float
+    overhead_tokens: int = GROUP_OVERHEAD_TOKENS
+    _paces: WeakKeyDictionary[Encoder, _Pace] = field(default_factory=WeakKeyDictionary)
+    _active: _Pace = field(default_factory=lambda: _Pace(0))  # of the active version
 
     def measured(self, encoder: Encoder, lane: Lane, tokens: int, seconds: float) -> None:
-        """Records that a worker embedded `tokens` in `seconds`.
+        """Records that a worker embedded `tokens`, padding included, in `seconds`.
 
-        Includes the fixed cost of a batch. Otherwise small batches in quiet times would make the pace look so
+        Adds the fixed cost of a batch. Otherwise small batches in quiet times would make the pace look so
         slow that the next burst would be rejected.
         """
         pace = self._get_pace(encoder)
-        pace.measured((tokens + self._overhead_tokens) / max(seconds, 1e-6))
+        pace.measured((tokens + self.overhead_tokens) / max(seconds, 1e-6))
         if lane is not Lane.CANDIDATE:
             self._active = pace
 
@@ -82,16 +82,17 @@ class ThroughputEstimate:
         return self._bound(characters / CHARACTERS_PER_SECOND)
 
     def _bound(self, predicted_seconds: float) -> float:
-        if not self._hang_seconds:
+        if not self.hang_seconds:
             return math.inf
-        return max(self._hang_seconds, BATCH_FACTOR * predicted_seconds)
+        return max(self.hang_seconds, BATCH_FACTOR * predicted_seconds)
 
 
+@dataclass(eq=False)
 class Admission:
     """Rejects calls that exceed a limit of the queue.
 
-    Reads the queue's numbers without its lock. All calls join on one thread, so until the next one joins the
-    numbers can only fall.
+    Reads the queue's numbers without its lock. All calls join on one thread, so the numbers can only fall
+    until the next call joins.
 
     Args:
         max_tokens: Tokens that may wait in one lane.
@@ -99,18 +100,10 @@ class Admission:
 
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        throughput: ThroughputEstimate,
-        *,
-        max_tokens: int,
-        max_seconds: float = 0,
-    ) -> None:
-        self._scheduler = scheduler
-        self._throughput = throughput
-        self.max_tokens = max_tokens
-        self.max_seconds = max_seconds
+    _scheduler: Scheduler
+    _throughput: ThroughputEstimate
+    max_tokens: int
+    max_seconds: float = 0
 
     def check(self, lane: Lane, cost: int) -> None:
         """Rejects a call of about `cost` tokens if `lane` is too full.

@@ -100,7 +100,7 @@ class Batcher:
         self._metrics.queue_texts.labels(lane).set_function(lambda: lanes[lane].texts)
 
     def overloaded(self) -> Overloaded | None:
-        """Returns the error for a new interactive call, or None if it may join."""
+        """Returns the error for a new interactive call, or None if the queue accepts new calls."""
         try:
             self._admission.check(Lane.INTERACTIVE, 0)
         except Overloaded as error:
@@ -110,7 +110,10 @@ class Batcher:
         return None
 
     def failure(self, encoder: Encoder) -> str | None:
-        """Returns the reason why the last forward pass of `encoder` failed, or None if it succeeded."""
+        """Returns why `encoder` last failed, or that no forward pass of it has run yet.
+
+        Returns None if the last forward pass succeeded.
+        """
         return self._executor.failures.get(encoder, "no forward pass has run yet")
 
     def forget(self, encoder: Encoder) -> None:
@@ -141,13 +144,13 @@ class Batcher:
             self._scheduler.wake()
         if replaced := self._workers.replace_hung_on_candidates():
             log.error("%d threads hang on a version that is not active; new threads replaced them", replaced)
-        hanging = self._workers.hanging
-        if self._workers.all_hang:
+        hanging = sum(worker.hangs for worker in self._workers.all)
+        if all(worker.hangs for worker in self._workers.all if not worker.spare):
             self._executor.fail(self._scheduler.drain(), Unhealthy(_ALL_HANG, retry_after_seconds=5))
         return f"{hanging} of {self._workers.count} workers hang" if hanging else None
 
     def _fail_all(self) -> None:
-        """Fails every call and empties the lanes, because a dying worker may leave them inconsistent."""
+        """Fails every call and empties the lanes, because a dying worker may leave the lanes inconsistent."""
         items = [item for call in self._calls for item in call.items]
         self._scheduler.reset(items)
         error = Unhealthy("A worker died because of a bug in Simile. Send again.", retry_after_seconds=1)
@@ -169,15 +172,15 @@ class Batcher:
         A cancelled call removes its pending texts, unless other calls wait for equal texts.
 
         Args:
-            encoder: A borrowed model.
+            encoder: A model that the caller keeps open (`ActiveGeneration.borrow`).
             inputs: Texts, or rows of token ids.
             lane: Priority of the call. Only interactive calls use the cache, because documents would displace
                 queries. If a call in any lane already computes an equal text, this call waits for its
                 vector. Texts that are too long for the cache are not shared.
             truncate: Shorten long texts instead of rejecting them.
-            left: Shorten at the start of the text.
+            left: Shorten at the start of the text, not at the end.
             normalize: Scale vectors to length 1.
-            bypass_cache: Compute each text, even if the cache or another call has it.
+            bypass_cache: Compute each text, even if its vector is cached or being computed.
 
         Raises:
             Validation: A text is too long with `truncate=False`, or token ids are invalid.
@@ -208,7 +211,9 @@ class Batcher:
         series = self._metrics.by_version.inference(encoder.manifest.version, lane)
         if series is not None:
             series.truncated.inc(sum(call.truncated))
-        timing = _build_timing(call)
+        count = max(1, len(call.tokens))
+        queued = max(0.0, call.wait_seconds - call.tokenize_seconds) / count
+        timing = Timing(call.tokenize_seconds / count, queued, call.inference_seconds / count)
         _note(call.arrived, timing)
         return Answer(call.vectors, call.tokens, call.truncated, timing)
 
@@ -244,16 +249,10 @@ class Batcher:
             del job  # A waiting worker must not keep the texts of its last job in memory.
 
 
-def _build_timing(call: EmbedCall) -> Timing:
-    count = max(1, len(call.tokens))
-    queued = max(0.0, call.wait_seconds - call.tokenize_seconds) / count
-    return Timing(call.tokenize_seconds / count, queued, call.inference_seconds / count)
-
-
 def _note(arrived: float, timing: Timing) -> None:
     """Adds the steps of embedding to the record of the current request.
 
-    `timing` describes the mean text, so its steps are recorded one after the other.
+    `timing` has the means over all texts. The steps are recorded as if they ran one after the other.
     """
     noted = steps.get()
     if noted is None or len(noted) >= MAX_STEPS:

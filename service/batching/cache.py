@@ -167,7 +167,7 @@ class InFlight:
         """Fills the rows of `call` that the cache has. Queues nothing yet.
 
         Returns:
-            New items, and existing items with the row that each will fill.
+            New items, and items that the call joins, each with the row that the item will fill.
 
         """
         space = None if self._cache is None or bypass_cache else self._cache.space(call.encoder)
@@ -212,7 +212,7 @@ class InFlight:
                 self._scheduler.promote(item, call)
 
     def leave(self, call: EmbedCall) -> None:
-        """Removes `call` from its items and drops items without any other call."""
+        """Removes `call` from its items, and drops the items for which no other call waits."""
         unneeded = []
         for item in call.items:
             item.waiters = [waiter for waiter in item.waiters if waiter[0] is not call]

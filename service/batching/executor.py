@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -37,27 +38,19 @@ LONG_CHARACTERS = 100_000
 _threads = ThreadPoolExecutor(2, thread_name_prefix="long-texts")
 
 
+@dataclass(eq=False)
 class Executor:
     """Runs jobs on worker threads and answers calls on the event loop `loop`."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        in_flight: InFlight,
-        throughput: ThroughputEstimate,
-        single_text: SingleTextSession,
-        sizes: Sizes,
-        metrics: Metrics,
-    ) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
-        # The reason why an encoder's last forward pass failed, or None. Writes are single assignments.
-        self.failures: WeakKeyDictionary[Encoder, str | None] = WeakKeyDictionary()
-        self._scheduler = scheduler
-        self._in_flight = in_flight
-        self._throughput = throughput
-        self._single_text = single_text
-        self._sizes = sizes
-        self._metrics = metrics
+    _scheduler: Scheduler
+    _in_flight: InFlight
+    _throughput: ThroughputEstimate
+    _single_text: SingleTextSession
+    _sizes: Sizes
+    _metrics: Metrics
+    loop: asyncio.AbstractEventLoop | None = None
+    # The reason why an encoder's last forward pass failed, or None. Writes are single assignments.
+    failures: WeakKeyDictionary[Encoder, str | None] = field(default_factory=WeakKeyDictionary)
 
     def do(self, worker: Worker, job: Job) -> None:
         worker.job = job
@@ -77,7 +70,7 @@ class Executor:
     def fail(self, items: list[Item], error: ServiceError, reason: str | None = None) -> None:
         """Fails the calls that wait for `items`. Any thread may call it.
 
-        `reason` is the problem of their encoders, if they have any.
+        `reason` is stored as the failure of the items' encoders. None if the encoders did not cause it.
         """
         if reason is not None:
             for item in items:
@@ -241,7 +234,10 @@ def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
 
 
 def _by_options(items: list[Item]) -> list[list[Item]]:
-    """Groups items that one tokenizer call can process: same encoder and side, without rejections."""
+    """Groups items that one tokenizer call can process.
+
+    These are texts to truncate, with the same encoder and side. Every other item is a group of one.
+    """
     groups: dict[object, list[Item]] = {}
     for item in items:
         call = item.call

@@ -25,7 +25,7 @@ MIN_SHARE = 0.25
 
 
 class Costs(NamedTuple):
-    """Costs of a model's batches, in tokens of its own computation."""
+    """Costs of a model's batches. The unit is the time in which the model computes one token."""
 
     packed: bool = False  # The graph computes no padding.
     overhead_tokens: int = GROUP_OVERHEAD_TOKENS
@@ -33,7 +33,10 @@ class Costs(NamedTuple):
     step: int = 1  # Lengths are padded to multiples of this.
 
     def of_place(self, longest: int) -> float:
-        """Returns the cost of one place in a batch whose longest text has `longest` tokens."""
+        """Returns the cost of each text in a batch whose longest text has `longest` tokens.
+
+        In a packed graph, this is only the attention.
+        """
         padded = -(-longest // self.step) * self.step
         return padded * padded / self.attention_divisor if self.packed else padded
 

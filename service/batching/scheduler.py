@@ -1,8 +1,9 @@
 """Chooses the next job of a free worker. The policy is in `Scheduler.next_job` and `FairQueue.take`.
 
-The interactive lane goes first. The background and candidate lanes take turns, and get at least one batch in
-ten while interactive calls are pending. Their batches are small while interactive work is recent, so no
-request waits long. The spare worker runs only while all others run candidates, and skips the candidate lane.
+The interactive lane goes first. The background and candidate lanes take turns. Together they get at least one
+batch in ten while interactive calls are pending. Their batches are small while interactive work is recent, so
+no request waits long. The spare worker runs only while all others run candidates, and skips the candidate
+lane.
 
 Within a lane, calls take turns. The oldest item of the first call is in the next batch, and then the call
 moves to the back. So a call of 2,000 texts delays a call of one text by a single batch.
@@ -12,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
@@ -24,7 +26,7 @@ TOKENIZE_CHARACTERS = 65_536  # Tokenizing them takes a worker about 15 ms.
 
 
 class FairQueue:
-    """A lane.
+    """The queue of one lane, in which calls take turns.
 
     A call is in `new` or `untokenized` while it has items to tokenize, and in `ready` while it has tokenized
     items. A served call moves to the back of its queue.
@@ -42,7 +44,7 @@ class FairQueue:
 
     @property
     def turn_tokens(self) -> int:
-        """Estimated tokens before the first text of a new call: one text of each pending call."""
+        """Estimated tokens that workers embed before a new call's first text: a text of each pending call."""
         # Most calls in `untokenized` are also in `ready`.
         calls = len(self.new) + max(len(self.untokenized), len(self.ready))
         return calls * self.tokens // max(1, self.texts)
@@ -65,7 +67,7 @@ class FairQueue:
         self.tokens -= item.cost
 
     def tokenized(self, item: Item) -> None:
-        """Takes an item back after tokenizing. With `ids` it waits for a batch."""
+        """Takes an item back after tokenizing. If the item has `ids`, it then waits for a batch."""
         self.uncount(item)
         if item.ids and not item.cancelled:
             item.cost = len(item.ids)
@@ -79,7 +81,7 @@ class FairQueue:
         item.call.ready.append(item)
 
     def remove(self, call: EmbedCall, unneeded: set[Item]) -> list[Item]:
-        """Removes the pending items of `call` that are in `unwanted`, and returns them."""
+        """Removes the pending items of `call` that are in `unneeded`, and returns them."""
         removed = [item for item in (*call.untokenized, *call.ready) if item in unneeded]
         if not removed:
             return removed
@@ -96,13 +98,11 @@ class FairQueue:
         return removed
 
     def drain(self) -> list[Item]:
-        items: list[Item] = []
-        for call in {*self.new, *self.untokenized, *self.ready}:
-            items += self.remove(call, {*call.untokenized, *call.ready})
-        return items
+        calls = {*self.new, *self.untokenized, *self.ready}
+        return [item for call in calls for item in self.remove(call, {*call.untokenized, *call.ready})]
 
     def take(self, budget_tokens: int, *, batches: bool = True) -> Job | None:
-        """Returns the next job, or None. Without `batches`, only texts to tokenize.
+        """Returns the next job, or None. If `batches` is False, the job can only be texts to tokenize.
 
         Workers tokenize a limited number of texts ahead. Beyond that they tokenize the first items of new
         calls, so that these can take their turns. Such jobs alternate with batches.
@@ -189,40 +189,37 @@ INTERACTIVE_SECONDS = 5.0  # Interactive work is recent for this long after its 
 BACKGROUND_EVERY = 10  # One batch in ten is for the other lanes if they have items.
 
 
+@dataclass(eq=False)
 class Scheduler:
-    """All lanes and one lock around them. Their counters may be read without it.
+    """All lanes and the lock that guards them. The counters of a lane may be read without the lock.
 
     Args:
         workers: The workers that take jobs. Entries may be replaced.
 
     """
 
-    def __init__(
-        self,
-        sizes: Sizes = PROCESSOR,
-        workers: Sequence[Worker] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.lanes: dict[Lane, FairQueue] = {}
-        self.stopping = False
-        self._sizes = sizes
-        self._workers = workers
-        self._clock = clock
-        self._epoch = 0
+    sizes: Sizes = PROCESSOR
+    workers: Sequence[Worker] = ()
+    clock: Callable[[], float] = time.monotonic
+    lanes: dict[Lane, FairQueue] = field(default_factory=dict)
+    stopping = False
+    _epoch = 0
+
+    def __post_init__(self) -> None:
         lock = threading.Lock()  # guards the lanes and the fields below
         self._wake = threading.Condition(lock)
         self._wake_spare = threading.Condition(lock)
         self._empty()
 
     def _empty(self) -> None:
-        self.lanes.update((lane, FairQueue(self._sizes)) for lane in Lane)
+        self.lanes.update((lane, FairQueue(self.sizes)) for lane in Lane)
         self._last_interactive = float("-inf")
         self._since_background = 0
         self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # The lane whose turn it is comes first.
 
     def is_idle(self) -> bool:
         """Returns whether no items are pending and at most one worker has a job."""
-        busy = sum(worker.job is not None for worker in self._workers)
+        busy = sum(worker.job is not None for worker in self.workers)
         return busy <= 1 and not any(queue.texts for queue in self.lanes.values())
 
     def put(self, call: EmbedCall, items: list[Item]) -> bool:
@@ -231,7 +228,7 @@ class Scheduler:
             if self.stopping:
                 return False
             if call.lane is Lane.INTERACTIVE:
-                self._last_interactive = self._clock()
+                self._last_interactive = self.clock()
             self._notify(len(items))
             self.lanes[call.lane].put(call, items)
         return True
@@ -242,7 +239,7 @@ class Scheduler:
             if item.taken or item.cancelled or not item.counted:  # A failed item is not counted either.
                 return
             if call.lane is Lane.INTERACTIVE:
-                self._last_interactive = self._clock()
+                self._last_interactive = self.clock()
             self._notify(1)  # The item may now suit the spare worker, which skips the candidate lane.
             before, after = self.lanes[item.call.lane], self.lanes[call.lane]
             waited = before.remove(item.call, {item})
@@ -265,7 +262,7 @@ class Scheduler:
                 (self._wake_spare if worker.spare else self._wake).wait()
             worker.on_candidate = job.items[0].call.lane is Lane.CANDIDATE
             worker.computes = job.embed
-            if self._sizes.batches_at_once < inf:
+            if self.sizes.batches_at_once < inf:
                 self._notify(1)  # Another worker may now tokenize, or take a batch.
             if worker.on_candidate:
                 self._notify(0)
@@ -305,7 +302,7 @@ class Scheduler:
         return self.drain()
 
     def reset(self, items: Iterable[Item]) -> None:
-        """Starts again with empty lanes. None of `items`, pending or running, returns to them."""
+        """Starts again with empty lanes. None of `items`, pending or running, returns to a lane."""
         with self._wake:
             self._epoch += 1
             self._empty()
@@ -317,10 +314,10 @@ class Scheduler:
     # The policy; the caller holds the lock.
 
     def next_job(self, *, candidates: bool = True) -> Job | None:
-        """Returns the next job for a free worker, or None. Skips candidates if `candidates` is False."""
-        is_recent = self._clock() - self._last_interactive < INTERACTIVE_SECONDS
-        full = self._sizes.batch_tokens
-        other_budget = self._sizes.small_batch_tokens if is_recent else full
+        """Returns the next job for a free worker, or None. Without `candidates`, skips the candidate lane."""
+        is_recent = self.clock() - self._last_interactive < INTERACTIVE_SECONDS
+        full = self.sizes.batch_tokens
+        other_budget = self.sizes.small_batch_tokens if is_recent else full
         others = [(lane, other_budget) for lane in self._others if candidates or lane is not Lane.CANDIDATE]
         first = (Lane.INTERACTIVE, full)
         is_due = self._since_background >= BACKGROUND_EVERY - 1
@@ -339,16 +336,16 @@ class Scheduler:
     def _has_free_batch(self, lane: Lane) -> bool:
         """Returns whether another batch of `lane` may be computed now.
 
-        Candidates and all other work have limits of their own. Batches that hang do not count.
+        The candidate lane has its own limit; the other two lanes share one. Batches that hang do not count.
         """
-        if self._sizes.batches_at_once == inf:
+        if self.sizes.batches_at_once == inf:
             return True
         candidate = lane is Lane.CANDIDATE
         computing = sum(
             worker.computes and not worker.hangs and worker.on_candidate is candidate
-            for worker in self._workers
+            for worker in self.workers
         )
-        return computing < self._sizes.batches_at_once
+        return computing < self.sizes.batches_at_once
 
     def _job_for(self, worker: Worker) -> Job | None:
         if worker.given_up or (worker.spare and not self._all_on_candidates()):
@@ -356,7 +353,7 @@ class Scheduler:
         return self.next_job(candidates=False) if worker.spare else self.next_job()
 
     def _all_on_candidates(self) -> bool:
-        return all(worker.on_candidate for worker in self._workers if not worker.spare)
+        return all(worker.on_candidate for worker in self.workers if not worker.spare)
 
     def _notify(self, workers: int) -> None:
         self._wake.notify(workers)

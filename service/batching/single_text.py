@@ -50,7 +50,10 @@ class SingleTextSession:
         self._not_before = 0.0  # time.monotonic()
 
     def takes(self, items: list[Item]) -> bool:
-        """Returns whether all threads compute `items`: one interactive text in an idle service."""
+        """Returns whether all threads compute `items`: one interactive text in an idle service.
+
+        If the second session is not open yet, requests the session and returns False.
+        """
         call = items[0].call
         encoder = call.encoder
         if self.threads == 1 or len(items) > 1 or call.lane is not Lane.INTERACTIVE:

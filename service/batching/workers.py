@@ -34,7 +34,7 @@ class Layout(NamedTuple):
 
 
 def layout_for(settings: Settings) -> Layout:
-    """Returns the number of workers and of the threads of each worker, unless the settings define them.
+    """Returns the number of workers, and the number of threads of each worker, from settings and machine.
 
     On a CPU, each processor has one worker with one thread. Fewer workers with more threads were never
     clearly faster (docs/decisions/batching.md). On a GPU, 2 to 8 workers tokenize and launch batches.
@@ -126,14 +126,6 @@ class Workers:
         """Adds `seconds` to all current steps. Returns the jobs that have just become overdue."""
         jobs = [(worker.job, worker.spend(seconds)) for worker in self.all]
         return [job for job, late in jobs if late and job is not None]
-
-    @property
-    def all_hang(self) -> bool:
-        return all(worker.hangs for worker in self.all if not worker.spare)
-
-    @property
-    def hanging(self) -> int:
-        return sum(worker.hangs for worker in self.all)
 
     def _start(self, worker: Worker, number: int) -> None:
         worker.thread = threading.Thread(

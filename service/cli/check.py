@@ -1,7 +1,7 @@
 """`python -m service check`: shows the settings and what would run, or checks the stored data.
 
 Start reading at `report` and `check_data`. `check --data` can run while a service runs, and changes nothing.
-It lists problems with advice, and notes that need no action. In a PostgreSQL database it checks the
+The output has problems, with advice, and notes, which need no action. In a PostgreSQL database it checks the
 documents' checksums and the names in their metadata.
 """
 
@@ -14,7 +14,6 @@ from typing import NamedTuple
 from models import cpus
 from models.engines.form import CPU
 from models.errors import ModelError
-from models.progress import Progress
 from models.store import ModelStore
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
@@ -27,7 +26,15 @@ from service.lifecycle.model_loader import build_measurement_key, kept_form, req
 from service.settings import PREFIX, Settings, otlp_endpoints
 from service.store.filters.grammar import indexed_fields
 from service.store.filters.names import NameFaults, shown
-from service.store.sqlite.offline import DATABASE, SHOWN_IDS, GenerationRow, OfflineStore, named, reading
+from service.store.sqlite.offline import (
+    ACTIVE,
+    DATABASE,
+    SHOWN_IDS,
+    GenerationRow,
+    OfflineStore,
+    named,
+    reading,
+)
 
 MAX_LISTED = 1000  # documents that a user has to send again
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
@@ -131,7 +138,7 @@ def _model(settings: Settings) -> str:
 
 
 def _documents(settings: Settings) -> str:
-    """Returns the number of stored documents, or the reason why no service can use the store."""
+    """Returns the number of stored documents, or why there are none, or why no service can use the store."""
     if settings.database is not None:
         try:  # The extra is optional.
             from service.store.postgres.offline import look  # noqa: PLC0415
@@ -188,12 +195,12 @@ def _check_directory(settings: Settings) -> tuple[list[str], list[Found]]:
         ]
         facts, vectors, counts = store.facts(), store.vectors(), store.counts()
         judged, events = store.said("feedback"), store.said("events")
-    holds = f"{facts.documents} documents, {vectors} vectors, {sum(judged.values())} judgements, "
+    holds = f"{facts.documents} documents, {vectors} vectors, {sum(judged.values())} judgments, "
     holds += f"{sum(events.values())} events"
     lines = [f"{settings.data_dir / DATABASE}: {holds}, operation {facts.sequence}"]
     if len(counts) > 1:
         lines += [
-            f"{name}: {documents} documents, {judged.get(name, 0)} judgements, {events.get(name, 0)} events"
+            f"{name}: {documents} documents, {judged.get(name, 0)} judgments, {events.get(name, 0)} events"
             for name, documents in counts
         ]
     return lines, found
@@ -219,9 +226,7 @@ def _check_store(store: OfflineStore, models: ModelStore) -> Iterator[Found]:
     if wrong := store.damage(20):  # Other checks of a damaged file would mislead.
         yield Found(f"the file is damaged: {'; '.join(wrong[:SHOWN_IDS])}. {_RESTORE}")
         return
-    with Progress("documents", store.facts().documents, "comparing checksums") as progress:
-        damaged = store.damaged_documents(progress.tell)
-    yield from _checksums(damaged, store.without_checksums())
+    yield from _checksums(store.damaged_documents(), store.without_checksums())
     if ids := store.without_object():
         yield Found(f"the metadata of {named(ids)} is not a JSON object. Send these documents again.")
     else:
@@ -234,8 +239,7 @@ def _check_store(store: OfflineStore, models: ModelStore) -> Iterator[Found]:
             problem=False,
         )
     yield from _generations(store.generations(), models)
-    with Progress("vectors", store.vectors()) as progress:
-        damaged, lost, missing = store.vector_faults(progress.tell)
+    damaged, lost, missing = store.vector_faults()
     if damaged:
         yield Found(
             f"the vectors of {named(damaged)} are damaged. The next start embeds them again; check the disk."
@@ -272,7 +276,7 @@ def _checksums(damaged: list[str], unknown: int) -> Iterator[Found]:
 
 
 def _generations(rows: list[GenerationRow], models: ModelStore) -> Iterator[Found]:
-    active = sum(row.is_active for row in rows)
+    active = sum(row.state == ACTIVE for row in rows)
     if active != 1:
         yield Found(f"not one generation is active, but {active}. {_RESTORE}")
     for row in rows:
@@ -281,7 +285,7 @@ def _generations(rows: list[GenerationRow], models: ModelStore) -> Iterator[Foun
             manifest = models.verify(version)
         except ModelError as error:
             what = f"Put {version} back into {models.root}, or restore a backup made with --models."
-            if row.is_active:
+            if row.state == ACTIVE:
                 yield Found(f"the active model cannot be opened: {error} {what}")
             else:
                 yield Found(f"generation {row.number} ({row.state}) cannot be opened: {error}", problem=False)

@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns the text to print.
 
     Raises:
-        KeysError: The keys file is missing or invalid, or cannot be written. Nothing was changed.
+        KeysError: No keys file is named, it is missing or invalid, it cannot be written, or the change is not
+            allowed. Nothing was changed.
 
     """
     if arguments.file is None:
@@ -79,7 +80,7 @@ def run(arguments: argparse.Namespace) -> str:
 def add(
     file: Path, name: str, role: Role, limits: tuple[int | None, int | None] = (None, None), trust: str = ""
 ) -> str:
-    """Creates a key, adds the hash to `file`, and returns the key.
+    """Creates a key, adds a line with its hash to `file`, and returns the key.
 
     Raises:
         KeysError: The name is already in the file, or the file is invalid.

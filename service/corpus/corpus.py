@@ -1,9 +1,9 @@
 """Writes and searches documents. Start reading at `Corpus.put` and `Corpus.search`.
 
 The service answers a write after the active version has embedded the documents, and after they are committed
-and indexed. Followers are the other loaded versions. Vectors that followers have by then are committed with
-the write; the others are added later (CatchUp in lifecycle/builder.py). A search uses one generation from
-start to end, so the vectors of queries and documents come from one model.
+and indexed. Followers are the other loaded versions. Vectors that followers have computed by then are
+committed with the write. Missing vectors are added later (CatchUp in lifecycle/builder.py). A search uses one
+generation from start to end, so the vectors of queries and documents come from one model.
 """
 
 import asyncio
@@ -139,7 +139,8 @@ class Corpus:
     async def _follow(self, follower: Generation, write: _Write) -> None:
         """Embeds the documents of a write for a follower.
 
-        If this fails, the follower's builder embeds the documents later.
+        If this fails, the follower's builder embeds the documents later. A follower whose model hangs gets a
+        `fault`, and later writes skip it.
         """
         try:
             await self._embed_changed(follower, write)
@@ -175,7 +176,7 @@ class Corpus:
         return deleted, number
 
     async def drop(self, collection: str) -> tuple[int, int]:
-        """Deletes a collection with all documents and judgments. Has the results and errors of `delete`.
+        """Deletes a collection with all documents and judgments. Returns and raises the same as `delete`.
 
         The default collection stays. A collection that received new documents during the call stays as well.
         """
@@ -276,6 +277,7 @@ class Corpus:
         Raises:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.
             Moved: Another replica has activated another version.
+            NotFound, Conflict: See `find`.
         """
         state = None
         if search.is_ranked:

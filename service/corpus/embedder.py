@@ -91,7 +91,7 @@ class DocumentEncoder:
         found: list[Embedding],
         lane: Lane,
     ) -> None:
-        """Splits long texts, embeds their passages, and adds these to `found`.
+        """Splits long texts, embeds the passages after the head, and adds their vectors to `found`.
 
         The splitting thread stops soon after the request is canceled.
 
@@ -105,14 +105,11 @@ class DocumentEncoder:
         """
         left = threading.Event()
 
-        def is_needed() -> bool:
-            return not left.is_set()
-
         def places() -> dict[int, Split]:
             each = (
-                (at, split(contents[at], generation.encoder, prompt, is_needed, size))
+                (at, split(contents[at], generation.encoder, prompt, lambda: not left.is_set(), size))
                 for at, size in long.items()
-                if is_needed()
+                if not left.is_set()
             )
             try:
                 return {at: where for at, where in each if where is not None}
@@ -154,7 +151,7 @@ class Readability:
         return found is not None and found.words >= MIN_WORDS
 
     def look(self, encoder: Encoder, texts: Sequence[str], collections: Sequence[str]) -> None:
-        """Counts the words and tokens of `texts`, and logs at most one warning per collection."""
+        """Counts words and tokens at the start of some `texts`. Warns at most once per collection."""
         version = encoder.manifest.version
         pairs = zip(texts, collections, strict=True)
         checked = [(text, name) for text, name in pairs if not self.knows(version, name)][:_TEXTS]

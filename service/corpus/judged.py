@@ -2,10 +2,10 @@
 
     judgments and clicked answers in the store ─▶ answers by query ─▶ query vectors of a generation ─▶ Memory
 
-Every change of them changes their state in the store. A search compares the state in its snapshot with that
-of its memory. If they differ, the memory is read again first, so a judgment counts in the next search of
-every replica. Only new queries are embedded. Judgments of untrusted keys do not count (docs/ACCESS.md), and
-a judgment overrides the clicks on the same document. A retraining aggregates the clicks.
+The store changes its state string whenever a judgment or clicked answer changes. A search compares the state
+in its snapshot with the state of its memory. If the two differ, the memory is read again first, so a judgment
+counts in the next search of every replica. Only new queries are embedded. Judgments of untrusted keys do not
+count (docs/ACCESS.md). A retraining aggregates the clicks. A judgment overrides the clicks on its document.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ class Remembered:
     """The memory of a collection with its sources.
 
     Attributes:
-        state: State of the judgments.
-        trust: Whether each key was trusted.
-        answers: The remembered answers.
-        memory: The judged queries. None without answers.
-        rows: Rows of the queries in the vectors of `memory`.
+        state: State of the judgments in the store when they were read.
+        trust: Whether each key was trusted then.
+        answers: The gain of each document, by query.
+        memory: The judged queries with their vectors. None without vectors.
+        rows: Row of each query in the vectors of `memory`.
         missing: Queries that are not embedded yet.
     """
 
@@ -97,7 +97,7 @@ class JudgedQueries:
             generation: The generation that is searched. The caller has borrowed it.
             collection: Name of the collection.
             state: State of the judgments that the memory must have. If reading fails or takes too long, the
-                result is the memory before.
+                earlier memory is returned.
         """
         known = self.latest(generation, collection)
         if known.state == state:
@@ -136,7 +136,7 @@ class JudgedQueries:
                 return
 
     async def _read(self, generation: Generation, collection: str) -> Remembered:
-        """Reads the judgments and clicks if they have changed. Embeds new queries if they are few."""
+        """Reads the judgments and clicks if they changed. Embeds new queries, unless they exceed WAITED."""
         async with self._locks[generation.number, collection]:
             known = self.latest(generation, collection)
             if known.state == await self._store.judgment_state():
@@ -179,9 +179,9 @@ def _ignore(reading: asyncio.Future[Remembered]) -> None:
 
 
 def _combine(rows: Sequence[Judgment], clicked: Answers) -> Answers:
-    """Returns the answers of each query. If keys disagree evenly, their judgments are ignored.
+    """Returns the answers of each query. If the judgments of a document are tied, it gets no answer.
 
-    Clicks count for documents without a judgment, and only up to MAX_ROWS queries.
+    Clicks count only for documents without a judgment. Clicked queries are added up to MAX_ROWS queries.
     """
     votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
@@ -199,7 +199,7 @@ def _combine(rows: Sequence[Judgment], clicked: Answers) -> Answers:
 
 
 def _assemble(found: Remembered, new: Mapping[str, NDArray[np.float32]], unrelated: float) -> Remembered:
-    """Builds the memory of the queries whose vectors are known or new."""
+    """Returns `found` with a memory of all queries whose vectors are in `found` or in `new`."""
     all_vectors = {query: new[query] if query in new else found.vector(query) for query in found.answers}
     vectors = {query: vector for query, vector in all_vectors.items() if vector is not None}
     missing = [query for query in found.answers if query not in vectors]

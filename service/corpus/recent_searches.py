@@ -38,7 +38,7 @@ class RecentSearches:
         self._searches: OrderedDict[str, SearchShown] = OrderedDict()
 
     def note(self, collection: str, offset: int, query: str, shown: Sequence[str], visitor: str = "") -> str:
-        """Stores a search and returns its search_id."""
+        """Stores a search and returns its search_id. A search with no or too much text is not stored."""
         search_id = secrets.token_urlsafe(_RANDOM_BYTES)
         if query and len(query) <= MAX_QUERY_CHARACTERS:
             search = SearchShown(collection, offset, query, tuple(shown), visitor)
@@ -50,7 +50,7 @@ class RecentSearches:
         return search_id
 
     def get(self, search_id: str) -> SearchShown | None:
-        """Returns a search, or None if the search is unknown, forgotten, or had no query text."""
+        """Returns a search, or None if the search is unknown or forgotten, or was not stored."""
         return self._searches.get(search_id)
 
 

@@ -11,7 +11,7 @@ number of hits before the next ranking is computed. Other reads may run between 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeVar
@@ -54,7 +54,7 @@ HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
 class Query(NamedTuple):
-    """A query, which is a text, a vector, or the id of a document to find similar ones."""
+    """A query: a text, a vector, a text with its vector, or the id of a document to compare others with."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None
@@ -71,17 +71,17 @@ class Search:
         offset: Number of better hits to skip.
         mode: Dense, lexical or hybrid.
         weight: Weight of the dense ranking in hybrid search.
-        unrelated: Mean cosine of unrelated texts, for hybrid search.
+        unrelated: Mean cosine of unrelated texts, for hybrid search. 1 if unknown.
         where: Filter. None matches all documents.
         min_score: Lowest cosine in dense search.
         passages: Whether to compare all passages of a document, or only the first passage.
-        max_bytes: Maximum size of all hits.
+        max_bytes: Maximum size of all hits in bytes.
         columns: Columns of the documents to read.
-        kept: Whether the generation may be one that is not active.
-        rank_seconds: Maximum time of the second stage for a query. 0: no second stage.
+        kept: Whether the generation may be an inactive one.
+        rank_seconds: Maximum time of the second stage for a query. 0: hits keep the hybrid order.
         explain: Whether hits of hybrid search have an explanation.
         memory: Judged queries of the collection, for the second stage.
-        judgments: State of the judgments in `memory`. None: any state.
+        judgments: Expected state of the judgments. None: any.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -151,14 +151,14 @@ class Hit:
 
 
 class Page(NamedTuple):
-    """The hits of a query. `fault` says why they are in hybrid order in spite of a ranking, or is empty."""
+    """The hits of a query. `fault` says why the second stage failed or was late, or is empty."""
 
     hits: list[Hit]
     fault: str = ""
 
 
 class Judged(Exception):
-    """Raised if judgments were added or deleted since the memory was read. `state` is their present state."""
+    """Raised if judgments or clicks changed after the memory was read. `state` is their present state."""
 
     def __init__(self, state: str) -> None:
         super().__init__(state)
@@ -190,23 +190,20 @@ def find(
         if state != search.judgments:
             raise Judged(state)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
-    queries, own = _resolved(snapshot, generation, queries, search.collection)
+    resolved = [_resolved(snapshot, generation, query, search.collection) for query in queries]
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
-    rankings = _rankings(snapshot, moment, queries, search, allowed)
-    pages: list[list[Ranked]] = []
-    explanations: list[Mapping[int, Explanation]] = []
-    faults: list[str] = []
-    for query, ranking, id in zip(queries, rankings, own, strict=True):
-        others = [ranked for ranked in ranking if ranked.revision != id]
+    rankings = _rankings(snapshot, moment, [query for query, _ in resolved], search, allowed)
+    pages: list[tuple[list[Ranked], Ordered]] = []
+    stage = _second_stage(generation, search)
+    for (query, own), ranking in zip(resolved, rankings, strict=True):
+        others = [ranked for ranked in ranking if ranked.revision != own]
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-        ordered = _ordered(snapshot, generation, query, best[:MAX_RANKED], search)
+        ordered = order(snapshot, query.text, query.vector, best[:MAX_RANKED], stage)
         hits = [*ordered.hits, *(ranked for ranked, _ in best[MAX_RANKED:])]
-        pages.append(hits[search.offset : search.reach])
-        explanations.append(ordered.explanations)
-        faults.append(ordered.fault)
-    uses = Counter(ranked.revision for page in pages for ranked in page)
+        pages.append((hits[search.offset : search.reach], ordered))
+    uses = Counter(ranked.revision for page, _ in pages for ranked in page)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
-    rows = [ranked.row for page in pages for ranked in page if ranked.row]
+    rows = [ranked.row for page, _ in pages for ranked in page if ranked.row]
     split = moment is not None and moment.is_split
     places = snapshot.passages(generation.number, rows) if split else {}
     return then(
@@ -217,29 +214,22 @@ def find(
                         documents[ranked.revision],
                         ranked.score,
                         places.get(ranked.row),
-                        explained.get(ranked.revision),
+                        ordered.explanations.get(ranked.revision),
                     )
                     for ranked in page
                     if ranked.revision in documents  # A damaged document is missing.
                 ],
-                fault,
+                ordered.fault,
             )
-            for page, explained, fault in zip(pages, explanations, faults, strict=True)
+            for page, ordered in pages
         ]
     )
 
 
-def _ordered(
-    snapshot: Snapshot,
-    generation: Generation,
-    query: Query,
-    best: Sequence[tuple[Ranked, str]],
-    search: Search,
-) -> Ordered:
-    """Orders the best hits of a hybrid search by the ranking of the collection."""
-    if not search.is_ranked or query.vector is None:
-        return Ordered([ranked for ranked, _ in best], {})
-    stage = Stage(
+def _second_stage(generation: Generation, search: Search) -> Stage | None:
+    if not search.is_ranked:
+        return None
+    return Stage(
         generation=generation.number,
         rankings=generation.rankings,
         collection=search.collection,
@@ -248,11 +238,13 @@ def _ordered(
         first=search.offset == 0,
         memory=search.memory or NO_MEMORY,
     )
-    return order(snapshot, query.text, query.vector, best, stage)
 
 
 def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:
-    """Returns at least the `count` best documents that the snapshot has, best first, with their ids."""
+    """Returns the best documents that the snapshot has, best first, with their ids.
+
+    These are at least `count` documents, unless `ranking` has fewer that exist.
+    """
     best = _best(ranking, count)
     ids = snapshot.get_ids([ranked.revision for ranked in best])
     # The index is newer than the snapshot. Other documents replace those that the snapshot does not have.
@@ -272,30 +264,24 @@ def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
 
 
 def _resolved(
-    snapshot: Snapshot, generation: Generation, queries: Sequence[Query], collection: str
-) -> tuple[list[Query], list[int | None]]:
-    """Replaces each query that names a document by a query with that document's stored vector.
+    snapshot: Snapshot, generation: Generation, query: Query, collection: str
+) -> tuple[Query, int | None]:
+    """Replaces a query that names a document by a query with that document's stored vector.
 
-    Also returns the revision of that document for each query, or None for other queries.
+    Also returns the revision of that document, or None for another query.
     """
-    resolved, own = [], []
-    for query in queries:
-        revision = None
-        if query.similar_to is not None:
-            stored = snapshot.get_vector(generation.number, query.similar_to, collection)
-            if stored is None:
-                raise NotFound(f"There is no document {query.similar_to[:512]!r}.")
-            revision, vector = stored
-            if vector is None:
-                raise Conflict(
-                    f"{query.similar_to[:512]!r} has no vector of {generation.version}, whose model fails on "
-                    "its text. So similar documents cannot be found."
-                )
-            resolved.append(Query(vector=vector))
-        else:
-            resolved.append(query)
-        own.append(revision)
-    return resolved, own
+    if query.similar_to is None:
+        return query, None
+    stored = snapshot.get_vector(generation.number, query.similar_to, collection)
+    if stored is None:
+        raise NotFound(f"There is no document {query.similar_to[:512]!r}.")
+    revision, vector = stored
+    if vector is None:
+        raise Conflict(
+            f"{query.similar_to[:512]!r} has no vector of {generation.version}, whose model fails on its "
+            "text. So similar documents cannot be found."
+        )
+    return Query(vector=vector), revision
 
 
 def _rankings(
@@ -307,7 +293,7 @@ def _rankings(
 ) -> Iterator[list[Ranked]]:
     """Yields the best documents of each query.
 
-    A ranking has as many documents as needed, and all documents that tie with the last one.
+    A dense or lexical ranking may have more documents than needed, which tie with the last needed one.
     """
     if moment is None:
         for query in queries:
@@ -358,7 +344,7 @@ def _lexical(
 
 
 def _cover(snapshot: Snapshot, query: str, worded: list[Ranked]) -> float:
-    """Returns the share of the query's terms in the best hit of keyword search."""
+    """Returns the share of the query's terms at the start of the best keyword hit, or 1 without a hit."""
     if not worded:
         return 1.0
     best = min(worded, key=lambda ranked: (-ranked.score, ranked.revision)).revision

@@ -38,7 +38,7 @@ class Columns:
             ids are derived from the text.
         title: Column of the title. None means `title`, if the file has it. If the string is empty, documents
             have no title.
-        text: Columns whose values are joined to the text.
+        text: Columns that form the text. Several values are joined by blank lines.
         metadata: Columns that become metadata. None means that an object named `metadata` is used, if
             present.
         all_metadata: Whether all other columns become metadata.
@@ -107,7 +107,8 @@ class Columns:
         """Builds a document from the values of a row, by column name.
 
         Raises:
-            BadRow: A chosen field is missing or has the wrong type.
+            BadRow: A chosen field is missing or has the wrong type, an id is empty, or a collection's name is
+                invalid.
 
         """
         for name in self.text:
@@ -151,7 +152,7 @@ class Columns:
     def _title(self, fields: dict[str, Any]) -> str | None:
         """Returns the title of a document.
 
-        If no title column was chosen, a `title` that is not a text is ignored.
+        If no title column was chosen, a field `title` is ignored if it is not a text, or is the text itself.
 
         Raises:
             BadRow: The chosen column is missing or is not a text.

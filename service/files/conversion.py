@@ -212,7 +212,10 @@ def looks_like_html(values: Iterable[str]) -> bool:
 
 
 def plain_text(markup: str) -> str:
-    """Removes HTML tags, comments, scripts and styles, and resolves entities. Takes linear time."""
+    """Removes HTML tags, comments, scripts and styles, resolves entities, and collapses white space.
+
+    Takes linear time. A text without `<` and `&` stays as it is.
+    """
     if "<" not in markup and "&" not in markup:
         return markup
     parts: list[str] = []
@@ -235,10 +238,10 @@ class _Tags:
         self._budget = 4 * len(markup) + 1000
 
     def skip(self, at: int) -> tuple[str, int]:
-        """Skips a tag that begins at position `at`.
+        """Skips a tag that begins at position `at`, and the content of a script or style.
 
         Returns:
-            The text that replaces the tag, and the position after the tag.
+            The text that replaces the skipped part, and the position after it.
 
         """
         markup = self._markup

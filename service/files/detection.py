@@ -73,7 +73,7 @@ _TRIED_ROWS = 50
 class Encoding(NamedTuple):
     """A detected encoding.
 
-    If `certain` is False, it is a guess, and `sample` is a word that shows if it is right.
+    If `certain` is False, the encoding is a guess, and `sample` is a word that shows if the guess is right.
     """
 
     name: str
@@ -217,8 +217,8 @@ def checked_separator(mark: str, spell: Spelling) -> str:
 def detect_separator(text: str, kind: Format, *, complete: bool) -> str:
     """Detects the character that separates columns.
 
-    A good separator splits the first row into several cells, and most other rows into the same number of
-    cells.
+    A first line such as `sep=;` names the separator. Otherwise a good separator splits the first row into
+    several cells, and most other rows into the same number of cells.
 
     Args:
         text: The start of the file.

@@ -38,7 +38,7 @@ class TextLine(NamedTuple):
 
 
 def decoded(content: bytes, encoding: str, *, final: bool) -> str:
-    """Decodes bytes. The character `MARK` replaces invalid bytes."""
+    """Decodes bytes without a byte order mark. The character `MARK` replaces invalid bytes."""
     text = codecs.getincrementaldecoder(encoding)(_HANDLER).decode(content, final)
     return text.removeprefix("\ufeff")
 

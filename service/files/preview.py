@@ -208,9 +208,7 @@ def _guess(columns: Mapping[str, Sequence[str]]) -> Guess:
         )
     guess.text = [] if text is None else [text]
     guess.metadata = [name for name in columns if name not in {guess.id, guess.title, text}]
-    for name in guess.metadata:
-        if kind := proposed(columns[name]):
-            guess.types[name] = kind
+    guess.types = {name: kind for name in guess.metadata if (kind := proposed(columns[name]))}
     guess.html = text is not None and looks_like_html(columns[text])
     return guess
 

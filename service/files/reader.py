@@ -66,7 +66,7 @@ def build_options(
         name: Name of the file. It is checked unless `given` has a format.
         kind: Format of the file. None means that it is detected.
         id: Name of the id column, as in `Columns`.
-        metadata: Names of the metadata columns, separated by commas.
+        metadata: Names of the metadata columns, separated by commas. None: as in `Columns`.
         placed: How collections are chosen, as in `Columns`.
         every: Whether all other columns become metadata.
         spell: Returns the caller's spelling of an option, for messages.
@@ -233,12 +233,8 @@ class FileReader:
             raise BadFile(unsure(layout, self._options.spell))
         refuse_arrays(head, layout)
         self._lines = TextLines(layout.encoding)
-        if layout.separator:
-            self._maker = _TableMaker(self.name, layout, self._options)
-        elif layout.format == "file":
-            self._maker = _FileMaker(self.name, layout, self._options)
-        else:
-            self._maker = _LineMaker(self.name, layout, self._options)
+        maker = _TableMaker if layout.separator else _FileMaker if layout.format == "file" else _LineMaker
+        self._maker = maker(self.name, layout, self._options)
         expected = {"csv": ",", "tsv": "\t"}.get(layout.format, "")
         unusual = layout.encoding != "utf-8" and self._options.encoding is None
         if unusual or (layout.separator != expected and self._options.delimiter is None):
@@ -349,21 +345,18 @@ class _LineMaker(_Maker):
             return
         content: dict[str, Any] | BadRow
         try:
-            content = self._parsed(text) if self._layout.format == "jsonl" else self._line(text)
+            content = self._parsed(text)
         except BadRow as error:
             content = error
         yield Row(self._name, line.number, content)
 
-    def _line(self, text: str) -> dict[str, Any]:
-        if MARK in text:
-            raise self._not_decoded(text)
-        if "\0" in text:
-            raise BadRow("it holds a NUL character (U+0000). Take it out")
-        return {"text": plain_text(text) if self._options.html else text, "metadata": {}}
-
     def _parsed(self, text: str) -> dict[str, Any]:
         if MARK in text:
             raise self._not_decoded(text)
+        if self._layout.format != "jsonl":
+            if "\0" in text:
+                raise BadRow("it holds a NUL character (U+0000). Take it out")
+            return {"text": plain_text(text) if self._options.html else text, "metadata": {}}
         try:
             value = exact_json.loads(text.encode())
         except exact_json.Inexact as error:

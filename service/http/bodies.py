@@ -82,8 +82,8 @@ async def read_body(request: Request, model: type[M], *, stored: bool = False) -
 async def parsed_body(request: Request, model: type[M], *, stored: bool = False) -> AsyncIterator[M]:
     """Context manager that yields the body as `read_body` returns it.
 
-    The block should turn the body into something smaller. Only one large body is in memory at a time, because
-    a parsed body takes up to 25 times as much memory.
+    The block should turn the body into something smaller. Only one large parsed body is in memory at a time,
+    because it takes up to 25 times as much memory as its JSON.
     """
     require_json(request)
     content = await request.body()
@@ -237,7 +237,7 @@ class Slices:
 def read_query(request: Request, model: type[M]) -> M:
     """Parses and validates the query parameters of a request.
 
-    Fields that are part of the path are not parameters.
+    Fields of `model` whose names are in the path are not query parameters.
 
     Raises:
         Validation: A parameter is unknown, is repeated, or is wrong.
@@ -334,7 +334,8 @@ class BodyBudget:
     """Limits the size of request bodies in memory.
 
     Attributes:
-        admitted_bytes: Bytes that were read for requests that have no answer yet.
+        admitted_bytes: Bytes of bodies whose request has no answer yet. Of a `StreamedBody`, only those that
+            are not processed yet.
 
     """
 
@@ -381,7 +382,7 @@ class StreamedBody:
         self.done = ""  # Sentence about the finished part, for the error answer.
 
     def begin(self, deadline: asyncio.Timeout, seconds: float) -> None:
-        """Sets the deadline of the request, and the seconds by which each step of progress extends it."""
+        """Sets the deadline of the request, which each step of progress moves to `seconds` from then."""
         self._deadline, self._seconds = deadline, seconds
 
     def moved(self) -> None:

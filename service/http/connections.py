@@ -4,8 +4,8 @@ Each connection costs a file descriptor and some memory. At the limit, a new con
 connection that has been idle longest. If no connection is idle, a few spare connections are still accepted,
 for `/health`.
 
-uvicorn limits neither the head of a request nor unread answers, so `Protocol` does. asyncio reports a TLS
-connection only after the handshake, so clients that never finish a handshake could use up all file
+uvicorn limits neither the head of a request nor unread answers, so `Protocol` limits both. asyncio reports a
+TLS connection only after the handshake, so clients that never finish a handshake could use up all file
 descriptors. `Handshake` therefore counts connections during the handshake.
 """
 
@@ -52,7 +52,7 @@ class Place(Enum):
 
 
 class Closable(typing.Protocol):
-    """A connection, as far as `Connections` uses it."""
+    """The part of a connection's interface that `Connections` uses."""
 
     def give_way(self) -> bool:
         """Closes the connection if it is idle. Returns whether it was closed."""
@@ -312,7 +312,8 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's message, which is not JSON
         """Rejects a malformed request and closes the connection.
 
-        The connection cannot be used again, because the start of the next request is unknown.
+        The connection cannot be used again, because the start of the next request is unknown. If the previous
+        request has no answer yet, the connection closes after that answer, without an error answer.
         """
         cycle = self.cycle
         if (

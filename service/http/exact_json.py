@@ -8,7 +8,7 @@ name.
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
@@ -32,11 +32,10 @@ class Inexact(ValueError):
     """Raised if the parser would change a value of the body. The message names the field."""
 
 
-class _Refused:
+class _Refused(NamedTuple):
     """Placeholder for a value that the parser would change, with the reason."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    reason: str
 
 
 # Path of a value: the path of its object or list, and its name or number there. None is the body itself.
@@ -51,7 +50,7 @@ def loads(content: bytes) -> Any:
 
     Raises:
         Inexact: The parser would change a value. The message names the field and says what to do.
-            orjson.JSONDecodeError: `content` is not JSON in UTF-8.
+        orjson.JSONDecodeError: `content` is not JSON in UTF-8.
 
     """
     try:
@@ -139,7 +138,7 @@ def becomes_zero(number: str) -> bool:
 
 
 def _find(content: bytes) -> str | None:
-    """Returns a sentence about the first value that the parser would change, or None."""
+    """Returns a sentence about the first value that the parser would change or not accept, or None."""
     try:
         value = json.loads(
             content.decode(),

@@ -101,7 +101,7 @@ class LoadShedder:
 
 @dataclass(eq=False)
 class Edge:
-    """The only ASGI middleware around the routes.
+    """The only ASGI middleware around the routes, except `Cors`.
 
     Args:
         observers: Functions that receive the record of each finished request.
@@ -149,7 +149,7 @@ class Edge:
     def deadline_seconds(self, requested_ms: str | None) -> float:
         """Returns the time limit of a request in seconds.
 
-        This is the value of the header `x-timeout-ms`, or the setting if that is lower.
+        This is the setting, or the header `x-timeout-ms` (`requested_ms`) if it is sent and lower.
 
         Raises:
             Validation: The header is not a positive number of milliseconds.
@@ -166,7 +166,7 @@ class Edge:
 
 
 def _as_header(names: Sequence[str]) -> bytes:
-    """Joins the names of fields to a header value.
+    """Joins the names of fields, which are cut if they are long, to a header value.
 
     Characters other than printable ASCII become question marks.
     """

@@ -96,7 +96,8 @@ class RoleRoute(APIRoute):
     def let_in(self, scope: Scope) -> None:
         """Rejects callers without the required role, before the body is read.
 
-        If the route does not support the method, any valid key is accepted, and the answer is 405.
+        Routes that change data also reject web pages of other sites. If the route does not support the
+        method, any valid key is accepted, and the answer is 405.
         """
         state = scope["app"].state
         if self.role in CHANGING:
@@ -139,7 +140,7 @@ class ExactRouter:
 
 
 def check_utf8(scope: Scope) -> None:
-    """Rejects a path or a query that is not UTF-8, because replaced characters would name another object."""
+    """Rejects a path or a query that is not UTF-8. With replaced bytes it would name another object."""
     for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
         if b"%" in part:
             try:

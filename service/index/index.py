@@ -86,7 +86,7 @@ class Index:
         return index
 
     def _known(self, rows: Exact, sequence: int) -> Segment:
-        """Returns a segment of `rows`, with the inverted lists of the snapshot if one matches."""
+        """Returns a segment of `rows`, with the inverted lists of a snapshot if one suits them."""
         snapshots = self._ivf_snapshots
         known = snapshots and snapshots.read(sequence)
         if not (snapshots and known and known.training.suits(len(rows.names))):
@@ -111,7 +111,7 @@ class Index:
 
     @property
     def kind(self) -> str:
-        """The kind of index: `exact`, or FAISS's name for the base."""
+        """The kind of index: `IVF,SQ8` with a base, else `exact`."""
         return APPROXIMATE if self.view.is_float16 else EXACT
 
     @property
@@ -196,7 +196,10 @@ class Index:
         self._merger.start(self._due)
 
     def close(self, *, wait: bool = True) -> None:
-        """Stops the background merges. The index can still be searched and changed."""
+        """Stops the background merges, and by default waits for the stop.
+
+        The index can still be searched and changed.
+        """
         self._merger.closing.set()
         if wait:
             self._merger.wait()
@@ -213,7 +216,10 @@ class Index:
         return self._merger.closing.wait(seconds) or maintenance.merge_due(self.view)
 
     def _merge(self) -> None:
-        """Builds a new base of all rows. Rows that are written during the merge go to a new tail."""
+        """Merges all rows into a new base, or into an exact segment if few rows are left.
+
+        Rows that are written during the merge go to a new tail.
+        """
         with self._writing:
             if all(isinstance(part.segment, ivf.Clustered) for part in self.view.settled):
                 self.view = View(self.view.parts, self._empty(), self.view.sequence)

@@ -1,6 +1,6 @@
 """The indexes of one model version, one for each collection. Start reading at `Indexes.moment`.
 
-`StoredIndexes` replaces them if the store itself searches vectors, as PostgreSQL does.
+`StoredIndexes` takes the place of `Indexes` if the store itself searches vectors, as PostgreSQL does.
 """
 
 import logging
@@ -167,7 +167,8 @@ class Indexes:
     def moment(self, snapshot: Snapshot, collection: str) -> IndexMoment:
         """Returns a collection's index in the same state as a snapshot.
 
-        If index and snapshot differ, this renews the snapshot until they agree.
+        If index and snapshot differ, this renews the snapshot until they agree. After ATTEMPTS tries, this
+        logs a warning and returns the index as it is.
         """
         # The index follows a commit within a millisecond, so the two soon agree.
         for _ in range(ATTEMPTS):
@@ -189,7 +190,7 @@ class Indexes:
         Args:
             collections: Names of the collections, including the default one.
             read: Returns the batches of a collection for `Index.load`.
-            sequence: The store's operation number.
+            sequence: The store's operation number when the rows were read.
         """
         loaded = {
             collection: Index.load(self.dimension, read(collection), sequence, self._snapshots(collection))

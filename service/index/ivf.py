@@ -141,7 +141,7 @@ class Clustered(Segment):
     ) -> dict[int, Positions]:
         """Searches on a GPU. Returns the candidates by the position of their query.
 
-        Queries that the GPU did not answer are missing.
+        Queries that the GPU did not answer, or not completely, are missing.
         """
         placed = self.placed
         if placed is None or selection.rows < WIDE_SHARE * len(self.names):
@@ -166,8 +166,8 @@ class Clustered(Segment):
     def _probes(self, queries: Vectors, k: int, selection: Selection) -> list[int]:
         """Returns the number of lists to search for each query.
 
-        The lists of a query must have enough rows, or with a filter enough matching rows. So a filter makes a
-        query search more lists. Matching rows may be far from the query.
+        The lists of a query must have enough rows, or with a filter enough matching rows. A filter therefore
+        makes a query search more lists, because matching rows may be far from the query.
         """
         lists = self._lists.nlist
         rows = max(LOOKED_AT * len(self.names) ** POWER, PER_HIT * k)

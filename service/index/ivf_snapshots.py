@@ -7,7 +7,7 @@ With a snapshot, the service need not train the lists again when it starts.
     └── .2.lists-9f8e7d6c          being written; removed at the next start
 
 A snapshot contains the centers, the ranges of codes, and the list of each row: about 12 bytes per row. The
-store has the vectors and decides which rows exist, so a snapshot of any age can be used. A damaged file is
+store has the vectors and decides which rows exist, so an old snapshot can be used. A damaged file is
 ignored with a log line. The checksum is verified first, because FAISS's C++ reader trusts its input.
 """
 
@@ -100,7 +100,10 @@ class IvfSnapshots:
             outages.warn(log, f"The lists of the index were not saved: {why}")
 
     def read(self, sequence: int) -> Known | None:
-        """Returns the lists of the snapshot, or None if it is missing, damaged or newer than `sequence`."""
+        """Returns the lists of the snapshot, or None if it is missing, damaged or unsuitable.
+
+        A snapshot is unsuitable if it is newer than `sequence`, or has another origin or format.
+        """
         if not self._file.exists():
             return None
         try:
@@ -150,7 +153,7 @@ def read(file: Path) -> tuple[dict[str, Any], bytes]:
     """Reads the facts and the content of `file`, and verifies the checksum.
 
     Raises:
-        Damaged: The content differs from what was written.
+        Damaged: `file` is not a file, or its content differs from what was written.
         OSError: The file cannot be read.
     """
     if not file.is_file():  # Opening a pipe would block forever.
@@ -169,7 +172,7 @@ def read(file: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def tidy(root: Path, collections: Container[str], generations: Collection[int]) -> None:
-    """Removes all files except the snapshots of these collections and generations.
+    """Removes all files below `root`, except the snapshots of the given collections and generations.
 
     Only the owner of the data directory may call this, before anything is written.
     """

@@ -46,7 +46,7 @@ def cluster(sample: Vectors, count: int, cancelled: Callable[[], bool]) -> Vecto
 def assigned(
     rows: Vectors, centers: Vectors, cancelled: Callable[[], bool]
 ) -> Iterator[tuple[Vectors, NDArray[np.int64]]]:
-    """Yields `rows` in chunks, each with the number of the nearest center of each row.
+    """Yields `rows` in chunks. Each chunk comes with the number of the nearest center for each of its rows.
 
     Raises:
         Cancelled: `cancelled()` returned True.

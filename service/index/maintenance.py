@@ -3,8 +3,8 @@
     writes ──▶ tail, exact search ──(50,000 rows, or a tenth of the base's)──▶ base, inverted lists
 
 A large index has one base (ivf.py), and a tail with later writes. Base and tail are merged when the tail has
-a tenth of the base's rows, or when a fifth of the base's rows are dead. The base is trained again only when
-it is twice as large as at the last training.
+50,000 rows or a tenth of the base's, or when a fifth of the base's rows are dead. The base is trained again
+only when it has more than twice, or less than half, the rows of the last training.
 
 Recall is the share of the true nearest documents that a search finds. It is measured on the latest queries,
 after each new base and every hour. Only the vectors of queries are stored for this, never the texts.
@@ -90,7 +90,7 @@ class Watch:
 def recall(view: View, queries: Vectors, k: int = K) -> float:
     """Returns the share of the `k` nearest documents that an approximate search finds, averaged over queries.
 
-    A found document counts if it ties with the k-th nearest document. Without documents, recall is 1.
+    A found document counts if it scores at least as high as the k-th nearest. Without documents, recall is 1.
     """
     shares = []
     truth, found = view.search(queries, k, None, exact=True), view.search(queries, k, None)
@@ -113,7 +113,7 @@ class Merger:
 
     The thread runs as long as `due` returns a step. A write or a search starts it again. `due` is stored only
     while the thread runs. Otherwise index and merger would refer to each other, and the vectors of a replaced
-    version would stay in memory, because the service freezes the objects of the garbage collector.
+    version would stay in memory, because the service exempts objects from garbage collection (`gc.freeze`).
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ DEEPEST = 1000  # Filtering 1,000 documents takes 5 ms.
 
 
 class Filtered(Protocol):
-    """Interface of the documents that match a filter, which a snapshot of the store finds."""
+    """Interface of `FilterMatches`: the documents that match a filter, in a snapshot of the store."""
 
     @property
     def all(self) -> Revisions: ...
@@ -68,9 +68,9 @@ class IndexMoment:
         return (hits for hits in found if hits is not None)
 
     def _width(self, depth: int, allowed: Filtered) -> int | None:
-        """Returns how many documents to search so that about `depth` of them match the filter.
+        """Returns how many nearest documents to search so that probably `depth` of them match the filter.
 
-        Returns None if too few documents match.
+        Returns None if the collection is small, or if too few documents match.
         """
         documents, least = self.view.documents, MORE * depth / DEEPEST  # `least`: share that must match
         if documents < SMALL or least > 1 or allowed.is_narrow(int(least * documents)):
@@ -83,7 +83,7 @@ class IndexMoment:
 def _matching(found: Sequence[Hits], depth: int, allowed: Filtered) -> list[Hits | None]:
     """Returns the matching hits of each query, as `Index.search` would return them.
 
-    Returns None for a query with too few matching hits.
+    The entry of a query with too few matching hits is None.
     """
     revisions = [get_revisions(names) for _, names in found]
     matching = allowed.among(np.unique(np.concatenate(revisions)))

@@ -4,7 +4,7 @@
      ├─ Exact ─ every search scores every row
      └─ Clustered (ivf.py) ─ for many rows
 
-view.py adds the information which rows are alive in one state of the index.
+view.py adds a bitmap of the rows that are alive in one state of the index.
 """
 
 from abc import ABC, abstractmethod
@@ -84,7 +84,7 @@ class Segment(ABC):
         return self.vectors.nbytes + self.names.nbytes + order
 
     def positions(self, revisions: Revisions) -> Positions:
-        """Returns the positions of the rows of `revisions`, which may be unsorted."""
+        """Returns the positions of all rows of `revisions`, in any order."""
         if len(revisions) * LOOKUP_SHARE >= len(self.names):
             return np.flatnonzero(np.isin(get_revisions(self.names), revisions))
         starts = self._places(revisions << PASSAGE_BITS)
@@ -106,15 +106,15 @@ class Segment(ABC):
 
     @abstractmethod
     def nearest(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
-        """Returns the same as `scan`, but faster. The result may be approximate."""
+        """Returns the same as `scan`, but faster. The result may be approximate, and in any order."""
 
     @abstractmethod
     def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
         """Compares every selected row.
 
-        Returns the scores and positions of the best `k` rows, shape (q, k) each.
+        Returns the scores and positions of the best `k` rows, best first, shape (q, k) each.
 
-        `k` is at most the number of selected rows. FAISS would fill further places with position -1.
+        `k` must be at most the number of selected rows. FAISS would fill further places with position -1.
         """
 
     @abstractmethod
@@ -174,7 +174,7 @@ class Exact(Segment):
         return len(self._buffer[0]) - len(self.names)
 
     def appended(self, rows: Rows) -> "Exact":
-        """Returns a segment that has `rows` as well.
+        """Appends `rows` to the buffer. Returns a segment that includes them.
 
         The buffer must have room, and this segment must be the latest one in the buffer.
         """

@@ -106,7 +106,7 @@ class Part:
     def with_rows(self, rows: Rows) -> "Part":
         """Returns a part with the alive rows and `rows`.
 
-        The rows are copied to a new buffer if this buffer is full or has many dead rows.
+        All rows are copied to a new buffer if the old one has no room or many dead rows, or is not `Exact`.
         """
         added, segment = len(rows.names), self.segment
         if self.is_wasteful or not isinstance(segment, Exact) or segment.room < added:
@@ -118,7 +118,7 @@ class Part:
         return Part(segment.appended(rows), np.packbits(alive, bitorder="little"), self.count + added)
 
     def died_until(self, later: "Part | None") -> RowNames:
-        """Returns the rows that are alive in this part but dead in `later`, a later state of the part.
+        """Returns the names of the rows that are alive in this part, but dead in its later state `later`.
 
         `later` is None if the whole part is gone.
         """
@@ -182,7 +182,7 @@ class View:
         return sum(part.documents for part in self.parts)
 
     def sample(self, count: int) -> RowNames:
-        """Returns random rows. Draws `count` rows and leaves out the dead ones."""
+        """Returns the names of random rows. Draws `count` rows and leaves out the dead ones."""
         rng = np.random.default_rng()
         lengths = np.array([len(part) for part in self.parts])
         drawn = rng.multinomial(count, lengths / lengths.sum()) if len(lengths) else lengths
@@ -199,7 +199,7 @@ class View:
         exact: bool = False,
         heads_only: bool = False,
     ) -> list[Hits]:
-        """Searches like `Index.search`, but with validated queries. With `exact`, every row is compared."""
+        """Searches as `Index.search` does, for validated queries. With `exact`, every row is compared."""
         choices = [
             _Choice(part.segment, part.selection(allowed, heads_only=heads_only), self.is_float16)
             for part in self.parts
@@ -225,14 +225,14 @@ def _documents(
     *,
     exact: bool,
 ) -> Hits:
-    """Returns the best `k` documents for one query, shape (1, d).
+    """Returns the best `k` documents for one query, and documents that tie with the last one.
 
     Args:
         choices: The parts to search.
-        query: The query.
+        query: The query, shape (1, d).
         k: Number of documents.
-        rows: Number of best rows that were already searched.
-        scores: Scores of these rows.
+        rows: The first `rows` scores are those of the best rows. Between later ones, rows may be missing.
+        scores: Scores of the rows found so far, best first.
         names: Names of these rows.
         exact: Whether to compare every row.
     """

@@ -61,9 +61,9 @@ class Builder:
         self.progress = Progress(generation.version)
 
     async def load(self) -> None:
-        """Loads the stored vectors into the index.
+        """Loads the stored vectors into the index, and deletes the records of skipped texts.
 
-        This is done in steps, and writes may run between the steps.
+        The vectors are loaded in steps, and writes may run between the steps.
         """
         generation, number = self._generation, self._generation.number
         await self._store.forget_skipped(number)
@@ -243,8 +243,9 @@ def _in_words(seconds: float) -> str:
 
 
 class CatchUp:
-    """Embeds new documents for the followers of the active generation. Writes do not wait for these vectors.
+    """Embeds new documents for the followers of the active generation (service/active.py).
 
+    A write does not wait for the vectors of followers.
     If a follower missed the vector of a new document, `note` starts one task for each complete follower. A
     follower that is being built has a builder of its own. Use this class on the event loop.
     """

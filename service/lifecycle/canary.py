@@ -80,8 +80,8 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[
 
     Returns:
         `queries` and `overlap_at_10` for all collections together. `collections` contains the same values for
-        each collection, with the lowest overlap first. The result is None if there are no queries, or if no
-        query has hits.
+        up to LISTED collections, with the lowest overlap first. The result is None if there are no queries,
+        or if no query has hits.
 
     Raises:
         ServiceError: The active index is incomplete, a model or the disk fails, or the queue is full.
@@ -103,10 +103,10 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[
         for name, some in given.items():
             search = replace(_TOP, collection=name)
             for query in some:
-                found: list[set[str]] = []
-                for generation, get_vector in vectors.items():
-                    query_batch = [Query(vector=get_vector[query])]
-                    found.append(await corpus.search(generation, query_batch, search, _ids))
+                found = [
+                    await corpus.search(generation, [Query(vector=rows[query])], search, _ids)
+                    for generation, rows in vectors.items()
+                ]
                 if any(found):  # Otherwise the collection was emptied meanwhile.
                     common = len(found[0] & found[1]) / max(map(len, found))
                     shares.setdefault(name, []).append(common)
@@ -161,7 +161,7 @@ async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[s
 
 
 def beginning(text: str) -> str:
-    """Returns the first line or the first sentence of a text, but at most a dozen words."""
+    """Returns the first line or sentence of a text, but at most WORDS words and CHARACTERS characters."""
     line = text.strip().partition("\n")[0]
     words: Sequence[str] = line.split(maxsplit=WORDS)[:WORDS]
     for at, word in enumerate(words, 1):

@@ -44,9 +44,7 @@ def shortage(
 ) -> str | None:
     """Returns why a candidate must wait for memory, with advice.
 
-    Returns None if the candidate fits into memory.
-
-    Also returns None if the free memory is not known.
+    Returns None if the candidate fits into memory, or if the free memory is not known.
 
     Args:
         documents: Number of stored documents, for the message.
@@ -70,7 +68,7 @@ def shortage(
 
 
 def no_start(version: str, folder: Path, machine: Path = MACHINE) -> str | None:
-    """Returns why the memory does not suffice to start with a version, or None if it does.
+    """Returns why the memory does not suffice to start with a version, or None if it does or is unknown.
 
     Args:
         version: Name of the version, for the message.
@@ -82,7 +80,7 @@ def no_start(version: str, folder: Path, machine: Path = MACHINE) -> str | None:
 
 
 def no_publishing(source: Path, machine: Path = MACHINE) -> str | None:
-    """Returns why the memory does not suffice to publish and serve a model, or None if it does.
+    """Returns why the memory does not suffice to publish and serve a model, or None if it does or is unknown.
 
     Args:
         source: The folder of the model that would be published.

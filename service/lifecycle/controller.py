@@ -216,7 +216,7 @@ class Controller:
             await self._corpus.store.keep_decision(requested.id)
 
     async def requested(self) -> RequestedVersion | None:
-        """Passes the request in the models folder to the store. Returns the request that is in effect."""
+        """Passes the request in the models folder to the store. Returns the request in effect, or None."""
         in_folder, at = await asyncio.to_thread(self._requested)
         standing = await self._corpus.store.requested(in_folder, at)
         if in_folder is not None:
@@ -228,7 +228,7 @@ class Controller:
     def _requested(self) -> tuple[RequestedVersion | None, float]:
         """Reads the request in the models folder.
 
-        Also returns its time, by which the store compares requests.
+        Also returns when it was made, as `protocol.Replicas.requested` expects.
 
         A request in the old format has no id and consists only of the file `wanted`. It is accepted if two
         iterations see the same request. `write_request` replaces two files, and an iteration in between sees
@@ -383,7 +383,10 @@ class Controller:
         return (await self._known()).previous
 
     async def states(self) -> dict[str, dict[str, Any]]:
-        """Returns the states of versions, by name. Versions that were never built are not included."""
+        """Returns the states of versions, by name.
+
+        Versions that were never active, never failed and are not being built are not included.
+        """
         facts = await self._known()
         found = {version: as_state("retired") for version in facts.past}
         for version, verdict in facts.verdicts.items():

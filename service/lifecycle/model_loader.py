@@ -94,7 +94,7 @@ def require_device(settings: Settings) -> str:
 
 
 def stored_form(encoder: Encoder) -> str:
-    """Returns a key for the kind of vectors that an encoder computes: the engine and the lengths of passages.
+    """Returns a key for the kind of an encoder's vectors: precision, engine and the lengths of passages.
 
     Stored vectors can be used again only if this key and the fingerprint of the model are equal.
     """
@@ -109,9 +109,9 @@ def stored_form(encoder: Encoder) -> str:
 def get_precision_loss(encoder: Encoder) -> float:
     """Returns how much precision an encoder loses: 1 minus a mean cosine.
 
-    The mean is over the golden texts, and compares the encoder's vectors with those of fp32. For a pair of
-    encoders, the larger loss counts. The loss is 0 in fp32, and before the golden texts are computed
-    (proof.py).
+    The mean is over the golden texts, whose fp32 vectors each version contains (proof.py). It compares the
+    encoder's vectors with these. For a pair of encoders, the larger loss counts. The loss is 0 in fp32, and
+    before the encoder has computed the golden texts.
     """
     own = 0.0 if encoder.turned is None else 1 - encoder.turned.mean
     return own if encoder.queries is None else max(own, get_precision_loss(encoder.queries))
@@ -164,7 +164,7 @@ class ModelLoader:
         return self._opened(version, form) if form else self._by_loss(version, self._opened)
 
     def open_verified(self, version: str) -> Encoder:
-        """Opens a version for a swap. Compares the vectors of the golden texts with the published ones.
+        """Opens a version for a swap. Compares its vectors of the golden texts with the published vectors.
 
         Raises:
             ModelError: The version cannot be opened, or the vectors differ.
@@ -246,7 +246,7 @@ async def read_when_there(
 
 
 def _away(store: ModelStore, version: str) -> Exception | None:
-    """Returns the error why the folder of a version cannot be read now, or None if it can be read."""
+    """Returns the error if the folder of a version cannot be read now, or None if it can be read."""
     try:
         with suppress(Damaged):
             read_manifest(store.folder(version))
@@ -258,15 +258,16 @@ def _away(store: ModelStore, version: str) -> Exception | None:
 def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: float, now: Form = FP32) -> Form:
     """Returns the precision and the engine that are fastest on this processor.
 
-    An earlier choice in the data directory is used if it still applies. Otherwise all possible forms are
-    measured, which takes a few seconds, and the choice is stored.
+    The form `now` stays unless another form is at least MIN_GAIN times as fast. An earlier choice in the data
+    directory is used if it still applies. Otherwise all possible forms are measured, which takes a few
+    seconds, and the choice is stored.
 
     Args:
         loader: Opens the version in each form.
         version: The version to measure.
         folder: The data directory.
         max_loss: Highest allowed loss of precision (`get_precision_loss`).
-        now: The form of the stored vectors.
+        now: The form of the stored vectors, or fp32.
 
     Raises:
         ModelError: The version cannot be opened in fp32.
@@ -276,10 +277,8 @@ def fastest_form(loader: ModelLoader, version: str, folder: Path, max_loss: floa
     if (kept := kept_form(folder, requested)) is not None:
         return kept
     log.info("SIMILE_PRECISION=auto measures %s", ", ".join(requested["forms"]))
-    rates = {}
-    for form in map(read_form, requested["forms"]):
-        if rate := _rate(loader, version, form, max_loss):
-            rates[form] = rate
+    forms = map(read_form, requested["forms"])
+    rates = {form: rate for form in forms if (rate := _rate(loader, version, form, max_loss))}
     best, stays = max(rates, key=lambda form: rates[form]), now if now in rates else FP32
     chosen = best if rates[best] >= MIN_GAIN * rates[stays] else stays
     said = ", ".join(f"{form} {rate:.0f}" for form, rate in rates.items())

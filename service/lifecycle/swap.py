@@ -9,8 +9,8 @@ only be kept loaded also stays in the state `ready`.
 While documents are embedded for the candidate, it also receives every write. Writes do not wait for the
 candidate: the builder embeds documents whose writes it missed. The database transaction of the swap checks
 that every document has a vector. The swap itself updates a row in the database and then assigns a reference
-in memory. Both happen on the writer thread, between two commits. Requests that borrowed the old generation
-continue with its model and its index. Later requests use the new generation.
+in memory. With SQLite, both happen on the writer thread, between two commits. Requests that borrowed the old
+generation continue with its model and its index. Later requests use the new generation.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class Swap:
     def renew(self, requested: RequestedVersion, *, kept: bool = False) -> None:
         """Records another request for the same version.
 
-        A decision is not replaced by a request that is not a decision.
+        The first decision (kind `activate` or `rollback`) is not replaced by later requests.
 
         Args:
             requested: The request.
@@ -123,7 +123,7 @@ class Swap:
     async def run(self) -> None:
         """Runs until the version is active or has failed.
 
-        A failure is stored, so that it is not tried again.
+        A failure is stored, so that the version is not chosen automatically again.
         """
         self._metrics.canary.set(math.nan)  # The last value belongs to another version.
         try:
@@ -140,10 +140,10 @@ class Swap:
                 self._give_up()
 
     async def _attempts(self) -> None:
-        """Tries up to ATTEMPTS times to activate the version.
+        """Activates the version. If its index misses a write, starts again, up to ATTEMPTS times in all.
 
         Raises:
-            ModelError: The last attempt failed.
+            ModelError: The version cannot be used, or its index missed writes at every attempt.
 
         """
         for _ in range(ATTEMPTS):
@@ -215,7 +215,7 @@ class Swap:
         return found
 
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
-        """Stores the reason for the status and logs it, then sleeps.
+        """Stores and logs why the swap waits, and then sleeps. `GET /models` shows the reason.
 
         Args:
             reason: Why the swap waits.
@@ -250,7 +250,7 @@ class Swap:
     async def _open(self) -> Generation:
         """Returns a generation of the version that receives every write from now on.
 
-        If a generation of the version is already in memory, it is used.
+        If a loaded generation of the version is already in memory, it is used.
         """
         active = self._corpus.active
         for follower in active.followers:
@@ -275,7 +275,8 @@ class Swap:
         """Makes the generation active.
 
         Returns:
-            False if documents have no vector, or if the index has missed a write. Then nothing was changed.
+            False if documents have no vector, if the index has missed a write, or if a forward pass hung.
+            Then nothing was changed.
 
         """
         started, active = math.nan, self._corpus.active
@@ -334,9 +335,9 @@ class Swap:
                 return
 
     def _give_up(self) -> None:
-        """Closes the generation, unless it is active or needed for a rollback.
+        """Lets the writer thread close the generation, unless it is active or needed for a rollback.
 
-        This runs on the writer thread, after a swap that may already be in progress.
+        So a swap that is already in progress ends first.
         """
         active, generation = self._corpus.active, self.generation
         if generation is None or generation.is_rollback_target:

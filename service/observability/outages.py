@@ -6,39 +6,32 @@ A full disk, for example, would otherwise log a line for each write.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from math import inf
 
 from service.errors import ServiceError, machine_error
+
+clock = time.monotonic
 
 SECONDS = 60.0
 _MAX_MESSAGES = 100  # different messages in memory
 
 
-class Outages:
-    """Logs each warning at most once a minute, and counts how often it was repeated since then."""
-
-    def __init__(self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._logged: dict[str, tuple[float, int]] = {}  # time of the last line, and repetitions since
-
-    def warn(self, log: logging.Logger, message: str) -> None:
-        """Logs a warning. If the same message was logged within the last minute, only counts it."""
-        now = self._clock()
-        with self._lock:
-            at, since = self._logged.get(message, (None, 0))
-            if at is not None and now - at < self._seconds:
-                self._logged[message] = at, since + 1
-                return
-            if len(self._logged) >= _MAX_MESSAGES:
-                self._logged.clear()
-            self._logged[message] = now, 0
-        log.warning("%s%s", message, f" ({since} more times since the last line)" if since else "")
+_lock = threading.Lock()
+_logged: dict[str, tuple[float, int]] = {}  # time of the last line, and repetitions since
 
 
-_all = Outages()
-warn = _all.warn
+def warn(log: logging.Logger, message: str) -> None:
+    """Logs a warning. If the same message was logged within the last minute, only counts it."""
+    now = clock()
+    with _lock:
+        at, since = _logged.get(message, (-inf, 0))
+        if now - at < SECONDS:
+            _logged[message] = at, since + 1
+            return
+        if len(_logged) >= _MAX_MESSAGES:
+            _logged.clear()
+        _logged[message] = now, 0
+    log.warning("%s%s", message, f" ({since} more times since the last line)" if since else "")
 
 
 def refusal(log: logging.Logger, what: str, error: BaseException) -> ServiceError | None:

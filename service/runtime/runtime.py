@@ -19,7 +19,7 @@ from fastapi import Depends, Request
 from models import cpus
 from models.store import ModelStore
 from service.active import ActiveGeneration, IndexesOf, in_memory, in_store
-from service.auth.access import Visitors
+from service.auth.access import hash_visitor
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
 from service.batching.planner import sizes_on
@@ -38,7 +38,7 @@ from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.runtime import gauges
-from service.runtime.data_lock import DataDirLock
+from service.runtime.data_lock import locked
 from service.runtime.health import Health, Readiness
 from service.runtime.housekeeping import MapMaker, keep_expiring, keep_filling
 from service.runtime.index_keeper import IndexKeeper
@@ -86,9 +86,7 @@ class Runtime:
         )
         self.trusts: Callable[[str], bool] = lambda _: True  # Whether a key is trusted, by its name.
         self._documents: DocumentStore  # `open` and `start` create the other parts.
-        self._data_lock: DataDirLock | None = None  # None if the documents are in a database.
-        self._is_open = False
-        self._owner: GpuThread | None = None  # thread of the GPU that searches large indexes
+        self._opened: contextlib.ExitStack | None = None  # Closes what `open` has opened.
         self._follows = False  # The controller works towards requested versions.
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -101,29 +99,28 @@ class Runtime:
             StartupError: Another process owns the data directory, or no model can be served.
 
         """
-        if self._is_open:
+        if self._opened is not None:
             return
         self._loader = loader = ModelLoader(self.store, self.settings, self.layout)
         require_device(self.settings)  # Fails before files are written or a model is published.
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as opened:
             if self.tracing is not None:
                 self.tracing.start()
-                undo.callback(self.tracing.stop)
-            self._owner = open_gpu(self.settings.index_device)
-            if self._owner is not None:
-                undo.callback(self._owner.close)
-            data_lock = None
+                opened.callback(self.tracing.stop)
+            gpu = open_gpu(self.settings.index_device)
+            if gpu is not None:
+                opened.callback(gpu.close)
             if self.settings.database is None:
-                data_lock = DataDirLock(self.settings.data_dir)
-                undo.callback(data_lock.release)
-            indexes = self._open_store()
-            undo.callback(self._documents.close)
+                opened.enter_context(locked(self.settings.data_dir))
+            after = opened.enter_context(contextlib.ExitStack())
+            indexes = self._open_store(gpu)
+            opened.callback(self._documents.close)
             generation = active_generation(self._documents, loader, self.settings, indexes)
             self._renew_id()
-            self.visitors = Visitors(self._documents.visitor_secret())
+            self.hash_visitor = partial(hash_visitor, self._documents.visitor_secret().encode())
             self.active = ActiveGeneration(generation, on_close=self.batcher.forget)
-            undo.pop_all()
-        self._data_lock, self._is_open = data_lock, True
+            after.callback(self.active.close)  # After the store: its last jobs may still load an index.
+            self._opened = opened.pop_all()
 
     def _renew_id(self) -> None:
         """Writes a new id into the models folder. If the folder is read-only, the old id stays."""
@@ -138,8 +135,8 @@ class Runtime:
                     error.strerror,
                 )
 
-    def _open_store(self) -> IndexesOf:
-        """Opens the document store. Returns a factory of indexes for it.
+    def _open_store(self, gpu: GpuThread | None) -> IndexesOf:
+        """Opens the document store. Returns a factory of indexes for it, which may use a GPU.
 
         Raises:
             StartupError: The store cannot be used.
@@ -149,7 +146,7 @@ class Runtime:
         if settings.database is None:
             store = self._documents = SqliteStore(settings.data_dir, settings.indexed_fields)
             tidy(settings.snapshots_dir, *store.indexed())
-            return in_memory(settings.snapshots_dir, self._owner)
+            return in_memory(settings.snapshots_dir, gpu)
         try:  # The extra is optional.
             from service.store.postgres.store import PostgresStore  # noqa: PLC0415
         except ModuleNotFoundError as error:
@@ -246,17 +243,10 @@ class Runtime:
     def _close(self) -> None:
         self.batcher.stop()
         self.corpus.close()
-        self._documents.close()
-        self.active.close()
-        if self._owner is not None:
-            self._owner.close()
-        if self.tracing is not None:
-            self.tracing.stop()
+        if self._opened is not None:
+            self._opened.close()
         self.watchdog.stop()  # Last, so that it still ends a process that hangs while it closes.
-        if self._data_lock is not None:
-            self._data_lock.release()
-            self._data_lock = None
-        self._is_open = False
+        self._opened = None
 
 
 def get_runtime(request: Request) -> Runtime:

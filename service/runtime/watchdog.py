@@ -24,6 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 log = logging.getLogger(__name__)
@@ -127,15 +128,11 @@ def interpreter_timer(hang_seconds: float) -> Iterator[Callable[[], None]]:
 
     """
     seconds = min(max(2 * hang_seconds, MIN_TIMER_SECONDS), threading.TIMEOUT_MAX)
-
-    def restart() -> None:
-        faulthandler.dump_traceback_later(seconds, exit=True)
-
     if not hang_seconds:
         yield lambda: None
         return
     try:
-        yield restart
+        yield partial(faulthandler.dump_traceback_later, seconds, exit=True)
     finally:
         faulthandler.cancel_dump_traceback_later()
 

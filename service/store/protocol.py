@@ -93,7 +93,7 @@ class Snapshot(Protocol):
 
         Raises:
             Moved: Another generation is active, and `kept` is False.
-            Conflict: The generation was dropped.
+            Conflict: The generation was dropped, and `kept` is True.
         """
 
     def sequence(self) -> int:
@@ -131,15 +131,15 @@ class Snapshot(Protocol):
         """
 
     def get_vectors(self, generation: int, revisions: Sequence[int]) -> dict[int, Vector]:
-        """Returns the undamaged vectors of documents, shape (passages, dimension) each, the head first.
+        """Returns the undamaged vectors of documents by revision, each of shape (passages, dimension).
 
-        At most MEASURED_PASSAGES of each document are read. Documents without vectors are not in the result.
+        Only the first MEASURED_PASSAGES passages are read. Documents without vectors are not in the result.
         """
 
     def beginnings(self, revisions: Sequence[int], characters: int) -> dict[int, Content]:
         """Returns the first characters of titles and of texts, for those of `revisions` that still exist.
 
-        Damaged characters are replaced, because checksums are of whole texts.
+        Invalid UTF-8 is replaced. Other damage is not detected, because checksums are of whole texts.
         """
 
     def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -149,7 +149,7 @@ class Snapshot(Protocol):
         """
 
     def judgment_state(self) -> str:
-        """Returns the state of all judgments and clicked answers. It changes whenever any of them changes."""
+        """Returns a text that changes whenever any judgment or clicked answer changes."""
 
     def nearest_words(
         self, query: str, depth: int, allowed: FilterMatches | None, collection: str
@@ -158,7 +158,7 @@ class Snapshot(Protocol):
 
         Args:
             query: The text of the search.
-            depth: Number of documents. Documents that tie with the last one are returned in addition.
+            depth: Number of documents. Up to 1,000 more are returned if they tie with the last one.
             allowed: The documents to rank; None for all.
             collection: Name of the collection.
 
@@ -168,7 +168,7 @@ class Snapshot(Protocol):
 
 
 class Documents(Protocol):
-    """Documents by collection."""
+    """Stores, reads and deletes the documents of each collection."""
 
     async def collections(self) -> list[tuple[str, int]]:
         """Returns the collections by name, each with its number of documents."""
@@ -205,7 +205,10 @@ class Documents(Protocol):
         """Returns the number of documents of a collection that match a filter; None matches all."""
 
     async def matching(self, where: Predicate | None, collection: str, /) -> tuple[list[int], int]:
-        """Returns the matching revisions in ascending order, and the operation number of this state."""
+        """Returns the revisions that match a filter, in ascending order, and the current operation number.
+
+        None matches all documents of the collection.
+        """
 
     async def count_all(self) -> int:
         """Returns the number of documents of all collections."""
@@ -223,12 +226,12 @@ class Documents(Protocol):
 
         Args:
             count: Number of documents.
-            characters: Length of each beginning.
+            characters: Maximum length of each beginning, title included.
             collection: Name of the collection.
         """
 
     async def field_sample(self, collection: str, /) -> FieldSample:
-        """Returns the metadata fields of the collection's first and last documents, by id."""
+        """Returns the metadata fields of the collection's first and last documents in the order of ids."""
 
     async def put(
         self,
@@ -246,7 +249,7 @@ class Documents(Protocol):
             embedded: Embeddings by generation and by position in `documents`. If the stored title and text
                 are the same, the position may be missing, and the stored vectors stay. May grow during the
                 call.
-            split: Whether to replace stored vectors of a text that the model truncated.
+            split: Whether stored vectors count as missing if the text was truncated instead of split.
             collection: Name of the collection, which is created if it does not exist.
             max_collections: Maximum number of collections.
 
@@ -260,7 +263,7 @@ class Documents(Protocol):
         """Computes the checksums of some documents that an older version stored without checksums.
 
         Returns:
-            The number of these documents, 0 at the end.
+            The number of documents of this call. 0 if none is left.
         """
 
     async def without_checksums(self) -> int:
@@ -276,16 +279,16 @@ class Documents(Protocol):
         """
 
     async def delete_some(self, revisions: Sequence[int], collection: str, /) -> Step:
-        """Deletes the first of these revisions, as many as one write should.
+        """Deletes the documents of the first revisions in the list, as many as one write should delete.
 
-        Missing revisions are skipped.
+        Missing revisions are skipped. If a document has very many events, the step may delete only events.
         """
 
     async def drop_judgments(self, collection: str, /) -> bool:
         """Deletes some judgments of a collection. Returns whether the collection may have more."""
 
     async def drop_collection(self, collection: str, /) -> None:
-        """Deletes a collection that has no documents. The default collection always stays."""
+        """Deletes a collection if it has no documents. The default collection always stays."""
 
     def filter(self, conditions: object, /) -> Predicate:
         """Compiles a filter for this store.
@@ -317,7 +320,7 @@ class Documents(Protocol):
 
 
 class Feedback(Protocol):
-    """Judgments of search results."""
+    """Stores, lists and deletes judgments of search results, and answers that clicks suggest."""
 
     async def judge(
         self,
@@ -365,7 +368,9 @@ class Feedback(Protocol):
         """Returns the names of the collections that have judgments or clicked answers."""
 
     async def replace_clicked(self, answers: Mapping[str, Mapping[str, float]], collection: str, /) -> int:
-        """Replaces the clicked answers of a collection. They are deleted with their document.
+        """Replaces the clicked answers of a collection: documents that clicks suggest as answers to queries.
+
+        They are deleted with their document.
 
         Args:
             answers: The queries of each document id, with their gains. A document without events gets none.
@@ -378,12 +383,13 @@ class Feedback(Protocol):
     async def remembered(
         self, collection: str, limit: int, /
     ) -> tuple[str, list[Judgment], dict[str, dict[str, float]]]:
-        """Returns what people judged and clicked in a collection.
+        """Returns at most `limit` judgments of a collection, and all its clicked answers.
 
-        The results are the state that the rest is from, the latest judgments, latest first, and the clicked
-        answers: the gain of each document of each query.
+        Only judgments of keys that were trusted at that time count. Judgments of deleted documents count too.
 
-        Only judgments of keys that were trusted then are included, and those of documents that do not exist.
+        Returns:
+            The result of `judgment_state`, the judgments, latest first, and the clicked answers: the gain of
+            each document id, by query.
         """
 
     async def forget_judgments(
@@ -414,7 +420,7 @@ class Feedback(Protocol):
 
 
 class Events(Protocol):
-    """Events of searches, such as clicks."""
+    """Stores, lists and deletes events of searches, such as clicks."""
 
     async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded:
         """Stores events of one key and collection in steps. Each step is durable before the next one starts.
@@ -448,13 +454,14 @@ class Events(Protocol):
         """Deletes the selected events, as `forget_judgments` deletes judgments."""
 
     async def expire_events(self, before: float, /) -> bool:
-        """Deletes some events that are older than a Unix time. Returns whether there may be more of them."""
+        """Deletes some events from before a Unix time. Returns whether more of these may exist."""
 
 
 class Generations(Protocol):
     """The generations of vectors, and which generation is active.
 
-    A generation is the set of all vectors by one model version in one form, such as fp32.
+    A generation is the set of all vectors by one model version in one form. A form names the precision, the
+    engine and the passage lengths (`stored_form`).
     """
 
     def active(self) -> Active | None:
@@ -462,6 +469,8 @@ class Generations(Protocol):
 
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
         """Creates and activates a generation without vectors, when the service starts. Blocks.
+
+        The generation that was active is dropped.
 
         Args:
             manifest: The model version.
@@ -480,19 +489,20 @@ class Generations(Protocol):
         """
 
     async def begin(self, manifest: Manifest, form: str, /) -> int:
-        """Returns the generation to build for a version, and drops all others that are being built.
+        """Returns the number of the generation to build for a version: a stored or a new one.
 
-        The result is a stored generation of this version and form, or else a new one.
+        Other generations that are being built are dropped, unless another process builds them.
         """
 
     async def abandon(self) -> None:
-        """Drops the generations that are being built."""
+        """Drops the generations that are being built, unless another process builds them."""
 
     async def make_active(self, swap: Activation, /) -> bool:
         """Activates a generation in one transaction. The generation that was active becomes the previous one.
 
         Returns:
-            False if `swap.may` returned False, or if an existing document has no vector of the generation.
+            False if `swap.may` returned False, or if a document has no vector of the generation and was not
+            skipped. PostgreSQL first lets `swap.last` embed a few such documents.
         """
 
     async def keep_decision(self, requested: str, /) -> None:
@@ -517,7 +527,7 @@ class Generations(Protocol):
             version: The version to compare.
             new: Number of the version's generation.
             active: Number of the active generation.
-            compare: Returns the comparison, or None if the store has no documents to compare.
+            compare: Returns the comparison, or None if a comparison is not possible.
 
         Returns:
             The comparison, or None.
@@ -526,7 +536,7 @@ class Generations(Protocol):
     async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]:
         """Returns the first revisions without a vector of the generation, in ascending order.
 
-        Only revisions after `after` are returned. Skipped revisions are left out.
+        Only revisions after `after` are returned; PostgreSQL ignores `after`. Skipped revisions are left out.
         """
 
     async def next_lacking(self, generation: int, after: int, limit: int, max_bytes: int, /) -> Lacking:
@@ -536,16 +546,19 @@ class Generations(Protocol):
 
         Args:
             generation: Number of the generation.
-            after: Revision after which to start. Revisions only grow.
+            after: Revision after which to start. PostgreSQL ignores it.
             limit: Maximum number of documents.
             max_bytes: Maximum size of all texts together. The first document is returned in any case.
         """
 
     async def add_vectors(self, generation: int, rows: Mapping[int, Embedding], /) -> int:
-        """Stores the vectors of those revisions that still exist. Returns how many exist."""
+        """Stores vectors by revision, and returns the number of revisions that still exist.
+
+        Returns 0 if the generation was dropped.
+        """
 
     async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]:
-        """Copies vectors from other generations of the same model and form.
+        """Copies the vectors of some of `revisions` from other generations of the same model and form.
 
         Returns:
             The revisions whose vectors were copied in this step, or no revisions at the end.
@@ -567,10 +580,12 @@ class Generations(Protocol):
         """Records that the generation's model fails on the text of a revision."""
 
     async def forget_skipped(self, generation: int, /) -> None:
-        """Deletes the records of skipped texts, so that these are embedded again."""
+        """Deletes the records of skipped texts, so that a builder tries to embed these texts again."""
 
     async def load(self, generation: int, indexes: VectorSink, /) -> bool:
-        """Loads all stored vectors into indexes that are not searched yet. Deletes damaged vectors.
+        """Loads all stored vectors into indexes that are not searched yet.
+
+        Deletes damaged vectors and the records of skipped texts.
 
         Returns:
             True if no vector was damaged.
@@ -592,18 +607,20 @@ class Replicas(Protocol):
         """The number of other processes that share the store, when it was last counted."""
 
     async def keep_in_touch(self, serves: Callable[[], int], follow: Callable[[Active], None], /) -> None:
-        """Takes part in the swaps of all processes until it is canceled. Others then wait for this process.
+        """Takes part in the swaps of all processes until it is canceled.
+
+        Before a swap, the other processes wait for this process.
 
         Args:
             serves: Returns the number of the generation that this process serves.
-            follow: Called with the active generation after any process has activated it.
+            follow: Called with the active generation, regularly and after any process has activated one.
         """
 
     async def joined(self) -> None:
-        """Waits until `keep_in_touch` has reached the store for the first time, or for a few seconds."""
+        """Waits until `keep_in_touch` has reached the store for the first time, at most a few seconds."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Returns a lock, so that only one process at a time starts while the store has no generation yet."""
+        """Returns a lock for the first start: one process at a time creates the first generation."""
 
     async def requested(self, requested: RequestedVersion | None, at: float, /) -> RequestedVersion | None:
         """Reports the request in this process's models folder. Returns the current request of all processes.
@@ -612,7 +629,7 @@ class Replicas(Protocol):
         matter. An older request is ignored and logged.
 
         Args:
-            requested: The request in the models folder.
+            requested: The request in the models folder, or None.
             at: When the request was made: inf if it was after this process last read the folder, -inf if
                 before. If this process has not read the folder yet, the file's Unix time.
         """
@@ -654,7 +671,7 @@ class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol
         """Completes accepted writes and closes the store. Blocks."""
 
     def check(self, seconds: float, /) -> str | None:
-        """Returns why writes do not work, or None. Called by the watchdog.
+        """Returns why writes do not work, or None if they work. Called by the watchdog.
 
         Args:
             seconds: Time since the last call.
@@ -665,9 +682,9 @@ class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol
 
     @property
     def damage(self) -> str | None:
-        """A sentence about missing tables, columns, indexes or rights in the database.
+        """A sentence about tables, columns, indexes or rights that are missing or changed.
 
-        The value is None if nothing is missing.
+        The value is None if nothing is missing or changed.
         """
 
     def unfinished_copy(self) -> str | None:
@@ -677,13 +694,13 @@ class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol
         """
 
     def indexed(self) -> tuple[list[str], set[int]]:
-        """Returns the names of the collections, and the generations with stored vectors. Blocks."""
+        """Returns the collections' names, and the numbers of the generations that are not dropped. Blocks."""
 
     def visitor_secret(self) -> str:
         """Returns the secret for hashing the ids of visitors. The first call creates the secret. Blocks."""
 
     async def tidy(self) -> bool:
-        """Deletes some rows of dropped generations and of the operation log. Returns whether more remain."""
+        """Deletes some obsolete rows, for example of dropped generations. Returns whether more may remain."""
 
     def after_writes(self, work: Callable[[], None], /) -> None:
         """Runs `work` after all writes that were accepted before this call."""

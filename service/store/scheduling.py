@@ -1,9 +1,9 @@
 """Decides which read and which write runs next. Start at `ReadingThreads.read` and `WriteQueue.get`.
 
-At most READERS reads of clients run at the same time. After SLICE_SECONDS, a read pauses and lets the next
-read run. A running SQL statement does this by itself (reader.py of each store). Other work calls `pause`
-between its steps. A read ends when its deadline passes or its client disconnects. `Answers` limits the bytes
-of all answers together.
+In SQLite, at most READERS reads of clients run at the same time. After SLICE_SECONDS, a read pauses and lets
+the next read run. A running SQL statement does this by itself (sqlite/reader.py). Other work calls `pause`
+between its steps. In PostgreSQL, each read has a thread and never pauses. In both, a read ends when its
+deadline passes or its client disconnects, and `Answers` limits the bytes of all answers together.
 
 Writes run in a round robin over their callers. The caller is the key of the request (`caller`), so a key that
 sends thousands of writes delays the write of another key by one job. `QueuedRows` limits the queued rows of
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from service import memory
@@ -86,9 +87,9 @@ class Abandoned(Exception):
 
 
 class Turns:
-    """Limits how many reads run at the same time, and queues the others."""
+    """Limits how many reads run at the same time, and queues further reads."""
 
-    def __init__(self, count: int = READERS) -> None:
+    def __init__(self, count: float = READERS) -> None:
         self._lock = threading.Lock()
         self._free = count
         self._line: deque[Turn] = deque()
@@ -99,7 +100,10 @@ class Turns:
         return len(self._line)
 
     def join(self, turn: "Turn") -> bool:
-        """Starts a read if few enough run, or else queues the read. Returns whether the read may run."""
+        """Starts a read, or queues the read if too many run. Returns whether the read may run.
+
+        An abandoned read is neither started nor queued.
+        """
         with self._lock:
             if turn.abandoned:
                 return False
@@ -142,7 +146,7 @@ class Turn:
     """
 
     def __init__(self, turns: Turns | None, share: Share | None = None) -> None:
-        self._turns = turns
+        self._turns = turns or Turns(inf)
         self.share = share
         self.abandoned = False
         self.held = False
@@ -151,30 +155,25 @@ class Turn:
 
     def begin(self) -> None:
         """Waits until the read may run. Raises Abandoned."""
-        if self._turns is not None and not self.abandoned and not self._turns.join(self):
+        if not self._turns.join(self):
             self.comes.wait()
         if self.abandoned:
             raise Abandoned
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """Lets the next queued read run instead of this one."""
-        if self._turns is not None:
-            self._turns.leave(self)
+        """Ends the turn of this read, so that the next queued read can run."""
+        self._turns.leave(self)
 
     def abandon(self) -> None:
         """Ends the read at its next pause. Any thread may call this."""
-        if self._turns is None:
-            self.abandoned = True
-        else:
-            self._turns.abandon(self)
+        self._turns.abandon(self)
 
     def pause(self) -> None:
         """If this read has run for SLICE_SECONDS, lets other reads run first. Raises Abandoned."""
         if self.abandoned:
             raise Abandoned
-        turns = self._turns
-        if turns is None or not self.held or not turns.waiting:
+        if not self.held or not self._turns.waiting:
             return
         if time.monotonic() - self._since < SLICE_SECONDS:
             return
@@ -238,11 +237,12 @@ class ReadingThreads(ABC):
 
         Args:
             query: Reads from a snapshot. Calls `pause` between steps outside of SQL.
-            heavy: Whether the read may take long, so that it must leave threads for others.
+            heavy: Whether the read may take long, so that it must leave threads for other reads.
 
         Raises:
             Storage: The disk fails, or the store is damaged.
             Unhealthy: No file descriptor is left, or the database cannot be reached.
+            Timeout: The database took too long.
             Overloaded: All answers together would have too many bytes.
         """
         if not heavy:
@@ -256,7 +256,7 @@ class ReadingThreads(ABC):
     async def own(self, query: Callable[[Any], T]) -> T:
         """Runs a short read of the service itself, which never waits for clients.
 
-        Has the errors of `read`.
+        Raises the errors of `read`, except Overloaded.
         """
         return await self._run(query, self._own, self._turn(own=True))
 
@@ -306,7 +306,7 @@ class WriteQueue(Generic[J]):
 
         Args:
             job: The value that `get` returns.
-            alone: Whether no other such job may run at the same time. After each, call `end_alone`.
+            alone: Whether no two such jobs may run at the same time. Call `end_alone` after each of them.
             last: Whether the job must be taken after all jobs of all callers that are queued now.
         """
         with self._changed:
@@ -375,7 +375,7 @@ class Jobs:
 
         Args:
             job: Called in a transaction.
-            alone: Whether no other such job may run at the same time.
+            alone: Whether no two such jobs may run at the same time.
 
         Raises:
             Storage: The disk is full, read-only or failing. The job stored nothing.
@@ -384,7 +384,11 @@ class Jobs:
         return await asyncio.wrap_future(self.submit(job, alone=alone))
 
     def submit(self, job: Callable[[Any], T], *, alone: bool = False, last: bool = False) -> Future[T]:
-        """Queues a job from any thread. A `last` job runs after all jobs that are queued now."""
+        """Queues a job from any thread. A `last` job runs after all jobs that are queued now.
+
+        Raises:
+            Unhealthy: The service is stopping, or the writing thread has died.
+        """
         future: Future[T] = Future()
         with self._closing:
             if self._closed:
@@ -418,8 +422,7 @@ class QueuedRows:
         """Counts the rows of one request of the current caller until the block ends.
 
         Raises:
-            Overloaded: The caller would have too many queued rows. A single request is never rejected for
-                this.
+            Overloaded: The caller has queued rows, and would have too many with this request.
         """
         name = caller.get()
         waiting = self._rows.get(name, 0)

@@ -16,6 +16,7 @@ Vector = NDArray[np.float32]
 # A row of an index is one passage of a document: `revision << 16 | passage`. Every document has passage 0.
 Revisions: TypeAlias = NDArray[np.int64]
 RowNames: TypeAlias = NDArray[np.int64]
+Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]  # Documents and their scores, best first.
 PASSAGE_BITS = 16
 MAX_PASSAGES = 1 << PASSAGE_BITS  # Passages of a text.
 MEASURED_PASSAGES = 64  # Passages of a hit whose vectors the second stage reads, the first ones.
@@ -29,16 +30,17 @@ MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
 # Limit of a query in a judgment or an event. Percent-encoded, it fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
+TIES = 1000  # Documents that may tie with the last hit.
 MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 
 
 class TooMuch(Exception):
-    """Raised if an answer would have more bytes than it may have."""
+    """Raised if an answer would exceed its maximum number of bytes."""
 
 
 class NeedsVectors(Exception):
-    """Raised if the active generation has no vectors of some documents. Nothing was stored.
+    """Raised if documents to store have no vector of the active generation. Nothing was stored.
 
     The caller must embed the documents with the generation `active`, and send them again.
 
@@ -56,7 +58,7 @@ class NeedsVectors(Exception):
 class Moved(Exception):
     """Raised if a search uses a generation that is not active any more.
 
-    The caller must search the active one.
+    The caller must repeat the search with the active generation.
     """
 
     def __init__(self, generation: int) -> None:
@@ -92,7 +94,7 @@ def encode_json(metadata: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A stored document as it is sent to clients. Title, text and metadata are JSON that is not parsed.
+    """A stored document as it is sent to clients. Title, text and metadata are unparsed JSON.
 
     `title_json` is empty if the document has no title.
     """
@@ -130,7 +132,7 @@ class Passage:
 class Embedding:
     """The vectors of a document in one generation: of the first passage, and of the other passages.
 
-    `truncated` is True if no passage reached the end of the text.
+    `truncated` says whether the passages leave out a part of the title or the text.
     """
 
     vector: Vector
@@ -157,8 +159,8 @@ class Put(NamedTuple):
 
     Attributes:
         truncated: Number of texts that the active model truncated.
-        sequence: The operation number.
-        gaps: Numbers of the other generations that lack a vector of one of the texts.
+        sequence: The operation number after the write.
+        gaps: Numbers of the generations in which at least one of the documents has no vector.
         created: Number of documents with new ids.
     """
 
@@ -174,7 +176,7 @@ class Step(NamedTuple):
     Attributes:
         done: Number of revisions that were handled, missing ones included.
         deleted: Number of deleted documents.
-        sequence: The operation number.
+        sequence: The operation number after the step.
     """
 
     done: int
@@ -183,7 +185,7 @@ class Step(NamedTuple):
 
 
 class Unembedded(NamedTuple):
-    """The parts of a stored document that determine its vectors."""
+    """A stored document without a vector: its text to embed, and its name for messages."""
 
     collection: str
     id: str
@@ -198,10 +200,12 @@ class Lacking(NamedTuple):
 
     Attributes:
         documents: The documents by revision.
-        last_revision: The last revision that exists.
+        last_revision: The highest revision of an existing document, or 0.
         skipped: Number of skipped texts.
-        left: Number of further documents without a vector.
-        closing: Whether so few documents are left that the transaction of a swap embeds them.
+        left: In PostgreSQL, the number of further documents without a vector. It is 1 while another process
+            builds the vector index. In SQLite, always 0.
+        closing: Whether so few documents are left that the transaction of a swap embeds them. In SQLite,
+            always False.
     """
 
     documents: dict[int, Unembedded]
@@ -249,13 +253,14 @@ class Activation:
 
     Attributes:
         generation: Number of the generation.
-        complete_through: All revisions up to this one have vectors of the generation.
+        complete_through: All documents up to this revision have vectors of the generation, or were skipped.
         requested: Id of the request. Empty if the request has no id.
-        rollback: Whether this is a rollback. The version that was active then gets a verdict.
+        rollback: Whether this is a rollback, which gives the version that was active before a verdict.
         may: Returns whether the generation may still be activated.
-        last: Embeds the few documents that still have no vector, on a thread. Used if several processes
-            write. If it returns None, the generation is not activated.
-        then: Called after the commit and before any other write, with the last revision at the commit.
+        last: Embeds the few documents that still have no vector. Only PostgreSQL calls it, on the writing
+            thread. If it returns None, the generation is not activated.
+        then: Called after the commit. SQLite calls it before any other write, with the highest revision at
+            the commit. PostgreSQL calls it with 0.
     """
 
     generation: int
@@ -280,17 +285,17 @@ class Known:
     """Facts about versions, all from one state of the store."""
 
     active: str
-    verdicts: Mapping[str, Verdict]
-    past: set[str]
-    previous: str | None
-    handled: str | None
+    verdicts: Mapping[str, Verdict]  # By version.
+    past: set[str]  # Versions that were active, the active one included.
+    previous: str | None  # The version that a rollback would activate.
+    handled: str | None  # Id of the last request that was carried out or failed.
     canaries: Mapping[str, Any]  # Comparisons of answers, by version.
     building: bool  # A generation is being built.
 
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """A key's judgment whether a document is relevant to a query.
+    """A key's judgment of whether a document is relevant to a query.
 
     `visitor` is the hash of the user's id, or empty. `trusted` says whether the key was trusted when it
     judged.
@@ -334,8 +339,8 @@ class Event:
         type: What the user did.
         event_id: Identifies the event, so that sending it again has no effect.
         at: Unix time of the event.
-        position: Rank of the hit, from 1.
-        shown: Ids of the hits around it, best first.
+        position: Rank of the hit, from 1. None if unknown.
+        shown: Ids of hits that the user saw, this one included if known, best first.
         key: Name of the key.
         collection: Name of the collection.
         visitor: Hash of the user's id, or empty.
@@ -388,8 +393,8 @@ class Selection:
 class Ranked(NamedTuple):
     """A document in a ranking, before the document is read.
 
-    `row` is the document's nearest row in the index, or 0 without one. `bm25` is of hybrid search, and 0 if
-    keyword search did not find the document.
+    `row` is the name of the document's nearest row in the index, or 0 if the ranking has none. `bm25` is the
+    keyword score in hybrid search, or 0 if keyword search did not find the document.
     """
 
     revision: int

@@ -1,4 +1,4 @@
-"""An empty store, a tiny source folder, and an encoder of the tiny model."""
+"""Fixtures: an empty store, a tiny source folder, and an encoder of the tiny model."""
 
 from pathlib import Path
 

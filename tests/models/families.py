@@ -2,8 +2,8 @@
 
     family_source(folder, "qwen3")     a folder as the hub has them: tokenizer, weights, modules
 
-Weights are random and wide, so vectors mean nothing and every layer moves them. The tokenizers are learned
-from a few lines in several scripts: WordPiece, byte-level BPE, BPE with bytes to fall back on, Unigram.
+Weights are random with a wide spread: vectors mean nothing, but each layer changes them. The tokenizers
+learn from a few lines in several scripts: WordPiece, byte-level BPE, BPE with byte fallback, Unigram.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ NAMES = [*FAMILIES, STATIC]
 
 
 def family_source(folder: Path, name: str, seed: int = 0, **settings: Any) -> Path:
-    """settings: of the family's configuration, instead of those above."""
+    """Writes a folder of the family `name`. `settings` replace those of its configuration."""
     torch.manual_seed(seed)
     stages = [_static()] if name == STATIC else _stages(folder, FAMILIES[name], settings)
     with quiet():
@@ -148,7 +148,7 @@ def family_source(folder: Path, name: str, seed: int = 0, **settings: Any) -> Pa
 
 
 def assembled(raw: Path, folder: Path, behind: Sequence[torch.nn.Module], **saved: Any) -> Path:
-    """A raw folder as sentence-transformers saves it with the modules `behind` the transformer."""
+    """Saves a raw folder with sentence-transformers, with the modules `behind` after the transformer."""
     with quiet():
         stages = [modules.Transformer(str(raw), max_seq_length=64), *behind]
         SentenceTransformer(modules=stages, **saved).save_pretrained(str(folder), create_model_card=False)
@@ -178,7 +178,7 @@ def _stages(folder: Path, family: Family, settings: dict[str, Any]) -> list[torc
 
 
 def raw_source(folder: Path, family: Family, settings: dict[str, Any] | None = None) -> Path:
-    """A Hugging Face folder without modules."""
+    """Writes a Hugging Face folder with random weights, without modules of sentence-transformers."""
     tokenizer = learned(family.tokenizer)
     ids = {token: tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")}
     special = {"pad_token_id": ids["[PAD]"], "bos_token_id": ids["[CLS]"], "eos_token_id": ids["[SEP]"]}
@@ -204,7 +204,7 @@ def raw_source(folder: Path, family: Family, settings: dict[str, Any] | None = N
 
 
 def _spread(model: Any) -> None:
-    """No bias is 0 and no scale is 1, or a graph that leaves one out would pass."""
+    """Moves biases away from 0 and scales from 1. Otherwise a graph that leaves one out would pass."""
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if tensor.dim() == 1:

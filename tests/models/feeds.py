@@ -8,7 +8,7 @@ import numpy as np
 
 
 def padded(rows: Sequence[Sequence[int]], length: int, padding: int = 0) -> dict[str, np.ndarray]:
-    """The inputs of a graph, each row followed by the id `padding`."""
+    """Returns the inputs of a graph. Each row is filled up to `length` with the id `padding`."""
     ids = np.full((len(rows), length), padding, np.int64)
     mask = np.zeros_like(ids)
     for at, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""The other forms that this machine may compute, and requests for an engine."""
+"""Marks that skip tests without bf16 or int8, and a record of the batches that reach an engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ needs_int8 = pytest.mark.skipif(not has_int8(), reason="this processor has no VN
 
 
 def counted(engine: object, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The shape of each batch that `engine` computes from now on."""
+    """Returns a list that receives the shape (rows, length) of each later batch of `engine`."""
     assert isinstance(engine, OnnxEngine)
     shapes: list[tuple[int, int]] = []
     run = engine.run

@@ -34,7 +34,7 @@ def large_source(
     kind: str = "unigram",
     max_length: int = 128,
 ) -> Path:
-    """kind: of the tokenizer, of KINDS."""
+    """Writes the folder and returns it. `kind` is the kind of the tokenizer, a key of `KINDS`."""
     folder.mkdir(parents=True)
     tokenizer = KINDS[kind](vocabulary)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -81,7 +81,7 @@ def unigram(size: int) -> Tokenizer:
 
 
 def bpe(size: int) -> Tokenizer:
-    """Byte-level, each token merged of two earlier tokens."""
+    """Returns a byte-level BPE tokenizer. Each token merges two earlier ones."""
     vocabulary = {
         token: id for id, token in enumerate([*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])
     }
@@ -115,7 +115,7 @@ def wordpiece(size: int) -> Tokenizer:
 
 
 def words(count: int) -> Iterator[str]:
-    """Different words of one, two and three syllables."""
+    """Yields `count` distinct words of one, two and three syllables."""
     every = ("".join(parts) for size in (1, 2, 3) for parts in product(_SYLLABLES, repeat=size))
     return islice(every, count)
 
@@ -135,7 +135,7 @@ KINDS = {"unigram": unigram, "bpe": bpe, "wordpiece": wordpiece}
 
 
 def _write_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """A safetensors file: the length of its header, the header, the numbers in its order."""
+    """Writes a safetensors file of random numbers: length of the header, header, numbers."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():

@@ -1,6 +1,6 @@
 """Publish folders as if each were too large for one ONNX file: `large_process MODELS SOURCE …`
 
-Prints for each source the most memory of its own that the process took for it, over the weights' bytes.
+Prints for each source the peak growth of the process's own memory, divided by the weights' bytes.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _own() -> int:
-    """Bytes of memory outside of files."""
+    """Returns the bytes of anonymous memory, which no file backs."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 

@@ -1,4 +1,4 @@
-"""Each family is served as sentence-transformers computes it, and retrained from as it came."""
+"""Each family gives sentence-transformers' vectors, and can be trained, exported and served again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLOSE = 1e-5
 
 
 def reference(folder: Path, texts: list[str], **how: Any) -> NDArray[np.float32]:
-    """sentence-transformers' own unit vectors."""
+    """Returns sentence-transformers' own unit vectors."""
     from models.publishing.from_torch.backbone import quiet
 
     with quiet():
@@ -55,7 +55,7 @@ def imported(folder: Path, store: ModelStore, requested: Overrides = NO_OVERRIDE
 
 
 def same_as_the_library(folder: Path, texts: list[str]) -> Encoder:
-    """The encoder of the folder, which is imported beside it."""
+    """Imports the folder, compares its vectors with the library's, and returns its encoder."""
     store = ModelStore(folder.parent / "models")
     encoder = store.open(imported(folder, store).version)
     np.testing.assert_allclose(encoder.encode(texts).vectors, reference(folder, texts), atol=CLOSE)
@@ -63,7 +63,7 @@ def same_as_the_library(folder: Path, texts: list[str]) -> Encoder:
 
 
 def refused(folder: Path, reason: str, requested: Overrides = NO_OVERRIDES) -> None:
-    """In one line."""
+    """Checks that the import is refused with `reason`, in one line."""
     with pytest.raises(Unsupported, match=reason) as raised:
         imported(folder, ModelStore(folder.parent / "models"), requested)
     assert "\n" not in str(raised.value)

@@ -83,7 +83,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_word_table_may_have_more_rows_than_the_tokenizer_has_words(tmp_path: Path) -> None:
-    """Models are padded to a multiple of 64, for instance."""
+    """Some models pad the table to a multiple of 64 rows, for instance."""
     folder = family_source(tmp_path / "model", "bert")
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("word_embeddings.weight"))
@@ -105,7 +105,7 @@ def test_a_table_is_of_floats_that_are_finite(tmp_path: Path) -> None:
 
 
 def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path: Path) -> None:
-    """A family that no list here names, with RoBERTa's own id of padding."""
+    """Uses a family that Simile does not list, with RoBERTa's id of padding."""
     import transformers
 
     sizes = FAMILIES["roberta"].settings | {"pad_token_id": 1}

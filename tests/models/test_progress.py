@@ -1,4 +1,4 @@
-"""The progress of a long step: what, how far, how long, on a terminal and in a log."""
+"""The progress of a long step: one changing line on a terminal, regular lines in a log."""
 
 import sys
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Wait = Callable[[float], None]
 
 @pytest.fixture
 def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
-    """Let `seconds` pass on the progress's clock."""
+    """Returns a function that advances the clock of the progress by `seconds`."""
     now = [1000.0]
     monkeypatch.setattr(progress, "clock", lambda: now[0])
 

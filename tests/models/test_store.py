@@ -1,4 +1,4 @@
-"""The store on a real file system: refusals with reasons, remains of a kill, the view of two processes."""
+"""The store on a real file system: refusals with reasons, remains of a kill, two publishers at once."""
 
 from __future__ import annotations
 

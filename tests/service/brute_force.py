@@ -32,14 +32,14 @@ def firsts(revisions: Iterable[int]) -> RowNames:
 
 
 def nearest(rows: Rows, query: NDArray[np.float32], k: int) -> list[tuple[float, int]]:
-    """Returns the best `k` and all that tie with the last, by brute force."""
+    """Returns (score, revision) of the best `k` rows, and of all that tie with the last, by brute force."""
     ranked = sorted((-round(float(vector @ query), 6), revision) for revision, vector in rows.items())
     last = ranked[min(k, len(ranked)) - 1][0] if ranked else 0.0
     return [(-score, revision) for score, revision in ranked if score <= last]
 
 
 def best(rows: Rows, query: NDArray[np.float32], k: int, allowed: Collection[int]) -> list[tuple[float, int]]:
-    """Returns the best row of the best `k` documents and of all that tie with the last, by brute force."""
+    """Returns (score, name) of the best row of each of the best `k` `allowed` documents, and of ties."""
     found: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
     for name, vector in rows.items():
         if name >> 16 in allowed:

@@ -10,7 +10,7 @@ _IDLE = {3, 4, 8, 9}  # Columns of /proc/stat: idle, iowait and guests. User tim
 
 
 class Others:
-    """Processor time of all other processes, from now on."""
+    """Measures the processor time of all processes except `process`, from now on."""
 
     def __init__(self, process: int) -> None:
         self._process = process
@@ -18,7 +18,7 @@ class Others:
         self._before = self._seconds()
 
     def leave_none(self) -> bool:
-        """Returns whether less than one processor was free for the process, so its times do not count."""
+        """Returns whether the others left less than one processor, so that measured times do not count."""
         passed = time.monotonic() - self._began
         taken = (self._seconds() - self._before) / passed
         return (os.cpu_count() or 1) - taken < 1

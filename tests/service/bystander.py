@@ -35,7 +35,7 @@ class Look(NamedTuple):
 
 
 class Bystander:
-    """Answers that the process has recorded so far."""
+    """Reads the answers that the second client's process has recorded so far."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -45,7 +45,7 @@ class Bystander:
         return [Look(*json.loads(line)) for line in lines]
 
     def since(self, begin: float, seconds: float = 60) -> list[Look]:
-        """Returns answers after `begin`. Waits until each kind has one that began after this call."""
+        """Returns answers after `begin`. Waits up to `seconds` for a new request of each kind."""
         now = time.monotonic()
         while True:
             looks = [look for look in self.looks() if look.answered >= begin]
@@ -79,7 +79,7 @@ class _Bare(BaseHTTPRequestHandler):
 
 
 def serve_bare() -> None:
-    """Prints its port and serves until stdin closes."""
+    """Runs the bare server: prints its port and serves until stdin closes."""
     server = HTTPServer(("127.0.0.1", 0), _Bare)
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -88,14 +88,14 @@ def service(
 
 @pytest.fixture
 def _emptied(service: Service) -> None:
-    """The service of the module has no documents in its default collection."""
+    """Deletes all documents in the default collection of the module's service."""
     everything = {"filter": '{"nothing": {"$exists": false}}'}
     service.client.delete("/documents", params=everything).raise_for_status()
 
 
 @pytest.fixture
 def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hybrid search without its second stage, so hits have fused scores."""
+    """Turns off the second stage of hybrid search, so hits have fused scores."""
     monkeypatch.setattr("service.corpus.search.Search.is_ranked", False)
 
 

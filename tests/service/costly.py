@@ -51,7 +51,7 @@ class Request(NamedTuple):
 
 
 def _nothing(service: Service, at: str) -> None:
-    """Default of `Case.prepare`."""
+    """Does nothing. The default of `Case.prepare`."""
 
 
 class Case(NamedTuple):
@@ -83,7 +83,7 @@ def words(characters: int) -> str:
 
 
 def distinct(characters: int) -> str:
-    """Returns distinct words of twenty letters."""
+    """Returns distinct words of twenty characters, cut to `characters` in all."""
     return " ".join(f"w{at:019}" for at in range(characters // 21 + 1))[:characters]
 
 
@@ -92,7 +92,7 @@ def packed(value: object) -> bytes:
 
 
 def filled(before: bytes, item: bytes, after: bytes, size: int = BODY) -> bytes:
-    """Repeats `item` to a body of `size` bytes."""
+    """Repeats `item` up to a body of at most `size` bytes."""
     return before + b",".join([item] * ((size - len(before) - len(after)) // (len(item) + 1))) + after
 
 

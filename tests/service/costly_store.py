@@ -107,7 +107,7 @@ def queries(requested: list[str], mode: str, k: int, **others: object) -> object
 
 
 def _ranked() -> Iterator[Case]:
-    """Yields the largest allowed numbers of hits and candidates."""
+    """Yields searches with the largest allowed numbers of hits and candidates."""
     route, hits = "POST /search", default("max_hits")
     hybrid = default("max_candidates") // (2 * CANDIDATES)
     long = TOGETHER * default("max_query_characters") // hybrid

@@ -25,7 +25,7 @@ from tests.waiting import LIMIT
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Waits for other threads. Calls that began before are in the lanes when this returns."""
+    """Waits until `true()`. Before the first check, calls that have begun join their lanes of the queue."""
     await asyncio.sleep(0)
     while not true():  # noqa: ASYNC110  another thread changes it
         await asyncio.sleep(0.001)
@@ -97,7 +97,7 @@ class CountingEncoder:
         self._counting = threading.Lock()
 
     def allow(self, passes: int = -1) -> None:
-        """Opens the gate for all passes, or for `passes` including those at the gate. For one worker."""
+        """Opens the gate for all passes, or for `passes` including those at the gate. Needs one worker."""
         with self._counting:
             self._allowed = passes
             self.gate.set()

@@ -22,7 +22,7 @@ FAULTS = Path(os.environ["FAULTS"])
 
 
 def holding(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `work` to hold the interpreter lock forever while the file exists."""
+    """Wraps `work` to hold the interpreter lock forever if the file `name` exists."""
 
     def faulty(*arguments: Any, **options: Any) -> Any:
         while (FAULTS / name).exists():
@@ -35,7 +35,7 @@ def holding(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def asleep(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `work` to sleep while the file exists."""
+    """Wraps `work` to sleep while the file `name` exists."""
 
     def faulty(*arguments: Any, **options: Any) -> Any:
         while (FAULTS / name).exists():

@@ -72,7 +72,7 @@ TIME = re.compile(
 
 
 def moment(value: Any) -> Fraction | None:
-    """Returns the seconds of a UTC time since the year 1, or None. Tests do not use the year 0."""
+    """Returns the seconds of a time since the year 1 (UTC), or None for other values. Not for the year 0."""
     found = TIME.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None

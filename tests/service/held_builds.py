@@ -12,7 +12,7 @@ from service.store.values import Unembedded
 def hold_builds(
     monkeypatch: pytest.MonkeyPatch, version: str | None = None, documents: int = 0
 ) -> threading.Event:
-    """Pauses builds of `version`, or of all, after `documents` documents until the event is set."""
+    """Pauses builds of `version` (None: all) after `documents` documents, until the returned event is set."""
     embed, release, done = Builder._embed, threading.Event(), 0
 
     async def held(builder: Builder, step: dict[int, Unembedded]) -> None:

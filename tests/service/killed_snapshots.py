@@ -79,7 +79,7 @@ class KilledSnapshots:
 
 
 def is_whole(file: Path) -> bool:
-    """Verifies the checksum without code of the service."""
+    """Returns whether the file exists with a correct checksum, without code of the service."""
     if not file.exists():
         return False
     content = file.read_bytes()

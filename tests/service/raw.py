@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 
 
 class Wire:
-    """One connection."""
+    """One raw connection to the service."""
 
     def __init__(self, service: Service, *, receive_bytes: int = 0) -> None:
         self.socket = socket.socket()

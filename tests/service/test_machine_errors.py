@@ -23,8 +23,7 @@ from models.store import ModelStore
 from service.errors import ServiceError, machine_error
 from service.lifecycle import model_loader
 from service.lifecycle.model_loader import ModelLoader
-from service.observability import logs
-from service.observability.outages import Outages
+from service.observability import logs, outages
 from service.settings import Settings
 from service.store.sqlite.schema import connect, migrate
 from tests.service.conftest import HOST, serving
@@ -99,11 +98,13 @@ def test_sqlite_without_a_file_descriptor(tmp_path: Path) -> None:
     assert (found.status, "no file descriptor left" in found.message) == (503, True)
 
 
-def test_what_lasts_is_logged_once_a_minute_with_how_often_it_came(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    outages, log = Outages(60.0, lambda: now), logging.getLogger("test")
+def test_what_lasts_is_logged_once_a_minute_with_how_often_it_came(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("test")
+    monkeypatch.setattr(outages, "_logged", {})
     for at in range(200):
-        now = at * 1.0
+        monkeypatch.setattr(outages, "clock", lambda at=at: float(at))
         outages.warn(log, "The disk is full")
         outages.warn(log, f"another {at % 3}")
     lines = [record.getMessage() for record in caplog.records if "full" in record.getMessage()]

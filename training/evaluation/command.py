@@ -66,23 +66,11 @@ def run(options: argparse.Namespace) -> int:
     with open_scorable(options.model, os.environ, step_to_stderr, options.precision) as scorable:
         about = {
             "model": options.model,
-            "version": scorable.version,
-            "fingerprint": scorable.fingerprint,
-            "form": scorable.form,
+            **{key: getattr(scorable, key) for key in ("version", "fingerprint", "form")},
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "data": str(data),
         }
-        figures = score(
-            scorable.encode,
-            data,
-            suites,
-            step_to_stderr,
-            encode_queries=scorable.encode_queries,
-            encode_documents=scorable.encode_documents,
-            split=scorable.split,
-            unrelated=scorable.unrelated,
-        )
-        scores = about | figures
+        scores = about | score(scorable.encode, data, suites, step_to_stderr, scorable)
     text = json.dumps(scores, indent=2, allow_nan=False) + "\n"
     out = sys.stderr if options.json == _STDOUT else sys.stdout
     version = scores["version"] or "not published in the models folder"

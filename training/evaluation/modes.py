@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -97,7 +98,7 @@ def find(
     vectors: Vectors,
     passages: Passages,
     words: WordIndex,
-    depth: int,
+    depth: int = CANDIDATES,
     weight: float = DENSE_WEIGHT,
     unrelated: float = 1.0,
 ) -> Iterator[dict[Mode, Scores]]:
@@ -113,57 +114,20 @@ def find(
         unrelated: Mean cosine of unrelated texts, for hybrid search.
 
     """
-    found = candidates(queries, vectors, [passages], words, max(depth, CANDIDATES))
-    for query, ((near,), worded) in zip(queries, found, strict=True):
-        both = fused(near, worded, weight, unrelated, words.get_cover(query, worded), depth)
-        yield dict(zip(MODES, (_first(near, depth), _first(worded, depth), both), strict=True))
-
-
-def candidates(
-    queries: Sequence[str],
-    vectors: Vectors,
-    splits: Sequence[Passages],
-    words: WordIndex,
-    depth: int = CANDIDATES,
-) -> Iterator[tuple[list[Scores], Scores]]:
-    """Yields the best `depth` documents of each query, by dense and by keyword search.
-
-    Args:
-        queries: The queries.
-        vectors: Vectors of the queries, shape (q, d).
-        splits: Passages of the documents. Each item splits the same documents in another way.
-        words: Keyword index of the documents.
-        depth: Maximum number of documents in a ranking.
-
-    Yields:
-        A list with one dense ranking for each item of `splits`, and the keyword ranking.
-
-    """
     units = np.nan_to_num(directions(vectors)).astype(np.float32)
+    fetched = max(depth, CANDIDATES)
     with Progress("queries", len(queries), "searching") as progress:
         for start in range(0, len(queries), _QUERIES):
-            some = units[start : start + _QUERIES]
-            cosines = zip(*(_cosines(some, passages) for passages in splits), strict=True)
-            for query, rows in zip(queries[start : start + _QUERIES], cosines, strict=True):
-                yield [_best(row, depth) for row in rows], words.nearest(query, depth)
+            cosines = _cosines(units[start : start + _QUERIES], passages)
+            for query, row in zip(queries[start : start + _QUERIES], cosines, strict=True):
+                near, worded = _best(row, fetched), words.nearest(query, fetched)
+                fused = fuse(near, worded, weight, unrelated, words.get_cover(query, worded))
+                both = {
+                    place: float(fused[place]) for place in sorted(fused, key=lambda at: (-fused[at], at))
+                }
+                found = zip(MODES, (near, worded, both), strict=True)
+                yield {mode: dict(islice(scores.items(), depth)) for mode, scores in found}
                 progress.add()
-
-
-def fused(near: Scores, worded: Scores, weight: float, unrelated: float, cover: float, depth: int) -> Scores:
-    """Fuses a dense and a keyword ranking as hybrid search does.
-
-    Args:
-        near: Cosines of documents, from dense search.
-        worded: BM25 scores of documents, from keyword search.
-        weight: Weight of the dense ranking, 0 to 1.
-        unrelated: Mean cosine of unrelated texts.
-        cover: Share of the query's terms in the best hit of keyword search.
-        depth: Maximum number of documents in the result.
-
-    """
-    scores = {place: float(score) for place, score in fuse(near, worded, weight, unrelated, cover).items()}
-    order = sorted(scores, key=lambda place: (-scores[place], place))[:depth]
-    return {place: scores[place] for place in order}
 
 
 def _cosines(queries: Vectors, passages: Passages) -> NDArray[np.float64]:
@@ -176,7 +140,3 @@ def _cosines(queries: Vectors, passages: Passages) -> NDArray[np.float64]:
 def _best(cosines: NDArray[np.float64], depth: int) -> Scores:
     order = np.argsort(-cosines, kind="stable")[:depth]
     return dict(zip(order.tolist(), cosines[order].tolist(), strict=True))
-
-
-def _first(scores: Scores, depth: int) -> Scores:
-    return dict(list(scores.items())[:depth])

@@ -34,6 +34,11 @@ LEVEL = 0.01  # one-sided, of a first test: one false promotion in a hundred nig
 POWER = 0.8  # of the least gain that would have been seen: in four nights of five
 
 
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
 class Spread(NamedTuple):
     mean: float
     error: float  # standard error of the mean
@@ -47,6 +52,11 @@ class Spread(NamedTuple):
         from scipy.stats import t  # noqa: PLC0415  a second
 
         return float(t.isf(level, self.pieces - 1)) * self.error
+
+    def interval(self, level: float) -> Interval:
+        """Returns the interval of the mean at a one-sided `level`."""
+        half = self.half(level)
+        return Interval(self.mean - half, self.mean + half)
 
     def least_gain(self, level: float) -> float:
         """Returns the smallest true gain that would be significant at `level` with probability POWER."""

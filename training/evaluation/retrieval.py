@@ -14,15 +14,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.manifest import Mode, SearchDefaults
+from models.manifest import Mode
 from models.search.content import Content
-from models.search.fusion import get_weight
-from models.search.passages import learned_tokens
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
@@ -101,13 +98,19 @@ def retrieval(
     split: Split,
     unrelated: float = 1.0,
 ) -> dict[str, Any]:
-    """Returns the means of the figures of `judge` over all queries, and the numbers from `counts`.
+    """Returns the means of the figures of `judge`, and the numbers of queries, documents and vectors.
 
     Top-level figures are for dense search. The keys `lexical` and `hybrid` have the figures of these modes.
     """
-    lists, undefined = search(collection, encode_queries, encode_documents, split, unrelated=unrelated)
+    lists, undefined = search(collection, encode_queries, encode_documents, split, unrelated)
     means = {mode: mean(judge_all(collection, ranked)) for mode, ranked in lists.items()}
-    return means.pop(DENSE) | counts(collection, undefined) | means
+    counts = {
+        "queries": len(collection.queries),
+        "documents": len(collection.documents) + collection.empty,
+        "empty": collection.empty,
+        "undefined": undefined,  # vectors without a direction, whose cosines count as 0
+    }
+    return means.pop(DENSE) | counts | means
 
 
 def search(
@@ -115,7 +118,6 @@ def search(
     encode_queries: Encode,
     encode_documents: Encode,
     split: Split,
-    learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
     unrelated: float = 1.0,
 ) -> tuple[dict[Mode, list[list[str]]], int]:
     """Ranks the documents for all queries in each search mode.
@@ -128,33 +130,24 @@ def search(
         encode_queries: Encodes queries.
         encode_documents: Encodes passages of documents.
         split: Splits a document into passages.
-        learned: Search settings (weight and passage length) by the name of a part of the collection.
         unrelated: Mean cosine of unrelated texts, for hybrid search.
 
     Returns:
         The rankings of each mode, as document ids for each query, best first; and the number of vectors that
         have length 0 or are not finite.
     """
-    lists: dict[Mode, dict[str, list[str]]] = {mode: {} for mode in MODES}
-    encoded = encode_queries(list(collection.queries.values()))
-    rows = {query: row for row, query in enumerate(collection.queries)}
-    undefined = int(np.isnan(directions(encoded)).any(axis=1).sum())
-    for name, part in collection.parts():
-        ids = sorted(part.documents, reverse=True)
-        some = [part.documents[id] for id in ids]
-        queries = list(part.queries.values())
-        vectors = encoded[[rows[query] for query in part.queries]]
-        of_part = learned.get(name)
-        passages = get_passages(some, split, encode_documents, learned_tokens(of_part))
-        undefined += int((~passages.vectors.any(axis=1)).sum())
-        with closing(WordIndex([content.whole for content in some])) as words:
-            # One more, because the query's own document is left out.
-            rankings = find(queries, vectors, passages, words, DEPTH + 1, get_weight(of_part), unrelated)
-            for query, found in zip(part.queries, rankings, strict=True):
-                for mode, ranked in found.items():
-                    lists[mode][query] = [ids[row] for row in ranked if ids[row] != query]
-    in_order = {mode: [of_mode[query] for query in collection.queries] for mode, of_mode in lists.items()}
-    return in_order, undefined
+    lists: dict[Mode, list[list[str]]] = {mode: [] for mode in MODES}
+    ids = sorted(collection.documents, reverse=True)
+    contents, queries = [collection.documents[id] for id in ids], list(collection.queries.values())
+    vectors, passages = encode_queries(queries), get_passages(contents, split, encode_documents)
+    undefined = np.isnan(directions(vectors)).any(axis=1).sum() + (~passages.vectors.any(axis=1)).sum()
+    with closing(WordIndex([content.whole for content in contents])) as words:
+        # One more, because the query's own document is left out.
+        rankings = find(queries, vectors, passages, words, DEPTH + 1, unrelated=unrelated)
+        for query, found in zip(collection.queries, rankings, strict=True):
+            for mode, ranked in found.items():
+                lists[mode].append([ids[row] for row in ranked if ids[row] != query])
+    return lists, int(undefined)
 
 
 def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ranking]:
@@ -163,16 +156,6 @@ def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ra
         judge(ranked, collection.relevant[query])
         for query, ranked in zip(collection.queries, lists, strict=True)
     ]
-
-
-def counts(collection: Collection, undefined: int) -> dict[str, int]:
-    """Returns the numbers of queries, documents, empty documents and undefined vectors."""
-    return {
-        "queries": len(collection.queries),
-        "documents": len(collection.documents) + collection.empty,
-        "empty": collection.empty,
-        "undefined": undefined,  # vectors without a direction, whose cosines count as 0
-    }
 
 
 def _file(folder: Path, *names: str) -> Path:
@@ -238,7 +221,7 @@ def judge(ranked: Sequence[str], relevant: Mapping[str, float]) -> Ranking:
     hits = [rank for rank, gain in enumerate(gains, 1) if gain > 0]
     ideal = sorted(relevant.values(), reverse=True)
     return {
-        "ndcg10": _dcg(gains[:10]) / _dcg(ideal[:10]),
+        "ndcg10": dcg(gains[:10]) / dcg(ideal[:10]),
         "recall1": sum(rank <= 1 for rank in hits) / len(relevant),
         "recall10": sum(rank <= 10 for rank in hits) / len(relevant),
         "recall100": len(hits) / len(relevant),
@@ -252,5 +235,6 @@ def mean(rankings: Sequence[Ranking]) -> Ranking:
     return {name: math.fsum(each[name] for each in rankings) / len(rankings) for name in rankings[0]}
 
 
-def _dcg(gains: Sequence[float]) -> float:
+def dcg(gains: Sequence[float]) -> float:
+    """Returns the discounted sum of gains, the first rank first."""
     return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))

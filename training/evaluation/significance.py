@@ -32,7 +32,7 @@ from training.errors import TrainingError
 from training.evaluation.data import BY_KEY, SETS, data_folder, is_absent
 from training.evaluation.data import load as load_pairs
 from training.evaluation.encoding import encode_once
-from training.evaluation.paired import spread
+from training.evaluation.paired import Interval, spread
 from training.evaluation.report.table import Section, percent, title
 from training.evaluation.retrieval import collections, judge_all, load, search
 from training.evaluation.scorable import open_scorable
@@ -108,7 +108,7 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
             say(f"searching {name}")
             collection = load(folder)
             encoders = model.encode_queries, model.encode_documents
-            lists, _ = search(collection, *encoders, model.split, unrelated=model.unrelated)
+            lists, _ = search(collection, *encoders, model.split, model.unrelated)
             for known_as, ranked in ((name, lists["dense"]), (f"{name} hybrid", lists["hybrid"])):
                 found.queries[known_as] = [each["ndcg10"] for each in judge_all(collection, ranked)]
     if not found.pairs and not found.queries:
@@ -116,26 +116,25 @@ def measure(given: str, data: Path, suites: Sequence[str], say: Say) -> Measured
     return found
 
 
-def differences(before: Measured, after: Measured) -> Iterator[Difference]:
+def differences(first: Measured, second: Measured) -> Iterator[Difference]:
     """Yields the difference of two models on each set, and in the mean over English similarity sets.
 
     Both models must be measured on the same data.
     """
     graded = {
-        key: Graded(gold, cosines, after.pairs[key][1]) for key, (gold, cosines) in before.pairs.items()
+        key: Graded(gold, cosines, second.pairs[key][1]) for key, (gold, cosines) in first.pairs.items()
     }
-    for key, each in graded.items():
-        scores = spearman(each.before, each.gold), spearman(each.after, each.gold)
-        yield Difference(title(key), *scores, of_spearman([each], level=LEVEL), len(each.gold))
+    rows = [(title(key), [each]) for key, each in graded.items()]
     sets = [graded[known.key] for known in SETS if known.key in graded]
     if len(sets) > 1:
-        mean_before = float(np.mean([spearman(each.before, each.gold) for each in sets]))
-        mean_after = float(np.mean([spearman(each.after, each.gold) for each in sets]))
-        count = sum(len(each.gold) for each in sets)
-        interval = of_spearman(sets, level=LEVEL)
-        yield Difference(f"mean of {len(sets)}", mean_before, mean_after, interval, count)
-    for key, scores_before in before.queries.items():
-        scores_after = after.queries[key]
+        rows.append((f"mean of {len(sets)}", sets))
+    for name, some in rows:
+        before = float(np.mean([spearman(each.before, each.gold) for each in some]))
+        after = float(np.mean([spearman(each.after, each.gold) for each in some]))
+        count = sum(len(each.gold) for each in some)
+        yield Difference(name, before, after, of_spearman(some, level=LEVEL), count)
+    for key, scores_before in first.queries.items():
+        scores_after = second.queries[key]
         means = float(np.mean(scores_before)), float(np.mean(scores_after))
         yield Difference(key, *means, of_mean(scores_before, scores_after, level=LEVEL), len(scores_before))
 
@@ -154,11 +153,6 @@ def table(found: list[Difference]) -> str:
 
 ROUNDS = 1000
 _SEED = 20_110_531  # constant, so that equal scores give equal verdicts
-
-
-class Interval(NamedTuple):
-    low: float
-    high: float
 
 
 class Graded(NamedTuple):
@@ -184,9 +178,7 @@ def of_mean(
         level: Probability that the interval contains the true difference, such as 0.95.
         groups: Group of each query. Queries of a group are not independent. None: all are.
     """
-    found = spread(before, after, groups)
-    half = found.half((1 - level) / 2)
-    return Interval(found.mean - half, found.mean + half)
+    return spread(before, after, groups).interval((1 - level) / 2)
 
 
 def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -> Interval:

@@ -22,11 +22,12 @@ from training.errors import TrainingError
 from training.evaluation.data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.geometry import geometry
-from training.evaluation.modes import Split, whole
+from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection, collections, retrieval
 from training.evaluation.retrieval import load as load_collection
+from training.evaluation.scorable import Scorable
 from training.evaluation.sts import sample, similarity
-from training.evaluation.tasks import Task
+from training.evaluation.tasks import IN_MEAN, Task
 from training.evaluation.tasks import load as load_tasks
 from training.evaluation.transfer import clustering, transfer
 
@@ -56,12 +57,9 @@ def score(
     data: Path,
     suites: Sequence[str] = DEFAULT,
     say: Say = silent,
+    model: Scorable | None = None,
     *,
-    encode_queries: Encode | None = None,
-    encode_documents: Encode | None = None,
-    split: Split = whole,
     samples: bool = False,
-    unrelated: float = 1.0,
 ) -> dict[str, Any]:
     """Returns the scores of an encoder on the sets in `data`, as fractions in JSON values.
 
@@ -80,11 +78,8 @@ def score(
         data: The evaluation folder.
         suites: Names of the suites to run.
         say: Called with progress messages.
-        encode_queries: Encodes queries. The default is `encode`.
-        encode_documents: Encodes documents. The default is `encode`.
-        split: Splits a document into passages.
+        model: Encodes the texts of searches. None: `encode` does, and documents are not split.
         samples: Adds {"samples": {"stsb": (gold, cosines)}}, arrays to compare two models pair by pair.
-        unrelated: Mean cosine of unrelated texts, for hybrid search.
 
     Raises:
         TrainingError: A suite is unknown, a file cannot be read, or all sets are absent.
@@ -103,13 +98,14 @@ def score(
             body["samples"] = {
                 key: sample(loaded.sts[key], known) for key in body.get("mean", {}).get("sets", ())
             }
+    model = model or Scorable(None, None, None, encode, encode, encode, whole, 0)
     for name, collection in loaded.collections.items():
         say(f"searching {name}, {len(collection.documents)} documents")
-        passages = cache(split)
+        passages = cache(model.split)
         parts = chain.from_iterable(passages(content, None) for content in collection.documents.values())
-        queries = encode_once(encode_queries or encode, collection.queries.values())
-        documents = encode_once(encode_documents or encode, parts)
-        figures = retrieval(collection, queries, documents, passages, unrelated)
+        queries = encode_once(model.encode_queries, collection.queries.values())
+        documents = encode_once(model.encode_documents, parts)
+        figures = retrieval(collection, queries, documents, passages, model.unrelated)
         body.setdefault("retrieval", {})[name] = figures
     seconds = round(time.monotonic() - began, 2)
     return body | {"absent": loaded.absent, "sentences": len(sentences), "seconds": seconds}
@@ -171,7 +167,7 @@ def _of_sentences(loaded: _Loaded, encode: Encode, say: Say) -> dict[str, Any]:
         body["geometry"] = _plain(geometry(loaded.stsb, encode)) | {"splits": list(_SPLITS)}
     if loaded.tasks:
         body["transfer"] = {key: _plain(transfer(task, encode, say)) for key, task in loaded.tasks.items()}
-        means = {key: figures for key, figures in body["transfer"].items() if not loaded.tasks[key].beside}
+        means = {key: figures for key, figures in body["transfer"].items() if key in IN_MEAN}
         body["transfer_mean"] = _mean(means, "accuracy")
     if loaded.clustered:
         body["clustering"] = {

@@ -33,12 +33,10 @@ class Examples(NamedTuple):
 
 
 class Task(NamedTuple):
-    key: str
     title: str
     classes: tuple[str, ...]
     splits: dict[str, Examples]  # all, for cross-validation; else train, test and perhaps dev
     remarks: list[str]  # differences from the published set
-    beside: bool = False  # True if it does not count in the mean
 
     def single(self) -> bool:
         """Returns True if the examples are single sentences, False if they are pairs."""
@@ -55,7 +53,7 @@ class Known(NamedTuple):
     published: dict[str, str]  # size of each split in SentEval
     columns: tuple[str, ...]  # of the label and of one or two sentences
     files: Mapping[str, tuple[str, ...]]  # of each split, relative to DIR
-    beside: bool = False  # as in Task
+    beside: bool = False  # True if it does not count in the mean
 
 
 def _polarity(key: str, title: str, published: str) -> Known:
@@ -103,6 +101,7 @@ _KNOWN = (
     ),
 )
 TITLES = {known.key: known.title for known in _KNOWN}  # in the order of tables
+IN_MEAN = {known.key for known in _KNOWN if not known.beside}
 
 
 def load(data: Path) -> tuple[dict[str, Task], list[str]]:
@@ -131,7 +130,7 @@ def _task(known: Known, data: Path) -> Task:
         if held != published.split()[0]:
             unit = "pairs" if len(split.sides) == 2 else "sentences"
             remarks += [f"{_DOES[name]} {held} {unit}; SentEval's set has {published}"]
-    return Task(known.key, known.title, known.classes, splits, remarks, known.beside)
+    return Task(known.title, known.classes, splits, remarks)
 
 
 def _split(known: Known, files: Sequence[Path]) -> Examples:

@@ -104,8 +104,7 @@ class Objective:
 
     def build(self, materials: Materials) -> nn.Module:
         """Returns a torch module that maps `Reps` to the mean loss of the batch, a float32 scalar."""
-        made: nn.Module = self.module(materials) if self.module else Weightless(self)
-        return made
+        return self.module(materials) if self.module else Weightless(self)
 
     def loss(self, reps: Reps) -> Tensor:
         """Returns the loss of the batch. Objectives without `module` implement this method.

@@ -68,12 +68,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     _min_score(negatives, defaults.min_score)
     pairs = _command(of, "pairs", _pairs, "find pairs in text without labels")
-    pairs.add_argument("--corpus", required=True, metavar="FILE", help="texts; titles need .jsonl or .tsv")
-    _model(pairs)
-    _min_score(pairs, MIN_SCORE)
     teacher = _command(of, "lists", _lists, "make queries of text, with documents that hybrid search scored")
-    teacher.add_argument("--corpus", required=True, metavar="FILE", help="texts; titles need .jsonl or .tsv")
-    _model(teacher)
+    for each in (pairs, teacher):
+        each.add_argument("--corpus", required=True, metavar="FILE", help="texts; titles need .jsonl or .tsv")
+        _model(each)
+    _min_score(pairs, MIN_SCORE)
     dedupe = _command(of, "dedupe", _dedupe, "drop texts that nearly repeat an earlier one")
     dedupe.add_argument("--corpus", required=True, metavar="FILE")
     dedupe.add_argument(

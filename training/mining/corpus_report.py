@@ -356,10 +356,7 @@ def warnings(f: Figures, batch: int, max_length: int, *, single_texts: bool) -> 
             "lower --batch.",
         ),
         _if(f.over_max_length > OVER_MAX_LENGTH, _long(f, max_length)),
-        _if(
-            f.unknown > UNKNOWN,
-            f"{f.unknown:.1%} of the tokens are unknown to the base model: {_TEACH}",
-        ),
+        _if(f.unknown > UNKNOWN, f"{f.unknown:.1%} of the tokens are unknown to the base model: {_TEACH}"),
         _if(
             f.tokens_per_word > TOKENS_PER_WORD,
             f"A word takes {f.tokens_per_word:.1f} tokens, so the base model spells it rather than reads it: "

@@ -109,30 +109,19 @@ def mine_negatives(
             allowed[own[own < len(allowed)]] = False
             for positive in positives:
                 score = float(vector @ vectors[place[positive]])
-                if found := _of_pair(cosines, allowed, score, rules, counts):
+                below_margin = cosines <= score - rules.margin * abs(score)
+                found = highest(cosines, allowed & below_margin & (cosines >= rules.min_score), rules.count)
+                counts.update(
+                    pairs=1,
+                    triples=len(found),
+                    above_margin=int(np.count_nonzero(allowed & ~below_margin)),
+                    short=len(found) < rules.count,
+                    none=not found,
+                )
+                if found:
                     negatives = tuple(texts[negative] for negative in found)
                     scores = tuple(round(float(cosines[negative]), 6) for negative in found)
                     yield Mined(anchor, positive, negatives, round(score, 6), scores)
-
-
-def _of_pair(
-    cosines: NDArray[np.float32],
-    allowed: NDArray[np.bool_],
-    positive: float,
-    rules: Rules,
-    counts: Counter[str],
-) -> list[int]:
-    """Returns the indices of a pair's negatives. `positive` is the cosine of the anchor and the positive."""
-    below_margin = cosines <= positive - rules.margin * abs(positive)
-    negatives = highest(cosines, allowed & below_margin & (cosines >= rules.min_score), rules.count)
-    counts.update(
-        pairs=1,
-        triples=len(negatives),
-        above_margin=int(np.count_nonzero(allowed & ~below_margin)),
-        short=len(negatives) < rules.count,
-        none=not negatives,
-    )
-    return negatives
 
 
 PASSAGE_TOKENS = 128  # `max_length` of the recipes for search; also the default model's passage length

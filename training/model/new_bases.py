@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -34,10 +32,9 @@ from tokenizers.trainers import WordPieceTrainer
 from models.graph.backbone import Backbone, read_safetensors
 from models.messages import positive
 from models.progress import counted, to_stderr
-from models.publishing.layout import write_layout
+from models.publishing.layout import write_backbone, write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
-from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import open_tokenizer
 from training.arguments import check_empty
 from training.arguments import seed as any_seed
@@ -47,7 +44,6 @@ from training.text.corpus import read_corpus
 
 _SPREAD = 0.02  # BERT's initializer_range
 _POSITIONS = 512
-_COPIED = ("tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -107,10 +103,7 @@ def blank(tokenizer: Path, out: Path, *, layers: int, width: int, seed: int = 42
         "vocab_size": source.config["vocab_size"],
     }
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source.backbone / TOKENIZER, out / TOKENIZER)
-    for name in _COPIED:
-        if (source.backbone / name).is_file():
-            shutil.copyfile(source.backbone / name, out / name)
+    write_backbone(source, out)
     random = np.random.default_rng(seed)
     weights = {}
     for name, shape in Backbone.from_config(config).shapes():
@@ -258,18 +251,15 @@ def _write(source: Source, rows: Sequence[Sequence[int]], old: int, out: Path) -
     tensors = {name: array for file in source.weights for name, array in read_safetensors(file).items()}
     tables = [name for name, array in tensors.items() if array.ndim and array.shape[0] == old]
     for name in tables:  # the word table, and per-token weights of a masked-language head
-        tensors[name] = np.concatenate([tensors[name], _means(tensors[name], rows)])
+        table = tensors[name]
+        # A new token gets the mean of its old tokens, or else of all tokens.
+        means = [table[pieces].mean(0) if pieces else table.mean(0) for pieces in rows]
+        tensors[name] = np.concatenate([table, np.stack(means).astype(table.dtype)])
     out.mkdir(parents=True, exist_ok=True)
     write_layout(replace(source, weights=()), out)
     (out / "config.json").write_text(json.dumps(source.config, indent=2) + "\n", encoding="utf-8")
     (out / "vocab.txt").unlink(missing_ok=True)  # outdated; tokenizer.json replaces it
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-
-
-def _means(table: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-    """Returns the embeddings of new tokens: the mean over the old tokens of each, or else over all tokens."""
-    whole = table.mean(0)
-    return np.stack([table[pieces].mean(0) if pieces else whole for pieces in rows]).astype(table.dtype)
 
 
 def _run_extend_vocabulary(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -218,10 +219,7 @@ class Cloze(TwoTexts):
     name: Literal["cloze"] = "cloze"
 
     def build(self, given: Given) -> Source:
-        def draw(lengths: Sequence[int], rooms: tuple[int, int], random: np.random.Generator) -> Drawn:
-            return a_cloze(self.kept, lengths, rooms, random)
-
-        return Sentences(given, (given.search_prompt, given.prompt), 2, draw)
+        return Sentences(given, (given.search_prompt, given.prompt), 2, partial(a_cloze, self.kept))
 
 
 class Runs:

@@ -39,11 +39,8 @@ class FlowStep(nn.Module):
         self.inner = nn.Linear(self.first, hidden)
         self.outer = nn.Linear(hidden, width - self.first)
         nn.init.normal_(self.inner.weight, std=self.first**-0.5, generator=generator)
-        for zero in (
-            self.inner.bias,
-            self.outer.weight,
-            self.outer.bias,
-        ):  # the coupling begins as the identity
+        for zero in (self.inner.bias, self.outer.weight, self.outer.bias):
+            # The coupling begins as the identity.
             nn.init.zeros_(zero)
 
     def forward(self, x_ND: Tensor) -> Tensor:

@@ -22,13 +22,14 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from models.progress import counted
+from models.publishing.layout import write_modules
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.arguments import check_empty
 from training.errors import TrainingError
 from training.text.lines import Line, read_lines
 
 _UNKNOWN = "[UNK]"
-_MODULES = ("StaticEmbedding", "Normalize")
+_MODULES = (("StaticEmbedding", ""), ("Normalize", "1_Normalize"))
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,16 +61,7 @@ def word_vectors(file: Path, out: Path) -> int:
     save_file({"embedding.weight": table}, out / "model.safetensors", metadata={"format": "pt"})
     content = json.loads(_tokenizer([_UNKNOWN, *words]).to_str())
     (out / TOKENIZER).write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
-    modules = [
-        {
-            "idx": at,
-            "name": str(at),
-            "path": f"{at}_{kind}" if at else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for at, kind in enumerate(_MODULES)
-    ]
-    (out / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    write_modules(out, _MODULES)
     return len(words)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.ranking import Ranking
-from training.evaluation.significance import Interval, of_mean
+from training.evaluation.paired import Interval
+from training.evaluation.significance import of_mean
 from training.ranking.examples import Example, build_memory, remember
 from training.ranking.fitting import (
     AVERAGED_QUERIES,
@@ -240,17 +241,11 @@ def find_groups(answers: Sequence[Iterable[str]], alike: Sequence[str]) -> NDArr
 
 def _connect(links: Sequence[Sequence[Hashable]]) -> NDArray[np.int64]:
     """Returns a number for each query, shape (q,). Queries with a common link have the same number."""
-    from scipy.sparse import coo_array  # noqa: PLC0415  a quarter of a second
-    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+    from scipy.cluster.hierarchy import DisjointSet  # noqa: PLC0415  a quarter of a second
 
-    nodes: dict[Hashable, int] = {}
-    edges = [
-        (at, len(links) + nodes.setdefault(link, len(nodes)))
-        for at, some in enumerate(links)
-        for link in some
-    ]
-    rows, columns = np.array(edges, np.int64).reshape(-1, 2).T
-    size = len(links) + len(nodes)
-    graph = coo_array((np.ones(len(rows)), (rows, columns)), shape=(size, size))
-    labels = connected_components(graph, directed=False)[1][: len(links)]
-    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    connected, first = DisjointSet(range(len(links))), dict[Hashable, int]()
+    for at, some in enumerate(links):
+        for link in some:
+            connected.merge(at, first.setdefault(link, at))
+    numbers: dict[int, int] = {}
+    return np.array([numbers.setdefault(connected[at], len(numbers)) for at in range(len(links))], np.int64)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from models.search.features import (
 )
 from models.search.ranking import MAX_RANKED
 from training.evaluation.modes import Scores
-from training.evaluation.retrieval import judge
+from training.evaluation.retrieval import dcg, judge
 
 
 class Example(NamedTuple):
@@ -83,15 +82,13 @@ class Example(NamedTuple):
 
     @property
     def _ideal(self) -> float:
-        ideal = sorted(self.relevant.values(), reverse=True)[:10]
-        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ideal, 1))
+        return dcg(sorted(self.relevant.values(), reverse=True)[:10])
 
     @property
     def chance(self) -> float:
         """The mean nDCG@10 of random orders of the candidates."""
         mean = float(self.gains.mean()) if self.ids else 0.0
-        discounts = sum(1 / math.log2(rank + 1) for rank in range(1, min(10, len(self.ids)) + 1))
-        return mean * discounts / self._ideal
+        return mean * dcg([1.0] * min(10, len(self.ids))) / self._ideal
 
     def rank(self, scores: NDArray[np.float64]) -> int | None:
         """Returns the position of the first relevant candidate, from 1, or None."""
@@ -100,23 +97,31 @@ class Example(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Documents: ids, contents, and the unit vectors of each document's passages, shape (p, d)."""
+    """Documents with their vectors, and two figures of the encoder.
+
+    Attributes:
+        ids: Ids of the documents.
+        contents: Contents of the documents.
+        passages: Unit vectors of the passages of each document, shape (p, d).
+        mean_query: The mean of query vectors, for the feature `hub`, length 1, shape (d,).
+        unrelated: Mean cosine of unrelated texts by the encoder.
+    """
 
     ids: Sequence[str]
     contents: Sequence[Content]
     passages: Sequence[Vectors]
+    mean_query: Vectors
+    unrelated: float
 
 
 def build_example(
     query: str,
     vector: Vectors,
-    scores: Mapping[int, float | np.float32],
+    scores: Scores,
     bm25: Scores,
     texts: Texts,
     relevant: dict[str, float],
-    mean_query: Vectors | None = None,
     *,
-    unrelated: float = 1.0,
     ranked: bool = True,
 ) -> Example:
     """Returns the judged query with the best documents by `scores`.
@@ -124,23 +129,15 @@ def build_example(
     Args:
         query: The text of the query.
         vector: Its vector, length 1, shape (d,).
-        scores: Scores of documents by their position in `texts`.
+        scores: Scores of documents by their position in `texts`, best first.
         bm25: Scores of keyword search by the same position.
         texts: The documents.
         relevant: Gains of the relevant documents by id.
-        mean_query: The mean of earlier queries, for the feature `hub`, length 1, shape (d,).
-        unrelated: Mean cosine of unrelated texts by the encoder.
         ranked: Whether to compute features. Otherwise they are 0.
     """
-    best = sorted(scores, key=lambda at: (-scores[at], at))[:MAX_RANKED]
-    example = Example(
-        query,
-        vector,
-        [texts.ids[at] for at in best],
-        np.zeros((len(best), len(FEATURES))),
-        relevant,
-        unrelated=unrelated,
-    )
+    best = [*scores][:MAX_RANKED]
+    ids, features = [texts.ids[at] for at in best], np.zeros((len(best), len(FEATURES)))
+    example = Example(query, vector, ids, features, relevant, unrelated=texts.unrelated)
     if not ranked:
         return example
     candidates = Candidates(
@@ -150,7 +147,7 @@ def build_example(
         titles=[texts.contents[at].title[:CHARACTERS] for at in best],
         texts=[texts.contents[at].text[:CHARACTERS] for at in best],
     )
-    return example._replace(features=build(query, vector, candidates, mean_query))
+    return example._replace(features=build(query, vector, candidates, texts.mean_query))
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from models.search.ranking import Ranking
-from training.evaluation.significance import Interval
+from training.evaluation.paired import Interval
 from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison
 from training.ranking.fitting import MIN_QUERIES
 

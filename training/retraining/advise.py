@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models import cpus
-from models.messages import positive
 from models.progress import to_stderr
 from models.store import ModelStore
 from training.arguments import LOADING
@@ -23,12 +22,11 @@ from training.errors import NothingToLearn
 from training.methods.recipe_files import SEARCH
 from training.ranking.fitting import MIN_QUERIES
 from training.retraining.config import (
-    MIN_ROWS,
     Config,
-    CorpusTable,
     FoldersTable,
+    add_source,
+    build_corpus_table,
     check,
-    folders,
     read_config,
 )
 from training.retraining.exits import finish
@@ -36,8 +34,6 @@ from training.retraining.gather import gather
 from training.retraining.rank import forecast
 from training.retraining.rows import MAX_LISTS
 from training.retraining.students import why_slower
-from training.runs.export import add_models_dir
-from training.text.service import add_options, chosen
 
 if TYPE_CHECKING:
     from training.retraining.auto import Choice, Material
@@ -55,15 +51,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "advise",
         help="print what a retraining could learn from, with gain and cost; train nothing",
-        description="Look at documents and judgements as `retrain` does, and say what it would do and why.",
+        description="Look at documents and judgments as `retrain` does, and say what it would do and why.",
     )
     source = command.add_mutually_exclusive_group(required=True)
-    source.add_argument("--from-service", metavar="URL", help="documents and judgements of a running service")
+    source.add_argument("--from-service", metavar="URL", help="documents and judgments of a running service")
     source.add_argument("--config", type=Path, metavar="FILE", help="retrain.toml, as for `retrain`")
-    add_options(command)
-    command.add_argument("--least", type=positive, default=MIN_ROWS, metavar="N", help="texts (%(default)s)")
-    add_models_dir(command)
-    command.set_defaults(run=run)
+    add_source(command)
+    command.set_defaults(run=run, corpus=None)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,16 +69,14 @@ def _run(options: argparse.Namespace) -> int:
     if options.config:
         config = read_config(options.config)
     else:
-        corpus = CorpusTable(
-            service=options.from_service, collections=chosen(options), least=max(2, options.least)
-        )
-        config = Config(corpus=corpus, folders=FoldersTable(models=options.models_dir))
+        folder = FoldersTable(models=options.models_dir)
+        config = Config(corpus=build_corpus_table(options), folders=folder)
     check(config)
     to_stderr(LOADING)
     from training.retraining.auto import TUNE, build_material, choices, get_minutes, nothing  # noqa: PLC0415  torch
     from training.retraining.settings import choosing  # noqa: PLC0415  torch
 
-    store, gate = ModelStore(folders(config).models), config.gate
+    store, gate = ModelStore(config.folders.models), config.gate
     gathered = gather(config, store, to_stderr)
     material = build_material(gathered)
     if config.corpus.service is not None:

@@ -36,8 +36,6 @@ def find_answers(
     """
     found = []
     for name in deciding(before):
-        if name not in after:
-            continue
         searched = searches.get(name) or searches[JUDGED]
         columns = (before[name][EACH], after[name][EACH], before[name][HITS], after[name][HITS])
         for query, was, now, *orders in zip(before[name][NAMES], *columns, strict=True):

@@ -131,11 +131,10 @@ def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
         session = sessions.setdefault(name, Session(key, query, user))
         _add(session, row["id"], row["type"], row.get("position"), row["shown"])
         if len(sessions) > 2 * MAX_SEARCHES:
-            _count_clicks(over_share if sessions is trusted else Counter(), _bounded(sessions))
-    _count_clicks(over_share, _bounded(trusted))
-    left_out = Counter[Pair]()
-    _count_clicks(left_out, untrusted.values())
-    return Sessions([*trusted.values()], over_share, left_out)
+            dropped = _count_clicks(_bounded(sessions))
+            over_share.update(dropped if sessions is trusted else ())
+    over_share.update(_count_clicks(_bounded(trusted)))
+    return Sessions([*trusted.values()], over_share, _count_clicks(untrusted.values()))
 
 
 def _bounded(sessions: _Named) -> list[Session]:
@@ -144,9 +143,8 @@ def _bounded(sessions: _Named) -> list[Session]:
     return [sessions.pop(name) for at, name in enumerate([*sessions]) if at not in stay]
 
 
-def _count_clicks(counter: Counter[Pair], sessions: Iterable[Session]) -> None:
-    for session in sessions:
-        counter.update((session.query, id) for id in session.weights)
+def _count_clicks(sessions: Iterable[Session]) -> Counter[Pair]:
+    return Counter((session.query, id) for session in sessions for id in session.weights)
 
 
 def _add(session: Session, id: str, kind: str, position: int | None, page: Sequence[str]) -> None:

@@ -19,22 +19,19 @@ from training.arguments import LOADING, add_run, changes
 from training.errors import TrainingError
 from training.methods.recipe_files import AUTO
 from training.retraining.config import (
-    MIN_ROWS,
     Config,
-    CorpusTable,
     FoldersTable,
     GateTable,
     ScheduleTable,
     TrainTable,
+    add_source,
+    build_corpus_table,
     check,
-    folders,
     read_config,
 )
 from training.retraining.exits import finish, tell
 from training.retraining.watch import watched
 from training.retraining.workplace import alone, workplace
-from training.runs.export import add_models_dir
-from training.text.service import add_options, chosen
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -53,36 +50,29 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--recipe",
         default=AUTO,
-        help="a shipped recipe or a TOML file; auto looks at text and judgements, and chooses (%(default)s)",
+        help="a shipped recipe or a TOML file; auto looks at text and judgments, and chooses (%(default)s)",
     )
     corpus = command.add_mutually_exclusive_group(required=True)
     corpus.add_argument("--corpus", type=Path, metavar="FILE", help="as `train --corpus`")
     corpus.add_argument(
         "--from-service",
         metavar="URL",
-        help="documents and judgements of a running service; some are held out and judge, as with --config",
+        help="documents and judgments of a running service; some are held out and judge, as with --config",
     )
     corpus.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="retrain.toml, which says all of the other options and more: text and judgements that are held "
+        help="retrain.toml, which says all of the other options and more: text and judgments that are held "
         "out, a gate that asks for a gain (docs/RETRAINING.md)",
     )
-    add_options(command)
+    add_source(command)
     command.add_argument(
         "--base",
         default="anchor",
         metavar="MODEL",
         help="where to begin: `anchor` (the imported model that the active one comes from), `active`, "
         "`default`, a version, a folder or a hub id (%(default)s)",
-    )
-    command.add_argument(
-        "--least",
-        type=positive,
-        default=MIN_ROWS,
-        metavar="N",
-        help="texts; with fewer there is nothing to learn (%(default)s)",
     )
     command.add_argument(
         "--minutes",
@@ -97,7 +87,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="off publishes without comparing, and the version says so for ever",
     )
     add_run(command)
-    add_models_dir(command)
     command.set_defaults(run=run, default=command.get_default)
 
 
@@ -119,7 +108,7 @@ def read_options(options: argparse.Namespace) -> Config:
             if name != "config" and value != options.default(name):
                 raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
         return read_config(options.config)
-    collections, rows = chosen(options), options.corpus
+    corpus, rows = build_corpus_table(options), options.corpus
     if rows and options.minutes is not None:
         raise TrainingError("--minutes goes with --from-service; with --corpus, --steps says how long.")
     if rows and options.recipe == AUTO:
@@ -128,9 +117,8 @@ def read_options(options: argparse.Namespace) -> Config:
         )
     if options.recipe == AUTO and options.set:
         raise TrainingError("--set changes one recipe, and auto chooses among several: add --recipe NAME.")
-    place = {"file": rows} if rows else {"service": options.from_service, "collections": collections}
     return Config(
-        corpus=CorpusTable(**place, least=max(2, options.least)),
+        corpus=corpus,
         train=TrainTable(**{name: getattr(options, name) for name in _TRAIN}, set=changes(options.set)),
         gate=GateTable(mode=options.gate, data=options.data, require="not worse" if rows else "better"),
         schedule=ScheduleTable(threads=options.threads),
@@ -146,9 +134,9 @@ def _run(options: argparse.Namespace) -> int:
     from training.retraining.one import retrain  # noqa: PLC0415  torch
     from training.retraining.plan import prepare, prepare_rows  # noqa: PLC0415  torch
 
-    train, store = config.train, ModelStore(folders(config).models)
+    train, store = config.train, ModelStore(config.folders.models)
     recipe = None if train.recipe == AUTO else _recipe(train)
-    place = folders(config).work if options.config else None
+    place = config.folders.kept if options.config else None
     with alone(store), workplace(place) as work, watched(store.root, to_stderr) as watch:
         given: dict[str, Any] = {
             "precision": train.precision,

@@ -6,10 +6,10 @@ key.
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from models.files.bounded import parse_toml
+from models.messages import positive
 from models.store import models_dir
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import optional_data_folder
@@ -31,7 +32,8 @@ from training.methods.recipe_files import AUTO, declared
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
 from training.retraining.workplace import require_same_folder
-from training.text.service import ALL, ONLY_DEFAULT, fetch_count, is_name
+from training.runs.export import add_models_dir
+from training.text.service import ALL, ONLY_DEFAULT, add_options, chosen, fetch_count, is_name
 from training.validation import refusal
 
 MIN_ROWS = 100  # documents, or other rows
@@ -160,8 +162,13 @@ class ScheduleTable(Table):
 
 
 class FoldersTable(Table):
-    models: Rooted | None = None  # SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models where it is not given
+    models: Rooted = Field(default_factory=lambda: models_dir(os.environ))
     work: Rooted | None = None  # MODELS/../retrain where it is not given
+
+    @property
+    def kept(self) -> Path:
+        """The work folder, with the current run, also after a kill."""
+        return self.work or self.models.parent / "retrain"
 
 
 class Config(Table):
@@ -174,17 +181,6 @@ class Config(Table):
     gate: GateTable = Field(default_factory=GateTable)
     schedule: ScheduleTable = Field(default_factory=ScheduleTable)
     folders: FoldersTable = Field(default_factory=FoldersTable)
-
-
-class Folders(NamedTuple):
-    models: Path
-    work: Path  # the current run, also after a kill
-
-
-def folders(config: Config) -> Folders:
-    """Returns the folder of model versions and the work folder."""
-    models = config.folders.models or models_dir(os.environ)
-    return Folders(models, config.folders.work or models.parent / "retrain")
 
 
 def require_enough(count: int, least: int, what: str = "documents") -> None:
@@ -206,7 +202,7 @@ def check(config: Config) -> None:
         ModelError: The base does not exist.
 
     """
-    check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
+    check_names(config)
     if config.train.pair and "student" not in declared(config.train.recipe, config.train.set):
         raise TrainingError(f"train.{_PAIR}.")
     for file in (config.corpus.file, config.judgements.file):
@@ -214,28 +210,48 @@ def check(config: Config) -> None:
             raise TrainingError(f"There is no file {file}.")
     optional_data_folder(config.gate.data)
     if config.corpus.service is not None:
-        require_same_folder(config.corpus.service, folders(config).models)
+        require_same_folder(config.corpus.service, config.folders.models)
         fetch_count(config.corpus.service, config.corpus.collections)
 
 
-def check_names(recipe: str, changes: Mapping[str, Any], base: str, models: Path) -> None:
-    """Checks the names of a recipe and a base model.
-
-    Args:
-        recipe: Name of a recipe, or `auto`.
-        changes: Values of the recipe to change, by key.
-        base: Name of the base, as `--base` accepts it, or `active` or `anchor`.
-        models: Folder of model versions.
+def check_names(config: Config) -> None:
+    """Checks the names of the recipe and the base model.
 
     Raises:
         TrainingError: The recipe does not exist, or a change is invalid.
         ModelError: The base does not exist.
 
     """
-    if recipe != AUTO:
-        declared(recipe, changes)
-    if base not in _OF_THE_LINE:
-        check_base(base, models)
+    train = config.train
+    if train.recipe != AUTO:
+        declared(train.recipe, train.set)
+    if train.base not in _OF_THE_LINE:
+        check_base(train.base, config.folders.models)
+
+
+def add_source(command: argparse.ArgumentParser) -> None:
+    """Adds `--models-dir` and the options of `build_corpus_table` but for `--corpus` and `--from-service`."""
+    add_options(command)
+    command.add_argument(
+        "--least",
+        type=positive,
+        default=MIN_ROWS,
+        metavar="N",
+        help="texts; with fewer there is nothing to learn (%(default)s)",
+    )
+    add_models_dir(command)
+
+
+def build_corpus_table(options: argparse.Namespace) -> CorpusTable:
+    """Returns the table for `--corpus` or `--from-service`.
+
+    Raises:
+        TrainingError: A name of a collection is invalid, or goes with no service.
+
+    """
+    collections, file = chosen(options), options.corpus
+    place = {"file": file} if file else {"service": options.from_service, "collections": collections}
+    return CorpusTable(**place, least=max(2, options.least))
 
 
 def read_config(file: Path) -> Config:

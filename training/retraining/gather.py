@@ -29,7 +29,7 @@ from training.retraining.judgements import (
     judgments_in,
 )
 from training.retraining.publication import activated_by_hand, get_learned
-from training.retraining.searches import plain
+from training.retraining.sides import plain
 from training.retraining.trust import REASONS, described
 from training.text.service import Searches, fetch_searches
 
@@ -145,7 +145,7 @@ def of_keys(found: Judged) -> Iterator[str]:
     untrusted, others = found.counts[UNTRUSTED], found.counts[JUDGMENTS]
     if untrusted > others:
         yield (
-            f"{untrusted:,} judgements are of untrusted keys and do not count; {others:,} others do. "
+            f"{untrusted:,} judgments are of untrusted keys and do not count; {others:,} others do. "
             "`python -m service keys list` shows which keys the service trusts."
         )
     every = {*found.train, *found.dev, *found.held}
@@ -161,9 +161,9 @@ def of_keys(found: Judged) -> Iterator[str]:
 
 def _said(found: Judged) -> str:
     left_out = {
-        UNKNOWN: "judgements of documents that are not there",
+        UNKNOWN: "judgments of documents that are not there",
         CONTRADICTED: "pairs on which keys disagree evenly",
-        UNTRUSTED: "judgements of untrusted keys left out",
+        UNTRUSTED: "judgments of untrusted keys left out",
     }
     more = "".join(
         f", {found.counts[name]:,} {what}" for name, what in left_out.items() if found.counts[name]

@@ -38,14 +38,10 @@ class Split(NamedTuple):
             parts: New part of a document by id. Documents that are not in `parts` stay in their part.
 
         """
-        now: dict[Part, list[Document]] = {TRAIN: [], DEV: [], JUDGE: []}
-        for part, documents in ((TRAIN, self.train), (DEV, self.dev), (JUDGE, self.held)):
-            for document in documents:
-                now[parts.get(document.id, part)].append(document)
-        train, dev, judge = (
-            tuple(sorted(now[part], key=lambda each: each.id)) for part in (TRAIN, DEV, JUDGE)
-        )
-        return Split(train, judge, self.copies, dev)
+        sides = ((TRAIN, self.train), (DEV, self.dev), (JUDGE, self.held))
+        now = {document.id: part for part, documents in sides for document in documents}
+        ordered = sorted((*self.train, *self.dev, *self.held), key=lambda document: document.id)
+        return _split(ordered, {**now, **parts}, self.copies)
 
 
 def place(id: str) -> float:
@@ -69,18 +65,20 @@ def choose_part(at: float, share: float) -> Part:
 
 def hold_out(documents: Sequence[Document], share: float) -> Split:
     """Splits documents. About `share` of them, 0 to 1, judge. Each part keeps the order of `documents`."""
-    parts: dict[Part, list[Document]] = {TRAIN: [], DEV: [], JUDGE: []}
-    for document in documents:
-        parts[choose_part(place(document.id), share)].append(document)
-    held = parts[JUDGE]
-    every = [*held, *parts[DEV], *parts[TRAIN]]
+    parts = {document.id: choose_part(place(document.id), share) for document in documents}
+    train, held, _, dev = _split(documents, parts, {})
+    every = [*held, *dev, *train]
     found = near_duplicates([document.whole for document in held])
     # Near copies that judge are also compared with the others, because a copy of a copy is a copy.
     found += near_duplicates([document.whole for document in every], keep=len(held))
     stands = {every[each.place].id: every[each.first].id for each in found}
     copies = {id: stands.get(first, first) for id, first in stands.items()}
-    train, dev, judge = (
-        tuple(document for document in parts[part] if document.id not in copies)
-        for part in (TRAIN, DEV, JUDGE)
+    return _split([document for document in documents if document.id not in copies], parts, copies)
+
+
+def _split(documents: Sequence[Document], parts: Mapping[str, Part], copies: Mapping[str, str]) -> Split:
+    train, held, dev = (
+        tuple(document for document in documents if parts[document.id] == part)
+        for part in (TRAIN, JUDGE, DEV)
     )
-    return Split(train, judge, copies, dev)
+    return Split(train, held, copies, dev)

@@ -39,7 +39,7 @@ from training.text.service import ONLY_DEFAULT, fetch_collections, fetch_feedbac
 
 _QUERY, _ID = ("query",), ("id", "document")
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
-NO_KEY = ""  # the name under which a service without keys stores judgements
+NO_KEY = ""  # the name under which a service without keys stores judgments
 
 
 class Judgment(NamedTuple):
@@ -47,9 +47,9 @@ class Judgment(NamedTuple):
     id: str  # of the document, qualified by its collection
     relevant: bool
     key: str | None = None  # name of the key that judged, empty without a key; None: a file
-    of_use: bool = False  # the key's users did not say so, but acted so
     user: str = ""  # the hash of the visitor's id, empty if none was given
     trusted: bool = True  # False: the keys file of the service calls the key untrusted
+    of_use: bool = False  # the key's users did not say so, but acted so
 
 
 class Clicked(NamedTuple):
@@ -102,7 +102,7 @@ class Judged(NamedTuple):
 def judgments_in(file: Path) -> Iterator[Judgment]:
     """Yields the judgments in a file. Raises TrainingError, which names the line that cannot be read."""
     if file.is_file() and not layout(file):
-        raise TrainingError(f"{file} holds no judgements: give a .tsv or .jsonl with query and id.")
+        raise TrainingError(f"{file} holds no judgments: give a .tsv or .jsonl with query and id.")
     for record in read_records(file, (_QUERY, _ID)):
         if record.fields:
             yield Judgment(build_text(record, _QUERY), _document(record), _relevant(record))
@@ -122,14 +122,12 @@ def judgments_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator[
     for collection in fetch_collections(url, requested):
         for row in fetch_feedback(url, collection):
             query = valid(row["query"], f"{shown(url)}, feedback")
-            yield Judgment(
-                query,
+            id, key, user = (
                 qualified(collection, row["id"]),
-                row["relevant"],
                 str(row.get("key", "")),
-                user=str(row.get("user", "")),
-                trusted=bool(row.get("trusted", True)),
+                str(row.get("user", "")),
             )
+            yield Judgment(query, id, row["relevant"], key, user, bool(row.get("trusted", True)))
 
 
 def judged(
@@ -158,11 +156,10 @@ def judged(
     counts = dict.fromkeys((JUDGMENTS, UNKNOWN, CONTRADICTED, UNTRUSTED, KEPT), 0)
     for judgment in found:
         query = folded(judgment.query)
-        if query:
+        if query and not judgment.trusted:
+            counts[UNTRUSTED] += 1
+        elif query:
             pair = query, known.get(judgment.id, judgment.id)
-            if not judgment.trusted:
-                counts[UNTRUSTED] += 1
-                continue
             counts[JUDGMENTS] += not judgment.of_use
             votes = (of_use if judgment.of_use else newest).setdefault(pair, {})
             owner = _voter(judgment, trusted) if judgment.of_use else judgment.key

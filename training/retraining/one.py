@@ -233,16 +233,10 @@ def compute_scores(
             made = {name: searched for name, searched in searches.items() if name != JUDGED}
             scores["own"] = own.score(made, model, learned, served.mode)
             if found is not None and JUDGED in searches:
-                settings = {
-                    name: own.Setting.of(learned.get(name), served.mode)
-                    for name, _ in searches[JUDGED].parts()
-                }
-                rows, fitted = score_judged(searches[JUDGED], model, settings, found, rankings)
+                rows, scores[RANKINGS] = score_judged(
+                    searches[JUDGED], model, learned, served.mode, found, rankings
+                )
                 scores["own"] |= rows
-                scores[RANKINGS] = {
-                    name: each.model_copy(update={"fingerprint": encoder.manifest.fingerprint})
-                    for name, each in fitted.items()
-                }
         return scores
 
 

@@ -178,11 +178,8 @@ def publish_learned(
         publishing: False: report only.
     """
     for name, each in learned.items():
-        for line in (
-            f"Collection {name}: {'refused' if each.reasons else 'accepted'}.",
-            *each.told,
-            *each.reasons,
-        ):
+        verb = "refused" if each.reasons else "accepted"
+        for line in (f"Collection {name}: {verb}.", *each.told, *each.reasons):
             say(line)
     accepted = {name: each for name, each in learned.items() if not each.reasons}
     judged = (accepted or learned).items()
@@ -199,9 +196,9 @@ def publish_learned(
     ledger.remember(store, recipe, {name: each.digest for name, each in learned.items()})
     if not accepted:
         return Outcome(None, False, " ".join(verdict.reasons), verdict)
-    results = {name: each.result for name, each in accepted.items()}
-    rankings = {name: each for name, each in results.items() if isinstance(each, Ranking)}
-    search = {name: each for name, each in results.items() if isinstance(each, SearchDefaults)}
+    results = [(name, each.result) for name, each in accepted.items()]
+    rankings = {name: each for name, each in results if isinstance(each, Ranking)}
+    search = {name: each for name, each in results if isinstance(each, SearchDefaults)}
     now = datetime.now(UTC)
     changed = {
         "version": version_name(now, f"{served.origin}-{recipe}", served.fingerprint),

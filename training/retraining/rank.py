@@ -43,7 +43,6 @@ from training.retraining.config import (
     JudgmentsTable,
     ScheduleTable,
     check,
-    folders,
 )
 from training.retraining.exits import finish, tell
 from training.retraining.gather import read_judgments
@@ -135,20 +134,16 @@ def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -
 def _learn_all(given: _Given) -> dict[str, Learned]:
     """Learns the ranking of each collection. Raises an error only if no collection has a new one."""
     learned: dict[str, Learned] = {}
-    missing = []
-    failed: TrainingError | None = None
+    missing: dict[str, TrainingError] = {}
     for name, labels in _label_all(given.found):
         try:
             learned[name] = _learn(name, labels, given)
         except TrainingError as error:  # Other collections can still learn.
-            missing.append(f"{name}: {error}")
-            given.say(f"! {missing[-1]}")
-            if not isinstance(error, NothingToLearn):
-                failed = error
-    if failed is not None and not learned:
-        raise failed
+            missing[f"{name}: {error}"] = error
+            given.say(f"! {name}: {error}")
     if not learned:
-        raise NothingToLearn(" ".join(missing) or _too_few(0))
+        nothing = NothingToLearn(" ".join(missing) or _too_few(0))
+        raise next((each for each in missing.values() if not isinstance(each, NothingToLearn)), nothing)
     return learned
 
 
@@ -331,7 +326,7 @@ def run(options: argparse.Namespace) -> int:
         folders=FoldersTable(models=options.models_dir),
     )
     check(config)
-    store = ModelStore(folders(config).models)
+    store = ModelStore(config.folders.models)
 
     def work() -> int:
         with alone(store):

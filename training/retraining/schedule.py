@@ -49,7 +49,7 @@ from models.files.retrainings import (
 )
 from models.store import ModelStore
 from training.errors import TrainingError
-from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
+from training.retraining.config import Config, ScheduleTable, check_names, read_config
 from training.retraining.workplace import OtherFolder, require_same_folder
 from training.text.service import fetch_count
 
@@ -85,10 +85,10 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each count
     config = read_config(options.config)
-    check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
+    check_names(config)
     if config.corpus.service is not None:  # Each run checks it again.
         try:
-            require_same_folder(config.corpus.service, folders(config).models)
+            require_same_folder(config.corpus.service, config.folders.models)
         except OtherFolder:
             raise
         except TrainingError as error:  # The service may start later.
@@ -125,7 +125,7 @@ class Schedule:
         self.file, self.config, self.look_seconds = file, config, look_seconds
         self.wall = wall or partial(datetime.now, UTC)
         self._stopping, self._writing = threading.Event(), threading.Lock()
-        self._models, self._clock = folders(config).models, clock(config.schedule)
+        self._models, self._clock = config.folders.models, clock(config.schedule)
         self._seen = self.wall()
         self._ran: deque[datetime] = deque(maxlen=_RUNS_KEPT)  # each of `_fires` whose run has begun
         self._fires: datetime | None = None  # by the cron expression; the run begins at `_due`, with jitter

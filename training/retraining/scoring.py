@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from models.manifest import ANCHOR, Manifest
+from models.manifest import ANCHOR, Manifest, Mode, SearchDefaults
 from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
 from models.store import ModelStore
 from training.evaluation.retrieval import Collection
@@ -24,7 +24,8 @@ from training.retraining.judgements import Judged
 def score_judged(
     searched: Collection,
     model: Scorable,
-    settings: Mapping[str, own.Setting],
+    learned: Mapping[str, SearchDefaults],
+    mode: Mode | None,
     found: Judged,
     rankings: Mapping[str, Ranking],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Ranking]]:
@@ -40,9 +41,10 @@ def score_judged(
     rows: dict[str, list[Comparison]] = {NEW: [], COMING: []}
     names: list[str] = []
     for name, part in searched.parts():
-        examples, fitting = find_examples(part, model, settings[name], found, rankings.get(name))
+        setting = own.Setting.of(learned.get(name), mode)
+        examples, fitting = find_examples(part, model, setting, found, rankings.get(name))
         if fitting is not None:
-            fitted[name] = fitting(examples)
+            fitted[name] = fitting(examples).model_copy(update={"fingerprint": model.fingerprint})
         judging = [query for query, each in zip(part.queries, examples, strict=True) if each.judges]
         names += judging
         for row, parts in rows.items():
@@ -98,16 +100,10 @@ def read_rankings(store: ModelStore, manifest: Manifest) -> dict[str, Ranking]:
 
 def describe_model(manifest: Manifest) -> dict[str, Any]:
     """Describes a model for the report: its name, and how it is used."""
-    kept = {
-        "version",
-        "fingerprint",
-        "dimension",
-        "max_length",
-        "pooling",
-        "search_prompt",
-        "document_prompt",
-    }
-    return manifest.model_dump(include=kept)
+    prompts = {"search_prompt", "document_prompt"}
+    return manifest.model_dump(
+        include={"version", "fingerprint", "dimension", "max_length", "pooling", *prompts}
+    )
 
 
 def build_meta(
@@ -141,11 +137,6 @@ def build_meta(
 def short(scores: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a summary of scores for the manifest and `GET /models`. The report has all scores."""
     sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
-    geometry = scores.get("geometry", {})
     found = {name: figures["ndcg10"] for name, figures in scores.get("own", {}).items()}
-    own_scores = {"own": found} if found else {}
-    return (
-        {"sts": sts}
-        | own_scores
-        | {key: geometry[key] for key in ("alignment", "uniformity") if key in geometry}
-    )
+    geometry = {key: scores["geometry"][key] for key in ("alignment", "uniformity") if "geometry" in scores}
+    return {"sts": sts} | ({"own": found} if found else {}) | geometry

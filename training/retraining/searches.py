@@ -24,7 +24,7 @@ import numpy as np
 
 from models.manifest import Mode, SearchDefaults
 from models.search.content import Content
-from models.search.fusion import DENSE_WEIGHT, fuse, get_mode, get_weight
+from models.search.fusion import DENSE_WEIGHT, get_mode, get_weight
 from models.search.passages import learned_tokens
 from training.evaluation import modes
 from training.evaluation.encoding import remembering
@@ -37,6 +37,7 @@ from training.retraining.documents import Document
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
 from training.retraining.heldout import Split, place
 from training.retraining.judgements import Judged
+from training.retraining.sides import plain
 from training.text.service import DEFAULT
 
 MAX_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
@@ -108,11 +109,6 @@ def withheld(split: Split, judged: Iterable[str]) -> set[str]:
     kept_back = (*split.held, *split.dev)
     of_documents = (text for document in kept_back for text in (document.title, document.text))
     return {plain(text) for text in (*judged, *of_documents)} - {""}
-
-
-def plain(text: str) -> str:
-    """Normalizes white space and case, to compare texts."""
-    return folded(text).casefold()
 
 
 class Setting(NamedTuple):
@@ -192,31 +188,21 @@ def find(part: Collection, model: Scorable, setting: Setting, *, ranked: bool = 
     contents = [part.documents[id] for id in ids]
     passages = modes.get_passages(contents, model.split, model.encode_documents, setting.passage_tokens)
     starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
-    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]))
     queries = [*part.queries.values()]
     vectors = np.nan_to_num(directions(model.encode_queries(queries))).astype(np.float32)
     mean = vectors.mean(axis=0)
     mean /= np.linalg.norm(mean) or 1
+    texts = Texts(ids, contents, np.split(passages.vectors, starts[1:]), mean, model.unrelated)
     found = []
     with closing(modes.WordIndex([content.whole for content in contents])) as words:
-        lists = modes.candidates(queries, vectors, [passages], words)
-        for (name, query), vector, ([near], worded) in zip(part.queries.items(), vectors, lists, strict=True):
-            scores: Mapping[int, float | np.float32] = near if setting.mode == "dense" else worded
-            if setting.mode == "hybrid":
-                cover = words.get_cover(query, worded)
-                scores = fuse(near, worded, setting.weight, model.unrelated, cover)
-            example = build_example(
-                query,
-                vector,
-                scores,
-                worded,
-                texts,
-                part.relevant[name],
-                mean,
-                unrelated=model.unrelated,
-                ranked=ranked,
+        lists = modes.find(
+            queries, vectors, passages, words, weight=setting.weight, unrelated=model.unrelated
+        )
+        for (name, query), vector, modal in zip(part.queries.items(), vectors, lists, strict=True):
+            scores, worded = modal[setting.mode], modal["lexical"]
+            found.append(
+                build_example(query, vector, scores, worded, texts, part.relevant[name], ranked=ranked)
             )
-            found.append(example)
     return found
 
 

@@ -67,7 +67,8 @@ def tune(gathered: Gathered) -> Outcome:
             digest = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
             if known.get(name) != digest:
                 say(f"trying {len(settings)} settings for the search of {name}")
-                learned |= _learn(name, part, model, settings, ranking, found, digest)
+                if (better := _learn(part, model, settings, ranking, found)) is not None:
+                    learned[name] = better._replace(digest=digest)
                 ledger.remember(store, SEARCH, {name: digest})
     if not learned:
         raise NothingToLearn("no judgment changed, or no other mode and length of passages is clearly better")
@@ -102,15 +103,9 @@ def list_settings(now: Setting, reads: int, mode: Mode | None) -> list[Setting]:
 
 
 def _learn(
-    name: str,
-    part: Collection,
-    model: Scorable,
-    settings: Sequence[Setting],
-    ranking: Ranking | None,
-    found: Judged,
-    digest: str,
-) -> dict[str, Learned]:
-    """Returns the new setting of a collection by its name, or {} if the current setting stays."""
+    part: Collection, model: Scorable, settings: Sequence[Setting], ranking: Ranking | None, found: Judged
+) -> Learned | None:
+    """Returns the new setting of a collection, without a digest. None if the current setting stays."""
     compared: list[dict[str, Comparison]] = []
     for setting in settings:
         examples, fitting = find_examples(part, model, setting, found, ranking)
@@ -127,13 +122,13 @@ def _learn(
         rows[row] = now._replace(before=now.after, after=after, ranks=ranks, examples=(), hits=())
     best = settings[choose(np.stack([each[COMING].after for each in compared], axis=1))]
     if best == settings[0]:
-        return {}
+        return None
     result = SearchDefaults(
         mode=best.mode, weight=best.weight, fusion=FUSION, passage_tokens=best.passage_tokens
     )
     length = f", passages of {best.passage_tokens} tokens" if best.passage_tokens else ""
     told = [f"Mode {best.mode}{length}.", *describe(rows)]
-    return {name: Learned(rows, judge_settings(rows), told, digest, result)}
+    return Learned(rows, judge_settings(rows), told, "", result)
 
 
 def choose(scores: NDArray[np.float64]) -> int:

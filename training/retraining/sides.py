@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from training.mining.dedupe import near_duplicates
+from training.mining.pairs import folded
 from training.ranking.cross_validation import find_groups
 from training.retraining.heldout import DEV, JUDGE, TRAIN, Part, choose_part, place
 
@@ -87,9 +88,14 @@ def sides(
     return Sides(kept[TRAIN], kept[DEV], kept[JUDGE], parts, alike, frozenset(known))
 
 
+def plain(text: str) -> str:
+    """Normalizes white space and case, to compare texts."""
+    return folded(text).casefold()
+
+
 def digest(text: str) -> str:
     """Returns a short digest of a query or an id, which does not reveal the text."""
-    return hashlib.sha256(_plain(text).encode()).hexdigest()[:12]
+    return hashlib.sha256(plain(text).encode()).hexdigest()[:12]
 
 
 def learned(train: Mapping[str, Iterable[str]]) -> set[str]:
@@ -99,13 +105,9 @@ def learned(train: Mapping[str, Iterable[str]]) -> set[str]:
 
 def find_alike(queries: Sequence[str]) -> list[str]:
     """Returns for each query the first equal or nearly equal query, in lower case."""
-    texts = [*map(_plain, queries)]
+    texts = [*map(plain, queries)]
     first = {each.place: each.first for each in near_duplicates(texts)} if texts else {}
     return [texts[first.get(at, at)] for at in range(len(texts))]
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 def _fill_dev(of_query: dict[str, Part], groups: Mapping[str, int], may_choose: Collection[str]) -> None:

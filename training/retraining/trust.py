@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from itertools import accumulate
 
 _VISITOR = "visitor "  # has a space, so no key has this name
 SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE = "single visitor", "untrusted key", "over the share"
@@ -74,24 +74,17 @@ def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
     for key, user in callers:
         of_key[key].add((key, user))
     turns = {key: min(get_number(each), MAX_TURNS) for key, each in of_key.items()}
-    latest_first = range(len(callers) - 1, -1, -1)
+    rounds, seen = [], Counter[Caller]()
+    for at in range(len(callers) - 1, -1, -1):
+        rounds.append((seen[callers[at]], -at))
+        seen[callers[at]] += 1
     taken = Counter[str]()
     ranked = []
-    for place in _turns(latest_first, callers):
-        key = callers[place][0]
+    for _, place in sorted(rounds):
+        key = callers[-place][0]
         taken[key] += 1
-        ranked.append((taken[key] / turns[key], -place))
+        ranked.append((taken[key] / turns[key], place))
     return sorted(-place for _, place in sorted(ranked)[:most])
-
-
-def _turns(places: Iterable[int], owners: Sequence[Hashable]) -> list[int]:
-    """Orders `places` by rounds: the first place of each owner, then the second of each owner, and so on."""
-    turns = Counter[Hashable]()
-    ranked = []
-    for place in places:
-        ranked.append((turns[owners[place]], place))
-        turns[owners[place]] += 1
-    return [place for _, place in sorted(ranked, key=itemgetter(0))]
 
 
 def weights(groups: Sequence[Hashable], visitors: Sequence[str]) -> list[float]:
@@ -128,11 +121,9 @@ def reason_for(kept: int, over_share: int, untrusted: int, *, least: int) -> str
         least: Number of searches that must agree.
 
     """
-    if kept >= least:
-        return SINGLE_VISITOR
-    if kept + over_share >= least:
-        return OVER_SHARE
-    return UNTRUSTED_KEY if kept + over_share + untrusted >= least else ""
+    counts = {SINGLE_VISITOR: kept, OVER_SHARE: over_share, UNTRUSTED_KEY: untrusted}
+    enough = zip(counts, accumulate(counts.values()), strict=True)
+    return next((reason for reason, count in enough if count >= least), "")
 
 
 def dropped_line(dropped: Mapping[str, int]) -> str:

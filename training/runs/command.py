@@ -32,6 +32,8 @@ from training.text.service import chosen as chosen_collections
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
+_NAMED = ("steps", "seed", "batch", "precision", "device", "threads", "chunk")  # options with fields' names
+
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
     """Trains `recipe` on `corpus`, starting with the model in the folder `base`. Writes the folder `out`.
@@ -188,18 +190,8 @@ def _run_stages(stages: Stages, options: argparse.Namespace, base: Base) -> int:
 
 
 def _options(options: argparse.Namespace) -> Options:
-    return Options(
-        steps=options.steps,
-        seed=options.seed,
-        batch=options.batch,
-        precision=options.precision,
-        device=options.device,
-        threads=options.threads,
-        chunk=options.chunk,
-        data=optional_data_folder(options.data),
-        progress=True,
-        say=_say,
-    )
+    named = {name: getattr(options, name) for name in _NAMED}
+    return Options(**named, data=optional_data_folder(options.data), progress=True, say=_say)
 
 
 def _done(result: Result) -> str:

@@ -270,14 +270,8 @@ class _Run:
 
 def _result(out: Path, state: dict[str, Any], *, interrupted: bool, finished: bool) -> Result:
     dev = {int(step): score for step, score in state["dev"].items()}
-    return Result(
-        out,
-        steps=state["done"],
-        interrupted=interrupted,
-        loss=math.nan if state["loss"] is None else state["loss"],
-        dev=dev,
-        finished=finished,
-    )
+    loss = math.nan if state["loss"] is None else state["loss"]
+    return Result(out, state["done"], interrupted, loss, dev, finished)
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

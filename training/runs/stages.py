@@ -193,15 +193,10 @@ def _finish(
         if (out / parts[-1].name / name).is_dir():
             shutil.rmtree(out / name, ignore_errors=True)
             (out / parts[-1].name / name).rename(out / name)
-    made: list[dict[str, Any]] = [
-        {
-            "method": part.recipe.name,
-            "recipe": part.recipe.digest(),
-            "corpus": part.corpus.digest,
-            "steps": count,
-        }
-        for part, count in zip(parts, steps, strict=True)
-    ]
+    made: list[dict[str, Any]] = []
+    for part, count in zip(parts, steps, strict=True):
+        digests = {"recipe": part.recipe.digest(), "corpus": part.corpus.digest}
+        made.append({"method": part.recipe.name, **digests, "steps": count})
     state = {"done": sum(steps), "loss": result.loss, "dev": {str(k): v for k, v in result.dev.items()}}
     write_run(out, identity | {"stages": made, "finished": state})
     return replace(result, out=out, steps=sum(steps))

@@ -49,10 +49,8 @@ def fetch_collections(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Sequ
     """
     if tuple(requested) != ALL:
         return requested
-    rows = _answer(url, "/collections", collections=list)["collections"]
-    if not all(_has(row, {"name": str}) for row in rows):
-        raise _stranger(url)
-    return [row["name"] for row in rows]
+    answer = _answer(url, "/collections")
+    return [row["name"] for row in _listed(url, answer, "collections", {"name": str})]
 
 
 def fetch_documents(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
@@ -167,9 +165,7 @@ def fetch_texts(url: str, collection: str, ids: Sequence[str]) -> dict[str, str]
         for at in range(0, len(ids), _SEARCHES):
             parameters = {"filter": json.dumps({"$ids": [*ids[at : at + _SEARCHES]]})}
             page = _get(client, url, f"{_scope(collection)}/documents", parameters=parameters)
-            rows = page.get("documents") if isinstance(page, dict) else None
-            if not isinstance(rows, list) or not all(_has(row, {"id": str, "text": str}) for row in rows):
-                raise _stranger(url)
+            rows = _listed(url, page, "documents", {"id": str, "text": str})
             texts |= {row["id"]: get_content(row, row["text"]).whole for row in rows}
     return texts
 
@@ -201,9 +197,7 @@ def _rows(url: str, collection: str, name: str, fields: Mapping[str, type]) -> I
         while True:
             parameters = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
             page = _get(client, url, path, parameters=parameters)
-            rows = page.get(name) if isinstance(page, dict) else None
-            if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
-                raise _stranger(address)
+            rows = _listed(address, page, name, fields)
             yield from rows
             progress.add(len(rows))
             following = page.get("next")
@@ -240,6 +234,14 @@ def shown(url: str) -> str:
     before, at, after = url.rpartition("@")
     scheme, slashes, _ = before.partition("//")
     return f"{scheme}{slashes}{after}" if at and slashes else after
+
+
+def _listed(address: str, answer: Any, name: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
+    """Returns the rows that an answer has under a name. Raises TrainingError if one lacks a field."""
+    rows = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
+        raise _stranger(address)
+    return rows
 
 
 def _has(row: object, fields: Mapping[str, type]) -> bool:

@@ -29,7 +29,7 @@ from models.sources.folder import STATIC
 
 
 def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
-    """Loads the encoder in float32 and eval mode, without BERT's pooler.
+    """Loads the encoder in float32 and eval mode, without BERT's pooler. A word table becomes a `Table`.
 
     Args:
         attention: Name of an attention implementation of transformers; None for the default.
@@ -69,7 +69,7 @@ def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
 
 
 def _class(folder: Path) -> Any:
-    """Returns the class of transformers for a folder. For an encoder-decoder, this is the encoder's class."""
+    """Returns the class in transformers that loads a folder: for an encoder-decoder, only its encoder."""
     config = read_json(folder / "config.json")
     whole = config.get("is_encoder_decoder") or config.get("model_type") in ("t5", "mt5", "umt5")
     return transformers.AutoModelForTextEncoding if whole else transformers.AutoModel

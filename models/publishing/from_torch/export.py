@@ -107,7 +107,7 @@ def prepare_trained(source: Source, say: Say = silent) -> Prepared:
 
 
 def prepare_traced(source: Source, forward: Forward, say: Say = silent) -> Prepared:
-    """Exports the graph with torch, which works for any family."""
+    """Exports the graph of a model of any family with torch. Raises Unsupported."""
     say("exporting the backbone from torch")
     with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
         file = Path(temporary) / "model.onnx"

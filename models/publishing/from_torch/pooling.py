@@ -68,7 +68,7 @@ def _pool(hidden_RTD: Tensor, mask_RT: Tensor, skipped_R: Tensor, mode: str) -> 
 
 
 def _largest(hidden_RTD: Tensor, pooled_RT: Tensor) -> Tensor:
-    """Returns the maximum of each dimension. Rows without tokens get zeros."""
+    """Returns the maximum of each dimension over the pooled tokens. Rows without such tokens get zeros."""
     if not hidden_RTD.shape[1]:
         return hidden_RTD.sum(1)
     largest_RD = hidden_RTD.masked_fill(~pooled_RT[..., None], -torch.inf).amax(1)

@@ -75,7 +75,7 @@ class Contents(BaseModel):
         """Returns the numbers of documents, judgments and events as a phrase."""
         if self.events is None:
             return f"{self.documents} documents and {self.judgements} judgements"
-        return f"{self.documents} documents, {self.judgements} judgements and {self.events} events"
+        return f"{self.documents} documents, {self.judgements} judgments and {self.events} events"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:

@@ -63,6 +63,9 @@ class Remote:
     Attributes:
         scoped: Whether the address names a collection.
 
+    Raises:
+        CommandError: The address is invalid, or the key file cannot be read.
+
     """
 
     def __init__(self, url: str, key_file: Path | None = None) -> None:
@@ -85,19 +88,20 @@ class Remote:
         self._connection.close()
 
     def get(self, path: str) -> Answer:
-        """Sends a GET request and returns the answer. After a 429 or 503, waits and sends the request again.
+        """Sends a GET request and returns the answer. Repeats the request after a 429 or 503.
+
+        At most PATIENCE repetitions are sent, each after a pause. Then the last answer is returned.
 
         Raises:
             CommandError: The service does not answer, or the server is not Simile.
 
         """
-        answer = self.send("GET", path)
         for _ in range(PATIENCE):
-            if answer.status not in BUSY:
-                break
-            pause(answer.wait_seconds)
             answer = self.send("GET", path)
-        return answer
+            if answer.status not in BUSY:
+                return answer
+            pause(answer.wait_seconds)
+        return self.send("GET", path)
 
     def send(
         self, method: str, path: str, body: bytes | None = None, kind: str = "", *, whole: bool = False
@@ -113,7 +117,7 @@ class Remote:
 
         Raises:
             NoAnswer: The service does not answer.
-            CommandError: The answer is not JSON, so the server is not Simile.
+            CommandError: The answer is not JSON, so the server is not Simile, or is nested too deeply.
 
         """
         headers = self._headers | ({"Content-Type": kind} if kind else {})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from models.files.fsync import sync
 from service.errors import CommandError, StartupError
-from service.runtime.data_lock import DataDirLock
+from service.runtime.data_lock import locked
 from service.settings import Settings, check_database, get_models_dir
 from service.store.sql.connection import START_OVER
 
@@ -46,14 +46,12 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         raise CommandError(str(error).replace("SIMILE_DATABASE", option)) from None
     if arguments.to and not data_dir.is_dir():
         raise CommandError(f"The data directory {data_dir} does not exist. Name the directory of a service.")
-    lock = DataDirLock(data_dir)
-    try:
-        into, over = arguments.to is not None, arguments.start_over
-        said = asyncio.run(copying.between(data_dir, url, into_database=into, start_over=over))
-    except StartupError as error:
-        raise CommandError(str(error).replace("SIMILE_DATABASE", "the copy")) from error
-    finally:
-        lock.release()
+    with locked(data_dir):
+        try:
+            into, over = arguments.to is not None, arguments.start_over
+            said = asyncio.run(copying.between(data_dir, url, into_database=into, start_over=over))
+        except StartupError as error:
+            raise CommandError(str(error).replace("SIMILE_DATABASE", "the copy")) from error
     sync(data_dir)
     if arguments.to:
         return f"{said} Start the service with SIMILE_DATABASE and the same models folder."

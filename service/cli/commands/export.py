@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def written(name: str) -> Iterator[Bytes]:
-    """Opens a file for writing. The file gets its final name only if the block ends without an error."""
+    """Opens a file, or stdout for `-`. The file gets its name only if the block ends without an error."""
     if name == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -157,7 +157,7 @@ def _size(name: str) -> int:
     """Returns the size of a file in bytes, or 0 for stdin.
 
     Raises:
-        CannotRead: The file is missing.
+        CannotRead: The file is missing or cannot be accessed.
 
     """
     try:
@@ -415,7 +415,9 @@ class Delivery:
         raise AssertionError("the last attempt returns or raises")
 
     def _refused(self, chunk: Sent, answer: Answer, before: Sent) -> CommandError:
-        """Returns the service's error for a rejected chunk. Line numbers that refer to the chunk are removed.
+        """Returns the service's error for a rejected chunk, without line numbers that refer to the chunk.
+
+        Also counts the rows that were stored before the error.
 
         Args:
             chunk: The rejected chunk.
@@ -463,7 +465,7 @@ class Reading:
             )
 
     def _tokenize(self, inputs: list[str]) -> list[list[int]]:
-        """Returns the token ids of each text. If the service does not answer, the lists are empty."""
+        """Returns the token ids of each text. If the service does not return them, the lists are empty."""
         some = [text for text in inputs if text.strip()]  # The route rejects empty texts.
         body = orjson.dumps({"inputs": some, "add_special_tokens": False})
         try:

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 
 from models.files.fsync import replaced
 from models.messages import positive
-from models.progress import Progress
+from models.progress import Progress, counted
 from models.search.terms import FUNCTION_WORDS
 from service.errors import CommandError, unwritable
 from service.index.kmeans import ROWS, assigned, cluster, nearest_rows
 from service.index.segments import Vectors
 from service.settings import MAP_LIBRARY, MAP_MIN_DOCUMENTS, Settings
-from service.store.sqlite.offline import OfflineStore, reading
+from service.store.sqlite.offline import ACTIVE, OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
 
 NEIGHBORS = 15  # umap-learn's default
@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """Computes and writes the map. Returns the text to print.
 
     Raises:
-        CommandError: UMAP is not installed, the store is missing, or the collection has too few documents.
+        CommandError: UMAP is not installed, the store is missing or has no active version, the collection has
+            too few documents, or the file cannot be written.
 
     """
     umap, began = require_umap(), time.monotonic()
@@ -123,15 +124,12 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
         CommandError: No version is active, or the collection has too few documents.
 
     """
-    active = next((row for row in store.generations() if row.is_active), None)
+    active = next((row for row in store.generations() if row.state == ACTIVE), None)
     if active is None:
         raise CommandError("No version was active here yet. Start the service once.")
     dimension = store.number("SELECT dimension FROM generations WHERE number = ?", active.number)
-    with Progress("documents read") as progress:
-        heads = []
-        for head in store.heads(active.number, dimension, collection, most, CHARACTERS):
-            heads.append(head)
-            progress.tell(len(heads))
+    found = store.heads(active.number, dimension, collection, most, CHARACTERS)
+    heads = list(counted(found, "documents read"))
     if len(heads) < MAP_MIN_DOCUMENTS:
         raise CommandError(
             f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs "
@@ -159,7 +157,7 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
     Args:
         umap: The module `umap`.
         points: The documents.
-        earlier: The map of another version, to which the new map is aligned.
+        earlier: The map of another version, to which the new map is aligned if they share enough documents.
 
     """
     progress = Progress("documents compared", len(points.ids))
@@ -273,7 +271,7 @@ def aligned(places: Plane, ids: Sequence[str], before: Mapping[str, tuple[int, i
 
 
 def fitted(places: Plane) -> Plane:
-    """Scales the coordinates of a map to 0..SIDE, by the same factor in both directions."""
+    """Scales a map to 0..SIDE, by the same factor in both directions. Outliers move to the border."""
     low = np.quantile(places, CLIPPED, axis=0)
     high = np.quantile(places, 1 - CLIPPED, axis=0)
     size = max(float((high - low).max()), 1e-9)
@@ -348,7 +346,7 @@ def coloring(metadata: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def odd(neighbors: NDArray[np.int64], cosines: NDArray[np.float32]) -> dict[str, Any]:
-    """Finds documents that are far from all others (`strays`), and pairs of near duplicates (`copies`).
+    """Finds the documents farthest from all others (`strays`), and pairs of near duplicates (`copies`).
 
     Args:
         neighbors: Indices of the nearest neighbors of each document, shape (n, NEIGHBORS).

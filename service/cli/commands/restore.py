@@ -1,16 +1,16 @@
 """`python -m service restore FOLDER`: restores a backup into a data directory that no service uses.
 
-    check every byte ─▶ copy, and check the database ─▶ move the old store aside ─▶ one rename
+    check every byte ─▶ copy, and check the database ─▶ link the old store aside ─▶ one rename
 
-Start reading at `run`. If the command is killed before the final rename, the old database stays in place, and
-the same command finishes the work. If the backup has an older schema, the next start of the service migrates
-it.
+Start reading at `run`. The old database stays in place until the final rename. After a kill, the same command
+finishes the work. If the backup has an older schema, the next start of the service migrates it.
 
 Code in the database, such as triggers, never runs. Links, files that the manifest does not list, and a
 database with other tables than those of Simile are rejected.
 """
 
 import argparse
+import contextlib
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from models.progress import Progress
 from models.store import ModelStore
 from service.cli.commands.backup import MANIFEST, MODELS, Contents, checksum, read_manifest
 from service.errors import CommandError, StartupError, Unusable, unwritable
-from service.runtime.data_lock import ASIDE, DataDirLock
+from service.runtime.data_lock import ASIDE, locked
 from service.settings import INDEXES, Settings, get_models_dir
 from service.store.sqlite.offline import DATABASE, FILES, examine, fold_log
 
@@ -59,24 +59,21 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     contents = read_manifest(folder)
     _require_intact(folder, contents)
     try:
-        data_lock = DataDirLock(data_dir)
+        with locked(data_dir), contextlib.ExitStack() as ending:
+            ending.callback(shutil.rmtree, data_dir / ASIDE, ignore_errors=True)
+            if (data_dir / DATABASE).exists() and not arguments.force:
+                raise CommandError(
+                    f"{data_dir} holds a store. Name another with --data-dir, or move it aside with --force."
+                )
+            copied = _copy_store(folder, contents, data_dir / ASIDE)
+            _copy_models(folder, contents, models)
+            moved = _move_aside(data_dir)
+            copied.replace(data_dir / DATABASE)
+            sync(data_dir)
     except StartupError as error:
         raise CommandError(str(error)) from error
-    try:
-        if (data_dir / DATABASE).exists() and not arguments.force:
-            raise CommandError(
-                f"{data_dir} holds a store. Name another with --data-dir, or move it aside with --force."
-            )
-        copied = _copy_store(folder, contents, data_dir / ASIDE)
-        _copy_models(folder, contents, models)
-        moved = _move_aside(data_dir)
-        copied.replace(data_dir / DATABASE)
-        sync(data_dir)
     except OSError as error:
         raise CommandError(unwritable(data_dir, error, "Nothing in it was changed.")) from error
-    finally:
-        shutil.rmtree(data_dir / ASIDE, ignore_errors=True)
-        data_lock.release()
     said = [f"{contents.counts()} are in {data_dir}."]
     if moved is not None:
         said.append(f"The old store is in {moved}; remove it when you are sure.")

@@ -293,7 +293,7 @@ def parse_filter(text: str) -> dict[str, Any]:
 
 
 class Dialect(Protocol):
-    """Interface that writes the conditions of a filter as the SQL of one store."""
+    """Interface of a class that writes the conditions of a filter as the SQL of one store."""
 
     def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
         """Returns the condition that a document has a value at `path`.
@@ -305,10 +305,10 @@ class Dialect(Protocol):
         """Returns the condition that a document has one of `ids`."""
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
-        """Combines several operators on one field to one condition.
+        """Improves the condition for all operators on one field, if an index can find the whole range.
 
         Args:
-            both: The conjunction of the operators.
+            both: The condition to improve: the conjunction of the operators.
             field: The field.
             bounds: The operators with their operands.
         """

@@ -39,7 +39,7 @@ def suspect(json: bytes) -> bool:
 
 
 def unreachable_names(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields each rejected name, after the names of the enclosing objects, joined by dots."""
+    """Yields pairs of the enclosing objects' names, joined by dots, and the rejected name inside."""
     inside: list[tuple[str, Any]] = [("", metadata)]
     while inside:
         place, value = inside.pop()
@@ -69,11 +69,11 @@ class NameFaults(NamedTuple):
 
 
 def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> NameFaults:
-    """Counts the documents with rejected names. Returns at most `shown` examples.
+    """Counts the documents with rejected names. Also returns examples.
 
     Args:
         documents: The id and the metadata of each document.
-        shown: Number of examples.
+        shown: Maximum number of ids, and of names, in the examples.
     """
     count = 0
     ids: list[str] = []
@@ -94,7 +94,7 @@ def count_unreachable(documents: Iterable[tuple[str, bytes]], shown: int) -> Nam
 
 
 def find_unreachable(json: bytes) -> tuple[str, str] | None:
-    """Returns the first rejected name in metadata, after the names of the enclosing objects.
+    """Returns one rejected name in metadata, as a pair of `unreachable_names`.
 
     Returns None if no name is rejected.
     """

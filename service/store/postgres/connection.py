@@ -152,9 +152,9 @@ class Pool(ConnectionPool[Raw]):
 
     @staticmethod
     def check_connection(conn: Raw) -> None:
-        """Raises if the server has ended a connection, and closes the connection.
+        """Raises OperationalError if the server has ended a connection, and closes the connection.
 
-        This sends nothing to the server, so a network failure is not detected once per pooled connection.
+        This sends nothing to the server. Otherwise a network failure would cost a time limit per connection.
         """
         said = select.poll()
         said.register(conn.fileno(), select.POLLIN)
@@ -175,7 +175,7 @@ class Pool(ConnectionPool[Raw]):
         self._be_patient(raw)
 
     def _be_patient(self, raw: Raw) -> None:
-        """Sets the usual time limit of statements again, also after `take_time`."""
+        """Restores the usual time limit for an answer, for example after `take_time`."""
         raw.answer_seconds = self._answer_seconds + GRACE_SECONDS if self._answer_seconds else None
 
     def _test(self, raw: Raw) -> None:
@@ -231,7 +231,10 @@ class Again(Exception):
 
 
 def is_lost(error: Exception) -> bool:
-    """Returns whether a connection broke, or its server is shutting down."""
+    """Returns whether a connection broke, or its server stops, starts or became a standby.
+
+    False for timeouts, because a second attempt would also wait.
+    """
     waited = NoAnswer | PoolTimeout | PoolClosed  # A second attempt would also wait.
     if not isinstance(error, psycopg.OperationalError) or isinstance(error, waited):
         return False
@@ -261,7 +264,7 @@ def refusal(error: Exception) -> ServiceError | None:
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Converts faults of the database in the block to ServiceErrors, and logs them.
+    """Converts faults of the database in the block to ServiceErrors, and logs all except Validation.
 
     Args:
         what: Beginning of the log line.
@@ -288,7 +291,7 @@ def unreadable(error: psycopg.Error) -> CommandError:
 
 
 def reason(error: Exception) -> str:
-    """Returns the first line of an error. Other lines may quote a statement with its parameters."""
+    """Returns the type and the first line of an error. Later lines may quote a statement's parameters."""
     return f"{type(error).__name__}: {_first_line(error)}"
 
 

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+from operator import methodcaller
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -55,15 +56,10 @@ async def copy_rows(source: Either, target: Either) -> None:
     """Copies all rows of the tables in TABLES. Rows that the target has in these tables are deleted first."""
     for table, (_, _, columns) in TABLES.items():
         delete = f"DELETE FROM {table} WHERE {_copied_rows(table)}"
-        await target.writer.run(partial(_run_each, sql=delete, rows=[()]))
+        await target.writer.run(methodcaller("execute", delete))
         insert = f"INSERT INTO {table} ({columns}) VALUES (?{', ?' * columns.count(',')})"
         async for chunk in _row_chunks(source, table):
-            await target.writer.run(partial(_run_each, sql=insert, rows=chunk))
-
-
-def _run_each(connection: AnyConnection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Runs a statement once for each row of parameters."""
-    connection.executemany(sql, rows)
+            await target.writer.run(methodcaller("executemany", insert, chunk))
 
 
 async def refuse_null_characters(source: SqliteStore) -> None:
@@ -126,6 +122,9 @@ async def between(data_dir: Path, url: str, *, into_database: bool, start_over: 
 
     Returns:
         A summary for people.
+
+    Raises:
+        CommandError: The copy stopped. The message names the reason.
     """
     try:
         if start_over:
@@ -151,10 +150,10 @@ def _opened(url: str) -> PostgresStore:
 
 
 def _empty(data_dir: Path, url: str, *, into_database: bool) -> None:
-    """Empties the target, which must contain an unfinished copy.
+    """Empties a target with an unfinished copy. Does nothing if the target is empty.
 
     Raises:
-        CommandError: The target contains something else.
+        CommandError: The target contains a store that is not an unfinished copy.
     """
     target: Either = _opened(url) if into_database else SqliteStore(data_dir)
     with contextlib.closing(target):
@@ -173,7 +172,8 @@ async def copy(source: Either, target: Either) -> str:
     """Copies everything, or continues a copy that was stopped. Returns a summary for people.
 
     Raises:
-        CommandError: The target has other documents, or the stores differ at the end.
+        CommandError: The source is empty, damaged or not suitable, the target belongs to a service or to
+            another copy, or the stores differ at the end.
     """
     active = source.active()
     if active is None:
@@ -321,7 +321,7 @@ def _forget_vector(target: Connection | Transaction, generation: int, revision: 
 
 
 async def _sums(store: Either, generation: int) -> Mapping[str, str]:
-    """Returns the SHA-256 of each collection's documents, and of each table's rows."""
+    """Returns the SHA-256 of each collection's documents with their vectors, and of each table's rows."""
     found = {}
     progress = Progress("documents", await store.count_all(), "comparing")
     done = 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres.connection import Connection
+from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.records import CHECKSUM_BYTES, FILL_DOCUMENTS
 from service.store.values import DEFAULT_COLLECTION, Document
 
@@ -25,7 +26,7 @@ _STORED = checksums_sql("collection", "id", "title", "text", "coalesce(sent, met
 def fill_checksums(connection: Connection) -> int:
     """Computes the checksums of some documents that have none.
 
-    Returns the number of documents, 0 at the end.
+    Returns the number of documents of this call. 0 if none is left.
     """
     return connection.execute(
         f"UPDATE documents SET checksums = {_STORED} WHERE revision IN (SELECT revision FROM documents "
@@ -53,7 +54,7 @@ def counts(connection: Connection) -> list[tuple[str, int]]:
 
 
 def count_all(connection: Connection) -> int:
-    return _number(connection, "SELECT coalesce(sum(documents), 0)::bigint FROM tally")
+    return int(fetch_value(connection, "SELECT coalesce(sum(documents), 0)::bigint FROM tally"))
 
 
 def count(
@@ -61,9 +62,9 @@ def count(
 ) -> int:
     if where is None:
         sql = "SELECT coalesce(sum(documents), 0)::bigint FROM tally WHERE collection = ?"
-        return _number(connection, sql, collection)
+        return int(fetch_value(connection, sql, collection))
     sql, parameters = scoped(where, collection)
-    return _number(connection, f"SELECT count(*) FROM documents WHERE {sql}", *parameters)
+    return int(fetch_value(connection, f"SELECT count(*) FROM documents WHERE {sql}", *parameters))
 
 
 def matching_revisions(
@@ -71,8 +72,8 @@ def matching_revisions(
 ) -> tuple[list[int], int]:
     """Returns the matching revisions in ascending order, and the operation number of this state."""
     sql, parameters = scoped(where, collection)
-    rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)
-    return [revision for (revision,) in rows], sequence(connection)
+    sql = f"SELECT revision FROM documents WHERE {sql} ORDER BY revision"
+    return fetch_column(connection, sql, *parameters), sequence(connection)
 
 
 def unchanged(
@@ -98,9 +99,5 @@ def sequence(connection: Connection) -> int:
 
     An operation that is not committed yet may be included.
     """
-    return _number(connection, "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM operations")
-
-
-def _number(connection: Connection, sql: str, *parameters: object) -> int:
-    row = connection.execute(sql, parameters).fetchone()
-    return 0 if row is None else int(row[0])
+    sql = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM operations"
+    return int(fetch_value(connection, sql))

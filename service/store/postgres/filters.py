@@ -1,6 +1,6 @@
 """Writes filters as SQL over jsonb, and builds the indexes of declared fields.
 
-Start reading at `JsonbDialect` and `keep_field_indexes`. jsonb compares as the grammar does: 1 equals 1.0 and
+Start reading at `JsonbDialect` and `keep_field_indexes`. jsonb compares as the grammar does: 1 equals 1.0 but
 neither true nor "1", and `@>` finds a value in itself and among the members of an array. Operands are sent as
 JSON, because PostgreSQL rounds a float8 to 15 digits when it compares a number with it. A field with a dot
 may have several values, so such a field is read as an array.
@@ -21,7 +21,8 @@ import orjson
 
 from service.store.filters.grammar import RANGES, Compared, Predicate, Test, splits
 from service.store.filters.times import Time, parse_time
-from service.store.postgres.connection import Raw
+from service.store.postgres.connection import Connection, Raw
+from service.store.sql.connection import fetch_value
 
 LOOKED_UP = 100  # Maximum values of one field that are looked up. For more values, all documents are read.
 _TEXT = "(@ #>> '{}') COLLATE \"C\""
@@ -70,7 +71,10 @@ class JsonbDialect:
         return Predicate("id = ANY(?::text[])", [[*ids]])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Combines two bounds of a declared field to one range. Each alone may match almost everything."""
+        """Combines the bounds of a declared field to one range, as each bound may match almost everything.
+
+        Returns `both` if the field is not declared, or if the bounds cannot be combined.
+        """
         kinds = {(isinstance(bound, str), parse_time(bound) is None) for bound in bounds.values()}
         if field not in self._declared or len(kinds) > 1 or not bounds.keys() <= RANGES.keys():
             return both
@@ -176,7 +180,7 @@ _INDEX_LOCK = 7_405_833
 def value_at(field: str) -> str:
     """Returns SQL of the value of a field.
 
-    For a field with a dot, the value is an array of values and members.
+    For a field with a dot, this is an array of its values, with arrays replaced by their members.
 
     Names are written as literals, because an index requires this.
     """
@@ -189,9 +193,9 @@ def value_at(field: str) -> str:
 
 
 def build_values_sql(field: str) -> tuple[str, list[str]]:
-    """Returns SQL of an array with the values of a field with a dot and their members, and the parameters.
+    """Returns SQL of an array with the values of a field with a dot, and the parameters.
 
-    If the field has no value, the array is empty or NULL.
+    Values that are arrays are replaced by their members. Without a value, the array is empty or NULL.
     """
     paths = build_paths(field)
     if not paths:
@@ -203,7 +207,7 @@ def build_values_sql(field: str) -> tuple[str, list[str]]:
 def build_paths(field: str) -> list[str]:
     """Returns the JSON paths that a field may mean.
 
-    Returns nothing if there are too many paths. The SQL function simile_values is faster then.
+    The list is empty for more than MAX_PATH_NAMES names, as the SQL function simile_values is then faster.
     """
     return [f"${path}" for path in _paths(field)] if field.count(".") < MAX_PATH_NAMES else []
 
@@ -230,7 +234,7 @@ def instant_at(field: str) -> str:
 
 
 def has_many(field: str) -> str:
-    """Returns SQL that tests whether a field has an array or several values."""
+    """Returns SQL that tests whether a field has an array, or with a dot, several values or members."""
     value = value_at(field)
     return f"jsonb_array_length({value}) > 1" if "." in field else f"jsonb_typeof({value}) = 'array'"
 
@@ -254,8 +258,7 @@ def keep_field_indexes(raw: Raw, fields: Sequence[str]) -> None:
         raw: A connection that is not in a transaction.
         fields: The declared fields.
     """
-    row = raw.execute("SELECT pg_try_advisory_lock(%s)", (_INDEX_LOCK,)).fetchone()
-    if row is None or not row[0]:
+    if not fetch_value(Connection(raw), "SELECT pg_try_advisory_lock(?)", _INDEX_LOCK):
         return
     raw.execute("SET statement_timeout = 0")
     needed = {name: definition for field in fields for name, definition in _definitions(field).items()}

@@ -33,7 +33,8 @@ from models.search.terms import cut, expression, get_stemmer
 from service.store.postgres.connection import Connection
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
-from service.store.values import Revisions
+from service.store.sql.connection import fetch_value
+from service.store.values import TIES, Ranking, Revisions
 
 MAX_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
 _QUOTED = re.compile(r'"([^"]*)"( \*)?')
@@ -52,7 +53,7 @@ def parse_terms(contents: Sequence[Content]) -> list[Terms]:
 
 
 def query_terms(query: str) -> tuple[list[str], list[str]]:
-    """Returns the terms of a query, with repetitions, and the beginnings of terms to search for."""
+    """Returns the stemmed terms of a query, with repetitions, and the prefixes of terms to search for."""
     found = _QUOTED.findall(expression(query))
     whole = [term for term, begins in found if not begins]
     stems = [stem for counts in _stemmed(whole) for stem in counts]
@@ -84,7 +85,7 @@ OPEN = 2000
 TOGETHER = 4  # Small blocks of a term that are joined.
 FOLDED = 20_000, 100_000  # Changed terms that are worth a fold, and terms of one fold at most.
 REMOVED_COST = 20  # A removed revision counts as this many terms, because every search reads it.
-_LOCK = 7_405_831
+POSTINGS_LOCK = 7_405_831  # Only the transaction that holds it rewrites or deletes postings.
 _WIDTHS = ("<u1", "<u2", "<u4", "<i8")
 _LIMITS = np.array([1 << 8, 1 << 16, 1 << 32])
 
@@ -173,7 +174,10 @@ def unpacked(blocks: Iterable[tuple[int, int, bytes]]) -> Postings:
 def change_postings(
     connection: Connection, collection: str, added: Mapping[int, Terms], removed: Mapping[int, Terms]
 ) -> None:
-    """Adds the terms of documents, and records which documents are removed. Both are by revision."""
+    """Adds the terms of documents, and records which documents are removed.
+
+    `added` and `removed` contain the terms of documents by revision.
+    """
     gained: dict[str, int] = {}
     rows = [
         (gained.setdefault(term, len(gained)), revision, count, terms.length)
@@ -216,15 +220,15 @@ def _store(connection: Connection, collection: str, terms: Sequence[str], blocks
 def fold(connection: Connection) -> bool:
     """Applies recorded changes to the postings if there are enough of them.
 
-    Returns whether changes were applied. Each call handles the first writes in one collection.
+    Returns whether changes were applied. Each call handles the oldest changes of one collection.
     """
     least, most = FOLDED
-    waiting = "SELECT collection, sum(cost) FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
-    row = connection.execute(waiting, (least,)).fetchone()
-    if row is None or not hold_postings(connection, wait=False):
+    waiting = "SELECT collection FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
+    collection = fetch_value(connection, waiting, least)
+    lock = "SELECT pg_try_advisory_xact_lock(?)"
+    if collection is None or not fetch_value(connection, lock, POSTINGS_LOCK):
         return False
     connection.take_time()
-    [collection, _] = row
     gained, lost, removed = Counter[str](), set[str](), list[int]()
     taken: list[int] = []
     entries = connection.execute(
@@ -240,18 +244,6 @@ def fold(connection: Connection) -> bool:
     _rewrite(connection, collection, gained.keys() | lost, lost, np.sort(np.array(removed, np.int64)))
     connection.execute("DELETE FROM unfolded WHERE number = ANY(?)", (taken,))
     return True
-
-
-def hold_postings(connection: Connection, *, wait: bool) -> bool:
-    """Prevents other transactions from rewriting postings until this transaction ends.
-
-    Returns False if another transaction holds the lock and `wait` is False.
-    """
-    if wait:
-        connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
-        return True
-    row = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_LOCK,)).fetchone()
-    return row is not None and bool(row[0])
 
 
 def _rewrite(
@@ -304,11 +296,8 @@ def _rewrite(
     _store(connection, collection, [term for term, _ in groups], packed(unpacked(owned).without(removed)))
 
 
-TIES = 1000  # Documents that may tie with the last hit.
 CHECKED = 256  # Minimum number of documents that are checked at a time, if many match the filter.
 _LAST = chr(0x10FFFF)
-
-Ranking = tuple[Revisions, NDArray[np.float32]]
 
 
 def nearest(
@@ -364,13 +353,12 @@ def _postings(
 
 
 def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
-    """Returns the number of documents, the number of tokens, and the revisions with obsolete postings."""
-    row = connection.execute(
+    """Returns a collection's numbers of documents and tokens, and the revisions with obsolete postings."""
+    documents, tokens, removed = connection.execute(
         "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM unfolded "
         "WHERE collection = ? AND removed <> '{}') FROM tally WHERE collection = ?",
         (collection, collection),
-    ).fetchone()
-    documents, tokens, removed = row or (0, 0, [])
+    ).fetchone() or (0, 0, [])
     return documents or 0, tokens or 0, np.array(removed, np.int64)
 
 
@@ -391,7 +379,7 @@ def _scores(
 
 
 def _best(revisions: Revisions, scores: NDArray[np.float32], depth: int) -> Ranking:
-    """Returns the `depth` highest scores, and all scores that tie with the last of them.
+    """Returns the revisions with the `depth` highest scores, and up to TIES that tie with the last one.
 
     Equal scores are in order of revision.
     """

@@ -5,7 +5,7 @@
 
 Start at `begin`, `take_lacking` and `make_active`. The table `lacking` lists exactly the documents that have
 no vector of a generation. Transactions that add or remove vectors update the table. A cursor over revisions
-would miss documents, because of two concurrent writes the one with the lower revision may be committed last.
+would miss documents: if two writes are concurrent, the one with the lower revision may be committed last.
 A transaction that changes the state of a generation takes an exclusive lock. Work that depends on the states
 takes the same lock in shared mode. A generation that is being built stays as long as it is the candidate of a
 replica with a lease.
@@ -26,7 +26,7 @@ from service.store.postgres import replicas, vectors
 from service.store.postgres.connection import Again, Connection
 from service.store.postgres.replicas import LEASE_SECONDS, PATIENCE_SECONDS
 from service.store.sql import generations
-from service.store.sql.connection import fact
+from service.store.sql.connection import fact, fetch_column, fetch_value
 from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, HANDLED, kept_numbers
 from service.store.sql.records import last_revision, unembedded
 from service.store.values import Activation, Embedding, Lacking, Moved, Unembedded
@@ -64,7 +64,7 @@ def activate(
     """Creates and activates a generation, like `activate` in sql/generations.py.
 
     Raises:
-        StartupError: Another replica serves the generation that would be dropped.
+        StartupError: Other replicas are running, and may serve the generation that would be dropped.
     """
     hold_states(connection)
     if generations.active(connection) is not None and replicas.others(connection, replica):
@@ -81,11 +81,11 @@ def activate(
 
 
 def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -> int:
-    """Returns the generation to build for a version, and makes it the candidate of this replica.
+    """Returns the number of the generation to build, and makes it the candidate of this replica.
 
-    Candidates of other replicas stay. From now on, writes list documents whose vectors are missing; call
-    `list_lacking` next for older documents. The vector index is built after the vectors. Writes wait only
-    while a new generation is created.
+    Candidates of other replicas stay. From now on, each write lists the documents that it leaves without a
+    vector. Call `list_lacking` next for older documents. The vector index is built after the vectors. Writes
+    wait only while a new generation is created.
     """
     if generations.kept(connection, manifest, form) is None:
         hold_states(connection)
@@ -109,12 +109,11 @@ def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -
 def list_lacking(connection: Connection, number: int) -> None:
     """Lists the older documents that have no vector of a new generation. Only the first call does this.
 
-    Writes do not wait for it. It sees all writes from before the generation began, and later writes list
-    their documents themselves.
+    Writes do not wait for this. It sees all writes from before the generation began. Later writes list their
+    own documents.
     """
     connection.execute("SELECT pg_advisory_xact_lock(?, ?)", (_LOCK, number))
-    row = connection.execute("SELECT listed FROM generations WHERE number = ?", (number,)).fetchone()
-    if row is not None and not row[0]:
+    if fetch_value(connection, "SELECT listed FROM generations WHERE number = ?", number) is False:
         _list_lacking(connection, number)
 
 
@@ -143,8 +142,8 @@ def drop_left(connection: Connection) -> None:
 
 def require(connection: Connection, generation: int, *, kept: bool) -> None:
     """Checks that a generation may be searched, as `protocol.Snapshot.require` says."""
-    row = connection.execute("SELECT state FROM generations WHERE number = ?", (generation,)).fetchone()
-    state = DROPPED if row is None else row[0]
+    sql = "SELECT state FROM generations WHERE number = ?"
+    state = fetch_value(connection, sql, generation) or DROPPED
     if not kept and state != ACTIVE:
         raise Moved(generation)
     if state == DROPPED:
@@ -156,10 +155,8 @@ def lacking(connection: Connection, generation: int, after: int, limit: int) -> 
 
     Skipped revisions are not in the table `lacking`, so they are not returned.
     """
-    rows = connection.execute(
-        "SELECT revision FROM lacking WHERE generation = ? ORDER BY revision LIMIT ?", (generation, limit)
-    )
-    return [revision for (revision,) in rows]
+    sql = "SELECT revision FROM lacking WHERE generation = ? ORDER BY revision LIMIT ?"
+    return fetch_column(connection, sql, generation, limit)
 
 
 def take_lacking(
@@ -193,15 +190,14 @@ def take_lacking(
         "WHERE generation = ? AND revision = ANY(?)",
         (replica, TAKEN_SECONDS, generation, [*found]),
     )
-    row = connection.execute(
+    skipped, documents, held, left, follows = connection.execute(
         "SELECT (SELECT count(*) FROM skipped WHERE generation = number), "
         "(SELECT coalesce(sum(documents), 0) FROM tally)::bigint, "
         "(SELECT coalesce(sum(documents), 0) FROM sizes WHERE generation = number)::bigint, "
         "(SELECT count(*) FROM (SELECT 1 FROM lacking WHERE generation = number LIMIT ?) AS first_few), "
         f"state <> '{ACTIVE}' FROM generations WHERE number = ?",
         (LAST_DOCUMENTS + 1, generation),
-    ).fetchone()
-    skipped, documents, held, left, follows = row or (0, 0, 0, 0, True)
+    ).fetchone() or (0, 0, 0, 0, True)
     closing = follows and left <= LAST_DOCUMENTS
     if left > LAST_DOCUMENTS:  # The table may list all documents, so they are not counted.
         left = max(left, documents - held - skipped)
@@ -209,7 +205,7 @@ def take_lacking(
 
 
 def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embedding]) -> int:
-    """Stores vectors that a builder computed, for revisions that still exist. Returns the number of these."""
+    """Stores a builder's vectors for the revisions that still exist. Returns the number of revisions."""
     share_states(connection)
     if generation not in kept_numbers(connection):  # It was dropped in the meantime.
         return 0
@@ -224,9 +220,9 @@ def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embe
 
 
 def share_vectors(connection: Connection, generation: int, revisions: Sequence[int]) -> set[int]:
-    """Copies vectors from other generations of the same model and form.
+    """Copies the vectors of `revisions` from other generations of the same model and form.
 
-    Returns the revisions of these vectors.
+    Returns the revisions whose vectors were found.
     """
     found: dict[int, Embedding] = {}
     for other in generations.alike_numbers(connection, generation):
@@ -236,7 +232,7 @@ def share_vectors(connection: Connection, generation: int, revisions: Sequence[i
 
 
 def skip(connection: Connection, generation: int, revision: int, reason: str) -> None:
-    """Records that a generation's model fails on a text. Does nothing if the text was deleted."""
+    """Records that a generation's model fails on a text. Does nothing if the text is not in `lacking`."""
     share_states(connection)
     gone = connection.execute(
         "DELETE FROM lacking WHERE generation = ? AND revision = ?", (generation, revision)
@@ -247,7 +243,7 @@ def skip(connection: Connection, generation: int, revision: int, reason: str) ->
 
 
 def forget_skipped(connection: Connection, generation: int) -> None:
-    """Deletes the records of skipped texts, so that these are embedded again."""
+    """Deletes the records of skipped texts, and lists the texts in `lacking` again."""
     share_states(connection)
     connection.execute(
         "WITH gone AS (DELETE FROM skipped WHERE generation = ? RETURNING revision) "
@@ -257,20 +253,19 @@ def forget_skipped(connection: Connection, generation: int) -> None:
 
 
 def purge(connection: Connection) -> bool:
-    """Drops the tables of a dropped generation that no replica serves. Returns whether one existed.
+    """Deletes the data of a dropped generation that no replica serves. Returns whether one existed.
 
-    The generation's rows in `lacking` are deleted first, without a lock, because there may be a million of
-    them.
+    The first call deletes only its rows in `lacking` and `skipped`, without a lock, because these may be a
+    million. The next call drops its table of vectors.
     """
-    row = connection.execute(
+    sql = (
         "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "
         f"(SELECT 1 FROM replicas WHERE number IN (serves, candidate) AND {replicas.LIVING}) "
-        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1",  # Not while it is being listed.
-        (DROPPED, _LOCK),
-    ).fetchone()
-    if row is None:
+        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1"  # Not while it is being listed.
+    )
+    number = fetch_value(connection, sql, DROPPED, _LOCK)
+    if number is None:
         return False
-    [number] = row
     gone = 0
     for table in ("lacking", "skipped"):
         gone += connection.execute(f"DELETE FROM {table} WHERE generation = ?", (number,)).rowcount
@@ -316,11 +311,9 @@ def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
     if not (other_form or _is_requested(connection, version, swap.requested)):
         return Answer.WAIT
     replicas.stand(connection, replica, generation, ready=True)
-    [waited] = connection.execute(
-        "UPDATE generations SET called = least(called, now()) WHERE number = ? "
-        "RETURNING extract(epoch FROM now() - called)::float8",
-        (generation,),
-    ).fetchone() or (0.0,)
+    sql = "UPDATE generations SET called = least(called, now()) WHERE number = ? "
+    sql += "RETURNING extract(epoch FROM now() - called)::float8"
+    waited = fetch_value(connection, sql, generation) or 0.0
     patience = math.inf if other_form else LEASE_SECONDS if swap.rollback else PATIENCE_SECONDS
     if waited < patience and replicas.not_ready(connection, replica, generation):
         return Answer.WAIT
@@ -328,9 +321,9 @@ def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
 
 
 def _is_requested(connection: Connection, version: str, requested: str) -> bool:
-    """Returns whether the request for a version is still current.
+    """Returns whether the request for a version is still to be carried out.
 
-    The request may have changed, or may have failed on another replica.
+    Meanwhile, another version may have been requested, or the request may have failed on another replica.
     """
     found = replicas.request(connection)
     if found is not None and found.standing.version != version:
@@ -340,10 +333,13 @@ def _is_requested(connection: Connection, version: str, requested: str) -> bool:
 
 
 def make_active(connection: Connection, replica: str, swap: Activation) -> Answer:
-    """Activates a generation in one transaction, if `swap.may` and `roll_call` allow it."""
+    """Activates a generation in one transaction, if `swap.may` and `roll_call` allow it.
+
+    First embeds the last few documents with `swap.last`. Returns `Answer.NOW` if this replica committed.
+    """
     generation = swap.generation
-    [alone] = connection.execute("SELECT pg_try_advisory_xact_lock(?)", (_SWAP_LOCK,)).fetchone() or (False,)
-    if not alone:  # Another replica is committing.
+    # Another replica may be committing.
+    if not fetch_value(connection, "SELECT pg_try_advisory_xact_lock(?)", _SWAP_LOCK):
         return Answer.WAIT
     hold_states(connection)
     if not swap.may():

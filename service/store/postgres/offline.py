@@ -8,7 +8,7 @@ from service.store.filters.names import NameFaults, count_unreachable
 from service.store.postgres import documents, schema
 from service.store.postgres.connection import PARAMETERS, Connection, Raw, reason, unreadable
 from service.store.postgres.schema import SCHEMA_VERSION
-from service.store.sql.connection import unfinished_copy
+from service.store.sql.connection import fetch_value, unfinished_copy
 from service.store.sql.records import count_without_checksums
 from service.store.values import DEFAULT_COLLECTION
 
@@ -19,10 +19,9 @@ def look(url: str) -> str:
     """Describes the content of a database, or the reason why no service can start with it."""
     try:
         with Raw.connect(url, **PARAMETERS) as raw:
-            made = raw.execute("SELECT to_regclass(%s)", (schema.SCHEMA_TABLE,)).fetchone()
-            if made == (None,):
-                return "none yet"
             connection = Connection(raw)
+            if fetch_value(connection, "SELECT to_regclass(?)", schema.SCHEMA_TABLE) is None:
+                return "none yet"
             found = schema.problem(raw) or unfinished_copy(connection, "The database")
             return found or f"{documents.count_all(connection)} documents"
     except psycopg.ProgrammingError:  # The error may quote the URL with its password.
@@ -49,7 +48,7 @@ def examine(url: str, shown: int) -> tuple[int, int, list[str], NameFaults]:
         with Raw.connect(url, **PARAMETERS) as raw:
             connection = Connection(raw)
             connection.execute("SET default_transaction_read_only = on")
-            [version] = connection.execute("SELECT version FROM simile_schema").fetchone() or (0,)
+            version = fetch_value(connection, "SELECT version FROM simile_schema") or 0
             if version != SCHEMA_VERSION:
                 raise CommandError(
                     f"The database has schema {version}, and this version knows {SCHEMA_VERSION}. Start the "

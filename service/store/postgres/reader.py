@@ -1,6 +1,6 @@
 """Runs the reads of the PostgreSQL store, each with a `Snapshot`, a thread and a connection.
 
-read()   reads of clients: as many at a time as threads, two thirds of them for scans
+read()   reads of clients: one at a time per thread, and at most two thirds of them are long reads
 own()    reads of the service itself, on separate threads
 """
 
@@ -29,7 +29,7 @@ _LONG = re.compile(r"\d{17}|0\.00000")
 
 
 def as_sent(metadata: str) -> bytes:
-    """Returns the text of metadata in jsonb, with numbers in the form of `encode_json`.
+    """Converts metadata from the database to JSON bytes, with numbers in the form of `encode_json`.
 
     Metadata from before the column `sent` existed is stored only as jsonb. jsonb stores numbers as decimals,
     so this restores integers and floats. The order of names is lost, and -0.0 becomes 0.0.

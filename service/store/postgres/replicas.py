@@ -2,8 +2,8 @@
 
 Start at `Touch`.
 
-    lease       renewed every BEAT_SECONDS. Replicas without a lease are not waited for, and may answer
-                nothing
+    lease       renewed every BEAT_SECONDS. Swaps do not wait for a replica without a lease, and such a
+                replica answers no requests
     candidate   the generation that a replica builds, and whether the replica is ready to swap
     request     the requested version: the last one that any replica reported. The database numbers
                 requests, because the clocks of machines differ
@@ -32,7 +32,7 @@ from models.store import RequestedVersion
 from service.errors import Unhealthy
 from service.observability import outages
 from service.store.postgres.connection import PARAMETERS, reason
-from service.store.sql.connection import Connection
+from service.store.sql.connection import Connection, fetch_value
 from service.store.values import Active
 
 CHANNEL = "simile"
@@ -81,18 +81,14 @@ def stand(connection: Connection, replica: str, candidate: int | None, *, ready:
 
 def not_ready(connection: Connection, replica: str, candidate: int) -> int:
     """Returns the number of other replicas with a lease that are not ready for the candidate."""
-    [count] = connection.execute(
-        f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ? "
-        "AND NOT (ready AND candidate IS NOT DISTINCT FROM ?)",
-        (replica, candidate),
-    ).fetchone()
-    return int(count)
+    sql = f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ? "
+    sql += "AND NOT (ready AND candidate IS NOT DISTINCT FROM ?)"
+    return int(fetch_value(connection, sql, replica, candidate))
 
 
 def others(connection: Connection, replica: str) -> int:
     """Returns the number of other replicas with a lease."""
-    sql = f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ?"
-    return int(connection.execute(sql, (replica,)).fetchone()[0])
+    return int(fetch_value(connection, f"SELECT count(*) FROM replicas WHERE {LIVING} AND id <> ?", replica))
 
 
 def lag(connection: Connection) -> float:
@@ -100,11 +96,8 @@ def lag(connection: Connection) -> float:
 
     Returns NaN if no standby exists, or if the database user may not see them.
     """
-    [seconds] = connection.execute(
-        "SELECT CASE WHEN count(state) > 0 THEN coalesce(extract(epoch FROM max(replay_lag)), 0)::float8 "
-        "ELSE 'NaN' END FROM pg_stat_replication"
-    ).fetchone()
-    return float(seconds)
+    sql = "SELECT CASE WHEN count(state) > 0 THEN coalesce(extract(epoch FROM max(replay_lag)), 0)::float8 "
+    return float(fetch_value(connection, f"{sql} ELSE 'NaN' END FROM pg_stat_replication"))
 
 
 def leave(connection: Connection, replica: str) -> None:
@@ -114,7 +107,7 @@ def leave(connection: Connection, replica: str) -> None:
 
 
 class Request(NamedTuple):
-    """The current request. `known` says whether the request that was looked up was reported before."""
+    """The current request. `known` says whether the request that the caller named was reported before."""
 
     standing: RequestedVersion
     at: float  # Unix time by the clock of the database.
@@ -140,9 +133,9 @@ def is_newer(requested: RequestedVersion, at: float, found: Request | None) -> b
 
 
 def keep_request(connection: Connection, requested: RequestedVersion, at: float = inf) -> RequestedVersion:
-    """Stores a request, unless it was reported before or is older.
+    """Stores a request if it replaces the current one (`is_newer`).
 
-    Returns the request that is then current.
+    Returns the request that is current afterwards.
     """
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_REQUEST_LOCK,))
     found = request(connection, requested.id)
@@ -158,9 +151,9 @@ def keep_request(connection: Connection, requested: RequestedVersion, at: float 
 
 
 def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | None]:
-    """Claims a job that one replica does for all.
+    """Claims a job that one replica does for all replicas.
 
-    A job can be claimed again if the replica that has it has lost its lease.
+    Another replica can claim a job if the replica that holds the job has lost its lease.
 
     Returns:
         Whether this replica has the job, and the result of the job. The result is None until the job is done.
@@ -174,8 +167,7 @@ def claim(connection: Connection, name: str, replica: str) -> tuple[bool, str | 
     ).fetchone()
     if mine is not None:
         return True, None
-    row = connection.execute("SELECT result FROM claims WHERE name = ?", (name,)).fetchone()
-    return False, None if row is None else row[0]
+    return False, fetch_value(connection, "SELECT result FROM claims WHERE name = ?", name)
 
 
 def settle(connection: Connection, name: str, replica: str, result: str | None) -> None:
@@ -252,7 +244,7 @@ class Touch:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def stop_serving(self, generation: int | None) -> None:
-        """Waits until this process no longer serves a generation that is not active any more.
+        """Waits until this process no longer serves `generation`, which is not active any more.
 
         Raises:
             Unhealthy: It takes too long.

@@ -23,9 +23,9 @@ from typing import LiteralString
 import psycopg
 
 from service.errors import StartupError
-from service.store.postgres.connection import Raw, is_lost, reason
+from service.store.postgres.connection import Connection, Raw, is_lost, reason
 from service.store.postgres.vectors import HALF_DIMENSIONS, table
-from service.store.sql.connection import COPYING
+from service.store.sql.connection import COPYING, fact, fetch_column, fetch_value
 from service.store.sql.generations import ACTIVE, BUILDING, DROPPED
 
 # The statements of each schema version, which run after those of the version before.
@@ -317,7 +317,7 @@ _LOOK = """
 
 
 def migrate(raw: Raw) -> None:
-    """Migrates the database to the current schema. If several processes start together, one of them does it.
+    """Migrates the database to the current schema. Several processes that start together do so in turn.
 
     Raises:
         StartupError: A newer version wrote the database, pgvector is missing or too old, or a table, column,
@@ -327,8 +327,7 @@ def migrate(raw: Raw) -> None:
         with raw.transaction():
             raw.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
             raw.execute("CREATE TABLE IF NOT EXISTS simile_schema (version integer NOT NULL)")
-            row = raw.execute("SELECT version FROM simile_schema").fetchone()
-            version = 0 if row is None else int(row[0])
+            version = fetch_value(Connection(raw), "SELECT version FROM simile_schema") or 0
             if version > SCHEMA_VERSION:
                 raise StartupError(
                     f"The database was written by a newer Simile (schema {version}, this one knows "
@@ -351,7 +350,7 @@ def migrate(raw: Raw) -> None:
 
 
 def problem(raw: Raw) -> str | None:
-    """Returns what is missing in the database, as a sentence. Returns None if nothing is missing.
+    """Returns a sentence about missing parts of the database or another schema version, or None.
 
     This takes some milliseconds.
     """
@@ -360,11 +359,10 @@ def problem(raw: Raw) -> str | None:
         return _sentence([f"the table {SCHEMA_TABLE}"])
     if "SELECT" in rows[0][4]:
         return _sentence([f"the right SELECT on {SCHEMA_TABLE}"])
-    row = raw.execute(f"SELECT version FROM {SCHEMA_TABLE}".encode()).fetchone()
-    version = None if row is None else row[0]
-    if version is None or version < SCHEMA_VERSION:
+    version = fetch_value(Connection(raw), f"SELECT version FROM {SCHEMA_TABLE}") or 0
+    if version < SCHEMA_VERSION:
         return (
-            f"The database has schema {version or 0}, and this version of Simile needs {SCHEMA_VERSION}. "
+            f"The database has schema {version}, and this version of Simile needs {SCHEMA_VERSION}. "
             "Was an older backup restored? Start the service again: it brings the schema up to date."
         )
     if version > SCHEMA_VERSION:
@@ -386,12 +384,13 @@ def _sentence(lacking: list[str]) -> str:
 
 
 def _lacking(raw: Raw) -> Iterator[str]:
-    """Yields the missing parts."""
-    row = raw.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
-    if row is None:
+    """Yields the missing parts of the database, such as `the table facts`, for a message."""
+    connection = Connection(raw)
+    found = fetch_value(connection, "SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+    if found is None:
         yield "the extension vector"
-    elif tuple(map(int, row[0].split(".")[:2])) < MIN_PGVECTOR:
-        yield f"pgvector 0.8 or later (it has {row[0]})"
+    elif tuple(map(int, found.split(".")[:2])) < MIN_PGVECTOR:
+        yield f"pgvector 0.8 or later (it has {found})"
     for name, there, columns, indexes, denied in raw.execute(_LOOK, (RIGHTS, [*TABLES])).fetchall():
         needed = [{*names.split()} for names in TABLES[name]]
         yield from _of_table(name, there, needed[0] - {*columns}, needed[1] - {*indexes}, denied)
@@ -406,26 +405,21 @@ def _lacking(raw: Raw) -> Iterator[str]:
             yield f"the sequence {name}"
         elif not usable:
             yield f"the right SELECT, USAGE on {name}"
-    functions = raw.execute(
-        "SELECT name FROM unnest(%s::text[]) AS name WHERE NOT EXISTS "
-        "(SELECT 1 FROM pg_proc WHERE proname = name AND pg_function_is_visible(oid)) ORDER BY name",
-        (FUNCTIONS,),
-    ).fetchall()
-    yield from (f"the function {name}" for (name,) in functions)
-    readable = raw.execute(
-        "SELECT bool_and(has_table_privilege(to_regclass(name), 'SELECT')) "
-        "FROM unnest(ARRAY['generations', 'facts']) AS name HAVING count(to_regclass(name)) = 2"
-    ).fetchone()
-    if readable == (True,):
+    sql = "SELECT name FROM unnest(?::text[]) AS name WHERE NOT EXISTS "
+    sql += "(SELECT 1 FROM pg_proc WHERE proname = name AND pg_function_is_visible(oid)) ORDER BY name"
+    yield from (f"the function {name}" for name in fetch_column(connection, sql, FUNCTIONS))
+    readable = "SELECT bool_and(has_table_privilege(to_regclass(name), 'SELECT')) "
+    readable += "FROM unnest(ARRAY['generations', 'facts']) AS name HAVING count(to_regclass(name)) = 2"
+    if fetch_value(connection, readable):
         yield from _lacking_vectors(raw)
 
 
 def _lacking_vectors(raw: Raw) -> Iterator[str]:
-    """Yields what is missing for the vectors of each generation.
+    """Yields the missing tables, indexes and rights of generations, except those that are being built.
 
     Only the active generation must have a vector index. A copy builds the index at the end.
     """
-    copying = raw.execute("SELECT 1 FROM facts WHERE name = %s", (COPYING,)).fetchone() is not None
+    copying = fact(Connection(raw), COPYING) is not None
     dimensions = {
         table(number): (state, dimension)
         for number, state, dimension in raw.execute(
@@ -455,11 +449,9 @@ def _of_table(
 
 def drop_everything(raw: Raw) -> None:
     """Drops all tables, sequences and functions of this schema, with the vectors of every generation."""
-    vectors = raw.execute(
-        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^vectors_[0-9]+$' AND "
-        "pg_table_is_visible(oid)"
-    ).fetchall()
-    tables = [SCHEMA_TABLE, *TABLES, *(name for (name,) in vectors)]
+    sql = "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relname ~ '^vectors_[0-9]+$' AND "
+    vectors = fetch_column(Connection(raw), f"{sql} pg_table_is_visible(oid)")
+    tables = [SCHEMA_TABLE, *TABLES, *vectors]
     raw.execute(f"DROP TABLE IF EXISTS {', '.join(tables)}".encode())
     raw.execute(f"DROP SEQUENCE IF EXISTS {', '.join(SEQUENCES)}".encode())
     # Triggers and indexes that use them were dropped with the tables.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
@@ -37,17 +37,16 @@ from service.store.postgres.reader import Readers, Snapshot
 from service.store.postgres.replicas import Touch
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
-from service.store.sql import feedback, records
+from service.store.sql import feedback
 from service.store.sql import generations as states
-from service.store.sql.connection import NONE_THERE, unfinished_copy, visitor_secret
-from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
-from service.store.values import Activation, Active, Changes, Lacking, Moved, NeedsVectors, Put
+from service.store.sql.connection import NONE_THERE, unfinished_copy
+from service.store.sql.methods import CommonMethods, Method, reading, reading_itself, writing
+from service.store.values import Activation, Changes, Lacking, Moved, NeedsVectors, Put
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Method: TypeAlias = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any, T]]
 
 OWN = 2  # Connections for the service's own reads.
 MIN_CONNECTIONS = OWN + 2
@@ -57,7 +56,7 @@ TAKEN_SECONDS = 0.2  # Pause while other processes embed the remaining documents
 
 
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
-    """Makes a method from a job that writes documents. After the job, the generations are counted again."""
+    """Makes a method that runs a job, which writes documents, and then counts all generations."""
 
     def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.counted(lambda connection: job(connection, *args, **kwargs))
@@ -77,6 +76,8 @@ class PostgresStore(Touch, CommonMethods):
     Raises:
         StartupError: The database cannot be reached, or has a schema that this version does not support.
     """
+
+    _name = "The database of SIMILE_DATABASE"
 
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
         super().__init__(url)
@@ -122,7 +123,11 @@ class PostgresStore(Touch, CommonMethods):
         return None
 
     async def keep_noting(self) -> None:
-        """Checks the schema, counts generations, watches standbys and folds postings until canceled."""
+        """Updates facts about the database every LOOK_SECONDS, until canceled.
+
+        Checks the schema, counts generations, measures the delay of standbys, and folds postings
+        (fulltext.py). First builds the indexes of declared fields.
+        """
         indexed = False
         while True:
             with contextlib.suppress(ServiceError):  # Logged already.
@@ -198,20 +203,8 @@ class PostgresStore(Touch, CommonMethods):
         with self.pool.connection() as raw, raw.transaction():
             return job(Connection(raw))
 
-    def unfinished_copy(self) -> str | None:
-        return self._now(lambda it: unfinished_copy(it, "The database of SIMILE_DATABASE"))
-
-    def active(self) -> Active | None:
-        return self._now(states.active)
-
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
         return self._now(lambda it: generations.activate(it, self.replica, manifest, form, examples=examples))
-
-    def visitor_secret(self) -> str:
-        return self._now(visitor_secret)
-
-    def indexed(self) -> tuple[list[str], set[int]]:
-        return self._now(lambda it: (records.collections(it), states.kept_numbers(it)))
 
     # Documents and collections.
 

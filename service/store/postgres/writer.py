@@ -31,7 +31,7 @@ ATTEMPTS, PAUSE_SECONDS = 5, 0.01  # After a conflict with another transaction, 
 
 
 def in_turn(job: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Connection, P], T]:
-    """Makes a job run alone on all replicas. Needed for rows that are numbered or limited."""
+    """Wraps a job that writes numbered or limited rows, so that all replicas run one such job at a time."""
 
     def alone(connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
         connection.execute("SELECT pg_advisory_xact_lock(?)", (_TURN_LOCK,))
@@ -55,7 +55,7 @@ class Writer(Jobs):
             thread.start()
 
     def stop(self) -> None:
-        """Completes all accepted jobs."""
+        """Completes all accepted jobs, and ends the threads."""
         self._close()
         for thread in self._threads:
             thread.join()
@@ -90,6 +90,9 @@ class Writer(Jobs):
         """Tries to run a job once.
 
         If the connection breaks before the commit, nothing was stored and the job may run again.
+
+        Raises:
+            Unhealthy: The connection broke during the commit, so the job may be stored or not.
         """
         started = time.monotonic()
         committing = False

@@ -14,7 +14,8 @@ from service.store.postgres.fulltext import Terms, parse_terms
 from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql import feedback
-from service.store.sql.feedback import DELETED_ROWS, forget_clicked, store_events
+from service.store.sql.connection import fetch_column, fetch_value
+from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sql.records import has_collection, refuse_another, unembedded
 from service.store.values import (
@@ -136,7 +137,7 @@ def _columns(documents: Iterable[Document]) -> tuple[list[str], ...]:
 def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[str, int]:
     """Gives documents new revisions with new content. Returns the new revisions by id.
 
-    The rows, which must be locked, are updated in place, so that transactions that wait for a lock find them.
+    The rows must be locked. They are updated in place, so that transactions that wait for them find them.
 
     Args:
         connection: A connection in a transaction.
@@ -156,7 +157,11 @@ def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[s
 
 
 def _insert(connection: Connection, documents: Sequence[Document], collection: str) -> dict[str, int]:
-    """Inserts documents with new ids. Returns their revisions by id."""
+    """Inserts documents with new ids. Returns their revisions by id.
+
+    Raises:
+        Again: Another write has just inserted one of the ids.
+    """
     if not documents:
         return {}
     rows = connection.execute(
@@ -184,7 +189,7 @@ def _add_words(
 
 
 def _clear(connection: Connection, revisions: Sequence[int], collection: str) -> dict[int, Terms]:
-    """Deletes the vectors of documents that are about to be deleted.
+    """Deletes the vectors of documents that are about to be replaced or deleted.
 
     Returns the documents' terms by revision.
     """
@@ -200,32 +205,26 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
 def delete_one(connection: Connection, id: str, collection: str) -> Step:
     """Deletes a document. If the document has many events, deletes only some events, and `done` is 0."""
     share_states(connection)
-    rows = connection.execute(  # Waits for an update in progress, which changes the revision.
-        "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE", (collection, id)
-    ).fetchall()
-    if not rows:
+    # Waits for an update in progress, which changes the revision.
+    sql = "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE"
+    revisions = fetch_column(connection, sql, collection, id)
+    if not revisions:
         return Step(1, 0, sequence(connection))
-    return delete_some(connection, [revision for (revision,) in rows], collection)
+    return delete_some(connection, revisions, collection)
 
 
 def delete_some(connection: Connection, revisions: Sequence[int], collection: str) -> Step:
-    """Deletes the first of `revisions`, as many as one job should. Missing revisions are skipped.
+    """Deletes the documents of the first `revisions`, as many as one job should. Skips missing revisions.
 
-    If a document has very many events, some events are deleted first, and the document in a later step.
+    If the documents have very many events, this step deletes only events, and a later step the documents.
     """
     share_states(connection)
     some = [*revisions[:DELETE_DOCUMENTS]]
-    ids = connection.execute(
-        "SELECT id FROM documents WHERE revision = ANY(?) ORDER BY id FOR UPDATE", (some,)
-    ).fetchall()
-    gone = connection.execute(
-        "DELETE FROM events WHERE sequence IN "
-        "(SELECT sequence FROM events WHERE collection = ? AND id = ANY(?) LIMIT ?)",
-        (collection, [id for (id,) in ids], DELETED_ROWS),
-    ).rowcount
-    if gone == DELETED_ROWS:
+    sql = "SELECT id FROM documents WHERE revision = ANY(?) ORDER BY id FOR UPDATE"
+    ids = fetch_column(connection, sql, some)
+    if delete_rows(connection, "events", "collection = ? AND id = ANY(?)", collection, ids) == DELETED_ROWS:
         return Step(0, 0, sequence(connection))
-    forget_clicked(connection, collection, [id for (id,) in ids])
+    forget_clicked(connection, collection, ids)
     removed = _clear(connection, some, collection)
     connection.execute("DELETE FROM documents WHERE revision = ANY(?)", ([*removed],))
     fulltext.change_postings(connection, collection, {}, removed)
@@ -236,14 +235,14 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
 def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
     """Stores events like `store_events`. Deletes of their documents wait for the transaction."""
     sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
-    rows = connection.execute(sql, (given[0].collection, [event.id for event in given]))
-    return in_turn(store_events)(connection, given, limits, {id for (id,) in rows})
+    there = fetch_column(connection, sql, given[0].collection, [event.id for event in given])
+    return in_turn(store_events)(connection, given, limits, {*there})
 
 
 def replace_clicked(
     connection: Connection, answers: Mapping[str, Mapping[str, float]], collection: str
 ) -> int:
-    """Replaces clicked answers like `feedback.replace_clicked`. Deletes of documents wait for it."""
+    """Replaces clicked answers like `feedback.replace_clicked`. Deletes of their documents wait for this."""
     sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
     connection.execute(sql, (collection, [*answers]))
     return in_turn(feedback.replace_clicked)(connection, answers, collection)
@@ -252,7 +251,7 @@ def replace_clicked(
 def drop_collection(connection: Connection, collection: str) -> None:
     """Deletes a collection if it is empty. The default collection always stays."""
     _hold_collections(connection)
-    fulltext.hold_postings(connection, wait=True)
+    connection.execute("SELECT pg_advisory_xact_lock(?)", (fulltext.POSTINGS_LOCK,))
     # Waits for every write that has found it.
     connection.execute("SELECT 1 FROM collections WHERE name = ? FOR UPDATE", (collection,))
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
@@ -290,26 +289,24 @@ def _count(connection: Connection, collection: str, documents: int, tokens: int)
 
 
 def fold(connection: Connection) -> bool:
-    """Sums up the counts of one collection or generation, if the counts have many rows.
+    """Replaces the rows of counts of one collection or generation by their sum, if it has many rows.
 
-    Returns whether one had.
+    Returns whether rows were replaced.
     """
-    for table, of in (("tally", "collection"), ("sizes", "generation")):
-        row = connection.execute(
-            f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1", (COUNTS,)
-        ).fetchone()
-        if row is not None:
-            first, second = ("documents", "tokens") if table == "tally" else ("documents", "rows")
+    for table, of, counted in (("tally", "collection", "tokens"), ("sizes", "generation", "rows")):
+        sql = f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1"
+        one = fetch_value(connection, sql, COUNTS)
+        if one is not None:
             connection.execute(
                 f"WITH gone AS (DELETE FROM {table} WHERE {of} = ? RETURNING *) INSERT INTO {table} "
-                f"SELECT {of}, sum({first}), sum({second}) FROM gone GROUP BY {of}",
-                row,
+                f"SELECT {of}, sum(documents), sum({counted}) FROM gone GROUP BY {of}",
+                (one,),
             )
             return True
     return False
 
 
 def _sequence(connection: Connection, operations: int) -> int:
-    """Returns the operation number after a job with this many operations."""
+    """Increases the operation number by `operations`, and returns the new number."""
     connection.execute("SELECT nextval('operations') FROM generate_series(1, ?)", (operations,))
     return sequence(connection)

@@ -30,9 +30,20 @@ class Connection(Protocol):
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
 
 
+def fetch_value(connection: Connection, sql: str, *parameters: object) -> Any:
+    """Returns the first column of the first row, or None without a row."""
+    row = connection.execute(sql, parameters).fetchone()
+    return None if row is None else row[0]
+
+
+def fetch_column(connection: Connection, sql: str, *parameters: object) -> list[Any]:
+    """Returns the first column of all rows."""
+    return [row[0] for row in connection.execute(sql, parameters)]
+
+
 def fact(connection: Connection, name: str) -> str | None:
-    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-    return None if row is None else str(row[0])
+    found: str | None = fetch_value(connection, "SELECT value FROM facts WHERE name = ?", name)
+    return found
 
 
 def note(connection: Connection, name: str, value: str) -> None:
@@ -45,11 +56,9 @@ def note(connection: Connection, name: str, value: str) -> None:
 
 def visitor_secret(connection: Connection) -> str:
     """Returns the secret for hashing the ids of visitors (auth/access.py). The first call creates it."""
-    if (secret := fact(connection, _VISITOR_SECRET)) is not None:
-        return secret
     sql = "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
     connection.execute(sql, (_VISITOR_SECRET, token_hex(_SECRET_BYTES)))
-    secret = fact(connection, _VISITOR_SECRET)  # Another process may have created it first.
+    secret = fact(connection, _VISITOR_SECRET)
     assert secret is not None  # noqa: S101
     return secret
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import orjson
 
 from service.errors import Conflict, Forbidden, NotFound, ServiceError
-from service.store.sql.connection import Connection, fact, note
+from service.store.sql.connection import Connection, fact, fetch_column, fetch_value, note
 from service.store.values import (
     NO_KEY,
     Event,
@@ -94,7 +94,7 @@ def store_judgments(
     new = [each for name, each in last.items() if name not in replaced]
     if limits is not None and new:  # A refusal rolls back what the job has written.
         _refuse_too_many(connection, new, collection, key, limits)
-    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0]), {*unknown}
+    return int(fetch_value(connection, "SELECT max(sequence) FROM feedback")), {*unknown}
 
 
 def _living(connection: Connection, collection: str, ids: Sequence[str]) -> set[str]:
@@ -111,7 +111,7 @@ def _refuse_too_many(
 ) -> None:
     def refuse(limit: int, what: str, setting: str) -> None:
         raise Conflict(
-            f"With these there would be more than {limit} judgements {what} from {_whose(key)} "
+            f"With these there would be more than {limit} judgments {what} from {_whose(key)} "
             f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
             "raise the setting."
         )
@@ -157,13 +157,12 @@ def _change_state(connection: Connection) -> None:
 
 def judged_collections(connection: Connection) -> list[str]:
     """Returns the collections that have judgments or clicked answers."""
-    rows = connection.execute(
+    sql = (
         "SELECT collection AS name FROM feedback UNION SELECT c.name FROM collections c WHERE EXISTS "
         "(SELECT 1 FROM facts f WHERE f.name > ? || c.name || '/' AND f.name < ? || c.name || '0') "
-        "ORDER BY name",
-        (_CLICKED, _CLICKED),
+        "ORDER BY name"
     )
-    return [name for (name,) in rows]
+    return fetch_column(connection, sql, _CLICKED, _CLICKED)
 
 
 def replace_clicked(
@@ -171,8 +170,8 @@ def replace_clicked(
 ) -> int:
     """Replaces the clicked answers of a collection.
 
-    An answer counts only if its document has events, which are deleted with a document. So a new document
-    with the id of a deleted one does not inherit the answers, even if they were derived before.
+    An answer is stored only if its document has events. Events are deleted with their document. So a new
+    document with the id of a deleted one does not inherit answers that were computed before the deletion.
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
@@ -243,7 +242,7 @@ def count_judgments(connection: Connection, selection: Selection) -> int:
     """Returns the number of judgments that `list_judgments` would list."""
     condition, parameters = _condition(selection, in_order=True)
     sql = f"SELECT count(*) FROM feedback f WHERE {condition} AND {_LIVING}"
-    return int(connection.execute(sql, parameters).fetchone()[0])
+    return int(fetch_value(connection, sql, *parameters))
 
 
 def sum_up_judgments(connection: Connection, selection: Selection) -> JudgmentSummary:
@@ -283,16 +282,14 @@ def store_events(
     for at, event in enumerate(events):
         if event.event_id in seen:
             continue
-        reason: ServiceError | None = None
-        if event.id not in there:
-            id = event.id[:SHOWN_CHARACTERS]
-            reason = NotFound(f"There is no document {id!r}: never stored, or deleted since the search.")
-        reason = reason or room.refusal(event)
-        if reason is not None:
+        id = event.id[:SHOWN_CHARACTERS]
+        gone = NotFound(f"There is no document {id!r}: never stored, or deleted since the search.")
+        reason = room.refusal(event) if event.id in there else gone
+        if reason is None:
+            seen.add(event.event_id)
+            new.append(at)
+        else:
             refused[at] = reason
-            continue
-        seen.add(event.event_id)
-        new.append(at)
     _insert(connection, "events", _EVENT_COLUMNS, [_event_row(events[at]) for at in new])
     return Recorded(new, refused)
 
@@ -328,7 +325,7 @@ class _Room:
     def _left(self, limit: int, count: int, selection: Selection) -> float:
         sql = "SELECT coalesce(max(sequence) - min(sequence) + 1, 0) FROM events"
         # Numbers only grow, so their span is a cheap upper bound of the number of rows.
-        if not limit or self._connection.execute(sql).fetchone()[0] + count <= limit:
+        if not limit or fetch_value(self._connection, sql) + count <= limit:
             return inf
         return limit - count_events(self._connection, selection)
 
@@ -370,7 +367,7 @@ def list_events(
 def count_events(connection: Connection, selection: Selection) -> int:
     """Returns the number of events that `list_events` would list."""
     condition, parameters = _condition(selection)
-    return int(connection.execute(f"SELECT count(*) FROM events WHERE {condition}", parameters).fetchone()[0])
+    return int(fetch_value(connection, f"SELECT count(*) FROM events WHERE {condition}", *parameters))
 
 
 def _page(
@@ -474,17 +471,15 @@ def _places(rows: Sequence[Sequence[object]]) -> str:
     return ", ".join([f"({', '.join('?' * len(rows[0]))})"] * len(rows))
 
 
-def delete_events_of_document(connection: Connection, collection: str, id: str) -> int:
-    """Deletes at most DELETED_ROWS events of a document. Returns the number of deleted events."""
-    some = "SELECT sequence FROM events WHERE collection = ? AND id = ? LIMIT ?"
-    sql = f"DELETE FROM events WHERE sequence IN ({some})"
-    return connection.execute(sql, (collection, id, DELETED_ROWS)).rowcount
+def delete_rows(connection: Connection, table: Table, condition: str, *parameters: object) -> int:
+    """Deletes at most DELETED_ROWS of the rows that match a condition. Returns the number of deleted rows."""
+    sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
+    return connection.execute(sql, (*parameters, DELETED_ROWS)).rowcount
 
 
 def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
-    """Deletes at most DELETED_ROWS rows. Returns whether there may be more."""
-    sql = f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)"
-    deleted = connection.execute(sql, (parameter, DELETED_ROWS)).rowcount
+    """Deletes at most DELETED_ROWS rows that match `condition`. Returns whether more may exist."""
+    deleted = delete_rows(connection, table, condition, parameter)
     if table == "feedback":
         _change_state(connection)
     return deleted == DELETED_ROWS
@@ -506,19 +501,19 @@ def forget(
         The number of deleted rows of each key, by the name of the key, and `last` for the next step.
 
     Raises:
-        Forbidden: Some rows belong to another key. Nothing was deleted.
+        Forbidden: In the first step, some rows belong to another key than `own`. Nothing was deleted.
     """
     condition, parameters = _condition(selection)
     execute = connection.execute
     if last is None:
         others = f"SELECT 1 FROM {table} WHERE {condition} AND key <> ? LIMIT 1"
         if own is not None and execute(others, [*parameters, own]).fetchone() is not None:
-            noun = "judgements" if table == "feedback" else "events"
+            noun = "judgments" if table == "feedback" else "events"
             raise Forbidden(
                 f"Some of these {noun} are not of the key {own!r}, and deleting another's needs "
                 f"a key of role admin. Nothing was deleted; key={own} deletes your own."
             )
-        last = int(execute(f"SELECT coalesce(max(sequence), 0) FROM {table}").fetchone()[0])
+        last = int(fetch_value(connection, f"SELECT coalesce(max(sequence), 0) FROM {table}"))
     rows = execute(
         f"DELETE FROM {table} WHERE sequence IN "
         f"(SELECT sequence FROM {table} WHERE {condition} AND sequence <= ? LIMIT ?) RETURNING key",

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from models.manifest import Manifest
-from service.store.sql.connection import Connection, fact, note
+from service.store.sql.connection import Connection, fact, fetch_column, fetch_value, note
 from service.store.values import ROLLED_BACK, Active, Known, Verdict
 
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"
@@ -31,7 +31,7 @@ def known(connection: Connection, published: Container[str]) -> Known:
     return Known(
         active=states[ACTIVE],
         verdicts=verdicts(connection),
-        past={version for (version,) in connection.execute("SELECT version FROM history")},
+        past={*fetch_column(connection, "SELECT version FROM history")},
         previous=previous(connection, published),
         handled=fact(connection, HANDLED),
         canaries=canaries(connection),
@@ -49,24 +49,21 @@ def active(connection: Connection) -> Active | None:
 
 def get_active_number(connection: Connection) -> int:
     """Returns the number of the active generation. Every write needs a vector of this generation."""
-    row = connection.execute("SELECT number FROM generations WHERE state = ?", (ACTIVE,)).fetchone()
-    return int(row[0])
+    return int(fetch_value(connection, "SELECT number FROM generations WHERE state = ?", ACTIVE))
 
 
 def kept_numbers(connection: Connection) -> set[int]:
     """Returns the numbers of the generations that are not dropped."""
-    rows = connection.execute("SELECT number FROM generations WHERE state <> ?", (DROPPED,))
-    return {row[0] for row in rows}
+    return {*fetch_column(connection, "SELECT number FROM generations WHERE state <> ?", DROPPED)}
 
 
 def alike_numbers(connection: Connection, number: int) -> list[int]:
-    """Returns the other generations of the same model and form that are not dropped."""
-    rows = connection.execute(
+    """Returns the numbers of the other generations with the same model and form, without dropped ones."""
+    sql = (
         "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
-        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
-        (number, DROPPED),
+        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?"
     )
-    return [other for (other,) in rows]
+    return fetch_column(connection, sql, number, DROPPED)
 
 
 def insert(connection: Connection, manifest: Manifest, form: str, state: str) -> int:
@@ -83,21 +80,22 @@ def insert(connection: Connection, manifest: Manifest, form: str, state: str) ->
 def activate(connection: Connection, manifest: Manifest, form: str, *, examples: bool = False) -> int:
     """Creates and activates a generation without vectors, when the service starts. Returns its number.
 
+    The generation that was active is dropped.
+
     Args:
         connection: A connection to either store.
         manifest: The model version.
         form: The form of the vectors.
         examples: Whether the example corpus is requested.
     """
-    execute = connection.execute
-    execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
+    connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
     if examples:
         note(connection, EXAMPLES, NEEDED)
     return insert(connection, manifest, form, ACTIVE)
 
 
 def begin(connection: Connection, manifest: Manifest, form: str) -> int:
-    """Returns the generation to build for a version: a stored one, or a new one.
+    """Returns the number of the generation to build for a version: a stored or a new one.
 
     Other generations that are being built are dropped, because the latest request wins. A generation that is
     stored for a rollback stays in the state `standby`, so that `abandon` does not drop it.
@@ -110,19 +108,22 @@ def begin(connection: Connection, manifest: Manifest, form: str) -> int:
 
 
 def begun(connection: Connection, manifest: Manifest, form: str) -> int:
-    """Returns the generation of a version and a form. If none is stored, creates one that is being built."""
+    """Returns the number of the generation of a version and a form. If none is stored, creates one."""
     number = kept(connection, manifest, form)
     return insert(connection, manifest, form, BUILDING) if number is None else number
 
 
 def kept(connection: Connection, manifest: Manifest, form: str) -> int | None:
-    """Returns the latest generation of a version and a form that is not dropped, or None."""
-    row = connection.execute(
+    """Returns the number of the latest generation of a version and a form, or None.
+
+    Dropped generations do not count.
+    """
+    sql = (
         "SELECT number FROM generations "
-        "WHERE version = ? AND fingerprint = ? AND form = ? AND state <> ? ORDER BY number DESC LIMIT 1",
-        (manifest.version, manifest.fingerprint, form, DROPPED),
-    ).fetchone()
-    return None if row is None else int(row[0])
+        "WHERE version = ? AND fingerprint = ? AND form = ? AND state <> ? ORDER BY number DESC LIMIT 1"
+    )
+    number: int | None = fetch_value(connection, sql, manifest.version, manifest.fingerprint, form, DROPPED)
+    return number
 
 
 def abandon(connection: Connection) -> None:
@@ -131,7 +132,9 @@ def abandon(connection: Connection) -> None:
 
 
 def make_active(connection: Connection, number: int, requested: str, *, rollback: bool) -> None:
-    """Activates a generation. The generation that was active is stored for a rollback.
+    """Activates a generation. The generation of the previous version stays for a rollback.
+
+    Other active or standby generations are dropped.
 
     Args:
         connection: A connection to either store.
@@ -159,7 +162,7 @@ def make_active(connection: Connection, number: int, requested: str, *, rollback
 
 
 def judge(connection: Connection, version: str, verdict: Verdict, requested: str) -> None:
-    """Stores why a version must not be chosen automatically again."""
+    """Stores why a version must not be chosen automatically again, and that the request was handled."""
     connection.execute(
         "INSERT INTO verdicts (version, state, reason) VALUES (?, ?, ?) "
         "ON CONFLICT (version) DO UPDATE SET state = excluded.state, reason = excluded.reason",
@@ -185,7 +188,7 @@ def handled(connection: Connection, requested: str) -> None:
 def remember_canary(connection: Connection, version: str, canary: Mapping[str, Any]) -> None:
     """Stores how a version's search results differ from those of the active version.
 
-    Deletes the oldest comparisons, by the time in the names of their versions.
+    Only KEPT_HISTORY comparisons stay: those of the latest versions, by the time in the version's name.
     """
     note(connection, COMPARED + version, orjson.dumps(canary).decode())
     connection.execute(
@@ -204,30 +207,26 @@ def canaries(connection: Connection) -> dict[str, Any]:
 def previous(connection: Connection, known: Container[str] | None = None) -> str | None:
     """Returns the version to roll back to, or None.
 
-    This is the last version before the active one that has no verdict.
+    This is the latest version without a verdict in the history, the active version excluded.
 
     Args:
         connection: A connection to either store.
         known: The versions that are still published. None if all versions count.
     """
-    current, *before = [
-        row[0] for row in connection.execute("SELECT version FROM history ORDER BY position DESC")
-    ]
+    current, *before = fetch_column(connection, "SELECT version FROM history ORDER BY position DESC")
     judged = {current, *verdicts(connection)}
     kept = (name for name in before if name not in judged and (known is None or name in known))
     return next(kept, None)
 
 
 def has_dropped(connection: Connection) -> bool:
-    sql = "SELECT 1 FROM generations WHERE state = ? LIMIT 1"
-    return connection.execute(sql, (DROPPED,)).fetchone() is not None
+    return fetch_value(connection, "SELECT 1 FROM generations WHERE state = ? LIMIT 1", DROPPED) is not None
 
 
 def _remember(connection: Connection, version: str) -> None:
-    """Appends a version to the history, unless it is the last entry already."""
+    """Appends a version to the history, unless it is the last entry. Keeps the last KEPT_HISTORY entries."""
     execute = connection.execute
-    last = execute("SELECT version FROM history ORDER BY position DESC LIMIT 1").fetchone()
-    if last is None or last[0] != version:
+    if fetch_value(connection, "SELECT version FROM history ORDER BY position DESC LIMIT 1") != version:
         execute("INSERT INTO history (version) VALUES (?)", (version,))
     execute(
         "DELETE FROM history WHERE position NOT IN "

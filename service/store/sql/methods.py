@@ -14,9 +14,9 @@ from service.errors import Storage, Timeout, Unhealthy
 from service.store.filters.grammar import Predicate
 from service.store.scheduling import ReadingThreads
 from service.store.sql import feedback, generations, records
-from service.store.sql.connection import fact, note
+from service.store.sql.connection import fact, note, unfinished_copy, visitor_secret
 from service.store.sql.feedback import DELETED_ROWS, Table, delete_some, forget
-from service.store.values import Event, EventLimits, Recorded, Selection, Step
+from service.store.values import Active, Event, EventLimits, Recorded, Selection, Step
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """Makes a method that runs `query` among the reads of clients. A scan leaves threads for other reads."""
+    """Makes a method that runs `query` as a read of a client. With a filter that scans, it is a long read."""
 
     def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
@@ -40,7 +40,7 @@ def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 
 
 def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
-    """Makes a method that runs `query` among the service's own reads, which never wait for clients."""
+    """Makes a method that runs `query` as a read of the service itself, which never waits for clients."""
 
     def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
@@ -94,6 +94,7 @@ class CommonMethods:
 
     readers: ReadingThreads
     damage: str | None = None
+    _name: str  # For messages.
 
     def _note_damage(self, found: str | None) -> None:
         """Stores the result of a check of the tables, and logs the result if it has changed."""
@@ -102,6 +103,25 @@ class CommonMethods:
         elif found is None and self.damage is not None:
             log.info("The store is whole again")
         self.damage = found
+
+    # Before the first write, on the thread that starts the service.
+
+    def _now(self, job: Callable[[Any], T]) -> T:
+        raise NotImplementedError
+
+    def unfinished_copy(self) -> str | None:
+        return self._now(lambda it: unfinished_copy(it, self._name))
+
+    def active(self) -> Active | None:
+        return self._now(generations.active)
+
+    def visitor_secret(self) -> str:
+        return self._now(visitor_secret)
+
+    def indexed(self) -> tuple[list[str], set[int]]:
+        return self._now(lambda it: (records.collections(it), generations.kept_numbers(it)))
+
+    # While the service runs.
 
     def search(self, work: Callable[[Any], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
         return self.readers.read(work, heavy=heavy)

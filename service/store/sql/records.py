@@ -25,7 +25,7 @@ from service.errors import Conflict, Storage
 from service.store.filters.explain import FieldSample
 from service.store.filters.grammar import Predicate
 from service.store.scheduling import pause, reads
-from service.store.sql.connection import Connection
+from service.store.sql.connection import Connection, fetch_column, fetch_value
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, TooMuch, Unembedded
 
 PARTS: Final = ("id", "title", "text", "metadata")
@@ -37,10 +37,10 @@ Checksum = Callable[[bytes], bytes]
 
 
 class DamagedDocument(Storage):
-    """Raised for a document with a wrong checksum.
+    """Raised for a document with a wrong checksum or invalid UTF-8.
 
     Args:
-        name: Collection and id, as the first part of `encode_parts`.
+        name: Collection and id, as in the first part of `encode_parts`.
         part: Name of the damaged part.
     """
 
@@ -89,11 +89,9 @@ def damaged_part(
     read = [part for part in parts if part is not None]
     whole = len(read) == len(PARTS) and checksums == compute_checksums(read, checksum)
     for at, (name, part) in enumerate(zip(PARTS, parts, strict=True)):
-        if part is None:
-            continue
-        if not _is_utf8(part):
+        if part is not None and not _is_utf8(part):
             return name
-        if whole or checksums is None:
+        if part is None or whole or checksums is None:
             continue
         if checksum(part) != checksums[at * CHECKSUM_BYTES : (at + 1) * CHECKSUM_BYTES]:
             return name
@@ -112,8 +110,7 @@ def _is_utf8(part: bytes) -> bool:
 
 def count_without_checksums(connection: Connection) -> int:
     """Returns the number of documents without checksums."""
-    row = connection.execute("SELECT count(*) FROM documents WHERE checksums IS NULL").fetchone()
-    return int(row[0])
+    return int(fetch_value(connection, "SELECT count(*) FROM documents WHERE checksums IS NULL"))
 
 
 log = logging.getLogger(__name__)
@@ -151,7 +148,7 @@ class Reading(Listing, Protocol):
 
 def collections(connection: Connection) -> list[str]:
     """Returns the sorted names of all collections."""
-    return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
+    return fetch_column(connection, "SELECT name FROM collections ORDER BY name")
 
 
 def has_collection(connection: Connection, name: str) -> bool:
@@ -306,7 +303,7 @@ def beginnings(connection: Reading, revisions: Sequence[int], characters: int) -
 
 
 def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unembedded]:
-    """Returns the titles and texts to embed, for those of `revisions` that still exist."""
+    """Returns the documents to embed by revision, for those of `revisions` that still exist."""
     sql = f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}"
     rows = connection.execute(sql, (connection.listed(revisions),))
     return {at: Unembedded(collection, id, Content(text, title)) for at, collection, id, text, title in rows}
@@ -320,7 +317,7 @@ def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
 
 def last_revision(connection: Connection) -> int:
     """Returns the highest revision of an existing document, or 0."""
-    return int(connection.execute("SELECT coalesce(max(revision), 0) FROM documents").fetchone()[0])
+    return int(fetch_value(connection, "SELECT coalesce(max(revision), 0) FROM documents"))
 
 
 def _bytes(connection: Reading, columns: Iterable[Column]) -> str:
@@ -385,7 +382,7 @@ def parse_metadata(metadata: Any, as_json: Callable[[Any], bytes | str] = lambda
 
     Args:
         metadata: The stored value.
-        as_json: Converts the value to JSON. May fail for damaged metadata.
+        as_json: Converts the value to JSON. For damaged metadata, it may raise JSONDecodeError.
     """
     try:
         parsed = orjson.loads(as_json(metadata))

@@ -6,13 +6,14 @@ operation log. sql/records.py has the queries that both stores share.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
+from models.progress import counted
 from service.store.filters.grammar import Predicate, scoped
-from service.store.sql.connection import Connection
+from service.store.sql.connection import Connection, fetch_value
 from service.store.sql.records import FILL_DOCUMENTS, compute_checksums, damaged_part
 from service.store.sqlite.filters import matching
 from service.store.values import DEFAULT_COLLECTION, Document
@@ -22,8 +23,8 @@ INLINE_REVISIONS = 10_000  # Revisions that are passed to SQLite one by one.
 
 def get_number(connection: sqlite3.Connection, name: str) -> int | None:
     """Returns the number of a collection, or None if it does not exist. Numbers are never used again."""
-    row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
-    return None if row is None else int(row[0])
+    number: int | None = fetch_value(connection, "SELECT number FROM collections WHERE name = ?", name)
+    return number
 
 
 def scope(connection: sqlite3.Connection, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
@@ -46,7 +47,7 @@ def counts(connection: sqlite3.Connection) -> list[tuple[str, int]]:
 
 
 def count_all(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+    return int(fetch_value(connection, "SELECT count(*) FROM documents"))
 
 
 def count(
@@ -55,7 +56,7 @@ def count(
     if where is not None and where.indexed:
         return len(matching(connection, where, collection))
     sql, parameters = scoped(where, collection)
-    return int(connection.execute(f"SELECT count(*) FROM documents WHERE {sql}", parameters).fetchone()[0])
+    return int(fetch_value(connection, f"SELECT count(*) FROM documents WHERE {sql}", *parameters))
 
 
 def unchanged(
@@ -77,14 +78,13 @@ def matching_revisions(
     connection: sqlite3.Connection, where: Predicate | None, collection: str
 ) -> tuple[list[int], int]:
     """Returns the matching revisions in ascending order, and the operation number of this state."""
-    everything = Predicate("1", [])
-    return matching(connection, where or everything, collection).tolist(), sequence(connection)
+    found = matching(connection, where or Predicate("1", []), collection)
+    return found.tolist(), sequence(connection)
 
 
 def sequence(connection: sqlite3.Connection) -> int:
     """Returns the number of the latest operation, 0 before the first."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'operations'").fetchone()
-    return 0 if row is None else int(row[0])
+    return int(fetch_value(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'operations'") or 0)
 
 
 FILL_BYTES = 1 << 20
@@ -98,7 +98,7 @@ _PARTS_SQL = ", ".join(
 def fill_checksums(connection: Connection) -> int:
     """Computes the checksums of some documents that have none.
 
-    Returns the number of documents, 0 at the end.
+    Returns the number of documents of this call. 0 if none is left.
     """
     sql = f"SELECT revision, {_PARTS_SQL} FROM documents WHERE checksums IS NULL ORDER BY revision LIMIT ?"
     rows = connection.execute(sql, (FILL_DOCUMENTS,))
@@ -120,22 +120,15 @@ def is_damaged(connection: Connection, revision: int) -> bool:
     return damaged_part(checksums, parts) is not None
 
 
-def damaged_documents(connection: Connection, tell: Callable[[int, int], None]) -> list[str]:
-    """Reads every document, and returns the ids of the damaged ones.
+def damaged_documents(connection: sqlite3.Connection) -> list[str]:
+    """Reads every document, and returns the ids of the damaged ones. Reports the progress.
 
-    Args:
-        connection: A connection to a store with the column `checksums`.
-        tell: Called with the number of documents that were checked.
-
-    Returns:
-        Ids of damaged documents. Outside of the default collection, an id has the collection's name before
-        it.
+    Outside of the default collection, an id has the collection's name before it.
     """
     rows = connection.execute(f"SELECT checksums, {_PARTS_SQL} FROM documents ORDER BY collection, id")
     found = []
-    for at, (checksums, *parts) in enumerate(rows, 1):
-        part = damaged_part(checksums, parts)
-        if part is not None:
+    total = count_all(connection)
+    for checksums, *parts in counted(rows, "documents", total, "comparing checksums"):
+        if damaged_part(checksums, parts) is not None:
             found.append(parts[0].decode(errors="replace").removeprefix(f"{DEFAULT_COLLECTION}/"))
-        tell(at, at)
     return found

@@ -22,7 +22,7 @@ import numpy as np
 
 from service.store.filters.grammar import Predicate
 from service.store.sqlite.documents import sequence
-from service.store.sqlite.filters import is_narrow, matching, of_these
+from service.store.sqlite.filters import Lookups, matching
 from service.store.values import Revisions
 
 MAX_BYTES = 64 * 2**20  # Sixteen filters that half of a million documents match.
@@ -71,7 +71,7 @@ class FilterCache:
         return found
 
     def _find(self, key: bytes, now: int) -> _State | None:
-        """Returns the latest usable result."""
+        """Returns the latest cached result that can be updated to the operation `now`, or None."""
         with self._lock:
             for state in self._states.get(key, ()):
                 if now - FAR <= state.sequence <= now:
@@ -116,7 +116,8 @@ def _brought(
     touched = np.unique(np.array(rows, np.int64))
     first, last = np.searchsorted(before, touched), np.searchsorted(before, touched, side="right")
     gone = first[first < last]
-    came = of_these(connection, where, collection, touched)  # New revisions are larger than all before.
+    # New revisions are larger than all before.
+    came = Lookups(connection, collection).scan(where, touched)
     if not len(gone) and not len(came):
         return before
     return np.concatenate([np.delete(before, gone), came])
@@ -133,7 +134,7 @@ class FilterMatches:
 
     def is_narrow(self, most: int) -> bool:
         """Returns whether lookups show that at most `most` documents match."""
-        return is_narrow(self._connection, self._where, self._collection, most)
+        return Lookups(self._connection, self._collection).bound(self._where, most) <= most
 
     @cached_property
     def all(self) -> Revisions:
@@ -141,5 +142,5 @@ class FilterMatches:
         return self._filters.of(self._connection, self._where, self._collection)
 
     def among(self, revisions: Revisions) -> Revisions:
-        """Returns those of a few revisions that match, in ascending order."""
-        return of_these(self._connection, self._where, self._collection, revisions)
+        """Returns the given revisions that match, in ascending order. Meant for few revisions."""
+        return Lookups(self._connection, self._collection).scan(self._where, revisions)

@@ -32,6 +32,7 @@ from service.store.filters.grammar import (
     values_at,
 )
 from service.store.filters.times import parse_time
+from service.store.sql.connection import fetch_value
 from service.store.sql.records import parse_metadata
 from service.store.values import Revisions
 
@@ -47,7 +48,7 @@ Value: TypeAlias = bytes | str | int | float
 
 
 def add_values(connection: sqlite3.Connection, names: Iterable[str], revisions: tuple[int, int]) -> None:
-    """Stores the field values of the documents from the first to the last of two revisions."""
+    """Stores the field values of the documents in a range of revisions, given by the first and the last."""
     sql = "INSERT OR IGNORE INTO fields (collection, field, value, revision) VALUES (?, ?, ?, ?)"
     connection.executemany(sql, _value_rows(connection, [*names], revisions))
 
@@ -68,11 +69,6 @@ def remove_damaged_values(connection: sqlite3.Connection, names: Iterable[str], 
         )
 
 
-def forget_field(connection: sqlite3.Connection, name: str) -> None:
-    """Removes all values of a field that is no longer declared."""
-    connection.execute("DELETE FROM fields WHERE field = ?", (name,))
-
-
 def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
     """Counts the values of a field that are missing from the table, or that belong to no document."""
     expected = absent = 0
@@ -80,12 +76,12 @@ def count_wrong_values(connection: sqlite3.Connection, name: str) -> int:
         expected += 1
         there = "SELECT 1 FROM fields WHERE collection = ? AND field = ? AND value = ? AND revision = ?"
         absent += connection.execute(there, row).fetchone() is None
-    [stored] = connection.execute("SELECT count(*) FROM fields WHERE field = ?", (name,)).fetchone()
-    return absent + int(stored) - (expected - absent)
+    stored = int(fetch_value(connection, "SELECT count(*) FROM fields WHERE field = ?", name))
+    return absent + stored - (expected - absent)
 
 
 def list_rows(metadata: dict[str, Any], field: str) -> set[Value]:
-    """Returns the values that the table has for one document and one field."""
+    """Returns the values that the table `fields` must have for one document and one field."""
     rows: set[Value] = set()
     reached = [*values_at(metadata, field)]
     if len(reached) > 1:
@@ -180,7 +176,9 @@ class SqliteDialect:
         return Predicate("documents.id IN (SELECT value FROM json_each(?))", [orjson.dumps(ids).decode()])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Combines two bounds of a declared field to one lookup. Each alone may match almost everything.
+        """Combines a lower and an upper bound of a declared field to one lookup.
+
+        Each bound alone may match almost everything. Returns `both` if the bounds cannot be combined.
 
         If a field has several values, one of them may match the lower bound and another one the upper bound.
         So the metadata of documents with several values is read.
@@ -336,23 +334,11 @@ COUNTED = 1000  # Values that are counted to compare two lookups.
 
 def matching(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
     """Returns the revisions in a collection that match a filter, in ascending order."""
-    return _Search(connection, collection).matching(where, None)
+    return Lookups(connection, collection).matching(where, None)
 
 
-def of_these(
-    connection: sqlite3.Connection, where: Predicate, collection: str, revisions: Revisions
-) -> Revisions:
-    """Returns those of a few revisions that exist in a collection and match a filter, in ascending order."""
-    return _Search(connection, collection).scan(where, revisions)
-
-
-def is_narrow(connection: sqlite3.Connection, where: Predicate, collection: str, most: int) -> bool:
-    """Returns whether lookups show that at most `most` documents match."""
-    return _Search(connection, collection).bound(where, most) <= most
-
-
-class _Search:
-    """Finds the documents that match a filter, by lookups where possible.
+class Lookups:
+    """Finds the documents of a collection that match a filter, by lookups where possible.
 
     For an `and`, the lookups run first, the rarest one first of all. Then the metadata of the documents found
     so far is read for the other parts.
@@ -363,7 +349,10 @@ class _Search:
         self._collection = collection
 
     def matching(self, where: Predicate, among: Revisions | None) -> Revisions:
-        """Returns the revisions that match. Searches only `among`, or all revisions if `among` is None."""
+        """Returns the revisions that match, in ascending order.
+
+        Searches only `among`, or all revisions if `among` is None.
+        """
         if among is not None and not len(among):
             return among
         if not where.indexed or (among is not None and len(among) <= DIRECT_READS):
@@ -404,8 +393,7 @@ class _Search:
 
     def _count(self, lookup: Lookup, most: int) -> int:
         sql = f"SELECT count(*) FROM (SELECT 1 FROM fields WHERE collection = ? AND {lookup.sql} LIMIT ?)"
-        parameters = [self._collection, *lookup.parameters, most]
-        return int(self._connection.execute(sql, parameters).fetchone()[0])
+        return int(fetch_value(self._connection, sql, self._collection, *lookup.parameters, most))
 
     def _looked_up(self, lookups: Sequence[Lookup]) -> Revisions:
         found = [
@@ -415,6 +403,7 @@ class _Search:
         return _rising(np.concatenate([np.empty(0, np.int64), *found]))
 
     def scan(self, where: Predicate, among: Revisions | None) -> Revisions:
+        """Returns the same as `matching`, but without lookups. Best for a few revisions."""
         sql, parameters = scoped(where, self._collection)
         if among is None:
             return np.sort(self._revisions(f"documents WHERE {sql}", parameters))
@@ -431,9 +420,7 @@ class _Search:
 
         SQLite returns all revisions as one text, because one row per revision takes three times as long.
         """
-        [text] = self._connection.execute(
-            f"SELECT group_concat(revision) FROM {source}", parameters
-        ).fetchone()
+        text = fetch_value(self._connection, f"SELECT group_concat(revision) FROM {source}", *parameters)
         return np.empty(0, np.int64) if text is None else np.fromstring(text, np.int64, sep=",")
 
 

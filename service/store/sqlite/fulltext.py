@@ -12,20 +12,17 @@ table takes at least 64 KiB on disk.
 
 import sqlite3
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from models.search.terms import TABLE, cut, expression
+from service.store.sql.connection import fetch_column
 from service.store.sqlite.documents import INLINE_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
-from service.store.values import Revisions
+from service.store.values import TIES, Ranking, Revisions
 
-Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]
-
-TIES = 1000  # Documents that may tie with the last hit.
 SPARE = 16
 NARROW = 1000  # A filter is narrow if at most this many documents match.
 MIN_SHARE = 0.125  # Share of the best documents that must match, or else all matches are found first.
@@ -57,15 +54,19 @@ def remove(connection: sqlite3.Connection, number: int, revision: int, text: str
     )
 
 
-def clear(connection: sqlite3.Connection, number: int) -> None:
+def command(connection: sqlite3.Connection, number: int, said: Literal["delete-all", "optimize"]) -> None:
+    """Runs a command of FTS5.
+
+    `optimize` merges the segments of the table, which removes the terms of deleted documents from the file.
+    """
     name = table(number)
-    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('delete-all')")
+    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('{said}')")
 
 
 def numbers(connection: sqlite3.Connection) -> set[int]:
     """Returns the numbers of the collections that have a table."""
-    names = connection.execute("SELECT name FROM sqlite_master WHERE name GLOB ?", (f"{_TABLE}*",)).fetchall()
-    endings = (name.removeprefix(_TABLE) for (name,) in names)
+    names = fetch_column(connection, "SELECT name FROM sqlite_master WHERE name GLOB ?", f"{_TABLE}*")
+    endings = (name.removeprefix(_TABLE) for name in names)
     return {int(ending) for ending in endings if ending.isdecimal()}  # FTS5's own tables have a suffix.
 
 
@@ -79,12 +80,6 @@ def lacking(connection: sqlite3.Connection) -> str | None:
         if number not in there:
             return f"it lacks the table {table(number)!r} of the collection {name!r}"
     return None
-
-
-def optimize(connection: sqlite3.Connection, number: int) -> None:
-    """Merges the segments of the table, which removes the terms of deleted documents from the file."""
-    name = table(number)
-    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")
 
 
 def nearest(
@@ -122,12 +117,12 @@ def nearest(
 def _first(
     rows: sqlite3.Cursor, depth: int, among: Callable[[Revisions], Revisions] | None, least: float = 0
 ) -> Ranking | None:
-    """Returns the first `depth` ranked rows, and the rows that tie with the last one.
+    """Returns the first `depth` matching rows, and up to TIES that tie with the last one.
 
     Args:
         rows: Ranked rows.
         depth: Number of rows.
-        among: Returns those of some revisions that match. None if all match.
+        among: Returns the revisions that match, of those given. None if all match.
         least: Smallest share of matching rows in a batch. Below it, the result is None.
     """
     revisions, scores = _NONE

@@ -93,7 +93,7 @@ def _sequence(connection: sqlite3.Connection) -> int:
 
 
 def _read(data_dir: Path) -> dict[str, Any] | None:
-    """Returns the content of last-known.json, or None if it cannot be read. It is then written again."""
+    """Returns the content of last-known.json, or None if the file cannot be read."""
     try:
         found = read_json(data_dir / FILE, _MAX_BYTES)
         sequence, documents = int(found["sequence"]), int(found["documents"])

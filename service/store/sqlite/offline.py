@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -12,13 +12,14 @@ from urllib.parse import quote
 import numpy as np
 import orjson
 
-from models.progress import Progress
+from models.progress import Progress, counted
 from models.search.content import Content
 from service.errors import DAMAGED_CODES, CommandError, Unusable
 from service.store.filters.names import NameFaults, count_unreachable
-from service.store.sql.connection import unfinished_copy
+from service.store.sql.connection import fetch_column, fetch_value, unfinished_copy
 from service.store.sql.feedback import Table
-from service.store.sql.generations import ACTIVE, DROPPED
+from service.store.sql.generations import ACTIVE as ACTIVE  # noqa: PLC0414  commands find it here
+from service.store.sql.generations import DROPPED
 from service.store.sql.records import count_without_checksums
 from service.store.sqlite import documents, secondary_indexes
 from service.store.sqlite.last_known import FILE as LAST_KNOWN
@@ -64,10 +65,6 @@ class GenerationRow(NamedTuple):
     fingerprint: str
     state: str
 
-    @property
-    def is_active(self) -> bool:
-        return self.state == ACTIVE
-
 
 class OfflineStore(Snapshot):
     """A snapshot of a store that a command opens without the service."""
@@ -79,14 +76,13 @@ class OfflineStore(Snapshot):
     without_checksums = count_without_checksums
 
     def number(self, sql: str, *parameters: object) -> int:
-        return int(self.execute(sql, parameters).fetchone()[0])
+        return int(fetch_value(self, sql, *parameters))
 
     def facts(self) -> Facts:
-        versions = dict.fromkeys(row.version for row in reversed(self.generations()))
-        active = [row.version for row in self.generations() if row.is_active]
-        return Facts(
-            self.sequence(), documents.count_all(self), active, list(dict.fromkeys([*active, *versions]))
-        )
+        rows = self.generations()[::-1]
+        active = [row.version for row in rows if row.state == ACTIVE]
+        versions = dict.fromkeys([*active, *(row.version for row in rows)])
+        return Facts(self.sequence(), documents.count_all(self), active, [*versions])
 
     def vectors(self) -> int:
         return self.number("SELECT count(*) FROM vectors")
@@ -97,16 +93,13 @@ class OfflineStore(Snapshot):
 
     def damage(self, most: int) -> list[str]:
         """Returns up to `most` faults in the database file, as SQLite reports them."""
-        found = [str(row[0]) for row in self.execute(f"PRAGMA integrity_check({most})")]
+        found = fetch_column(self, f"PRAGMA integrity_check({most})")
         return [] if found == ["ok"] else found
 
     def without_object(self) -> list[str]:
         """Returns the ids of documents whose metadata is not a JSON object."""
-        rows = self.execute(
-            f"SELECT {_NAMED} FROM documents d "
-            "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
-        )
-        return [id for (id,) in rows]
+        no_object = "NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
+        return fetch_column(self, f"SELECT {_NAMED} FROM documents d WHERE {no_object}")
 
     def name_faults(self, shown: int) -> NameFaults:
         """Returns documents whose metadata has names that no filter can express, with `shown` examples."""
@@ -115,22 +108,22 @@ class OfflineStore(Snapshot):
 
     def generations(self) -> list[GenerationRow]:
         sql = "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number"
-        rows = self.execute(sql, (DROPPED,))
-        return [GenerationRow(*row) for row in rows]
+        return [GenerationRow(*row) for row in self.execute(sql, (DROPPED,))]
 
     def heads(
         self, generation: int, dimension: int, collection: str, most: int, characters: int
     ) -> Iterator[tuple[str, str, dict[str, Any], Vector]]:
-        """Yields ids, beginnings of texts, metadata and unit vectors of at most `most` documents.
+        """Yields ids, titles with the beginnings of texts, metadata and unit vectors of documents.
 
-        The documents are evenly spread over the collection.
+        At most `most` documents are read, evenly spread over the collection. Documents without an undamaged
+        vector are left out.
 
         Args:
             generation: Number of the generation.
             dimension: Dimension of the vectors.
             collection: Name of the collection.
             most: Maximum number of documents.
-            characters: Length of the beginnings.
+            characters: Maximum length of the beginnings of texts.
         """
         total = self.number("SELECT count(*) FROM documents WHERE collection = ?", collection)
         rows = self.execute(
@@ -144,12 +137,12 @@ class OfflineStore(Snapshot):
                 whole = Content(text, title).whole
                 yield (id, whole, orjson.loads(metadata), np.frombuffer(blob, dtype="<f4"))
 
-    def vector_faults(self, tell: Callable[[int, int], None]) -> tuple[list[str], int, int]:
-        """Checks every vector. `tell` receives the number of checked vectors.
+    def vector_faults(self) -> tuple[list[str], int, int]:
+        """Checks every vector, and reports the progress.
 
         Returns:
-            Ids of documents with damaged vectors, the number of vectors without a document, and the number of
-            documents without a vector.
+            Ids of documents with damaged vectors, the number of vectors without a document or a generation,
+            and the number of documents without a vector of the active generation.
         """
         dimensions: dict[int, int] = dict(
             self.execute("SELECT number, dimension FROM generations").fetchall()
@@ -160,12 +153,11 @@ class OfflineStore(Snapshot):
             f"SELECT v.generation, {_NAMED}, d.revision IS NULL, v.vector, v.checksum FROM vectors v "
             "LEFT JOIN documents d ON d.revision = v.revision"
         )
-        for at, (generation, id, ownerless, blob, checksum) in enumerate(rows, 1):
+        for generation, id, ownerless, blob, checksum in counted(rows, "vectors", self.vectors()):
             if ownerless or generation not in dimensions:
                 lost += 1
             elif not is_sound(blob, checksum, dimensions[generation]):
                 damaged.append(id)
-            tell(at, at)
         lacking = self.number(
             "SELECT count(*) FROM documents d JOIN generations g ON g.state = ? WHERE NOT EXISTS "
             "(SELECT 1 FROM vectors v WHERE v.generation = g.number AND v.revision = d.revision)",
@@ -231,9 +223,7 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
             raise CommandError(
                 f"{data_dir / DATABASE} is damaged ({damage[0]}). `check --data` says more; nothing was kept."
             )
-        with Progress("documents", copied.facts().documents, "comparing checksums") as progress:
-            damaged = copied.damaged_documents(progress.tell)
-        if damaged:
+        if damaged := copied.damaged_documents():
             raise CommandError(
                 f"{named(damaged)} in {data_dir / DATABASE} are damaged: their checksums are wrong. "
                 "Nothing was kept. Send these documents again, or delete them, then back up again. An older "
@@ -285,14 +275,12 @@ def _not_as_made(store: OfflineStore, schema: int) -> str | None:
         return problem
     if unfinished_copy(store, DATABASE) is not None:
         return "it is of an unfinished `copy`, so documents may be missing"
-    found = store.execute("PRAGMA quick_check(1)").fetchone()[0]
+    found = fetch_value(store, "PRAGMA quick_check(1)")
     if found != "ok":
         return f"it is damaged ({found})"
-    if store.number("SELECT count(*) FROM pragma_table_info('documents') WHERE name = 'checksums'"):
-        with Progress("documents", store.facts().documents, "comparing checksums") as progress:
-            damaged = store.damaged_documents(progress.tell)
-        if damaged:
-            return f"its documents {named(damaged)} are damaged"
+    summed = store.number("SELECT count(*) FROM pragma_table_info('documents') WHERE name = 'checksums'")
+    if summed and (damaged := store.damaged_documents()):
+        return f"its documents {named(damaged)} are damaged"
     return None
 
 

@@ -1,7 +1,7 @@
 """Runs the reads of the SQLite store, each with a `Snapshot` on a reading thread.
 
     read()   reads of clients: READERS run at a time, the others wait (scheduling.py)
-      └─ heavy    many queries in one, or a scan: HEAVY may have begun at a time
+      └─ heavy    a read with many queries, or a scan: at most HEAVY have begun at a time
     own()    reads of the service itself, on separate threads, which never wait for clients
 
 Each read has a thread, a connection and a transaction, so it sees the same state of the store while other

@@ -8,7 +8,7 @@
     skipped      texts that a generation's model fails on.
     history      the versions in the order of their activation; the last one is active.
     verdicts     versions that failed or were rolled back from, so they are not chosen automatically again.
-    feedback     judgments: one per query, document's id and key's name.
+    feedback     judgments: one per collection, query, document id and key name.
     events       events: one row per key, collection and event_id.
     lexical_N    the terms of the documents of collection number N, for keyword search (fulltext.py).
     fields       the values of declared metadata fields, for filters.
@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.errors import StartupError, machine_error
+from service.store.sql.connection import fetch_value
 from service.store.sqlite.filters import instant
 
 _COMMENT = re.compile(r"--[^\n]*")
@@ -43,7 +44,7 @@ Entry = tuple[str, str, str, str]  # Type, name, table, SQL.
 
 
 def harden(connection: sqlite3.Connection) -> None:
-    """Makes SQLite distrust the schema and check each page before use. Adds the SQL functions for filters."""
+    """Makes SQLite distrust the schema and check each page before use. Adds the SQL function for filters."""
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
     connection.create_function("simile_instant", 1, instant, deterministic=True)
@@ -257,14 +258,15 @@ def tolerant(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-def migrate(path: Path) -> bool:
-    """Migrates a file to the current schema, or creates it. Returns whether the file is new.
+def migrate(path: Path) -> None:
+    """Migrates a file to the current schema, or creates it.
 
     Raises:
-        StartupError: A newer version wrote the file, it is not a database, or it cannot be written.
+        StartupError: A newer or very old version wrote the file, its tables are not those of its schema
+            version, it is not a database, or it cannot be written.
     """
     with starting(path), contextlib.closing(connect(path)) as connection:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        version = int(fetch_value(connection, "PRAGMA user_version"))
         if version > SCHEMA_VERSION:
             raise StartupError(
                 f"{path} was written by a newer Simile (schema {version}, this one knows {SCHEMA_VERSION}). "
@@ -286,4 +288,3 @@ def migrate(path: Path) -> bool:
                 connection.executescript(
                     f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;"
                 )
-        return version == 0

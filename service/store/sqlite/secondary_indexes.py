@@ -14,7 +14,7 @@ import orjson
 
 from models.search.content import Content
 from models.search.terms import RULES
-from service.store.sql.connection import fact, note
+from service.store.sql.connection import fact, fetch_value, note
 from service.store.sqlite import documents, filters, fulltext
 from service.store.sqlite.documents import get_number
 from service.store.sqlite.schema import starting
@@ -29,14 +29,14 @@ SAY_SECONDS = 5.0
 
 
 def add(connection: sqlite3.Connection, revision: int) -> None:
-    """Adds a stored document."""
+    """Adds the terms and field values of a stored document."""
     number, whole = _placed(connection, revision)
     fulltext.add(connection, number, revision, whole)
     filters.add_values(connection, _declared(connection), (revision, revision))
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
-    """Removes the rows of a document that is about to be deleted.
+    """Removes the terms and field values of a document that is about to be deleted.
 
     The terms of a damaged document cannot be computed, and removing wrong terms would damage the table. So
     these terms stay. Searches skip them, and the next start of the service rebuilds the table.
@@ -68,11 +68,11 @@ def remove_collection(connection: sqlite3.Connection, name: str) -> None:
 def optimize(connection: sqlite3.Connection) -> None:
     """Merges the segments of the FTS5 tables, which removes the terms of deleted documents from the file."""
     for number in fulltext.numbers(connection):
-        fulltext.optimize(connection, number)
+        fulltext.command(connection, number, "optimize")
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
-    """Returns the differences between these rows and the documents, as sentences."""
+    """Returns the differences between the documents and their terms and field values, as sentences."""
     found = []
     there = fulltext.numbers(connection)
     if left := there - {number for number, _ in _collections(connection)}:
@@ -89,8 +89,7 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
             ("deleted documents are", words, documents),
         ):
             sql = f"SELECT count(*) FROM ({one} EXCEPT {other})"
-            [count] = connection.execute(sql, (name,)).fetchone()
-            if count:
+            if count := fetch_value(connection, sql, name):
                 found.append(f"{count} {what} found by their words in the collection {name!r}")
     # The next start rebuilds values of older rules.
     declared = _declared(connection) if fact(connection, FIELD_RULES) == filters.VALUE_RULES else []
@@ -104,7 +103,7 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
 
 
 def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = ()) -> None:
-    """Rebuilds the rows that other rules computed, in one transaction. Blocks until it is done.
+    """Rebuilds the rows that were computed by other rules or for other fields, in one transaction. Blocks.
 
     Args:
         connection: A connection to the store.
@@ -120,7 +119,7 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
             fulltext.drop(connection, number)
         if needed - there or fact(connection, LEXICAL_RULES) != RULES:
             for number in there & needed:
-                fulltext.clear(connection, number)
+                fulltext.command(connection, number, "delete-all")
             for number in needed - there:
                 fulltext.make(connection, number)
             _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
@@ -131,7 +130,7 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
             note(connection, FIELD_RULES, filters.VALUE_RULES)
         before = _declared(connection)
         for name in {*before} - {*declared}:
-            filters.forget_field(connection, name)
+            connection.execute("DELETE FROM fields WHERE field = ?", (name,))
         new = sorted({*declared} - {*before})
         if new:
             words = f"fields {', '.join(new)}"
@@ -150,7 +149,7 @@ def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, in
         noun: Name of the rows, for the log.
         add: Adds the rows of these revisions.
     """
-    [total] = connection.execute("SELECT count(*) FROM documents").fetchone()
+    total = documents.count_all(connection)
     done, first, said = 0, 0, time.monotonic()
     while done < total:
         step = "SELECT revision FROM documents WHERE revision >= ? ORDER BY revision LIMIT ?"
@@ -175,7 +174,7 @@ def _add_words(connection: sqlite3.Connection, first: int, last: int) -> None:
 
 
 def _declared(connection: sqlite3.Connection) -> list[str]:
-    """Returns the declared fields that the store was built with."""
+    """Returns the fields whose values the table `fields` has."""
     listed: list[str] = orjson.loads(fact(connection, INDEXED_FIELDS) or "[]")
     return listed
 

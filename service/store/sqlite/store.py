@@ -1,4 +1,4 @@
-"""The document store in SQLite. One thread writes, others read. Each method runs one query or one job.
+"""The document store in SQLite. One thread writes, other threads read. Each method runs one query or job.
 
 protocol.py documents the methods. The other files of this package have the queries and jobs.
 """
@@ -11,14 +11,15 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from models.manifest import Manifest
 from models.store import RequestedVersion
 from service.errors import ServiceError
 from service.store.filters.grammar import Predicate, indexed_fields
 from service.store.protocol import VectorSink
-from service.store.sql import feedback, generations, records
-from service.store.sql.connection import unfinished_copy, visitor_secret
+from service.store.sql import feedback, generations
+from service.store.sql.connection import fetch_value
 from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
 from service.store.sqlite import documents, fulltext, last_known, vectors, writes
 from service.store.sqlite.filters import compile_filter
@@ -35,6 +36,7 @@ from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.sqlite.writer import Transaction, Writer
 from service.store.values import Active, Changes
 
+T = TypeVar("T")
 LOOK_SECONDS = 1.0  # Seconds between checks of the tables.
 
 
@@ -57,7 +59,7 @@ class Alone:
         return requested
 
     async def request(self, requested: RequestedVersion) -> None:
-        """Does nothing, because the models folder already has the request."""
+        """Does nothing, because the request in the models folder is the current one."""
 
     async def once(self, _name: str, work: Callable[[], Awaitable[str]], /) -> str:
         return await work()
@@ -76,7 +78,7 @@ class SqliteStore(Alone, CommonMethods):
 
     def __init__(self, data_dir: Path, fields: str = "") -> None:
         declared = indexed_fields(fields)
-        self._data_dir, self._declared = data_dir, declared
+        self._data_dir, self._name, self._declared = data_dir, str(data_dir), declared
         path = data_dir / DATABASE
         last_known.refuse_loss(data_dir)
         migrate(path)
@@ -126,28 +128,16 @@ class SqliteStore(Alone, CommonMethods):
             self._note_damage(_damage(snapshot))
         return now
 
-    def unfinished_copy(self) -> str | None:
-        with starting(self._data_dir):
-            return unfinished_copy(self.connection, str(self._data_dir))
-
     # Before the first write, on the thread that starts the service.
 
-    def active(self) -> Active | None:
+    def _now(self, job: Callable[[sqlite3.Connection], T]) -> T:
         with starting(self._data_dir):
-            return generations.active(self.connection)
+            return job(self.connection)
 
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
         with starting(self._data_dir), self.connection:
             self.connection.execute("BEGIN IMMEDIATE")
             return generations.activate(self.connection, manifest, form, examples=examples)
-
-    def visitor_secret(self) -> str:
-        with starting(self._data_dir):
-            return visitor_secret(self.connection)
-
-    def indexed(self) -> tuple[list[str], set[int]]:
-        with starting(self._data_dir):
-            return records.collections(self.connection), generations.kept_numbers(self.connection)
 
     # Documents and collections.
 
@@ -197,7 +187,7 @@ class SqliteStore(Alone, CommonMethods):
 
 def _damage(snapshot: Snapshot) -> str | None:
     """Returns a sentence about changes that another process has made to the tables, or None."""
-    version = int(snapshot.execute("PRAGMA user_version").fetchone()[0])
+    version = int(fetch_value(snapshot, "PRAGMA user_version"))
     if version > SCHEMA_VERSION:
         return (
             f"A newer Simile has changed {DATABASE} to schema {version}, and this one knows "

@@ -11,7 +11,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.store.protocol import VectorSink
-from service.store.sql.connection import Connection
+from service.store.sql.connection import Connection, fetch_column, fetch_value
 from service.store.sql.generations import alike_numbers, kept_numbers, make_active
 from service.store.sql.records import Reading, collections, last_revision, sizes, unembedded
 from service.store.sqlite.documents import sequence
@@ -144,7 +144,7 @@ EMBEDDED: tuple[Column, ...] = ("title", "text")
 
 
 def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
-    """Stores vectors that a builder computed, for revisions that still exist. Returns the number of these."""
+    """Stores a builder's vectors for the revisions that still exist. Returns the number of revisions."""
     if generation not in kept_numbers(transaction.connection):  # It was dropped in the meantime.
         return 0
     alive = transaction.connection.execute(
@@ -159,14 +159,9 @@ def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Em
 
 def add_stored(transaction: Transaction, generation: int, after: int, limit: int) -> int | None:
     """Adds about `limit` stored vectors to the changes, as `protocol.Generations.add_stored` says."""
-    execute = transaction.connection.execute
-    end = execute(
-        "SELECT revision FROM vectors WHERE generation = ? AND revision > ? "
-        "ORDER BY revision LIMIT 1 OFFSET ?",
-        (generation, after, limit - 1),
-    ).fetchone()
-    last = None if end is None else int(end[0])
-    rows = execute(
+    step = "SELECT revision FROM vectors WHERE generation = ? AND revision > ? ORDER BY revision "
+    last: int | None = fetch_value(transaction, f"{step} LIMIT 1 OFFSET ?", generation, after, limit - 1)
+    rows = transaction.connection.execute(
         "SELECT v.revision, passage, vector, checksum, dimension, d.collection FROM vectors v "
         "JOIN generations ON number = generation LEFT JOIN documents d ON d.revision = v.revision "
         "WHERE generation = ?1 AND v.revision > ?2 AND (?3 IS NULL OR v.revision <= ?3) "
@@ -194,7 +189,10 @@ def load(transaction: Transaction, generation: int, indexes: VectorSink) -> bool
 
 
 def forget_skipped(transaction: Transaction, generation: int, damaged: Iterable[int] = ()) -> None:
-    """Deletes damaged vectors and the records of skipped texts, so that a builder embeds these documents."""
+    """Deletes the records of skipped texts, and the vectors of the revisions `damaged`.
+
+    A builder then embeds these documents again.
+    """
     transaction.connection.execute("DELETE FROM skipped WHERE generation = ?", (generation,))
     remove(transaction, generation, damaged)
 
@@ -235,8 +233,7 @@ def next_lacking(connection: Reading, generation: int, after: int, limit: int, m
         if left < 0 and at:
             revisions = revisions[:at]
             break
-    sql = "SELECT count(*) FROM skipped WHERE generation = ?"
-    [skipped] = connection.execute(sql, (generation,)).fetchone()
+    skipped = fetch_value(connection, "SELECT count(*) FROM skipped WHERE generation = ?", generation)
     return Lacking(unembedded(connection, revisions), last_revision(connection), skipped)
 
 
@@ -253,12 +250,11 @@ def swap(transaction: Transaction, swap: Activation) -> bool:
 
 
 def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:
-    """Returns the first revisions without a vector that were not skipped, in ascending order."""
-    rows = connection.execute(
+    """Returns the first revisions after `after` that have no vector and were not skipped, ascending."""
+    sql = (
         "SELECT revision FROM documents d WHERE revision > ?2 "
         "AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ?1 AND v.revision = d.revision) "
         "AND NOT EXISTS (SELECT 1 FROM skipped s WHERE s.generation = ?1 AND s.revision = d.revision) "
-        "ORDER BY revision LIMIT ?3",
-        (generation, after, limit),
+        "ORDER BY revision LIMIT ?3"
     )
-    return [row[0] for row in rows]
+    return fetch_column(connection, sql, generation, after, limit)

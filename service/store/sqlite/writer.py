@@ -78,7 +78,7 @@ class Writer(Jobs):
         self._connection.close()
 
     def check(self, _seconds: float, /) -> str | None:
-        """Returns why writes do not work, or None.
+        """Returns why writes do not work, or None. If the thread is dead, fails all accepted jobs.
 
         A dead thread is not replaced, because it may have died between a commit and the update of the
         indexes.

@@ -10,7 +10,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.store.sql.feedback import DELETED_ROWS, delete_events_of_document, forget_clicked
+from service.store.sql.connection import fetch_column, fetch_value
+from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
 from service.store.sql.records import compute_checksums, encode_parts, refuse_another
 from service.store.sqlite import secondary_indexes, vectors
@@ -68,14 +69,13 @@ def upsert(
 
 def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
     """Deletes a document. If the document has many events, deletes only some events, and `done` is 0."""
-    row = transaction.connection.execute(
-        "SELECT revision FROM documents WHERE collection = ? AND id = ?", (collection, id)
-    ).fetchone()
-    return Step(1, 0, _sequence(transaction)) if row is None else delete_some(transaction, row, collection)
+    sql = "SELECT revision FROM documents WHERE collection = ? AND id = ?"
+    found = fetch_column(transaction, sql, collection, id)
+    return delete_some(transaction, found, collection) if found else Step(1, 0, _sequence(transaction))
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
-    """Deletes the first of `revisions`, as many as one job should. Missing revisions are skipped.
+    """Deletes the documents of the first `revisions`, as many as one job should. Skips missing revisions.
 
     A revision never changes, so revisions that matched a filter still match it. If a document has very many
     events, some events are deleted first, and the document in a later step.
@@ -86,7 +86,7 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
             "SELECT length(title) + length(text), id FROM documents WHERE revision = ?", (revision,)
         ).fetchone()
         if row is not None:
-            gone = delete_events_of_document(transaction.connection, collection, row[1])
+            gone = delete_rows(transaction, "events", "collection = ? AND id = ?", collection, row[1])
             forgotten += gone
             if gone == DELETED_ROWS:
                 break
@@ -187,7 +187,7 @@ def _remove(transaction: Transaction, revision: int, collection: str) -> None:
 def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
     """Returns the stored vectors of a revision.
 
-    Returns None if they are missing or damaged, or must be split.
+    Returns None if the vectors are missing or damaged, or if the text must be split.
     """
     stored = vectors.stored(job.transaction, generation, revision)
     return None if stored is None or (job.split and stored.cut) else stored
@@ -195,7 +195,7 @@ def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
 
 def is_long(connection: sqlite3.Connection) -> bool:
     """Returns whether the operation log is so long that it must be trimmed."""
-    [first] = connection.execute("SELECT coalesce(min(sequence), 0) FROM operations").fetchone()
+    first = fetch_value(connection, "SELECT min(sequence) FROM operations")
     return bool(first and first <= sequence(connection) - KEPT_OPERATIONS - TRIM_ROWS)
 
 
@@ -205,17 +205,19 @@ def is_untidy(connection: sqlite3.Connection) -> bool:
 
 
 def tidy(transaction: Transaction) -> bool:
-    """Deletes some vectors of dropped generations, or some operations. Returns whether more remain."""
+    """Deletes some vectors of dropped generations, or some entries of the operation log.
+
+    Returns whether more may remain.
+    """
     return purge(transaction) or trim(transaction)
 
 
 def purge(transaction: Transaction) -> bool:
-    """Deletes some vectors of a dropped generation. Returns whether there may be more."""
+    """Deletes some vectors of a dropped generation. Returns whether a dropped generation was found."""
     execute = transaction.connection.execute
-    row = execute("SELECT number FROM generations WHERE state = ? LIMIT 1", (DROPPED,)).fetchone()
-    if row is None:
+    number = fetch_value(transaction, "SELECT number FROM generations WHERE state = ? LIMIT 1", DROPPED)
+    if number is None:
         return False
-    [number] = row
     left = False
     for table in ("vectors", "skipped"):
         deleted = execute(

@@ -1,4 +1,4 @@
-"""The folder of the tiny version."""
+"""A fixture: the folder of the published tiny model."""
 
 from pathlib import Path
 

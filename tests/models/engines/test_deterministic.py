@@ -1,4 +1,4 @@
-"""The same bits in any batch when they are requested, and within 1e-6 otherwise."""
+"""A deterministic encoder computes the same bits in any batch. Others agree within 1e-6 in fp32."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_deterministic_vectors_are_those_of_the_usual_mode_to_1e_6(tiny_models_d
 
 
 class Engine:
-    """Vectors that name the shape they were computed in."""
+    """A fake engine. Its vectors hold the sum of their ids and the shape of their batch."""
 
     def __init__(self, *, row_counts_matter: bool) -> None:
         self.row_counts_matter = row_counts_matter

@@ -29,7 +29,7 @@ TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60, 3))]
 
 @pytest.fixture
 def anew() -> Iterator[None]:
-    """Probe this machine's forms again, before and after."""
+    """Clears the cached bf16 check, before and after the test."""
     opening._why_no_bf16.cache_clear()
     yield
     opening._why_no_bf16.cache_clear()
@@ -154,7 +154,7 @@ def test_the_golden_vectors_hold_bf16_to_a_cosine_and_fp32_to_its_numbers(
 @pytest.mark.long
 @needs_bf16
 def test_the_default_model_in_bf16_hardly_depends_on_its_neighbors(default_models_dir: Path) -> None:
-    """The bound that docs/PERFORMANCE.md states; in fp32 it is 1e-6."""
+    """The bounds are those of docs/PERFORMANCE.md. In fp32, vectors differ by at most 1e-6."""
     folder = next(default_models_dir.glob("2*"))
     encoder = Encoder.open(folder, form=BF16)
     assert check_golden(encoder, folder) < 2e-4

@@ -21,7 +21,7 @@ TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60))]
 
 
 def _without_gpu() -> str:
-    """The reason for the missing GPU, empty on a machine with a GPU."""
+    """Returns the reason why no GPU can be used. It is empty on a machine with a GPU."""
     try:
         require_cuda(GPU)
     except DeviceUnavailable as error:
@@ -105,6 +105,6 @@ def test_a_limit_that_the_model_does_not_fit_into_is_said_when_it_is_opened(
 
 
 def _used_mb() -> int:
-    """MiB of the first GPU, everybody's."""
+    """Returns the MiB in use on the first GPU, by all processes."""
     requested = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
     return int(subprocess.run(requested, capture_output=True, text=True, check=True).stdout)

@@ -1,4 +1,4 @@
-"""The engine for a GPU on the CPU's provider: everything but the GPU (test_gpu_device.py)."""
+"""The GPU engine, run with the CPU's provider. Tests on a real GPU are in test_gpu_device.py."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def engine(folder: Path) -> Iterator[CudaEngine]:
 
 
 def _part(feed: dict[str, np.ndarray], rows: list[int]) -> dict[str, np.ndarray]:
-    """Some rows of `feed`, no longer than the longest of them."""
+    """Returns `rows` of `feed`, cut to the longest of these rows."""
     length = int(feed["attention_mask"][rows].sum(axis=1).max())
     return {name: array[rows, :length] for name, array in feed.items()}
 
@@ -186,7 +186,7 @@ def test_another_failure_is_passed_on_at_once(words: str) -> None:
 
 
 def _fitting(most: int, requested: list[int]) -> Callable[[slice], np.ndarray]:
-    """Computes a limited number of rows at once: the vector of a row is its number."""
+    """Returns a pass that fails above `most` rows and records its sizes. A row's vector is its number."""
 
     def compute(part: slice) -> np.ndarray:
         requested.append(part.stop - part.start)
@@ -218,7 +218,7 @@ def test_a_single_row_too_large_says_what_helps() -> None:
 
 
 def test_a_pool_that_is_really_full_is_answered_in_halves(folder: Path, tmp_path: Path) -> None:
-    """ONNX Runtime's own pool, as CUDA has it, with a limit on the CPU: its errors are the real ones."""
+    """Limits ONNX Runtime's own memory pool on the CPU, so that its errors are the real ones."""
     code = f"""
 import logging, numpy as np, onnxruntime
 from pathlib import Path
@@ -268,7 +268,7 @@ def test_the_limit_of_a_place_is_told_to_the_provider_in_bytes() -> None:
 
 
 def test_a_session_that_would_run_on_the_cpu_instead_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ONNX Runtime with CUDA opens one where a library of CUDA does not load: without a word."""
+    """If a CUDA library does not load, ONNX Runtime opens a session on the CPU without an error."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the ONNX Runtime that is installed here does not know CUDA

@@ -1,4 +1,4 @@
-"""Changes to a published graph before a GPU computes it, and the shapes that it is computed in."""
+"""The changes that a GPU needs in a published graph, and the shapes of its batches."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_backbone_is_in_fp16_and_what_follows_it_in_fp32(tmp_path: Path) -> 
 
 
 def test_a_graph_that_pools_by_itself_is_cast_at_its_own_outputs(tmp_path: Path) -> None:
-    """A foreign file may look like this: no name marks the head."""
+    """In the file of another exporter, no node names mark the pooling head."""
     model = _model(tmp_path / "model")
     expected = _computed(model)
     for node in model.graph.node:

@@ -1,4 +1,4 @@
-"""The engine on ONNX Runtime: a table of the vocabulary that sessions share, and who keeps it."""
+"""The ONNX Runtime engine: a close during a pass, and equal vectors of both sessions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ print(refused)
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A graph that looks `LOOKS` times into a table as large as the default model's."""
+    """A graph that reads `LOOKS` times from a table as large as the default model's."""
     table = np.random.default_rng(0).normal(1, 0.01, (ROWS, WIDTH)).astype(np.float32)
     tensors = [numpy_helper.from_array(table, "table"), numpy_helper.from_array(np.array([1]), "axis")]
     nodes, terms = [], []
@@ -93,7 +93,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 @pytest.mark.parametrize("which", ["itself", "beside"])
 def test_a_pass_that_runs_while_the_engine_is_closed_ends_with_its_vectors(file: Path, which: str) -> None:
-    """In a process of its own: with the table freed it dies of it."""
+    """Runs in its own process, which would crash if the close freed the table."""
     command = [sys.executable, "-c", CLOSING, str(file), which]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout.split()) == (0, ["6"]), found.stderr

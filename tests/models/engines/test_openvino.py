@@ -1,4 +1,4 @@
-"""The shapes that reach OpenVINO, in the precision of this processor."""
+"""The shapes of the batches that reach OpenVINO, on any processor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ openvino = pytest.importorskip("models.engines.openvino", reason="the extra `ope
 
 @pytest.fixture(autouse=True)
 def whatever_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor without bf16 computes in fp32, in the same shapes."""
+    """Removes the check for bf16. A processor without bf16 computes in fp32, in the same shapes."""
     monkeypatch.setattr(opening, "require", lambda form, place: None)
 
 

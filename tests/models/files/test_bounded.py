@@ -12,7 +12,7 @@ from models.store import ModelStore
 
 
 def pipe(file: Path) -> None:
-    """A reader that opens it would wait for ever."""
+    """Replaces `file` by a pipe, which would block a reader forever."""
     file.unlink()
     os.mkfifo(file)
 

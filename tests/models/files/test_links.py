@@ -11,7 +11,7 @@ from models.store import ModelStore
 
 
 def moved(file: Path, to: Path) -> None:
-    """The file goes elsewhere, and a link to it takes its place."""
+    """Moves the file to `to`, and leaves a link to it in its place."""
     to.parent.mkdir(parents=True, exist_ok=True)
     file.rename(to)
     file.symlink_to(to)

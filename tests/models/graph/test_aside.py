@@ -26,7 +26,7 @@ DATA = "onnx/model.onnx_data"
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiny model is a large one."""
+    """Lowers the limits of size, so that the tiny model has separate weight files."""
     for module in (aside, publishing):
         monkeypatch.setattr(module, "LARGEST", 1000)
     monkeypatch.setattr(aside, "SMALLEST", 64)

@@ -31,13 +31,13 @@ def _beside(folder: Path, model: onnx.ModelProto) -> Path:
 
 
 def _alone(folder: Path, model: onnx.ModelProto) -> Path:
-    """The ONNX file without the weights, so that publishing takes it."""
+    """Writes the ONNX file and removes the other weights, so that publishing reads the ONNX file."""
     (folder / "model.safetensors").unlink(missing_ok=True)
     return _beside(folder, model)
 
 
 def _tokens_only(folder: Path) -> onnx.ModelProto:
-    """As most exporters leave it: token embeddings, no pooling."""
+    """Returns the model's graph as most exporters write it: token embeddings, no pooling."""
     model = prepare(read_source(folder)).model
     del model.graph.output[1:]
     kept = [node for node in model.graph.node if not node.name.startswith(SCOPE)]
@@ -50,7 +50,7 @@ def _tokens_only(folder: Path) -> onnx.ModelProto:
 
 
 def _another_family(folder: Path, opset: int, pooling: str) -> np.ndarray:
-    """Make `folder` hold ONNX only: token embeddings are tanh(table[id]). Answers the table."""
+    """Replaces the weights by an ONNX file whose token embeddings are tanh(table[id]). Returns the table."""
     table = np.random.default_rng(9).normal(size=(250, WIDTH)).astype(np.float32)
     value = onnx.helper.make_tensor_value_info
     gather = onnx.helper.make_node("Gather", ["table", "input_ids"], ["rows"])
@@ -122,7 +122,7 @@ def test_a_bert_that_cannot_be_written_here_is_its_onnx_file(
 def test_weights_go_before_an_onnx_file_beside_them(
     store: ModelStore, folder: Path, tmp_path: Path, content: str
 ) -> None:
-    """A hub's folder has both: the graph written here leaves padding out, and theirs does not."""
+    """A hub folder may have both. Only our graph of the weights skips padding (`packed`)."""
     expected = publish(store, folder)
     model = _tokens_only(folder)
     if content == "other weights":
@@ -150,7 +150,7 @@ def test_a_graph_whose_padding_counts_is_not_published(store: ModelStore, folder
 
 
 def _changed(folder: Path, field: str, name: str) -> onnx.ModelProto:
-    """The model with another first input, or with one output that is neither token nor sentence vectors."""
+    """Returns the model with the first input, or all outputs, replaced by a tensor called `name`."""
     model = prepare(read_source(folder)).model
     value = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 2])
     values = model.graph.input if field == "input" else model.graph.output

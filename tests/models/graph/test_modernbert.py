@@ -1,4 +1,4 @@
-"""ModernBERT's graph against numpy and transformers, by its own settings."""
+"""ModernBERT's graph against numpy and transformers, with the settings that only this family has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poolings: their values in each place that computes them, their files, their names."""
+"""Poolings: equal values in numpy, in the graph and in torch, their files, and their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default model, from its wheel, gives sentence-transformers' vectors: alone and among any neighbours."""
+"""The default model, from its wheel, gives sentence-transformers' vectors, alone and in any batch."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_wheel_that_is_no_whole_archive_is_refused(tmp_path: Path, content: by
 
 @pytest.fixture
 def seeded(tmp_path: Path, published: tuple[ModelStore, str], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The version of an image's seed, in an environment that has no wheel; and so no other way to publish."""
+    """The published version as the seed of a container image, without a wheel to publish from."""
     store, version = published
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     seed = builtin.seed_path() / version

@@ -1,4 +1,4 @@
-"""The fingerprint names the space: it follows what moves a vector, and nothing else."""
+"""The fingerprint names the vector space: it changes only with parts that change vectors."""
 
 from __future__ import annotations
 

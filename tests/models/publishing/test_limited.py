@@ -1,4 +1,4 @@
-"""A folder that takes all time or all memory is refused within a limit, and nothing of it stays."""
+"""An import that takes too much time or memory is ended at a limit, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OBJECT = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 
 
 def left_in(root: Path) -> list[str]:
-    """Versions, and folders that were being built."""
+    """Returns the names of versions and of unfinished folders in `root`."""
     return [path.name for path in root.iterdir() if path.name != ".lock"] if root.is_dir() else []
 
 
@@ -45,7 +45,7 @@ def replacing(*pairs: tuple[object, str]) -> dict[str, Any]:
 def build_graph(
     folder: Path, nodes: Sequence[onnx.NodeProto], constants: dict[str, Any], functions: Sequence[Any] = ()
 ) -> None:
-    """Write an ONNX file instead of the weights. The nodes make `extra`, a number that all vectors get."""
+    """Replaces the weights by an ONNX file. `nodes` compute `extra`, which is added to all vectors."""
     (folder / "model.safetensors").unlink()
     table = np.random.default_rng(0).normal(size=(WORDS, WIDTH)).astype(np.float32)
     known = {"table": table, **constants}
@@ -66,7 +66,7 @@ def build_graph(
 
 
 def rounds() -> onnx.NodeProto:
-    """A loop that adds 1 to `zero`, 2^62 times."""
+    """Returns a loop that adds 1 to `zero`, 2^62 times."""
     integer, truth, number = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
     nodes = [
         helper.make_node("Identity", ["going"], ["goes"]),
@@ -107,13 +107,13 @@ def scanning(folder: Path) -> None:
 
 
 def empty_tensors(folder: Path, count: int, entry: str = OBJECT) -> None:
-    """Write weights of `count` tensors without a number."""
+    """Writes weights of `count` tensors that have no numbers."""
     header = ("{" + ",".join(f'"{number:x}":{entry}' for number in range(count)) + "}").encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
 
 
 def large(op: str) -> Callable[[Path], None]:
-    """A tensor of 2^40 numbers, made by an operator."""
+    """Returns a function that writes a graph in which `op` makes a tensor of 2^40 numbers."""
     inputs = {"Expand": ["wide", "shape"], "Tile": ["wide", "shape"], "ConstantOfShape": ["shape"]}[op]
     mean = helper.make_node("ReduceMean", ["large"], ["extra"], keepdims=0)
     nodes = [helper.make_node(op, inputs, ["large"]), mean]
@@ -167,7 +167,7 @@ STRUCTURES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("wrong", STRUCTURES)
 def test_what_has_no_bound_by_its_structure_is_refused_at_once(tmp_path: Path, wrong: str) -> None:
-    """In this process: no child is needed to see it."""
+    """The refusal comes in this process, before any child process starts."""
     folder = tiny_source(tmp_path / "model")
     break_it, reason = STRUCTURES[wrong]
     break_it(folder)
@@ -178,7 +178,7 @@ def test_what_has_no_bound_by_its_structure_is_refused_at_once(tmp_path: Path, w
 
 
 def backtracking(folder: Path) -> None:
-    """2^n steps for a word of n letters that no mark follows."""
+    """Writes a pattern that takes 2^n steps for a word of n letters with no snowman after it."""
     pattern = {"Regex": r"(\w+\s?)+\u2603"}
     split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
     edit_json(folder / "tokenizer.json", pre_tokenizer=split)
@@ -219,7 +219,7 @@ def test_a_child_that_is_killed_publishes_nothing(tmp_path: Path, monkeypatch: p
 
 @contextmanager
 def soft(which: int, limit: int) -> Iterator[None]:
-    """A soft limit of this process, and of those that it starts."""
+    """Sets the soft limit `which` until the block ends. Child processes inherit it."""
     before = resource.getrlimit(which)
     resource.setrlimit(which, (limit, before[1]))
     try:
@@ -262,7 +262,7 @@ def test_the_limit_that_ended_an_import_is_named(
 def test_a_quota_of_processors_does_not_end_an_import_early(
     monkeypatch: pytest.MonkeyPatch, quota: float | None
 ) -> None:
-    """As much processor time as the quota gives in the time of the limit."""
+    """The limit of processor time exceeds what the quota allows within the time limit."""
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     monkeypatch.setattr("models.cpus.quota", lambda _: quota)
     assert limited._cpu_seconds(Limits(seconds=100)) > 100 * (quota or 4)
@@ -272,7 +272,7 @@ def test_a_quota_of_processors_does_not_end_an_import_early(
 def test_an_import_may_take_memory_by_the_folder_s_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    """A model of a hub has a folder only once it is fetched."""
+    """The size of a hub model is known only after the download."""
     (tmp_path / "snapshot").mkdir()
     (tmp_path / "snapshot" / "model.safetensors").write_bytes(os.urandom(2 << 20))
     monkeypatch.setattr("models.publishing.default.fetch", lambda _: tmp_path / "snapshot")

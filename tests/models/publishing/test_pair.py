@@ -1,4 +1,4 @@
-"""A pair: its published files, its unchanged documents, and refusals."""
+"""A pair: its published files, its document vectors (the teacher's), and refusals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture
 def place(made: Place, tmp_path: Path) -> Place:
-    """A copy, to be changed."""
+    """A copy of `made` that a test may change."""
     copy = object.__new__(Place)
     vars(copy).update(vars(made) | {"folder": tmp_path})
     copy.store = ModelStore(shutil.copytree(made.store.root, tmp_path / "models"))
@@ -150,7 +150,7 @@ def test_a_student_of_another_shape_is_refused(
 
 
 def test_the_teacher_of_a_student_in_use_is_kept(place: Place) -> None:
-    """The next training begins with it: the newest version that has its vectors."""
+    """The next training starts from the newest version that has the teacher's vectors."""
     place.store.request(place.student.version)
     with pytest.raises(InUse, match="the anchor of retrainings"):
         place.store.prune(place.pair.version)

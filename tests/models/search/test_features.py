@@ -1,4 +1,4 @@
-"""Features of candidates against values by hand, and stems against those of FTS5."""
+"""Features of search candidates against values worked out by hand, and stems against those of FTS5."""
 
 import numpy as np
 import pytest
@@ -157,7 +157,7 @@ def test_a_memory_is_the_same_as_if_each_query_was_looked_at_alone() -> None:
 def test_a_threshold_is_relative_to_the_cosine_of_unrelated_texts(
     unrelated: float, similarity: float
 ) -> None:
-    """A cosine of 0.9 is near if unrelated texts have 0, and says nothing if they have 0.8."""
+    """A cosine of 0.9 means similar texts if unrelated texts have 0, but nothing if those have 0.8."""
     near = unit(0.9, np.sqrt(1 - 0.9**2), 0)
     memory = Memory(near[None], [{"a": 1}], unrelated)
     assert memory.recall(QUERY, ["a"], 0.5)[0, 0] == pytest.approx(similarity, abs=1e-6)

@@ -57,7 +57,7 @@ def test_a_text_that_the_model_sees_whole_is_not_split(encoder: Encoder) -> None
 
 
 def test_passages_behind_the_head_begin_and_end_with_sentences_and_repeat_one(encoder: Encoder) -> None:
-    """Worked by hand: a sentence is 11 tokens, a passage holds 60, the head 62: five sentences and a part."""
+    """Worked by hand: a sentence has 11 tokens, a passage 60, the head 62 (five sentences and a part)."""
     given = sentences(20)
     head, *others = passages(" ".join(given), encoder)
     assert head == " ".join([*given[:5], " ".join(given[5].split()[:7])])
@@ -91,7 +91,7 @@ def test_a_prompt_takes_room_in_every_passage(encoder: Encoder) -> None:
 
 
 def test_a_title_is_in_front_of_every_passage_and_places_are_those_of_the_text(encoder: Encoder) -> None:
-    """Worked by hand: the title takes 3 of 62 tokens, the head holds 59 of the text's, the others 57."""
+    """Worked by hand: the title has 3 tokens. The head has 59 tokens of the text, other passages 57."""
     text = " ".join(sentences(20))
     found = split(Content(text, "Stone green cat"), encoder)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A hub on loopback, as the real one answers: models, trees, files with ETag, commit and ranges."""
+"""A fake hub on loopback: model information, file trees, and files with ETag, commit and ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the hub, which the tests do not reach: a stand-in copies the allowed files."""
+"""The files that are fetched from the hub. A fake hub copies the allowed files, without network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tiny import tiny_source
 
 
 class Hub:
-    """One repository. `huggingface_hub` matches patterns by fnmatch, whose `*` goes past a slash."""
+    """A fake hub with one repository. As in `huggingface_hub`, `*` in a pattern also matches slashes."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self.folder, self.cache = folder, cache

@@ -31,7 +31,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def _import(hub: Hub, tmp_path: Path, name: str = NAME, **changed: str) -> tuple[int, str]:
-    """Status and output."""
+    """Runs the import. Returns the exit status, and stdout followed by stderr."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SIMILE_"))}
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
     ended = subprocess.run(
@@ -46,7 +46,7 @@ def _import(hub: Hub, tmp_path: Path, name: str = NAME, **changed: str) -> tuple
 
 
 def _refusal(said: str) -> str:
-    """The command's own line, after the log of the hub's client. A traceback would be more than a line."""
+    """Returns the command's one error line, without the log of the hub's client. Fails on a traceback."""
     assert "Traceback" not in said
     [line] = [line for line in said.splitlines() if line.startswith("python -m models: ")]
     return line

@@ -1,4 +1,4 @@
-"""A prompt template: its ids around every text, the [MASK] that is pooled, and that no text moves either."""
+"""A prompt template: its ids surround every text, its [MASK] is pooled, and no text changes this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ids of odd texts are transformers' own, for each kind of tokenizer; and other files are converted."""
+"""The ids of odd texts equal those of transformers, for each kind of tokenizer file, also if converted."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ SENTENCEPIECE = {  # family: its file, its class, the kind of model
 
 @pytest.mark.parametrize("family", SENTENCEPIECE)
 def test_a_file_of_sentencepiece_is_converted(tmp_path: Path, family: str) -> None:
-    """Its pieces are those of the library that made the file, so the conversion is right as well."""
+    """The pieces also equal those of the library that made the file."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="pip install sentencepiece")
     name, tokenizer, kind = SENTENCEPIECE[family]
     texts = tmp_path / "texts.txt"

@@ -47,7 +47,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def japanese_source(folder: Path, **said: Any) -> Path:
-    """A tiny BERT whose tokenizer is words by MeCab."""
+    """Writes a tiny BERT whose tokenizer finds words with MeCab."""
     raw = raw_source(folder, FAMILIES["bert"])
     tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] 猫 ##である で ##ある である 名前".split()
     letters = sorted({letter for text in TEXTS for letter in text.lower() + text if not letter.isspace()})

@@ -1,4 +1,4 @@
-"""Normalisation in pieces: the form of the whole text, at a cost that grows with its length."""
+"""Normalization in pieces gives the form of the whole text, at a cost in proportion to its length."""
 
 import sys
 import unicodedata
@@ -44,7 +44,7 @@ def test_pieces_give_the_form_of_the_whole_text(form: normalize.Form, text: str)
 
 @pytest.mark.long
 def test_no_character_that_begins_anew_joins_one_before_it() -> None:
-    """Every character, also of a newer Unicode, with small letters and plain forms."""
+    """Checks every character of Python's Unicode, also case-folded and decomposed."""
     seconds = set()
     for character in map(chr, range(sys.maxunicode + 1)):
         parts = unicodedata.normalize("NFD", character)
@@ -59,7 +59,7 @@ def test_no_character_that_begins_anew_joins_one_before_it() -> None:
 
 
 def reference(text: str) -> str:
-    """The Stream-Safe Text Process as UAX #15 words it."""
+    """Applies the Stream-Safe Text Process as UAX #15 defines it."""
     safe, count = "", 0
     for character in text:
         plain = unicodedata.normalize("NFKD", character)

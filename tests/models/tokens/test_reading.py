@@ -1,4 +1,4 @@
-"""Texts that a vocabulary reads, spells, or does not know."""
+"""Texts that do or do not suit a vocabulary."""
 
 from __future__ import annotations
 

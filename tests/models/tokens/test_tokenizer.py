@@ -1,5 +1,4 @@
-"""Tokenisation must be what the tokenizers library gives for the whole text, however little of it is looked
-at."""
+"""Tokens equal those of the tokenizers library for the whole text, although only a part is read."""
 
 from __future__ import annotations
 
@@ -94,7 +93,7 @@ def test_the_number_of_tokens_is_exact_when_truncation_is_off(file: Path, tokeni
 
 
 def _letters() -> str:
-    """The ranges of LETTERS, spelled out."""
+    """Returns all characters in the ranges of LETTERS."""
     spelled, rest = "", LETTERS
     while rest:
         if rest[1:2] == "-":
@@ -139,7 +138,7 @@ def test_sixteen_megabytes_cost_no_seconds(tokenizer: Tokenizer, unit: str) -> N
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The characters that the library is given in each call."""
+    """Records the number of characters in each call of the library."""
     found: list[int] = []
     batches = tokenizer_module._batches
 
@@ -247,7 +246,7 @@ def test_ids_are_taken_as_they_are_or_cut_between_the_special_ones(tokenizer: To
 
 
 class Looked(list[int]):
-    """Ids, and how many of them were looked at one by one or copied."""
+    """A list of ids that counts how many ids were read from it, singly or in slices."""
 
     seen = 0
 
@@ -269,10 +268,10 @@ def test_of_many_ids_those_are_copied_that_are_kept(tokenizer: Tokenizer) -> Non
 def test_other_threads_run_while_much_is_tokenized(
     tokenizer: Tokenizer, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library's calls for one text hold the interpreter, and those for many do not.
+    """The library's calls for one text hold the interpreter lock. Calls for several texts do not.
 
-    While one holds it, the other thread has one turn at most, as the call returns. A busy machine may give it
-    few turns as well, so the work is tried again.
+    During a call that holds the lock, the other thread gets one turn at most, when the call returns. A busy
+    machine may also give that thread few turns, so the work is repeated.
     """
     turns = 0
     inside = SimpleNamespace(most=0)  # of those that the other thread had, in one call of the library

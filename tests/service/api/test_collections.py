@@ -35,7 +35,7 @@ QUERY = "a red river"
 
 
 def drop(transaction: Transaction, name: str) -> None:
-    """Deletes a collection in one job. The service uses several."""
+    """Deletes a collection in one write job. The service uses several jobs."""
     delete(transaction, Predicate("1", []), name)
     drop_name(transaction, name)
 

@@ -86,7 +86,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) ->
 
 
 def send(port: int, method: str, request: Request) -> Answer:
-    """Sends a request and waits much longer than an answer may take."""
+    """Sends a request with a deadline, and waits for longer than an answer may take."""
     headers = {"x-timeout-ms": str(int(1000 * DEADLINE_SECONDS)), "Content-Type": request.kind}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     began = time.monotonic()
@@ -113,7 +113,7 @@ class Outcome:
     starved: bool = False  # Other processes left less than one processor.
 
     def slow(self, said: str, begin: float, end: float) -> None:
-        """Records a slow step between `begin` and `end`: doubted if the host may cause it, else failed."""
+        """Records `said` about a slow step: as doubted if the host may be the cause, else as failed."""
         bare = [look for look in self.looks if look.what == CONTROL]
         stalled = [look.took for look in bare if look.answered > begin and look.requested < end]
         doubtful = self.starved or max(stalled, default=STALL_SECONDS) >= STALL_SECONDS

@@ -61,7 +61,7 @@ def test_every_page_has_a_policy_and_loads_its_own_files(service: Service) -> No
 
 
 def plain_gets(service: Service) -> list[str]:
-    """Paths without parameters that accept GET."""
+    """Returns `/docs` and each described path that accepts GET. Parameters are not filled in."""
     described = service.client.get("/openapi.json").json()["paths"]
     return ["/docs", *(path for path, operations in described.items() if "get" in operations)]
 
@@ -74,7 +74,7 @@ def test_the_api_page_has_these_files_and_no_others(service: Service) -> None:
 
 @pytest.mark.long
 def test_every_operation_has_a_name_and_every_example_runs(service: Service) -> None:
-    """The page's button sends the example. Examples of documents go first, because others need them."""
+    """The page's button sends the example. Document examples go first, because other examples need them."""
     document = service.client.get("/openapi.json").json()
     paths = document["paths"]
     operations = [operation for found in paths.values() for operation in found.values()]

@@ -1,4 +1,4 @@
-"""`/events`: each event is stored once, with the shown hits, until its document is deleted or it expires."""
+"""`/events` stores an event once, with the shown hits, until its document is deleted or the event expires."""
 
 import time
 from collections.abc import Iterator

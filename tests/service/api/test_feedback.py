@@ -42,7 +42,7 @@ GOOD = said("q", "a")
 
 
 def judge(client: TestClient | httpx2.Client, *judgements: dict[str, Any]) -> int:
-    """Stores judgments as one list and returns the answered sequence."""
+    """Stores judgments in one request, and returns the sequence number from the answer."""
     response = client.post("/feedback", json={"feedback": list(judgements)})
     assert response.status_code == 200, response.text
     answer = response.json()
@@ -60,7 +60,7 @@ def pages(client: TestClient | httpx2.Client, limit: int, after: int | None = 0)
 
 
 def listed(client: TestClient | httpx2.Client, after: int = 0) -> list[tuple[str, str, bool]]:
-    """Returns all judgments after `after`, in order, without their numbers."""
+    """Returns (query, id, relevant) of all judgments after the number `after`, in order."""
     return [(row["query"], row["id"], row["relevant"]) for rows in pages(client, 1000, after) for row in rows]
 
 
@@ -229,7 +229,7 @@ def test_of_a_list_each_bad_judgment_is_reported_and_the_others_are_stored(clien
     told = {refusal["index"]: refusal["error"] for refusal in answer["refused"]}
     assert told == {
         1: NOT_THERE.format(id="nobody"),
-        2: "feedback[2].query is empty, or white space only. Leave the judgement out.",
+        2: "feedback[2].query is empty, or white space only. Leave the judgment out.",
         3: "feedback[3].relevant must be true or false, not 'yes'.",
         4: "feedback[4] must be an object, not 'q'.",
     }

@@ -62,7 +62,7 @@ def forget(client: TestClient, name: str, **requested: str) -> Any:
 def test_each_key_has_a_judgment_of_its_own_and_replaces_only_that(
     client: TestClient, users: tuple[dict[str, str], dict[str, str]]
 ) -> None:
-    """A judgment is the key's, whichever visitors it names."""
+    """A key has one judgment of a query and document, also if it names other visitors."""
     before, after = users
     for name, relevant in (("writer", True), ("other", False), ("boss", True)):
         assert judge(client, name, said("q", "d1", relevant) | before).status_code == 200
@@ -129,7 +129,7 @@ def test_a_key_has_at_most_so_many_in_all_of_a_query_and_of_a_document(client: T
     before = listed(client)
     tickets = "/collections/tickets/feedback"
     one_more = judge(client, "writer", said("q", "d1"), path=tickets)
-    refused(one_more, 409, "Conflict", "more than 9 judgements in all", "SIMILE_FEEDBACK_PER_KEY", "'writer'")
+    refused(one_more, 409, "Conflict", "more than 9 judgments in all", "SIMILE_FEEDBACK_PER_KEY", "'writer'")
     refused(judge(client, "writer", said("q", "d0", False), said("v", "d9")), 409, "Conflict", "PER_KEY")
     assert listed(client) == before, "a refused list left something behind"
     # Equal pairs need no more room, each key has its own limit, and deleted judgments free room.

@@ -48,7 +48,7 @@ def put(client: TestClient, collection: str, rows: dict[str, dict[str, Any]]) ->
 
 
 def ids(client: TestClient, collection: str, filter: dict[str, Any]) -> set[str]:
-    """Returns the matching documents, and checks that all routes agree."""
+    """Returns the ids of the matching documents, and checks that all routes agree."""
     place, text = f"/collections/{collection}", orjson.dumps(filter).decode()
     [hits] = client.post(f"{place}/search", json={"queries": ["a"], "k": 100, "filter": filter}).json()[
         "results"

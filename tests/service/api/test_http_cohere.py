@@ -48,7 +48,7 @@ def embeddings(client: TestClient, *kinds: str, **body: object) -> dict[str, Any
 
 
 def refused(response: object, status: int, *words: str) -> None:
-    """Assert a Cohere error body."""
+    """Checks a Cohere error body."""
     assert response.status_code == status, response.text  # type: ignore[attr-defined]
     body = response.json()  # type: ignore[attr-defined]
     assert set(body) == {"message"}
@@ -99,7 +99,7 @@ def test_inputs_of_one_text_each_are_texts(served: TestClient, encoder: Encoder)
 
 
 def by_hand(vectors: NDArray[np.float32], limit: float) -> NDArray[np.float64]:
-    """Returns int8 values before rounding."""
+    """Returns the expected int8 values before rounding. `limit` becomes `SCALE`."""
     return np.clip(vectors.astype(np.float64) * SCALE / limit, -SCALE, SCALE)
 
 

@@ -177,7 +177,7 @@ def test_min_score_leaves_the_weak_hits_out(client: TestClient) -> None:
 
 @pytest.mark.long
 def test_writers_and_readers_at_once_see_whole_documents(client: TestClient) -> None:
-    """Each document's text names its metadata. A search must never mix two versions of a document."""
+    """Each document's metadata repeats its text. A search must never mix two versions of a document."""
 
     def write(at: int) -> None:
         word = WORDS[at % 16]

@@ -143,7 +143,7 @@ def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
 
 
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Blocks forward passes until the event is set."""
+    """Blocks forward passes until the returned event is set."""
     release = threading.Event()
     before_passes(monkeypatch, lambda *_: release.wait(LIMIT))
     return release

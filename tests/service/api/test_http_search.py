@@ -207,7 +207,7 @@ def test_a_ranking_of_equal_scores_does_not_vanish() -> None:
 
 
 def test_cosines_far_above_those_of_unrelated_texts_decide_little() -> None:
-    """As the cosines of text that the model cannot read, which hardly differ."""
+    """Cosines of texts that the model cannot read are high and hardly differ."""
     near, worded = {1: 0.9, 2: 0.8, 3: 0.7}, {3: 5.0}
     assert fuse(near, worded, 0.5, 0.1) == pytest.approx({1: 0.5, 2: 0.4375, 3: 0.875})
     assert fuse(near, {4: 5.0}, 0.5, 0.1)[4] == np.float32(0.875), "as near as the last one"

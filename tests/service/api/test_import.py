@@ -101,7 +101,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(ser
 
 
 def test_many_documents_go_in_through_a_small_queue_and_of_equal_ids_the_last_wins(service: Service) -> None:
-    """Exceeds the limits of the queue and of a body, and repeats ids."""
+    """Sends more documents than the queue holds and more bytes than a body may have, with repeated ids."""
     count = 40 * GROUP_DOCUMENTS
     rows = [(f"d{at % 700}", f"{TEXTS[at % len(TEXTS)]} {at}") for at in range(count)]
     body = b"".join(line(id, text, padding="x" * 600) for id, text in rows)
@@ -333,7 +333,7 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
 
 @pytest.mark.long
 def test_what_holds_no_document_takes_no_room(tmp_path: Path, tiny_models_dir: Path) -> None:
-    """Each part exceeds the limit of bytes in memory."""
+    """Each part of the body exceeds the limit of bytes in memory."""
     with serving(tmp_path, tiny_models_dir, max_admitted_mb=1) as place:
         body = (
             (b"nonsense" + b" " * 92 + b"\n") * 30_000

@@ -17,7 +17,7 @@ from tests.service.observability.test_metrics import samples
 
 @pytest.fixture(scope="module")
 def judged(runtime: Runtime) -> str:
-    """A copy of the active version with a report of the gate."""
+    """Publishes a copy of the active version with a report of the gate. Returns its name."""
     store = ModelStore(runtime.store.root)
     active = store.verify(str(store.requested()))
     version = active.version[:-8] + "0" * 8
@@ -56,7 +56,7 @@ def test_the_page_and_its_pictures_are_served(client: TestClient, judged: str) -
 def test_every_page_forbids_forms_other_bases_frames_and_scripts_of_others(
     client: TestClient, judged: str, path: str
 ) -> None:
-    """None of the three follows from default-src (CSP level 3, section 6.1)."""
+    """default-src does not cover base-uri, form-action and frame-ancestors (CSP level 3, section 6.1)."""
     answer = client.get(path.replace("VERSION", judged))
     assert answer.status_code == 200
     pairs = (part.split(maxsplit=1) for part in answer.headers["content-security-policy"].split(";"))

@@ -97,7 +97,7 @@ def test_the_page_tells_the_whole_command_of_a_retraining(
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_page_sends_as_much_of_a_file_as_a_preview_takes_and_loses_no_field() -> None:
-    """If the preview contains no complete row, no column is known, but JSON lines keep all fields."""
+    """If a preview has no complete row, no column is known. JSON lines then keep all fields as metadata."""
     script = f"""import {{ partsOf, ENCODINGS, SHOWN_BYTES }} from "{FOLDER / "files.js"}";
     const parts = ["jsonl", "text", "file", "csv"].map((format) => partsOf({{ columns: [], format }}, []));
     console.log(JSON.stringify([SHOWN_BYTES, ENCODINGS, ...parts]));"""

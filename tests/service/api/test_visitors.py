@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.auth import keys
-from service.auth.access import Visitors
+from service.auth.access import hash_visitor
 from service.settings import Settings
 from tests.service.api.test_http_errors import refused
 from tests.service.conftest import new_settings, serving
@@ -69,9 +69,9 @@ def test_equal_ids_are_equal_hashes_and_no_id_is_listed(client: TestClient) -> N
 
 def test_a_hash_depends_on_the_secret_and_is_an_hmac() -> None:
     # HMAC-SHA256 of "what do ya want for nothing?" by "Jefe": RFC 4231, test case 2.
-    assert Visitors("Jefe").hashed("what do ya want for nothing?") == "5bdcc146bf60754e6a042426089575c7"
-    assert Visitors("a").hashed("ann") != Visitors("b").hashed("ann")
-    assert Visitors("a").hashed(None) == ""
+    assert hash_visitor(b"Jefe", "what do ya want for nothing?") == "5bdcc146bf60754e6a042426089575c7"
+    assert hash_visitor(b"a", "ann") != hash_visitor(b"b", "ann")
+    assert hash_visitor(b"a", None) == ""
 
 
 def test_an_event_inherits_the_user_of_its_search_unless_it_names_one(client: TestClient) -> None:
@@ -175,7 +175,7 @@ def say(client: TestClient, query: str) -> None:
 
 
 def trusted(client: TestClient) -> dict[str, bool]:
-    """Returns the trust of each row, which is equal for judgments and events."""
+    """Returns whether each row is trusted, and checks that judgments and events agree."""
     found = []
     for route in ("events", "feedback"):
         rows = client.get(f"/{route}", headers=bearer(KEYS["reader"])).json()[route]
@@ -194,7 +194,7 @@ def test_a_row_is_trusted_as_its_key_was_and_still_is(
     untrusted = line("page", "write", PAGE, "", "", "untrusted")
 
     def use(*lines: str) -> None:
-        """Changes the keys file while the service runs."""
+        """Writes the fixed keys and `lines` to the keys file, also while the service runs."""
         file.write_text("\n".join([fixed, *lines]))
 
     use(writer, untrusted)

@@ -15,7 +15,7 @@ from tests.service.fakes import CountingEncoder
 
 
 def firsts_of(encoder: CountingEncoder) -> list[str]:
-    """Notes the first character of each later forward pass."""
+    """Returns a list that receives the first character of each later forward pass."""
     noted: list[str] = []
     forward = encoder.forward
 

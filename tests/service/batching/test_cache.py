@@ -43,7 +43,7 @@ def put(cache: Cache, call: EmbedCall, text: str, vector: bytes = VECTOR) -> Non
 
 
 def has(cache: Cache, call: EmbedCall, text: str) -> bool:
-    """Looks up a text without protecting it."""
+    """Returns whether the cache has a text. Unlike a request, this does not count as a use."""
     key = key_of(cache, call, text)
     return key in cache._probation or key in cache._protected
 
@@ -103,7 +103,7 @@ def test_what_was_asked_for_again_outlives_a_corpus_that_comes_once() -> None:
 
 
 def test_what_stays_leaves_room_for_what_is_new() -> None:
-    """Or nothing new could ever be asked for a second time."""
+    """Otherwise a new text would be removed before its second request."""
     call = call_of(CountingEncoder().as_encoder())
     cache = Cache(10 * ONE, Metrics())
     for at in range(30):

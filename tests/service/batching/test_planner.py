@@ -55,7 +55,7 @@ def cheapest(lengths: tuple[int, ...], budget: int, packed: bool) -> float:
 
 
 def cost_of_running_all(lengths: list[int], budget: int, packed: bool) -> float:
-    """Runs planned groups until no text is pending. `lengths` are in arrival order."""
+    """Returns the cost of running planned groups until no text is pending. `lengths` are in arrival order."""
     total = 0.0
     waiting = list(lengths)
     while waiting:
@@ -104,7 +104,7 @@ def test_without_padding_texts_of_all_lengths_fill_a_batch() -> None:
 
 @pytest.mark.parametrize("waiting", [1, 16, 17, 18, 35, 52, 103, 128])
 def test_among_texts_of_one_length_the_oldest_is_in_a_full_group(waiting: int) -> None:
-    """A small remainder must not go first, because one more text arrives while it is computed."""
+    """A full group goes first. Texts that arrive meanwhile can still join a small remainder."""
     assert len(group_of_oldest([30] * waiting, 512)) == min(waiting, 17)
 
 
@@ -179,7 +179,7 @@ def test_a_batch_of_a_large_model_is_smaller_but_never_less_than_a_quarter() -> 
 
 
 def test_what_a_gpu_computes_at_one_length_is_not_kept_apart() -> None:
-    """A GPU computes 9 and 16 tokens both as 16."""
+    """A GPU pads 9 and 16 tokens both to 16."""
     assert batch(PROCESSOR._replace(overhead_tokens=1), [9, 16, 9, 16]) == [9, 9]
     assert batch(GPU._replace(overhead_tokens=1), [9, 16, 9, 16, 17]) == [9, 9, 16, 16]
     assert [GPU.length(tokens, 60) for tokens in (1, 8, 9, 59)] == [8, 8, 16, 60]

@@ -1,4 +1,4 @@
-"""Admission of calls by expected wait and size of the queue, and the counters that it reads."""
+"""Admission of calls by expected wait and size of the queue, and the counters that admission reads."""
 
 import pytest
 

@@ -25,7 +25,7 @@ from tests.service.fakes import CountingEncoder, on_loop, run, running, until
 
 
 class Widening(CountingEncoder):
-    """Records texts that all threads computed, by their first characters, and opened sessions."""
+    """Records the first characters of texts that all threads computed, and the threads of opened sessions."""
 
     opens_single_text = True
     file_bytes = 0

@@ -1,7 +1,7 @@
 """Run commands on full and read-only disks: `unshare -m python -m tests.service.cli.on_small_disks FOLDER`.
 
-FOLDER/place is a data directory with a store of a megabyte and the models that it needs. Prints one JSON
-object: the case to the sentence of the command and to what lies in its target afterwards.
+FOLDER/place/data is a data directory with a store of a megabyte and its models, FOLDER/source a model. Prints
+one JSON object: for each case, the message of the command and the files in its target afterwards.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ SIZES = (64, 1536, 8192)  # KiB: full at the first byte, full at a later step, e
 
 @contextlib.contextmanager
 def disk(at: Path, options: str) -> Iterator[Path]:
-    """A file system of its own at a folder."""
+    """Mounts a tmpfs with `options` at the folder `at`, until the block ends."""
     at.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], check=True)
     try:
@@ -32,7 +32,7 @@ def disk(at: Path, options: str) -> Iterator[Path]:
 
 
 def command(*words: object) -> str:
-    """The text of a command, or its CommandError. Other errors are raised."""
+    """Runs a command. Returns its text, or "refused: " and the CommandError. Other errors are raised."""
     try:
         return run(parser().parse_args([str(word) for word in words]))
     except CommandError as error:

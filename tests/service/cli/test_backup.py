@@ -31,7 +31,7 @@ DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(120)}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
-    """A service with documents, a judgement, two events, and a backup of all in `folder`/backup."""
+    """A service with documents, a judgment, two events, a clicked answer, and a backup in `folder`/backup."""
     with Service(tmp_path_factory.mktemp("backup"), tiny_models_dir) as service:
         service.put(DOCUMENTS).raise_for_status()
         judged = {"query": "a river", "id": "d7", "relevant": True}
@@ -45,24 +45,24 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> It
         service.client.delete("/documents/gone").raise_for_status()
         done = command(service, "backup", service.folder / "backup")
         assert done.returncode == 0, done.stderr
-        assert "120 documents, 1 judgements and 2 events are in" in done.stdout
+        assert "120 documents, 1 judgments and 2 events are in" in done.stdout
         yield service
 
 
 def command(service: Service, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Of the service's own data and models, while it runs."""
+    """Runs a command on the data and models of the service, which keeps running."""
     data, models = str(service.folder / "data"), str(service.folder / "models")
     return run(*arguments, SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
 
 
 def restore(backup: Path, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Into `folder`/data, with `folder`/models."""
+    """Restores `backup` to `folder`/data, with `folder`/models as SIMILE_MODELS_DIR."""
     data, models = str(folder / "data"), str(folder / "models")
     return run("restore", backup, *more, SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
 
 
 def refused(act: Callable[[Settings], object], folder: Path, models: Path | None = None) -> str:
-    """The error of `act` on the data directory in `folder`."""
+    """Returns the CommandError of `act` on the data directory in `folder`."""
     with pytest.raises(CommandError) as caught:
         act(Settings(data_dir=folder / "data", models_dir=models or folder / "models"))
     return str(caught.value)
@@ -87,7 +87,7 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
     place.put({"later": "green garden"}).raise_for_status()  # the backup does not change
     done = restore(backup, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "120 documents, 1 judgements and 2 events are in" in done.stdout
+    assert "120 documents, 1 judgments and 2 events are in" in done.stdout
     assert f"needs {manifest['active']}" in done.stdout, "the models were not in it"
     assert vectors(tmp_path / "data" / "simile.db") == vectors(backup / "simile.db")
     with Service(tmp_path, tiny_models_dir) as service:
@@ -112,7 +112,7 @@ def test_a_backup_that_did_not_count_events_is_restored(place: Service, tmp_path
     (earlier / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     done = restore(earlier, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "120 documents and 1 judgements are in" in done.stdout
+    assert "120 documents and 1 judgments are in" in done.stdout
 
 
 @pytest.mark.long
@@ -141,7 +141,7 @@ def test_a_long_backup_says_what_it_does_and_how_far_it_is(
 
 @pytest.mark.long
 def test_a_backup_under_constant_writing_is_of_one_moment(place: Service, tmp_path: Path) -> None:
-    """Two documents are always written together, in one request: a backup has both of one step."""
+    """A client writes two equal documents in each request. A backup has both from the same request."""
     running = subprocess.Popen(
         [sys.executable, "-c", WRITE_PAIRS, str(place.client.base_url)],
         stdin=subprocess.PIPE,
@@ -237,7 +237,7 @@ for line in sys.stdin:
 
 
 class Restores:
-    """One after the other, each in a process of its own, which is forked when all is imported."""
+    """Runs restores one after the other, each in a fork of a process that has imported everything."""
 
     def __init__(self, folder: Path, models: Path) -> None:
         self._parent = subprocess.Popen(
@@ -264,7 +264,7 @@ class Restores:
         return self._parent.stdout.readline().strip()
 
     def kill(self) -> None:
-        """It may be done already."""
+        """Kills the restore, which may have ended already, and waits for its end."""
         os.kill(self._process, signal.SIGKILL)
         self._tell("")
         while self.said() != "ended":
@@ -277,7 +277,7 @@ class Restores:
 
 @pytest.mark.long
 def test_a_restore_that_is_killed_leaves_the_old_store_or_the_new_one(place: Service, tmp_path: Path) -> None:
-    """Killed twelve times at random moments; the old store has one document, the new one 120."""
+    """Kills twelve restores at random moments. Two backups alternate, of one document and of 120."""
     old = tmp_path / "old"
     with Service(tmp_path / "first", place.folder / "models") as service:
         service.put({"old": "red river"}).raise_for_status()
@@ -335,7 +335,7 @@ def documents(database: Path) -> int:
 def test_a_sound_store_is_said_to_be_sound_while_its_service_runs(place: Service) -> None:
     done = command(place, "check", "--data")
     assert done.returncode == 0, done.stderr
-    assert "120 documents, 120 vectors, 1 judgements, 2 events, operation" in done.stdout
+    assert "120 documents, 120 vectors, 1 judgments, 2 events, operation" in done.stdout
     assert done.stdout.endswith("All is sound.\n")
 
 

@@ -151,8 +151,8 @@ def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -
     data, models = str(service.folder / "data"), str(service.folder / "models")
     done = run("check", "--data", SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "\ndefault: 2 documents, 0 judgements, 0 events\n" in done.stdout
-    assert "\ntickets: 2 documents, 1 judgements, 1 events\n" in done.stdout
+    assert "\ndefault: 2 documents, 0 judgments, 0 events\n" in done.stdout
+    assert "\ntickets: 2 documents, 1 judgments, 1 events\n" in done.stdout
 
 
 def test_a_refused_export_leaves_the_file_as_it_was(service: Service, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
 
 
 def test_unreadable_documents_are_told_of_each_collection(service: Service, tmp_path: Path) -> None:
-    """Once per collection, also over several chunks."""
+    """The warning comes once per collection, also if the import has several chunks."""
     told = "The model cannot read"
     korean, both = tmp_path / "korean.jsonl", tmp_path / "both.jsonl"
     korean.write_text(
@@ -294,7 +294,7 @@ def test_a_reader_that_leaves_ends_a_command_without_a_word(tmp_path: Path) -> N
 
 
 def imported(service: Service, *arguments: object) -> str:
-    """The output of the command, or its error."""
+    """Runs an import. Returns its output, or "Error: " and the CommandError."""
     given = parser().parse_args(["import", *map(str, arguments), "--url", str(service.client.base_url)])
     try:
         return import_files.run(given)

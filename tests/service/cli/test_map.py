@@ -30,7 +30,7 @@ DOCUMENTS = [
 
 
 class Circle:
-    """In place of UMAP where it is not installed: the first two components of the vectors."""
+    """Replaces UMAP, which may be missing: returns the first two components of the vectors."""
 
     def UMAP(self, **options: object) -> "Circle":  # noqa: N802
         return self

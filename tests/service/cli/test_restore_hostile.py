@@ -1,4 +1,4 @@
-"""A backup from another place: no link is followed out of it, and nothing in its database runs."""
+"""A backup that is not trusted: links out of it are not followed, and nothing in its database runs."""
 
 import contextlib
 import hashlib
@@ -39,13 +39,13 @@ def made(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Pat
 
 @pytest.fixture
 def backup(made: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be changed."""
+    """A copy of the backup that a test may change."""
     shutil.copytree(made / "backup", tmp_path / "backup")
     return tmp_path / "backup"
 
 
 def said_of(backup: Path) -> str:
-    """The error of `restore`, which must leave nothing."""
+    """Restores `backup`, which must fail and leave no files but a lock. Returns the error."""
     folder = backup.parent
     settings = Settings(data_dir=folder / "data", models_dir=folder / "models")
     with pytest.raises(CommandError) as caught:
@@ -62,7 +62,7 @@ def rewrite(backup: Path, **changes: Any) -> None:
 
 
 def seal(backup: Path) -> None:
-    """Put size and checksum of the changed database into the manifest, as a forger would."""
+    """Puts size and checksum of the changed database into the manifest, as a forger would."""
     content = (backup / DATABASE).read_bytes()
     files = json.loads((backup / "manifest.json").read_bytes())["files"]
     files[DATABASE] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -160,7 +160,7 @@ def test_up_to_ten_damaged_files_are_named(backup: Path) -> None:
 
 
 def test_a_model_of_a_backup_is_checked_as_any_published_one(backup: Path) -> None:
-    """The list of the backup is forged; the model's own manifest is not."""
+    """The backup's manifest is forged, but not the model's own manifest."""
     file = backup / "models" / find_version(backup) / "config.json"
     file.write_bytes(b"{}\n")
     files = json.loads((backup / "manifest.json").read_bytes())["files"]
@@ -205,7 +205,7 @@ def test_a_database_with_a_damaged_page_is_refused_whatever_the_checksum_says(ba
 
 
 def hostile(made: Path, tmp_path: Path, statements: str) -> Path:
-    """A data directory with the stored database, after `statements`."""
+    """Copies the backup's database to a data directory, runs `statements` on it, and returns its path."""
     path = tmp_path / "data" / DATABASE
     path.parent.mkdir()
     shutil.copy(made / "backup" / DATABASE, path)
@@ -237,7 +237,7 @@ def test_commands_that_read_a_store_refuse_one_with_a_view(made: Path, tmp_path:
 
 @pytest.mark.long
 def test_models_go_into_the_data_directory_that_is_named_and_it_starts(made: Path, tmp_path: Path) -> None:
-    """With no SIMILE_MODELS_DIR, as on the day of the disaster."""
+    """SIMILE_MODELS_DIR is not set, neither for the restore nor for the start."""
     there = tmp_path / "restored"
     elsewhere = str(tmp_path / "elsewhere")
     done = run("restore", made / "backup", "--data-dir", there, SIMILE_DATA_DIR=elsewhere)

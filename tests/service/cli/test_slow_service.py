@@ -28,9 +28,9 @@ def done(upserted: int) -> Reply:
 
 
 class Fake:
-    """A server that answers as a service would. `reply` gets the number of the request and the ids in it.
+    """A fake service. `reply(number, ids)` answers a request. If it returns None, the connection closes.
 
-    `stored` has ids in their order. `release` ends hanging requests.
+    `stored` has the ids of requests with status 200, in order. `release` ends hanging requests.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Fake:
 
         class Server(http.server.ThreadingHTTPServer):
             def handle_error(self, *_: object) -> None:
-                """A client that hung up."""
+                """Ignores clients that disconnect."""
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
@@ -87,14 +87,14 @@ def fake() -> Iterator[Fake]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that the command would have waited for; it does not."""
+    """Records the seconds that the command would wait. The command does not wait."""
     found: list[float] = []
     monkeypatch.setattr(client, "pause", found.append)
     return found
 
 
 class Clock:
-    """Time, as the command measures it."""
+    """A fake clock for the command, in `now`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0

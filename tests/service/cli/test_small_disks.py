@@ -62,7 +62,7 @@ def test_a_backup_names_the_full_disk_and_leaves_nothing(found: Found, folder: P
             f"refused: {folder}/small/b cannot be written ({FULL}). No part of the backup remains. {ROOM}"
         )
         assert left == []
-    assert "150 documents, 0 judgements and 0 events are in" in told[-1][0]
+    assert "150 documents, 0 judgments and 0 events are in" in told[-1][0]
     assert "b/manifest.json" in told[-1][1]
 
 

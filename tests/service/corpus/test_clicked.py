@@ -17,7 +17,7 @@ from service.settings import Settings
 from tests import postgres
 from tests.parts.places import Place
 from tests.service.conftest import HOST, new_settings, serving
-from tests.service.corpus.test_ranking import QUERY, TEXTS, fill, forget, hits, ids, judge
+from tests.service.corpus.test_ranking import QUERY, TEXTS, fill, forget, hits, ids, in_hybrid_order, judge
 from tests.service.swapping import published
 from tests.waiting import until
 
@@ -43,7 +43,7 @@ def _filled(running: TestClient) -> None:
 
 @pytest.fixture
 def before(client: TestClient) -> Iterator[list[dict[str, Any]]]:
-    """The hits before any click. They have events."""
+    """The hits without clicked answers. The first 50 of them have click events."""
     found = hits(client)
     click(client, *(hit["id"] for hit in found[:50]))
     yield found
@@ -108,7 +108,7 @@ def test_a_deleted_document_is_forgotten_even_if_its_id_returns(
 
 
 def test_a_new_text_keeps_the_clicks(client: TestClient, before: list[dict[str, Any]]) -> None:
-    tenth = before[9]["id"]
+    tenth = in_hybrid_order(client)[9]  # It stays among the candidates.
     replace(client, {tenth: 1})
     for text in (f"{TEXTS[tenth]} again", TEXTS[tenth]):
         documents = {"documents": [{"id": tenth, "text": text}]}
@@ -179,10 +179,10 @@ def test_a_new_encoder_has_the_memory_from_its_first_search_on(tmp_path: Path) -
     place.store.request(first)
     with place.serving() as client:
         fill(client)
-        found = ids(client)
+        found = in_hybrid_order(client)
         click(client, found[9])
         replace(client, {found[9]: 1})
-        answer = ids(client, "bridge letter")[9]
+        answer = in_hybrid_order(client, "bridge letter")[9]
         judge(client, "bridge letter", answer, True)
         place.activate(second)
         assert ids(client)[0] == found[9]

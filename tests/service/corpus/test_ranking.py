@@ -57,6 +57,11 @@ def ids(client: TestClient, query: str = QUERY, **options: Any) -> list[str]:
     return [hit["id"] for hit in hits(client, query, **options)]
 
 
+def in_hybrid_order(client: TestClient, query: str = QUERY) -> list[str]:
+    found = hits(client, query, explain=True)[:MAX_RANKED]
+    return [hit["id"] for hit in sorted(found, key=lambda hit: -float(hit["features"]["hybrid"]))]
+
+
 @pytest.fixture
 def by_length(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Ranking:
     """A ranking that puts long texts first."""
@@ -68,7 +73,7 @@ def by_length(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Ranking:
 
 @pytest.fixture
 def hybrid(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids in hybrid order."""
+    """The ids in the order of hybrid search without its second stage."""
     with monkeypatch.context() as patched:
         patched.setattr("service.corpus.search.Search.is_ranked", False)
         return ids(client)
@@ -186,7 +191,7 @@ def test_a_score_that_is_not_finite_is_a_failure(
 def test_long_texts_end_within_the_time_of_the_stage(
     client: TestClient, by_length: Ranking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock advances at each look, which comes before every candidate."""
+    """The clock advances by 0.1 s at each look. The stage looks at it before every candidate."""
     times = iter(np.arange(0, 1000, 0.1))
     monkeypatch.setattr(stage, "clock", lambda: float(next(times)))
     answer(client, "never searched before")

@@ -11,7 +11,7 @@ from tests.service.process import Service
 
 
 def ndcg_at_10(ranking: list[str], gains: dict[str, int]) -> float:
-    """Linear gain, log2 discount."""
+    """Returns nDCG@10 with linear gains and log2 discounts."""
 
     def dcg(values: list[int]) -> float:
         return sum(value / math.log2(rank + 2) for rank, value in enumerate(values[:10]))

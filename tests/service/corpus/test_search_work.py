@@ -39,7 +39,7 @@ def _filled(running: TestClient) -> None:
 
 @pytest.fixture
 def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Queries that had a lexical ranking."""
+    """Records the queries that get a lexical ranking."""
     calls: list[str] = []
     nearest = lexical.nearest
 
@@ -251,7 +251,7 @@ def unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def legacy(settings: Settings) -> Iterator[str]:
-    """A document from an older version with more metadata than the limit."""
+    """Gives a document more metadata than the limit, as older versions could. Yields the metadata's JSON."""
     path = settings.data_dir / DATABASE
     metadata = '{"big":[' + "[]," * 400_000 + '1],"n":7}'
 

@@ -1,4 +1,4 @@
-"""Import of lines, rows and documents without end: they are reported and take bounded memory."""
+"""Files with endless lines, rows or documents: these are reported and take bounded memory."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def read(name: str | Path, kind: Format) -> Iterator[Row]:
 
 
 def told(found: Iterator[Row]) -> list[tuple[int, str]]:
-    """Returns the line and the text, or the error, of each row."""
+    """Returns the line number of each row, with the row's text or error."""
     return [
         (row.line, row.content["text"] if isinstance(row.content, dict) else str(row.content))
         for row in found
@@ -38,7 +38,7 @@ def told(found: Iterator[Row]) -> list[tuple[int, str]]:
 
 
 def taken(file: Path, kind: Format) -> tuple[list[tuple[int, str]], int]:
-    """Returns the rows and the peak of memory."""
+    """Reads the file. Returns its rows, and the peak of memory in bytes."""
     tracemalloc.start()
     try:
         found = told(read(file, kind))

@@ -225,7 +225,7 @@ def test_a_name_that_is_nearly_id_is_noted() -> None:
 
 
 def table(**changed: str) -> bytes:
-    """Returns 1,000 rows. Row N is `changed["rowN"]`."""
+    """Returns a CSV file of 1,000 rows. Row N is `changed["rowN"]` if that is given."""
     rows = [changed.get(f"row{at}", f"{at},text {at},en") for at in range(1, 1001)]
     return "\n".join(["id,text,lang", *rows, ""]).encode()
 

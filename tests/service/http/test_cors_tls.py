@@ -131,7 +131,7 @@ def test_what_no_browser_would_send_is_refused_at_start(
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    """The files of a self-signed certificate for 127.0.0.1 and of its key."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command, to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
@@ -153,7 +153,7 @@ def certificate(folder: Path, name: str, *, password: str | None = None) -> tupl
 def encrypted(
     folder: Path, models_dir: Path, pair: tuple[Path, Path], **variables: str
 ) -> tuple[Service, ssl.SSLContext]:
-    """A service with the certificate of `pair`, and the context of clients that trust it."""
+    """Returns a service with the certificate of `pair`, and the TLS context of clients that trust it."""
     cert, key = map(str, pair)
     service = Service(folder, models_dir, SIMILE_TLS_CERT_FILE=cert, SIMILE_TLS_KEY_FILE=key, **variables)
     service.client.close()

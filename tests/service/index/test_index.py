@@ -143,7 +143,7 @@ def test_a_loaded_index_equals_one_that_grew(order: str) -> None:
 
 
 class Passages(RuleBasedStateMachine):
-    """Adds, replaces and removes documents of one to `MAX_ROWS` rows. The answers are a dictionary's."""
+    """Adds, replaces and removes documents of one to `MAX_ROWS` rows. Answers must equal a dictionary's."""
 
     MAX_ROWS = 6
 

@@ -32,7 +32,7 @@ from tests.waiting import LIMIT
 
 
 class Paused(Index):
-    """Pauses merges after they chose their rows."""
+    """Pauses each merge before its new segment is published."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__(dimension)
@@ -47,7 +47,7 @@ class Paused(Index):
 
 @pytest.fixture
 def tiny_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexes of 25 rows have a base."""
+    """Makes an index of 25 rows build a base."""
     small_segments(monkeypatch, base_rows=24)
 
 
@@ -202,7 +202,7 @@ MOVES = 3000
 
 
 class Mover:
-    """Moves pairs of rows to new revisions among other changing rows. `committed` has the expected rows."""
+    """Moves pairs of rows to new revisions while other rows change. `committed` has the pairs' revisions."""
 
     def __init__(self) -> None:
         self.index = Index(PAIRS + NOISE)

@@ -23,7 +23,7 @@ QUERIES = unit_vectors(2, 8, 5)
 
 
 class Place(NamedTuple):
-    """Documents numbered by `n`. Every third has two rows, and every fifth was deleted."""
+    """Documents numbered by their field `n`. Every third has two rows, and every fifth was deleted."""
 
     store: sqlite3.Connection
     moment: IndexMoment

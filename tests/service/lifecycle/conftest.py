@@ -1,4 +1,4 @@
-"""Fixtures of the tests of versions."""
+"""The fixture `place` for the tests of versions."""
 
 from tests.parts.places import place
 

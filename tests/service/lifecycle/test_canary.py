@@ -24,7 +24,7 @@ from tests.service.swapping import QUERIES, TEXTS
 
 
 def overlap(root: Path, versions: list[str], queries: list[str], documents: dict[str, str]) -> float:
-    """The mean share of common ids in the first ten, by numpy alone."""
+    """Returns the mean share of the first ten hits that two versions have in common, by numpy alone."""
     ids = sorted(documents)
     first_ten: list[list[set[str]]] = []
     for version in versions:
@@ -38,7 +38,7 @@ def overlap(root: Path, versions: list[str], queries: list[str], documents: dict
 
 
 def expected_queries(documents: dict[str, str], count: int) -> list[str]:
-    """Texts of three words are asked whole."""
+    """Returns the first `count` texts in order of hashed ids. Texts of three words are whole queries."""
     hashed = sorted((hashlib.blake2b(id.encode(), digest_size=8).digest(), id) for id in documents)
     return [documents[id] for _, id in hashed[:count]]
 
@@ -103,7 +103,7 @@ def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
 
 
 def test_a_version_that_changes_another_collection_than_the_default_waits_too(place: Place) -> None:
-    """The default collection is too small to change: all of it is in the first ten hits of anything."""
+    """With one document, the default collection has the same first ten hits for every version."""
     with place.serving(canary_min_overlap=0.95):
         place.put({"a": "red river"}).raise_for_status()
         place.put(TICKETS, "/collections/tickets").raise_for_status()
@@ -202,7 +202,7 @@ def test_what_keeps_them_from_being_asked_keeps_no_version_back(
 
 
 def test_the_share_of_one_version_is_not_of_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise an alert would fire again for the version after a very different version."""
+    """Otherwise an alert about a very different version would also fire for the next version."""
 
     with place.serving() as client:
         place.fill()

@@ -67,7 +67,7 @@ def stored(settings: Settings, query: str) -> list[tuple[str, ...]]:
 
 
 def assert_found_in(client: TestClient, encoder: Encoder) -> None:
-    """Scores are those of vectors that `encoder` made, on both sides."""
+    """Checks that all documents are found, with the scores of `encoder`'s vectors of query and texts."""
     query = "a letter from the harbour"
     found = hits(client, query, k=len(DOCUMENTS))
     vectors = encoder.encode([query, *(hit["text"] for hit in found)]).vectors
@@ -250,7 +250,7 @@ ANY_LOSS = 0.5
 
 
 class Speeds:
-    """A clock with fixed seconds by precision. Records the measured forms."""
+    """A fake measurement with fixed seconds for each precision. Records the measured forms."""
 
     def __init__(self, **seconds: float) -> None:
         self._seconds = seconds
@@ -279,7 +279,7 @@ def loader_of(store: ModelStore) -> ModelLoader:
 
 @pytest.fixture
 def only_int8(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without bf16, so that the answer is the same on any."""
+    """Makes bf16 unavailable, so that the choice is the same on every machine."""
 
     def require(form: Form) -> None:
         if form == BF16:

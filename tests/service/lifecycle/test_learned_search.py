@@ -1,4 +1,4 @@
-"""A version that changes only its search: nothing is embedded again, and a rollback brings both back."""
+"""A version that changes only the search defaults: no text is embedded again. A rollback restores them."""
 
 import shutil
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ def _copy(folder: Path, source: Path, manifest: Manifest) -> Manifest:
 
 
 def with_search(store: ModelStore, version: str, search: dict[str, SearchDefaults]) -> str:
-    """Publish the model of `version` once more, with these defaults."""
+    """Publishes the model of `version` again with the defaults `search`. Returns the new version."""
     old = store.verify(version)
     name = version_name(datetime.now(UTC), f"{old.origin}-{len(store.versions())}", old.fingerprint)
     new = old.model_copy(update={"version": name, "search": search, "files": {}})
@@ -121,7 +121,7 @@ def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
 
 @pytest.mark.long
 def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: Path) -> None:
-    """In their collection alone; what no passage can tell apart is the same vector as before."""
+    """Only that collection changes. A text without passages keeps its vector."""
     store = ModelStore(tmp_path / "models")
     first = publish(store, tiny_source(tmp_path / "source"))
     shorter = {"default": SearchDefaults(mode="dense", weight=1, passage_tokens=16)}

@@ -1,4 +1,4 @@
-"""A models folder that cannot be read for a while: waited for, said, and no verdict on any version."""
+"""A models folder that cannot be read for a while: the service waits, reports it, and fails no version."""
 
 import errno
 import threading

@@ -33,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 @pytest.fixture
 def place(tmp_path: Path, made: tuple[Path, list[str]]) -> Place:
-    """`a` is the teacher, `b` its student, `c` the pair of both."""
+    """A place whose version `a` is the teacher, `b` its student, and `c` the pair of both."""
     root, names = made
     shutil.copytree(root, tmp_path / "models")
     place = Place(tmp_path, versions=names)
@@ -42,7 +42,7 @@ def place(tmp_path: Path, made: tuple[Path, list[str]]) -> Place:
 
 
 def stored(place: Place, version: str) -> dict[str, NDArray[np.float64]]:
-    """The vector of every document, to the bit: a query along each axis finds its component."""
+    """Returns the exact vector of every document by id: a query along each axis finds one component."""
     body = {"queries": np.eye(WIDTH).tolist(), "model": version, "k": 1000, "fields": []}
     answer = place.client.post("/search", json=body, headers={"x-model-version": version}).json()
     columns = [{hit["id"]: hit["score"] for hit in hits} for hits in answer["results"]]
@@ -214,7 +214,7 @@ def test_a_pair_whose_student_fails_is_not_live(place: Place, monkeypatch: pytes
 
 
 def fails(place: Place, client: TestClient, reason: str) -> None:
-    """The pair cannot be activated, and nothing else changes."""
+    """Checks that the pair cannot be activated because of `reason`, and that nothing else changes."""
     assert client.post(f"/models/{place.c}/activate").status_code == 202
     place.until_state(place.c, "failed")
     assert reason in place.state(place.c)["reason"]

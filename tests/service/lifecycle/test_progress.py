@@ -1,4 +1,4 @@
-"""How long a build will take: worked out by hand, and shown while one runs."""
+"""The expected time of a build: compared with values worked out by hand, and shown during a build."""
 
 import asyncio
 import logging

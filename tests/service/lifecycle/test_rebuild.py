@@ -176,7 +176,7 @@ def test_an_index_that_cannot_even_be_loaded_is_not_searched(
 
 
 def failing(times: int, work: Any) -> Any:
-    """`work`, which fails the first few times."""
+    """Returns `work` with a MemoryError in each of its first `times` calls."""
     left = [times]
 
     def broken(*arguments: Any, **named: Any) -> Any:
@@ -194,7 +194,7 @@ def put_new(client: TestClient) -> None:
 
 
 def best(client: TestClient) -> str:
-    """The first hit for the text of the document `new`, once the service is ready."""
+    """Waits for the service. Returns the id of the first hit for the text of the document `new`."""
     wait_until_ready(client)
     hits = client.get("/search", params={"q": "a harbour in the forest", "mode": "dense", "k": 1}).json()[
         "hits"

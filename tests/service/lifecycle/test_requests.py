@@ -49,7 +49,7 @@ HOUR = 3600.0
 
 
 def request(place: Place, version: str, ahead: float) -> None:
-    """Requests a version by the command, on a machine whose clock is ahead."""
+    """Requests a version in the models folder, as if the clock were `ahead` seconds ahead."""
     place.store.request(version, "activate")
     stamp(place, ahead)
 
@@ -80,7 +80,7 @@ def test_requests_count_whatever_the_clocks_say(place: Place) -> None:
 def test_activating_the_active_version_stops_a_build_that_another_folder_requested(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder of the replica that is asked names the active version all the while."""
+    """With PostgreSQL, only the database has the request: this replica's folder names the active version."""
     with place.serving() as client:
         place.fill()
         go_on = place.hold(monkeypatch, place.b, 1)

@@ -1,4 +1,4 @@
-"""Which model serves, from one start to the next."""
+"""The model that is active after each start."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_a_changed_model_is_refused_at_start_and_named(tmp_path: Path, tiny_mode
 def test_each_start_renews_the_id_of_the_models_folder_and_services_on_one_folder_agree(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
-    """A copy of the folder gets another id when a service uses it."""
+    """So a copied folder gets an id of its own when a service uses it."""
     settings = new_settings(tmp_path, tiny_models_dir)
     store, ids = ModelStore(settings.models_dir), set()
     assert store.id() is None

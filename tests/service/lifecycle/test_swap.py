@@ -1,4 +1,4 @@
-"""Swaps and rollbacks: the served version, rejected versions, and answers to clients."""
+"""Swaps and rollbacks: the active version, rejected versions, and answers to clients."""
 
 import hashlib
 import json
@@ -183,7 +183,7 @@ def test_a_model_that_fails_on_everything_is_not_live(place: Place, monkeypatch:
 
 
 def judged(place: Place, gate: Gate) -> str:
-    """A version that came through a promotion gate, with its report."""
+    """Publishes a version with the verdict `gate` and a report. Returns the version's name."""
     elsewhere = ModelStore(place.folder / "elsewhere")
     made = publish(elsewhere, tiny_source(place.folder / "source", seed=8), origin="trained")
 

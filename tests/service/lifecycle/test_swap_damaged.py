@@ -1,4 +1,4 @@
-"""Versions that must not be served are refused by name, and the old one serves on."""
+"""Damaged versions are refused by name, and the active version stays active."""
 
 import shutil
 from collections.abc import Iterator

@@ -37,7 +37,7 @@ from tests.waiting import LIMIT, until
 
 
 def failing_on(monkeypatch: pytest.MonkeyPatch, version: str, texts: list[str], root: Path) -> None:
-    """The model `version` fails on each of `texts`, and on no other."""
+    """Makes the model `version` fail on each of `texts`, and on no other text."""
     encoder = ModelStore(root).open(version)
     poisons = {tuple(tokens.ids) for tokens in encoder.tokenize(texts)}
     encoder.close()
@@ -195,7 +195,7 @@ def test_of_decisions_made_at_once_one_is_carried_out_as_the_decision_it_is(plac
 def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """The look reads the new asked.json with the old `wanted`."""
+    """The service reads the new asked.json together with the old `wanted`."""
     replace, looks = replace_text, 5
     found: list[RequestedVersion | None] = []
 
@@ -297,7 +297,7 @@ def test_a_rollback_brings_back_a_service_whose_live_model_fails_from_the_start(
 
 
 class Rows:
-    """The rows of generations, without a service."""
+    """Writes the table of generations in a database without a service."""
 
     def __init__(self, folder: Path) -> None:
         migrate(folder / "simile.db")
@@ -375,7 +375,7 @@ def write(place: Place, id: str, text: str) -> int:
 def test_no_write_waits_for_a_candidate_that_computes_for_ever(
     place: Place, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """Every worker is in its hands, and still writes, searches and /embed are answered."""
+    """The candidate holds every worker, but writes, searches and /embed are still answered."""
     with place.serving(workers=workers) as client, held(monkeypatch, place.b) as gate:
         place.fill()
         client.post(f"/models/{place.b}/activate")
@@ -420,7 +420,7 @@ def test_no_write_waits_for_the_version_before_while_it_is_kept(
 def test_a_candidate_that_hangs_fails_and_the_service_stays_well(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look of the supervisor counts for an hour of the candidate's: nothing else can be overdue."""
+    """Each look of the watchdog counts as an hour of the candidate, so nothing else can be overdue."""
     ends: list[str] = []
     spend = Worker.spend
 
@@ -449,7 +449,7 @@ BUGS: list[Callable[..., Any]] = [RuntimeError, MemoryError, KeyError]
 def test_no_write_fails_with_a_candidate_that_breaks_while_it_splits_a_text(
     place: Place, monkeypatch: pytest.MonkeyPatch, bug: Callable[..., Exception]
 ) -> None:
-    """An unexpected error, only for long texts."""
+    """The error is unexpected, and only long texts cause it."""
 
     def breaks(content: Content, encoder: Encoder, *args: Any) -> Any:
         if encoder.manifest.version == place.b:

@@ -126,7 +126,7 @@ KILL_BUILD_RATE = 300  # half a second for all of them
 
 
 def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> str:
-    """Every document is found, and each score is that of the version in the answer."""
+    """Checks that every document is found with the score of the answer's version. Returns the version."""
     client = Client(service.port)
     answer, version = client.send("GET", f"/search?mode=dense&k=1000&q={quote(QUERIES[0])}")
     client.close()
@@ -137,7 +137,7 @@ def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> s
 
 
 def wait_for(service: Service, version: str, documents: int) -> None:
-    """Waits until so many documents are embedded for `version`. Larger numbers wait after the swap."""
+    """Waits until `documents` texts are embedded. From `KILL_DOCUMENTS` on, waits longer, after the swap."""
     while documents:
         answer = service.client.get("/models").json()
         [found] = [model for model in answer["models"] if model["version"] == version]

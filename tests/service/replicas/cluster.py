@@ -38,7 +38,7 @@ STATES = (
 
 
 class Replica(Service):
-    """One of the processes. Its data directory is a file, so writing there fails."""
+    """A replica in its own process. Its data directory is a file, so writing there fails."""
 
     def __init__(self, folder: Path, models: Path, url: str, **variables: str) -> None:
         folder.mkdir()
@@ -47,7 +47,7 @@ class Replica(Service):
         super().__init__(folder, None, SIMILE_DATABASE=url, **(ENVIRONMENT | variables))
 
     def launch(self, forge: Forge | None = None) -> None:
-        """Start and do not wait."""
+        """Starts the replica and does not wait for it. A forge starts it quickly."""
         if forge is not None:
             self.process = cast("subprocess.Popen[bytes]", forge.start(self._environment, self.log))
             return
@@ -71,7 +71,7 @@ class Replica(Service):
 
 
 class Cluster:
-    """`count` replicas, and the versions that they may serve."""
+    """`REPLICAS` replicas, and the versions that they may serve."""
 
     def __init__(self, folder: Path, url: str, forge: Forge | None, *, apart: bool, **variables: str) -> None:
         self.url = url
@@ -97,7 +97,7 @@ class Cluster:
         return all(replica.active == version for replica in self.replicas)
 
     def check_stored(self, expected: Mapping[str, str]) -> None:
-        """Every replica lists and finds exactly these documents."""
+        """Checks that every replica lists and finds exactly these documents."""
         for replica in self.replicas:
             assert replica.stored() == expected
             found = replica.client.get("/search", params={"q": QUERIES[0], "mode": "dense", "k": 1000}).json()
@@ -105,12 +105,12 @@ class Cluster:
             self.oracle.check_search(found)
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
-        """Rows of a query to the database."""
+        """Returns the rows of an SQL query."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             return connection.execute(query.encode()).fetchall()
 
     def until(self, true: Callable[[], Any]) -> None:
-        """Wait for it; where it never comes to be, say how things stand."""
+        """Waits until `true()`. A timeout reports the shared tables and all logs."""
         until(
             true, lambda: f"{[self.ask(f'SELECT t::text FROM {table} t') for table in STATES]}\n{self.logs()}"
         )
@@ -123,9 +123,9 @@ class Cluster:
 def cluster(
     folder: Path, forge: Forge | None, url: str | None = None, *, apart: bool = False, **variables: str
 ) -> Iterator[Cluster]:
-    """Replicas that are ready.
+    """Starts replicas and waits until they are ready.
 
-    forge: starts them quickly; None: each as a command. apart: each has a models folder of its own.
+    `forge` starts them quickly; without it, each is a command. With `apart`, each has its own models folder.
     """
     made = Cluster(folder, url or postgres.new_database(), forge, apart=apart, **variables)
     with ExitStack() as ends:

@@ -1,4 +1,4 @@
-"""A forge of services, for as many tests as want one."""
+"""A fixture: a process that starts services quickly, for all tests of the session."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,9 @@
-"""Starts services without their imports: each is a fork of this process, which has made them already.
+"""Starts services quickly: each is a fork of this process, which has imported everything already.
 
-    python -m tests.service.replicas.forked       a line of JSON in: environment, log; a line out: the pid
+    python -m tests.service.replicas.forked       reads JSON lines (environment, log), prints a pid for each
 
-A start takes seconds of a processor otherwise, which two hundred of them need not pay. This process waits for
-none of its children: the kernel collects them.
+Without the fork, each of two hundred starts would take seconds of processor time. This process does not wait
+for its children: the kernel collects them.
 """
 
 import os
@@ -28,7 +28,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Forked:
-    """A process that `run` has started, as subprocess.Popen would show it."""
+    """A process that `run` has started, with some methods of subprocess.Popen."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -49,7 +49,7 @@ class Forked:
 
 
 class Forge:
-    """The process that starts services; it ends with the block."""
+    """The process that starts services, as a context manager that ends it."""
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "tests.service.replicas.forked"]

@@ -1,4 +1,4 @@
-"""Agreements of replicas in the database: leases, candidates, the roll call, requests, and shared jobs."""
+"""Agreements of replicas in the database: leases, candidates, roll calls before swaps, requests, jobs."""
 
 import asyncio
 import json
@@ -193,7 +193,7 @@ def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: 
 
 
 def test_a_request_that_is_ignored_is_logged_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """A folder that no service has looked at yet, with a file that is older than the standing request."""
+    """No service has read this folder yet, and its file is older than the current request."""
     active = RequestedVersion("b", "activate", "first")
     requested = RequestedVersion("c", "rollback", "second")
     place.write(lambda it: replicas.keep_request(it, active))
@@ -303,7 +303,7 @@ def test_a_start_in_another_form_does_not_take_the_vectors_from_others(place: Pl
 
 
 class Two:
-    """Two stores of one database, that keep in touch."""
+    """Two stores on one database, which hold leases and hear each other's notifications."""
 
     def __init__(self) -> None:
         url = postgres.new_database()
@@ -406,7 +406,7 @@ def test_one_that_cannot_renew_its_lease_says_that_it_is_lost(monkeypatch: pytes
 def test_a_start_waits_for_another_one_longer_than_a_statement_may_take(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It may publish a model for minutes."""
+    """The other start may take minutes, because it may publish a model."""
     answer_seconds = 0.2
     url = postgres.new_database()
     first, second = (PostgresStore(url, [], connections=4, answer_seconds=answer_seconds) for _ in range(2))

@@ -1,4 +1,4 @@
-"""kill -9 of replicas and of PostgreSQL at random: no acknowledged write is lost, all comes back.
+"""kill -9 of replicas and of PostgreSQL at random: no acknowledged write is lost, and all recover.
 
 Many kills take long: KILLS=200 pytest -o faulthandler_timeout=0 -m long -s -k replicas_that FILE, and
 KILLS=50 with postgresql_that.
@@ -38,7 +38,7 @@ class Requests:
         self._rng = rng
 
     def look(self) -> None:
-        """Ask any replica that answers."""
+        """Asks a random replica, and requests a version if none is pending. Ignores a replica that fails."""
         replica = self._rng.choice(self._cluster.replicas)
         try:
             if replica.active != self.requested:
@@ -52,7 +52,7 @@ class Requests:
 
 
 def check_all(made: Cluster, traffic: Traffic, requested: str) -> None:
-    """Every replica is ready, serves the requested version, and has exactly the acknowledged documents."""
+    """Checks that every replica is ready, with the requested version and exactly the acknowledged writes."""
     made.until(lambda: all(replica.goes() for replica in made.replicas))
     made.until(lambda: made.everywhere(requested))
     made.check_stored(STATIC | traffic.written)
@@ -78,7 +78,7 @@ class Server:
         os.kill(self._server.get_pid(), signal.SIGKILL)
 
     def start(self) -> None:
-        """Starts it again after the last process of the killed one has ended."""
+        """Starts the server again, after the last process of the killed server has ended."""
         until(self._started, pause=0.05)
         assert self._server.get_uri() == self.url
 

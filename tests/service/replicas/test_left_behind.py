@@ -1,4 +1,4 @@
-"""Replicas that sleep through a swap, die amid a build, or have a models folder of their own."""
+"""Replicas that miss a swap, die during a build, or have a models folder of their own."""
 
 import shutil
 import signal
@@ -16,7 +16,7 @@ from tests.service.swapping import QUERIES, TEXTS
 
 
 def find_version(replica: Replica, method: str, path: str, **sent: Any) -> str | None:
-    """The version that answered; None when it asks to send again."""
+    """Sends a request. Returns the version that answered, or None for a 503 with Retry-After."""
     answer = replica.client.request(method, path, **sent)
     if answer.status_code == 503:
         assert int(answer.headers["Retry-After"]) > 0
@@ -95,7 +95,7 @@ def test_replicas_with_a_models_folder_each_follow_the_newest_wish(tmp_path: Pat
 
 
 def check_refused(made: Cluster, replica: Replica) -> None:
-    """A start without the folder of the version in service says what to do."""
+    """Checks that a start without the folder of the active version fails and says what to do."""
     replica.kill()
     shutil.rmtree(replica.folder / "models" / made.versions[0])
     replica.launch()

@@ -1,4 +1,4 @@
-"""Three replicas: sixteen clients embed, search and write while versions come, go and come back."""
+"""Three replicas: sixteen clients embed, search and write during swaps and rollbacks."""
 
 import random
 import time
@@ -19,7 +19,7 @@ PAUSE_SECONDS = 0.02  # of each client: twelve processes share a few processors
 
 
 class OnAll(Load):
-    """Each client asks another replica each time; a write is looked for on all of them at once."""
+    """Each request goes to a random replica. Every replica must find a write at once."""
 
     def __init__(self, made: Cluster) -> None:
         super().__init__(made.replicas[0], made.oracle, PAUSE_SECONDS)
@@ -44,7 +44,7 @@ class OnAll(Load):
             time.sleep(self.pause_seconds)
 
     def write_and_find(self, clients: list[Client], rng: random.Random, number: int) -> str:
-        """Write by one replica; every one finds it, or nothing of it, at once."""
+        """Writes by one replica. Then every replica must find exactly the documents of this client."""
         kind = self.write(rng.choice(clients), rng, number)
         mine = {id: text for id, text in dict(self.written).items() if id.startswith(f"{number}-")}
         for client in clients:

@@ -56,7 +56,7 @@ class Traffic:
             time.sleep(PAUSE_SECONDS)
 
     def _send(self, rng: random.Random, method: str, path: str, body: object = None) -> Any:
-        """The JSON of the first 200, by whichever replica gives it."""
+        """Sends the request to random replicas until one answers 200. Returns the JSON of this answer."""
         content = None if body is None else orjson.dumps(body)
         while True:
             replica = rng.choice(self._cluster.replicas)
@@ -91,7 +91,7 @@ class Traffic:
             self._find(rng, number)
 
     def _find(self, rng: random.Random, number: int) -> None:
-        """All that this writer has written is found, by any replica."""
+        """Checks that a random replica finds exactly the documents that this writer has written."""
         mine = {id: text for id, text in dict(self.written).items() if id.startswith(f"{number}-")}
         body = {"queries": [QUERIES[0]], "mode": "dense", "k": 100, "filter": {"by": number}}
         answer = self._send(rng, "POST", "/search", body)

@@ -1,6 +1,6 @@
 """Faults in the real service, over HTTP: each ends as documented, and other clients are served.
 
-The fault is a method of the encoder, the tokenizer, the writer or the clock.
+Each fault replaces a method of the encoder, the tokenizer, the writer or the clock.
 """
 
 import itertools
@@ -34,14 +34,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
 
 @pytest.fixture
 def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """The shared service; each test's fault is taken out again before it is looked at."""
+    """The shared service. After each test, its fault is removed and the service is checked."""
     yield shared
     monkeypatch.undo()
     shared.check()
 
 
 def poisoned(place: Place, fault: Callable[[NDArray[np.float32], int], None]) -> Forward:
-    """A forward pass that does `fault(vectors, row)` for each row that is the poisoned text."""
+    """Returns a forward pass that calls `fault(vectors, row)` for each row of the poisoned text."""
     forward = place.encoder.forward
     [poison] = [tokens.ids for tokens in place.encoder.tokenize([POISON])]
 
@@ -200,7 +200,7 @@ def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Why the process would have ended."""
+    """Records why the watchdog would have ended the process, which goes on."""
     reasons: list[str] = []
     monkeypatch.setattr("service.runtime.watchdog.end", reasons.append)
     return reasons

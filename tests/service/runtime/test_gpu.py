@@ -1,4 +1,4 @@
-"""A service on a GPU whose place the CPU takes: everything but the provider; and one without its GPU."""
+"""A service with a GPU setting that computes with the CPU's provider, and one whose GPU is missing."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The service as a process: start, second owner, stop, kill -9."""
+"""The service as a process: start, a second process on its data, stop, kill -9."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ class Ledger:
         self._lock = threading.Lock()
 
     def write(self, service: Service, thread: int) -> None:
-        """Put, delete and judge documents, until the service dies. Each thread has ids of its own."""
+        """Puts, deletes and judges documents until the service dies. Each thread has ids of its own."""
         with httpx2.Client(base_url=service.client.base_url, timeout=LIMIT, trust_env=False) as client:
             for step in range(1_000_000):
                 id, text = f"{thread}-{step % 16}", f"river {thread} {step} {service.process.pid}"
@@ -66,7 +66,7 @@ class Ledger:
                         self.expected[name] = step % 3 == 0 if judges else text
 
     def check(self, service: Service) -> dict[str, object]:
-        """Every acknowledged write is stored, and the index matches. Returns what is stored."""
+        """Checks that every acknowledged write is stored and the index matches. Returns what is stored."""
         stored = service.stored()
         answer = service.client.post("/search", json={"queries": ["red river"], "k": 1000, "mode": "dense"})
         assert {hit["id"]: hit["text"] for hit in answer.json()["results"][0]} == stored
@@ -190,7 +190,7 @@ def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models
 
 
 def arrived(service: Service) -> int:
-    """The number of other requests in progress."""
+    """Returns the number of requests in progress, without the request for the metrics."""
     return metric(service, "simile_requests_in_flight") - 1
 
 

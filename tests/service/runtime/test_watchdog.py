@@ -214,7 +214,7 @@ with interpreter_timer(hang_seconds) as beat:
 
 
 def timed(hang_seconds: float, then: str) -> subprocess.CompletedProcess[str]:
-    """A process with a watchdog and an interpreter timer that does `then`."""
+    """Runs a process with a watchdog and an interpreter timer, which executes the code `then`."""
     code = TIMED.format(hang_seconds=hang_seconds, then=then)
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False
@@ -222,7 +222,7 @@ def timed(hang_seconds: float, then: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_interpreter_that_computes_in_c_ends_with_status_1_and_every_stack() -> None:
-    """The power of two integers takes hours and lets no other thread run."""
+    """The computation of 7 ** 7**12 takes hours and lets no other thread run."""
     done = timed(0.2, "threading.Thread(target=pow, args=(7, 7**12)).start()")
     assert done.returncode == 1, done.stderr
     assert "Timeout (0:00:03)!" in done.stderr
@@ -284,7 +284,7 @@ def test_a_task_that_breaks_begins_again_and_a_cancelled_one_ends(monkeypatch: p
 
 @contextmanager
 def faulty(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service]:
-    """A service of its own process, whose faults are files in `folder`."""
+    """A service in its own process. Files in `folder` turn its faults on (faulty.py)."""
     service = Service(folder, models_dir, FAULTS=str(folder), SIMILE_WORKERS="1", **variables)
     service.start(FAULTY)
     try:

@@ -1,4 +1,4 @@
-"""Answers that are made and sent at the same time have a bound together."""
+"""Answers that are built and sent at the same time share one limit of memory."""
 
 import socket
 from pathlib import Path

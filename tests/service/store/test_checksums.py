@@ -58,7 +58,7 @@ def put(client: TestClient, *ids: str, at: str = "") -> None:
 
 
 def run_sql(settings: Settings, sql: str) -> int:
-    """Changes the database while the service runs."""
+    """Changes the database while the service runs. Returns the number of changed rows."""
     if settings.database is not None:
         import psycopg
 
@@ -204,7 +204,7 @@ def test_damage_of_what_filters_read_is_found(service: TestClient, settings: Set
 def test_an_update_by_a_replica_of_an_older_version_keeps_nothing_of_before(
     service: TestClient, settings: Settings
 ) -> None:
-    """It knows neither `sent` nor `checksums`."""
+    """The older version does not know the columns `sent` and `checksums`."""
     if not postgres.chosen:
         pytest.skip("is about PostgreSQL, which several processes share")
     for column, value in (
@@ -279,7 +279,7 @@ def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
 def test_what_is_no_text_stays_damaged_with_a_checksum_and_is_not_copied(
     tmp_path: Path, tiny_models_dir: Path, column: str, value: str
 ) -> None:
-    """An older version stored its document without a checksum, and it was damaged before the upgrade."""
+    """An older version stored the document without a checksum. The damage came before the upgrade."""
     settings = new_settings(tmp_path, tiny_models_dir)
     with serving(settings) as client:
         put(client, "a", "b")

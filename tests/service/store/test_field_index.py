@@ -170,7 +170,7 @@ def test_random_filters_over_random_documents_pass_the_same(
 
 
 def named(filter: dict[str, Any]) -> set[str]:
-    """The fields of a filter."""
+    """Returns the names of the fields in a filter."""
     names: set[str] = set()
     for key, value in filter.items():
         names |= {key} if not key.startswith("$") else set().union(*map(named, value))
@@ -199,11 +199,11 @@ def test_a_filter_is_narrow_only_where_few_pass(store: sqlite3.Connection) -> No
     put(store, *ROWS)
     for filter in FILTERS:
         where, few = compile_filter(filter, FIELDS), len(expected(filter, ROWS)) <= 4
-        narrow = filters.is_narrow(store, where, DEFAULT_COLLECTION, 4)
+        narrow = filters.Lookups(store, DEFAULT_COLLECTION).bound(where, 4) <= 4
         assert few or not narrow, filter
         if where.kind == "lookup" and len(where.lookups) == 1:
             assert narrow == few, filter
-    assert not filters.is_narrow(store, compile_filter({"n": 7}, []), DEFAULT_COLLECTION, 4)
+    assert filters.Lookups(store, DEFAULT_COLLECTION).bound(compile_filter({"n": 7}, []), 4) > 4
 
 
 def test_another_collection_is_not_looked_into(store: sqlite3.Connection) -> None:

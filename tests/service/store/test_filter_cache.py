@@ -66,7 +66,7 @@ class Store:
         self.connection.execute("COMMIT")
 
     def now(self) -> sqlite3.Connection:
-        """A reader whose transaction is at this moment from now on."""
+        """Returns a reader whose transaction sees the store as it is now."""
         reader = connect(self.path, read_only=True)
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM documents").fetchone()
@@ -89,7 +89,7 @@ def _all_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The collections of all searches that found nothing in the cache."""
+    """Records the collection of each filter whose result is not in the cache."""
     made: list[str] = []
 
     def counted(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
@@ -105,7 +105,7 @@ def where_of(filter: dict[str, Any]) -> Predicate:
 
 
 def check(kept: FilterCache, reader: sqlite3.Connection, filters: Sequence[dict[str, Any]] = FILTERS) -> None:
-    """Cached results equal a scan at the moment of the reader."""
+    """Checks that cached results equal a scan in the reader's transaction."""
     for filter in filters:
         where = where_of(filter)
         sql = f"SELECT revision FROM documents WHERE collection = ? AND ({where.sql}) ORDER BY revision"

@@ -58,7 +58,7 @@ def events(key: str, count: int, id: str = "d", prefix: str = "") -> list[Event]
 
 
 def listed(store: Any, key: str) -> list[int]:
-    """The numbers of a key's events."""
+    """Returns the numbers of a key's events."""
     rows, _ = asyncio.run(store.list_events(0, 1_000_000, Selection(key=key), inf))
     return [number for number, _ in rows]
 
@@ -92,7 +92,7 @@ class Held:
 async def flood(
     store: Any, works: list[Coroutine[Any, Any, Any]], bobs: Coroutine[Any, Any, Any]
 ) -> list[str]:
-    """Send Ann's `works` and then Bob's one. Returns whose each write job was, in their order."""
+    """Submits Ann's `works`, then Bob's work. Returns the key of each write job, in the order of the jobs."""
     held = Held(store)
     order: list[str] = []
     submit = store.writer.submit
@@ -161,7 +161,7 @@ def test_another_keys_write_is_done_before_a_floods_last(store: Any, kind: str) 
 
 
 async def deleted(store: Any) -> None:
-    """Delete d as `Corpus.delete` does."""
+    """Deletes the document d as `Corpus.delete` does."""
     revisions, _ = await store.matching(None, "default")
     done = 0
     while done < 1:

@@ -1,4 +1,4 @@
-"""Words: how texts are cut, and BM25 over them, against a reference of a few lines."""
+"""Keyword search: how texts are cut into terms, and BM25, against references of a few lines."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def put(store: sqlite3.Connection, *texts: str, collection: str = DEFAULT_COLLECTION) -> None:
-    """Documents named by their texts' places, from the first free revision on."""
+    """Stores each text as a document named by the number of documents before it (d0, d1, …)."""
     for text in texts:
         revision = store.execute(
             "INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, '{}')",
@@ -140,7 +140,7 @@ def test_endings_accents_case_and_function_words(store: sqlite3.Connection) -> N
 
 
 def in_one_call(text: str) -> list[str]:
-    """Returns the tokens of a text by the rules themselves, without pieces."""
+    """Returns the tokens of a text by the rules themselves, applied to the whole text at once."""
     plain = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text).casefold())
     plain = unicodedata.normalize("NFC", plain).translate(words._characters)
     return words._RUN.sub(words._pairs_and_last, plain).split()
@@ -185,7 +185,7 @@ def test_tokens_take_a_few_times_the_memory_of_their_text_whatever_it_stands_for
 
 
 def bm25(texts: list[str], query: str) -> list[float]:
-    """FTS5's formula, for words without endings."""
+    """Returns the scores of FTS5's formula, for words that stemming does not change."""
     documents = [Counter(text.split()) for text in texts]
     mean = sum(map(Counter.total, documents)) / len(documents)
     scores = []

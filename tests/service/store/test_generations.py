@@ -1,4 +1,4 @@
-"""Generations that are kept for a rollback, closed or deleted, and one whose index cannot follow."""
+"""Generations that are kept for a rollback, closed or deleted, and one whose index fails on a write."""
 
 import sqlite3
 from typing import Any

@@ -21,7 +21,7 @@ from tests.service.process import Service, run_and_fail
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Path:
-    """The folder of a service that has stopped, with five documents; `early` is its database with two."""
+    """The folder of a stopped service with five documents. early.db is its database when it had two."""
     folder = tmp_path_factory.mktemp("used")
     with Service(folder, tiny_models_dir) as service:
         service.put({"a": "red river", "b": "green garden"}).raise_for_status()
@@ -35,7 +35,7 @@ def used(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Pat
 
 @pytest.fixture
 def folder(used: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of `used` that a test may change."""
     for name in ("data", "models"):
         shutil.copytree(used / name, tmp_path / name)
     shutil.copy(used / "early.db", tmp_path / "early.db")
@@ -65,7 +65,7 @@ LOSSES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 def kept(data: Path) -> dict[str, bytes]:
-    """The files with content. SQLite rebuilds its shared memory and an empty log."""
+    """Returns the content of files by name, without empty files and SQLite's shared memory."""
     files = {path.name: path.read_bytes() for path in data.iterdir() if path.is_file()}
     return {name: content for name, content in files.items() if content and not name.endswith("-shm")}
 

@@ -29,7 +29,7 @@ ROWS = """
 
 
 def old_store(path: Path, models_dir: Path, schema: int) -> list[bytes]:
-    """A store of `schema`, as its version would have left it; its vectors."""
+    """Writes a store of `schema` as the service of that time left it. Returns the bytes of its vectors."""
     store = ModelStore(models_dir)
     version = store.requested()
     assert version is not None

@@ -63,7 +63,7 @@ filters = strategies.sampled_from(FILTERS)
 
 
 class Service(RuleBasedStateMachine):
-    """`documents` is what must be there."""
+    """A service, and the documents that it must have: (text, metadata) by id."""
 
     models: Path  # with two versions; copied for each run
     oracle: Oracle

@@ -1,4 +1,4 @@
-"""The operation log does not grow for ever, and its numbers go on."""
+"""The operation log is trimmed to its latest rows, and its sequence numbers still rise."""
 
 from pathlib import Path
 

@@ -113,7 +113,7 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
 
 
 class Everything:
-    """Every field is declared."""
+    """Declared fields that contain every name."""
 
     def __contains__(self, _: object) -> bool:
         return True
@@ -180,7 +180,7 @@ def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(plac
 
 
 def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several rows of a document its best one counts; a filter and heads alone hold in both ways."""
+    """Both ways rank a document by its best row, also with a filter, and with heads only."""
     embeddings = [
         Embedding(unit(), truncated=False, end=5, others=(Passage(unit(), 5, 9),))
         if at % 3 == 0
@@ -315,7 +315,7 @@ def _judge(connection: Connection, judgements: Sequence[Judgment]) -> object:
 
 
 def test_judgments_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
-    """As two replicas, whose writers know nothing of each other: the second waits for the first."""
+    """The writes are like those of two replicas. The second write waits for the first."""
     place.put(Document("a", "text"))
     given = [Judgment(query, "a", relevant=True) for query in ("first", "second")]
     with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
@@ -378,7 +378,7 @@ def test_numbers_come_back_byte_for_byte(place: Place) -> None:
     rows = {at: Embedding(unit(), truncated=False) for at in range(2)}
 
     def forget_text(connection: Connection) -> None:
-        """As a version stored it that had no columns for the text and for checksums."""
+        """Makes rows look as if a version without the columns `sent` and `checksums` had stored them."""
         connection.execute("UPDATE documents SET sent = NULL, checksums = NULL")
 
     async def stored() -> list[bytes]:

@@ -64,7 +64,7 @@ def fill(client: TestClient) -> None:
 
 
 def seen(client: TestClient) -> Any:
-    """What a client sees: documents, rankings of each mode, judgments, events and a visitor's events."""
+    """Returns what a client sees: documents, rankings of each mode, judgments, events, a visitor's events."""
     found: list[Any] = []
     for mode in ("dense", "lexical", "hybrid"):
         hits = client.get("/search", params={"q": SEARCHED, "k": 20, "mode": mode}).json()["hits"]

@@ -1,4 +1,4 @@
-"""A database that fails: each failure has its answer, the process is well, and nothing stored is lost."""
+"""A database that fails: each failure has its answer, the process stays healthy, and no write is lost."""
 
 import logging
 import os
@@ -51,7 +51,7 @@ class Place:
         return self.client.get("/search", params={"q": "text", "k": 100})
 
     def refused(self, ask: Callable[[], Any], status: int, says: str) -> None:
-        """Every answer is that refusal, with a time to send again; the process is well."""
+        """Checks that `ask()` is refused with `status` and Retry-After, and that the process is healthy."""
         answer = ask()
         assert answer.status_code == status, answer.text
         assert says in answer.json()["error"]
@@ -59,12 +59,12 @@ class Place:
         assert self.client.get("/health").status_code == 200
 
     def recovers(self) -> None:
-        """It comes back by itself, and has all that it acknowledged."""
+        """Waits until the service recovers by itself, and checks that no acknowledged write is lost."""
         until(lambda: self.put("after").status_code == self.search().status_code == 200, pause=0.05)
         assert {hit["id"] for hit in self.search().json()["hits"]} >= self.acknowledged
 
     def at_rest(self) -> bool:
-        """The pool opens no connection. A cut one would be opened again after a pause."""
+        """Returns whether the pool opens no connection now. It opens a cut one again after a pause."""
         pool = self.client.app.state.runtime.corpus.store.pool  # type: ignore[attr-defined]
         pool.check()
         state = pool.get_stats()
@@ -75,7 +75,7 @@ class Place:
             connection.execute(sql)
 
     def fail(self, code: str, when: str = "INSERT", first: int = 1_000_000) -> None:
-        """The first writes of documents fail with this code."""
+        """Makes the first `first` writes of documents fail with the error code `code`."""
         self.run(
             "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
             f"$$ BEGIN IF nextval('tries') <= {first} THEN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; "
@@ -186,7 +186,7 @@ def test_a_deadlock_is_tried_again(place: Place) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Any]:
-    """A server of its own, that can be stopped."""
+    """A PostgreSQL server of its own, which a test can stop."""
     with postgres.another(tmp_path / "pg") as started:
         yield started
 
@@ -227,7 +227,7 @@ def test_a_server_that_hangs(server: Any, tmp_path: Path, tiny_models_dir: Path)
 
 @pytest.mark.long
 def test_a_network_that_is_cut_without_a_word(place: Place) -> None:
-    """Nothing tells that packets are lost, and new connections get no answer either."""
+    """No error reports the lost packets, and new connections get no answer either."""
     for number in range(5):
         assert place.put(f"{number}").status_code == 200
     place.relay.fall_silent()

@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def slow_twice(place: Place, table: str) -> None:
-    """The first two writes to `table` are ended, as by a statement that takes too long."""
+    """Makes the first two writes to `table` fail as if their statements took too long."""
     with psycopg.connect(place.where["database"], autocommit=True) as connection:
         connection.execute(
             "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
@@ -39,7 +39,7 @@ def slow_twice(place: Place, table: str) -> None:
 
 
 def makes_active(place: Place, version: str) -> bool:
-    """True if a version goes live; else it failed."""
+    """Activates `version`. Returns whether it became active with all documents."""
     assert place.client.post(f"/models/{version}/activate").status_code == 202
     place.until(lambda: place.active() == version or place.state(version)["state"] == "failed")
     return place.active() == version and place.everything() == DOCUMENTS

@@ -31,7 +31,7 @@ needs_mounts = pytest.mark.skipif(
 
 
 def start_on(service: Service, options: str) -> None:
-    """Start the service in a mount namespace where its data directory is a tmpfs of its own."""
+    """Starts the service in a mount namespace where its data directory is a tmpfs of its own."""
     data = service.folder / "data"
     data.mkdir(exist_ok=True)
     script = f'mount -t tmpfs -o {options} tmpfs "{data}" && exec "$@"'

@@ -1,4 +1,4 @@
-"""Reads take turns: work is counted here, never time."""
+"""Reads take turns. The tests count steps and do not measure time."""
 
 import asyncio
 import sqlite3
@@ -30,7 +30,7 @@ def documents(tmp_path: Path) -> Iterator[Readers]:
 
 @pytest.fixture(autouse=True)
 def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every slice is over at once, so that nothing here depends on how fast the machine is."""
+    """Ends every slice of time at once, so that the tests do not depend on the machine's speed."""
     monkeypatch.setattr(scheduling, "SLICE_SECONDS", 0.0)
 
 
@@ -105,7 +105,7 @@ def test_no_more_reads_run_at_a_time_than_there_are_readers(documents: Readers) 
 
 
 def test_the_services_own_reads_wait_for_no_client(documents: Readers) -> None:
-    """Not even where a client's step takes for ever: all readers are held, and give no turn away."""
+    """This holds even if clients' reads never end and occupy all readers of clients."""
     go = threading.Event()
 
     async def read() -> None:

@@ -1,4 +1,4 @@
-"""A copy that was cut off is refused by all that would take it for a store, until it is finished."""
+"""Everything that opens a store refuses an unfinished copy, until the copy is finished."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ POINTS = [
 
 
 def filled(data_dir: Path, characters: int = 0) -> None:
-    """Makes a store with some documents of this length, and a judgment."""
+    """Makes a store with a judgment and `COUNT` documents, whose texts are longer by `characters`."""
     data_dir.mkdir(exist_ok=True)
     store = SqliteStore(data_dir)
     store.start(lambda _: None, lambda _: None)
@@ -61,7 +61,7 @@ def command(*words: object) -> str:
 
 
 def killed(work: Callable[[], object]) -> None:
-    """Run `work` in a process that ends with KILLED, and cleans nothing up."""
+    """Runs `work` in a fork, which must exit with the status KILLED and without any cleanup."""
     child = os.fork()
     if child == 0:
         try:
@@ -73,7 +73,7 @@ def killed(work: Callable[[], object]) -> None:
 
 
 def cut_off(monkeypatch: pytest.MonkeyPatch, name: str, calls: int) -> None:
-    """From now on `copying.NAME` ends the process once it has been called so often."""
+    """Makes `copying.NAME` end the process after `calls` calls, but `_make` at its first call."""
     inner, left = getattr(copying, name), [calls]
 
     async def cut(*args: Any, **kwargs: Any) -> Any:
@@ -135,7 +135,7 @@ def test_a_copy_that_was_cut_off_is_refused_until_it_is_finished(
 def test_a_copy_begins_again_on_an_unfinished_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source was written to after the kill, so that the rest would not fit."""
+    """A write to the source after the kill makes the rest of the copy inconsistent."""
     monkeypatch.setattr(copying, "PAGE", 2)
     source, back, url = tmp_path / "source", tmp_path / "back", postgres.new_database()
     filled(source)
@@ -166,7 +166,7 @@ def test_a_copy_begins_again_on_an_unfinished_one_only(
 def test_a_copy_that_another_process_ends_meanwhile_is_not_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends between the look at its mark and the lock."""
+    """The copy ends after its mark was read, and before the lock was taken."""
     filled(tmp_path)
     words = ("copy", "--to", postgres.new_database(), "--data-dir", tmp_path)
     assert f"{COUNT} documents" in command(*words)
@@ -237,7 +237,7 @@ def test_a_copy_that_fills_the_disk_goes_on_when_there_is_room(
 
 
 def test_a_backup_of_half_a_copy_is_not_restored(tmp_path: Path) -> None:
-    """Versions before could make one."""
+    """Earlier versions could make such a backup."""
     filled(tmp_path)
     store = SqliteStore(tmp_path)
     store.connection.execute("INSERT INTO facts VALUES ('copy under way', 'a fp32')")

@@ -46,7 +46,7 @@ def values(connection: sqlite3.Connection) -> list[int]:
 
 
 def blocked(writer: Writer) -> threading.Event:
-    """Hold the writer inside a job until the event is set, so that what follows waits together."""
+    """Holds the writer in a job until the returned event is set, so that later jobs wait together."""
     release, inside = threading.Event(), threading.Event()
 
     def wait(transaction: Transaction) -> None:

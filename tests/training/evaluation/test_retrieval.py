@@ -23,7 +23,9 @@ from tests.training.evaluation.pairs import encode
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.modes import CANDIDATES, Passages, WordIndex, find, get_passages, whole
-from training.evaluation.retrieval import Collection, collections, judge, load, mean, retrieval, search
+from training.evaluation.retrieval import Collection, collections, judge, load, mean, retrieval
+from training.evaluation.scorable import Scorable
+from training.retraining.searches import score
 
 
 def contents(documents: dict[str, str]) -> dict[str, Content]:
@@ -207,12 +209,9 @@ def test_each_part_is_searched_as_its_collection_has_learned(tmp_path: Path) -> 
         found = content.text.replace("zebra", "0").split()
         return found if passage_tokens else found[:1]
 
-    def east(texts: list[str]) -> Vectors:
-        return encode(["east"] * len(texts))
-
     learned = {"y": SearchDefaults(mode="hybrid", weight=1.0, fusion=FUSION, passage_tokens=16)}
-    lists, _ = search(requested, east, encode, split, learned)
-    of_x, of_y = ([name[1:] for name in ranked] for ranked in lists["hybrid"])
+    model = Scorable(None, None, None, encode, lambda texts: encode(["east"] * len(texts)), encode, split, 0)
+    of_x, of_y = ([id[1:] for id in ids] for ids in score({"x": requested}, model, learned)["x"]["hits"])
     assert of_x == ["c", "b", "a"], "the word, and then the heads"
     assert of_y == ["a", "b", "c"], "the best passages alone"
     assert lengths == [None] * 3 + [16] * 3

@@ -17,7 +17,9 @@ from tests.training.evaluation.pairs import EAST, TWO_SOURCES, TWO_SOURCES_ALL, 
 from training.errors import TrainingError
 from training.evaluation.encoding import Vectors, encode_once, remembering
 from training.evaluation.geometry import alignment, geometry, spread, uniformity
+from training.evaluation.modes import whole
 from training.evaluation.report.table import table
+from training.evaluation.scorable import Scorable
 from training.evaluation.sts import cosines, pearson, similarity, spearman
 from training.evaluation.suites import score
 
@@ -96,11 +98,11 @@ def test_every_folder_in_beirs_layout_is_searched(tmp_path: Path) -> None:
 def test_queries_and_documents_have_their_own_functions(tmp_path: Path) -> None:
     write_collection(tmp_path / "tiny")
     # Documents with `-` lie west, so both lists are d c b a. Negated queries find d c b a, and a b c d.
-    found = score(
-        encode, tmp_path, ["retrieval"], encode_documents=lambda texts: encode([f"-{x}" for x in texts])
-    )
-    assert found["retrieval"]["tiny"]["mrr10"] == 1
-    found = score(encode, tmp_path, ["retrieval"], encode_queries=lambda texts: -encode(texts))
+    model = Scorable(None, None, None, encode, encode, encode, whole, 0)
+    west = model._replace(encode_documents=lambda texts: encode([f"-{x}" for x in texts]))
+    assert score(encode, tmp_path, ["retrieval"], model=west)["retrieval"]["tiny"]["mrr10"] == 1
+    negated = model._replace(encode_queries=lambda texts: -encode(texts))
+    found = score(encode, tmp_path, ["retrieval"], model=negated)
     assert found["retrieval"]["tiny"]["mrr10"] == pytest.approx((1 + 1 / 4) / 2)
 
 

@@ -38,7 +38,7 @@ def split(rows: Sequence[tuple[int, *tuple[str, ...]]]) -> Examples:
 
 
 def task(**splits: Examples) -> Task:
-    return Task("toy", "TOY", ("0", "1"), splits, ["a remark"])
+    return Task("TOY", ("0", "1"), splits, ["a remark"])
 
 
 LINE = [(int(at > 0), f"{at} 1") for at in (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)] * 3

@@ -22,7 +22,7 @@ from tests.training.conftest import WORDS
 from tests.training.jobs import noised, tiny_config
 from training.__main__ import main
 from training.errors import TrainingError
-from training.retraining.config import Config, check, folders, read_config
+from training.retraining.config import Config, check, read_config
 from training.retraining.gate.rules import Thresholds
 from training.retraining.one import Job
 from training.retraining.plan import build_limits
@@ -46,7 +46,7 @@ def test_paths_are_of_the_files_own_folder(tmp_path: Path) -> None:
     found = config(tmp_path, text)
     assert found.corpus.file == tmp_path / "tickets.jsonl"
     assert found.gate.data == Path("/sets")
-    assert folders(found) == (tmp_path / "data/models", tmp_path / "data/retrain")
+    assert (found.folders.models, found.folders.kept) == (tmp_path / "data/models", tmp_path / "data/retrain")
 
 
 def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 def config_of(service: Service, file: Path, recipe: str, *names: str) -> Config:
-    """A file of judgements says what the feedback says, which then judges although it has no key."""
+    """A file of judgments says what the feedback says, which then judges although it has no key."""
     said = [
         {"collection": name} | {key: row[key] for key in ("query", "id")}
         for name in (NAMES if names == ("*",) else names)
@@ -86,7 +86,7 @@ def test_rows_and_searches_are_of_the_collections_that_are_named(
         for at in range(0, len(found.corpus.texts), found.corpus.columns)
     ]
     queries = {row[0].split()[-1] for row in rows if row[0].split()[-2].isdigit()}
-    assert queries == set(requested), "each collection's judgements are trained on"
+    assert queries == set(requested), "each collection's judgments are trained on"
     for row in rows:
         assert len({name for name in NAMES for text in row if name in text}) == 1, row
     judged = found.searches["judged"]

@@ -173,12 +173,12 @@ def test_the_mode_that_answers_is_found(answer: str, now: Any) -> None:
     queried, model = search(answer)
     said = [Judgment(text, min(queried.relevant[name]), True) for name, text in queried.queries.items()]
     found = choosing(judged(said, {id: id for id in queried.documents}, 0.5))
-    learned = _learn(DEFAULT, queried, model, list_settings(Setting(now), 0, None), None, found, "digest")
-    if answer == now:
-        assert learned == {}
+    learned = _learn(queried, model, list_settings(Setting(now), 0, None), None, found)
+    assert (learned is None) == (answer == now)
+    if learned is None:
         return
-    result = learned[DEFAULT].result
+    result = learned.result
     assert isinstance(result, SearchDefaults)
     assert result.mode in {answer, "hybrid"}
-    assert learned[DEFAULT].reasons == []
-    assert learned[DEFAULT].told[1] == "A judged document is first for 30 of 30 queries (0 before)."
+    assert learned.reasons == []
+    assert learned.told[1] == "A judged document is first for 30 of 30 queries (0 before)."

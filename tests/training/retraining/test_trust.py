@@ -456,7 +456,7 @@ def test_judgments_of_untrusted_keys_count_for_nothing_and_are_counted() -> None
     assert found.answers == judged(good, known, 0.5).answers == {f"q{at}": ["a"] for at in range(4)}
     assert found.negatives == {}
     assert (found.counts[UNTRUSTED], found.counts[JUDGMENTS]) == (18, 4)
-    assert any("18 judgements are of untrusted keys" in warning for warning in of_keys(found))
+    assert any("18 judgments are of untrusted keys" in warning for warning in of_keys(found))
     assert not any("untrusted" in warning for warning in of_keys(judged(good, known, 0.5)))
 
 

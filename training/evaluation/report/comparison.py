@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         f"{READING} A row over several seeds is mean ± standard deviation (of a sample).",
         _about(models),
         *(["## What keeps figures from being compared", listed(remarks)] if remarks else []),
-        *_tables(models),
+        *(f"## {head}\n\n{_rows(models, figures, show)}" for head, figures, show in _tables(models)),
     ]
     sys.stdout.write(f"{write(folder, sections)}\n")
     return 0
@@ -94,38 +94,35 @@ def _about(models: Models) -> str:
     return table(header, rows, words=range(len(header)))
 
 
-def _tables(models: Models) -> Iterator[str]:
+def _tables(models: Models) -> Iterator[tuple[str, Mapping[str, Figure], Show]]:
+    """Yields the heading, the figures and the format of each table."""
     for column, heading in zip(COLUMNS, _HEADINGS, strict=True):
         keys = _present(models, "sts", BY_KEY)
         if keys:
             figures = {title(key): _figure("sts", key, column) for key in keys}
             english = {title(known.key): figures[title(known.key)] for known in SETS if known.key in keys}
             mean = _compute_mean("sts", _common(models, "mean"), column)
-            yield f"## Similarity: {heading}"
-            yield _rows(models, english | mean | figures, percent)
+            yield f"Similarity: {heading}", english | mean | figures, percent
     if any("geometry" in scores for _, scores in _all(models)):
-        yield "## Geometry of STS-B"
         figures = {key.replace("_", " "): _figure("geometry", key) for key in GEOMETRY}
-        yield _rows(models, figures, partial(plain, decimals=4))
+        yield "Geometry of STS-B", figures, partial(plain, decimals=4)
     for name in _present(models, "retrieval"):
-        yield f"## Search: {escape(name)}"
-        yield _rows(models, {head: _figure("retrieval", name, key) for head, key in SEARCH.items()}, percent)
+        figures = {head: _figure("retrieval", name, key) for head, key in SEARCH.items()}
+        yield f"Search: {escape(name)}", figures, percent
         for mode in MODES:
             found = {head: _figure("retrieval", name, mode, key) for head, key in SEARCH.items()}
             if any(scores.get("retrieval", {}).get(name, {}).get(mode) for _, scores in _all(models)):
-                yield f"## Search: {escape(name)}, {mode}"
-                yield _rows(models, found, percent)
+                yield f"Search: {escape(name)}, {mode}", found, percent
     keys = _present(models, "transfer", TITLES)
     if keys:
         mean = _compute_mean("transfer", _common(models, "transfer_mean"), "accuracy")
         figures = {title(key): _figure("transfer", key, "accuracy") for key in keys}
         f1 = {f"{title(key)} F1": _figure("transfer", key, "f1") for key in keys if key == "mrpc"}
-        yield "## Transfer: accuracy"
-        yield _rows(models, figures | mean | f1, percent)
+        yield "Transfer: accuracy", figures | mean | f1, percent
     keys = _present(models, "clustering", TITLES)
     if keys:
-        yield "## Clustering: accuracy of k-means"
-        yield _rows(models, {title(key): _figure("clustering", key, "accuracy") for key in keys}, percent)
+        figures = {title(key): _figure("clustering", key, "accuracy") for key in keys}
+        yield "Clustering: accuracy of k-means", figures, percent
 
 
 def _rows(models: Models, figures: Mapping[str, Figure], show: Show) -> str:

@@ -143,17 +143,12 @@ def gains_by_queries(curves: Sequence[Gains], title: str) -> Picture:
     ticks = sorted({count for _, points in curves for count, *_ in points})
     axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=45)
     axes.xaxis.set_minor_locator(NullLocator())
-    _name(figure, shown)
+    figure.legend([*shown.values()], [*map(shortened, shown)], loc="outside right upper")
     said = (
         f"{name}: " + ", ".join(f"{gain:+.1f} with {count:,.0f}" for count, gain, _, _ in points)
         for name, points in curves
     )
     return Picture(figure, _sentence(said))
-
-
-def _name(figure: Figure, shown: Mapping[str, Artist]) -> None:
-    names = map(shortened, shown)
-    figure.legend(list(shown.values()), list(names), loc="outside right upper")
 
 
 def _look(number: int) -> dict[str, Any]:

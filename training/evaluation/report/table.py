@@ -22,15 +22,8 @@ SEARCH = {
     "MRR@10": "mrr10",
     "MAP@100": "map100",
 }
-
-
-GEOMETRY = {
-    "alignment": 4,
-    "uniformity": 4,
-    "mean_cosine": 4,
-    "top_energy": 4,
-    "effective_rank": 1,
-}  # decimals
+# The decimals of each figure.
+GEOMETRY = {"alignment": 4, "uniformity": 4, "mean_cosine": 4, "top_energy": 4, "effective_rank": 1}
 _SAYS = {
     "alignment": "mean squared distance of {pairs} pairs with a gold score above 4; lower is better",
     "uniformity": "over {sentences} distinct sentences; lower is better, about -4 when spread evenly",

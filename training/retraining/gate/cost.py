@@ -5,11 +5,12 @@ In a pair of encoders, a student encodes the queries and its teacher the documen
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+
+import numpy as np
 
 from models.encoder import ONNX, Encoder
 from models.manifest import QUERIES
@@ -46,19 +47,16 @@ def costs(
                 single = sum(_timed(encoder.for_queries, [query]) for query in queries)
                 times.append((_timed(encoder, sample), single))
                 progress.add()
+    paces = (len(sample) / np.median(seconds, axis=1)).round(1).tolist()
     before, after = (
         {
-            "texts_per_second": _pace(len(sample), [documents for documents, _ in times]),
-            "queries_per_second": _pace(len(queries), [single for _, single in times]),
+            "texts_per_second": documents,
+            "queries_per_second": single,
             "megabytes": round(_bytes(store.folder(version)) / 1e6, 1),
         }
-        for times, (store, version) in zip(seconds, (active, candidate), strict=True)
+        for (documents, single), (store, version) in zip(paces, (active, candidate), strict=True)
     )
     return before, after
-
-
-def _pace(count: int, seconds: Sequence[float]) -> float:
-    return round(count / statistics.median(seconds), 1)
 
 
 def _bytes(folder: Path) -> int:

@@ -75,8 +75,7 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
 def build_gain(name: str, before: Floats, after: Floats, groups: Groups, level: float) -> Gain:
     """Returns the gain between two arrays of scores of the same queries. See `spread` for `groups`."""
     found = spread(before, after, groups)
-    half = found.half(level)
-    ends, means = (found.mean - half, found.mean + half), (float(np.mean(before)), float(np.mean(after)))
+    ends, means = found.interval(level), (float(np.mean(before)), float(np.mean(after)))
     return Gain(name, found.mean, *ends, *means, found.queries, found.least_gain(level), found.enough(level))
 
 

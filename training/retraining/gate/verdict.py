@@ -9,6 +9,7 @@ Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fi
 # Needed for the comparison only, and left out of reports.
 SAMPLES, RANKINGS = "samples", "rankings"
 EACH, HITS, GROUPS, KEYS, NAMES = "each", "hits", "groups", "keys", "names"
+_COMPARED_ONLY = {SAMPLES, RANKINGS, EACH, HITS, GROUPS, KEYS, NAMES}
 JUDGED = "judged"  # the search by judged queries, whose scores are called NEW and COMING
 
 
@@ -54,9 +55,8 @@ class Verdict(NamedTuple):
 
 def without_samples(scores: Scores) -> dict[str, Any]:
     """Returns scores without the values of single queries and pairs, and without rankings."""
-    kept = {key: value for key, value in scores.items() if key not in {SAMPLES, RANKINGS}}
-    own = {
-        name: {key: value for key, value in figures.items() if key not in {EACH, HITS, GROUPS, KEYS, NAMES}}
-        for name, figures in kept.pop("own", {}).items()
+    return {
+        key: without_samples(value) if isinstance(value, Mapping) else value
+        for key, value in scores.items()
+        if key not in _COMPARED_ONLY
     }
-    return kept | ({"own": own} if own else {})
