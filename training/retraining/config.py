@@ -230,7 +230,7 @@ def check_names(config: Config) -> None:
 
 
 def add_source(command: argparse.ArgumentParser) -> None:
-    """Adds `--models-dir` and the options of `build_corpus_table` but for `--corpus` and `--from-service`."""
+    """Adds `--models-dir`, `--least` and the options that choose collections of a service."""
     add_options(command)
     command.add_argument(
         "--least",
@@ -246,7 +246,7 @@ def build_corpus_table(options: argparse.Namespace) -> CorpusTable:
     """Returns the table for `--corpus` or `--from-service`.
 
     Raises:
-        TrainingError: A name of a collection is invalid, or goes with no service.
+        TrainingError: The name of a collection is invalid, or a collection is named without a service.
 
     """
     collections, file = chosen(options), options.corpus

@@ -237,7 +237,7 @@ def shown(url: str) -> str:
 
 
 def _listed(address: str, answer: Any, name: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
-    """Returns the rows that an answer has under a name. Raises TrainingError if one lacks a field."""
+    """Returns the rows under `name` in an answer. Raises TrainingError if they are not of that form."""
     rows = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
         raise _stranger(address)
