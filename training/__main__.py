@@ -2,8 +2,9 @@
 
 `COMMANDS` lists the modules that define the commands.
 
-The exit status is 0 for success, 1 for an error with a message, and 2 for wrong usage. `retrain` also returns
-3 if the candidate was rejected, 4 if there is nothing to learn, and 5 if another retraining is running.
+The exit status is 0 for success, 1 for an error with a message, and 2 for wrong usage. `retrain` and `rank`
+also return 3 if the candidate was rejected, 4 if there is nothing to learn, 5 if another retraining is
+running. A stopped command returns 130.
 """
 
 import argparse

@@ -6,7 +6,7 @@ class TrainingError(Exception):
 
 
 class NothingToLearn(TrainingError):
-    """The corpus has no text to train on, or a version was already trained on it."""
+    """The data are too few to learn from, or a version has already learned from them."""
 
 
 class Interrupted(TrainingError):

@@ -39,7 +39,10 @@ _KEYS = ("method", *(_WORDS.keys() - _SINCE), "texts", "base_name", "parent", "c
 
 
 class OtherRun(TrainingError):
-    """The run in a folder differs from the requested run, or cannot continue. `why` is the reason only."""
+    """The run in a folder differs from the requested run, or cannot continue.
+
+    `why` is the reason without advice.
+    """
 
     def __init__(self, why: str, advice: str = "") -> None:
         super().__init__(f"{why} {advice}".rstrip())
@@ -88,7 +91,7 @@ def read_run(out: Path) -> dict[str, Any]:
     """Reads run.json.
 
     Raises:
-        TrainingError: `out` contains no training run.
+        TrainingError: `out` contains no training run, or a damaged run.json.
 
     """
     try:

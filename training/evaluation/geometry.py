@@ -25,7 +25,7 @@ _ROWS = 512  # of the cosine matrix at a time: 64 MB for the 15,500 sentences of
 
 
 def geometry(splits: Iterable[Pairs], encode: Encode) -> dict[str, Any]:
-    """Returns all figures. Alignment is over pairs with a gold score above 4, others over distinct sentences.
+    """Returns alignment over pairs with a gold score above 4, and other figures over distinct sentences.
 
     A figure is NaN without data, or if a vector has no direction (length 0 or not finite).
     """
@@ -57,8 +57,8 @@ def alignment(left: Vectors, right: Vectors) -> float:
 def uniformity(vectors: Vectors) -> float:
     """Returns the log of the mean over i < j of exp(-2|x_i - x_j|²), each x of length 1. NaN if n < 2.
 
-    |x - y|² = 2 - 2 cos, so a term is exp(4 cos - 4), between exp(-8) and 1. Their sum in float64 needs no
-    shift.
+    |x - y|² = 2 - 2 cos, so a term is exp(4 cos - 4), between exp(-8) and 1. So the terms can be summed in
+    float64 as they are.
     """
     x = directions(vectors)
     n = len(x)
@@ -80,8 +80,9 @@ def spread(vectors: Vectors) -> dict[str, Any]:
     (length 0 or not finite).
 
     The mean cosine over i ≠ j is (|Σx|² - n) / (n(n - 1)). The energy of a direction is its squared singular
-    value as a share of their sum, n. The effective rank is exp of the entropy of the energies. Roy & Vetterli
-    use shares of the singular values instead, which weights small directions more.
+    value, divided by the sum n of all squared singular values. The effective rank is exp of the entropy of
+    the energies. Roy & Vetterli use shares of the singular values instead, which weights small directions
+    more.
     """
     x = directions(vectors)
     n, d = x.shape

@@ -3,20 +3,21 @@
     differences, one for each query ─▶ Spread ─▶ interval, smallest detectable gain, queries needed
 
 Queries that share an answer are not independent, so they form a cluster. The standard error is that of
-clustered data (Liang and Zeger 1986). The interval is Student's, with one degree of freedom less than there
-are clusters. Smucker, Allan and Carterette (2007) found that Student's test, randomization and the bootstrap
-agree.
+clustered data (Liang and Zeger 1986). Intervals are from Student's t, with one degree of freedom less than
+there are clusters. Smucker, Allan and Carterette (2007) found that Student's test, randomization and the
+bootstrap agree.
 
 Each retraining tests its candidate on the same queries again. Among many candidates, one may look better by
-chance. Therefore test number k on the same queries has the significance level
-LEVEL / √k. The table has the number of candidates that pass in a hundred nights although they are no better:
-the sum of the levels, and a simulation with 200 queries (2,000 times a hundred nights).
+chance. Therefore test number k on the same queries has the significance level LEVEL / √k. The table has the
+number of candidates that pass in a hundred nights although they are no better: the sum of the levels, and a
+simulation with 200 queries (2,000 times a hundred nights).
 
                               one candidate a night    three, as many as `auto` has
     the same queries          0.19, simulated 0.17     0.33, simulated 0.27
     new queries each night    1.0, simulated 1.0       2.3, simulated 2.1
 
-With four candidates a night, as if a part of the text cannot be read, the sums are 0.39 and 2.8.
+With four candidates a night, as many as `auto` has if the vocabulary does not suit a part of the text, the
+sums are 0.39 and 2.8.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ class Spread(NamedTuple):
         return self.half(level) + NormalDist().inv_cdf(POWER) * self.error
 
     def enough(self, level: float) -> int | None:
-        """Returns how many queries would make this gain significant, or None if there is no gain."""
+        """Returns how many queries would make this gain significant.
+
+        None without a gain, or for a single cluster.
+        """
         half = self.half(level)
         if self.mean <= 0 or not math.isfinite(half):
             return None

@@ -98,7 +98,7 @@ def retrieval(
     split: Split,
     unrelated: float = 1.0,
 ) -> dict[str, Any]:
-    """Returns the figures of `judge` as means over all queries, and counts of queries, documents and vectors.
+    """Returns the means of the figures of `judge`, and the numbers of queries, documents and vectors.
 
     Top-level figures are for dense search. The keys `lexical` and `hybrid` have the figures of these modes.
     """

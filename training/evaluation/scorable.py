@@ -63,7 +63,7 @@ def open_scorable(
         name: One of the forms in the module's docstring.
         environ: Environment variables, for the settings.
         say: Called with progress messages.
-        precision: Precision as in the settings of the service. None means fp32. Ignored for a server.
+        precision: Precision as in the settings of the service. None means fp32. Must be None for a server.
 
     Raises:
         TrainingError: `name` is not a model, or the server cannot be used.

@@ -7,10 +7,10 @@ dense and hybrid mode. If an interval contains 0, the difference may be due to t
 test does not cover training seeds, so two runs of a recipe may differ by more than their intervals. Transfer,
 clustering and geometry have only one figure per set, so this command does not compare them.
 
-The interval of a search is Student's (paired.py). That of a correlation is from the bootstrap, which draws as
-many pairs as the set has, with replacement, and scores both models on the same draw. It covers the middle
-part of the differences over many draws (Efron and Tibshirani 1993, percentile interval; Koehn 2004 for two
-systems on one test set).
+The interval of a search is Student's (paired.py). The interval of a correlation is from the bootstrap, which
+draws as many pairs as the set has, with replacement, and scores both models on the same draw. This interval
+covers the middle part of the differences over many draws (Efron and Tibshirani 1993, percentile interval;
+Koehn 2004 for two systems on one test set).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def of_mean(
     level: float,
     groups: NDArray[np.int64] | None = None,
 ) -> Interval:
-    """Returns the interval of mean(after) - mean(before), as paired.py. Both ends are NaN without queries.
+    """Returns the interval of mean(after) - mean(before), by paired.py. Both ends are NaN without queries.
 
     Args:
         before: Scores of queries by the model before.

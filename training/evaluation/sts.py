@@ -1,7 +1,8 @@
 """Semantic textual similarity: the rank correlation of cosines with human gold scores of sentence pairs.
 
 Papers report `spearman_all`, the correlation over all subsets of a year together (SimCSE, Gao et al. 2021,
-appendix B). The mean over subsets may differ by points, so it is computed as well. No regressor is trained.
+appendix B). The mean over subsets may differ by several points, so it is computed as well. No regressor is
+trained.
 """
 
 from __future__ import annotations

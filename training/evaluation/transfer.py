@@ -2,8 +2,8 @@
 
 `transfer` fits a logistic regression to the vectors, with the protocols of SentEval (Conneau & Kiela 2018):
 
-    MR CR SUBJ MPQA    ten stratified folds; the classifier of a fold is fitted to the other nine, and its l2
-                       chosen by ten folds of those nine
+    MR CR SUBJ MPQA    ten stratified folds, each predicted from the other nine; l2 is chosen by ten folds
+                       within the nine
     TREC MRPC          l2 chosen by ten stratified folds of train; scored on test
     SST2 SICK-E        l2 chosen on dev; scored on test
 
@@ -14,7 +14,7 @@ all training examples. l2 applies to features that are scaled to a total varianc
 from SentEval by some tenths of a point.
 
 `clustering` compares k-means clusters with the classes, as is usual for short texts (Xu et al. 2017; Zhang et
-al. 2021, PairSupCon). Each cluster is assigned one class, so that most sentences agree (Kuhn 1955).
+al. 2021, PairSupCon). Each cluster gets its own class, for the best accuracy (Kuhn 1955).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Modules that a recipe can add to the encoder during training: heads, further negatives and twins.
 
-Heads map the pooled vector to the vector that the objective reads. Heads without `keep` are not published.
+Heads map the pooled vector to the vector that the objective reads. A head is published with the model only if
+its `keep` is true.
 
     none         no head
     tanh         a linear layer and tanh (SimCSE)
@@ -111,7 +112,7 @@ class Gelu:
 
 @dataclass(frozen=True)
 class Transform:
-    """A head of the linear layer, GELU and normalization in the base's masked-language head.
+    """A head made of the linear layer, GELU and normalization of the base's masked-language head.
 
     Source: Jiang et al. 2022 (PromptBERT).
     """
@@ -123,7 +124,7 @@ class Transform:
         """Returns the layers.
 
         Raises:
-            TrainingError: The base has no masked-language head, or a head of another width.
+            TrainingError: The base has no masked-language head with GELU and the width of the base.
 
         """
         language, stored = language_head(source, generator)
@@ -146,7 +147,7 @@ class Rows(nn.Module):
         raise NotImplementedError
 
     def push(self, rows: Extra) -> None:
-        """Called after each step with the vectors of the batch. Does nothing by default."""
+        """Receives the vectors of the twin `ema` after each step. Does nothing by default."""
 
 
 class QueueBuffer(Rows):
@@ -174,7 +175,7 @@ class QueueBuffer(Rows):
 
 @dataclass(frozen=True)
 class Queue:
-    """Negatives from the last `batches` batches (Wu et al. 2022, ESimCSE, section 3.2; 2.5 was best)."""
+    """Negatives from the last `batches` batches (Wu et al. 2022, ESimCSE, section 3.2: 2.5 is best)."""
 
     batches: AboveZero
     name: Literal["queue"] = "queue"

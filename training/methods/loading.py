@@ -47,8 +47,8 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
     """Loads the base in `folder` as an encoder.
 
     Returns:
-        The encoder, and the head that is used in training only. The head is the identity unless the base is
-        a raw backbone.
+        The encoder, and the head that is used in training only. That head is the identity if the base has its
+        own pooling, or if the head is published with the encoder.
 
     Raises:
         ModelError: The folder cannot be opened.
@@ -100,7 +100,7 @@ def _freeze_but_last(encoder: TrainedEncoder, count: int) -> None:
     """Freezes the backbone except its last `count` layers.
 
     Raises:
-        TrainingError: The base has fewer layers.
+        TrainingError: The base has fewer layers, or none.
 
     """
     stack = layer_stack(encoder.backbone)
@@ -152,10 +152,10 @@ _GROUP = 1024  # tokens of the vocabulary that are encoded at once
 
 
 def build_student(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
-    """Builds a smaller encoder from the modules of the teacher. The teacher cannot be used afterwards.
+    """Builds a student of `layers` layers, or a table of tokens if 0. Do not use the teacher afterwards.
 
     Raises:
-        TrainingError: The teacher has too few layers.
+        TrainingError: The teacher has too few layers, is a table itself, or is of another family.
 
     """
     if teacher.source.is_table:
@@ -164,7 +164,7 @@ def build_student(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
 
 
 def layer_stack(backbone: Any) -> nn.ModuleList | None:
-    """Returns the layers of a backbone, from the embeddings on, or None if the backbone has no such list."""
+    """Returns the list of the layers of a backbone, from first to last, or None if it has no such list."""
     count = getattr(backbone.config, "num_hidden_layers", 0) if hasattr(backbone, "config") else 0
     stacks = (part for part in backbone.modules() if isinstance(part, nn.ModuleList) and len(part) == count)
     return next(stacks, None)

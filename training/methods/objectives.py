@@ -3,11 +3,11 @@
     info_nce       each text finds its other view among those of all texts (SimCSE and similar methods)
     nt_xent        the same in both directions, and every other row is a negative (DeCLUTR)
     triplet        the positive is nearer than the negative by a margin (FaceNet)
-    pair_softmax   the relation of two texts from u, v and |u - v| (SBERT)
+    pair_softmax   predicts the relation of two texts from their vectors u, v and |u - v| (SBERT)
     cosine_mse     the cosine equals the score (SBERT's regression; Augmented SBERT with a teacher's scores)
     cosent         a pair with a higher score has a higher cosine (CoSENT)
     hard_nce       both texts of an entailment find each other; nearer negatives weigh more (PairSupCon)
-    bce_dot        the dot product of two encoders tells if they read the same text (CT)
+    bce_dot        the dot product of two encoders' vectors tells if both encoded the same text (CT)
     two_way        each text finds its other view, in both directions, with a learned temperature (CLIP)
     kl_teacher     cosines follow a teacher's scores (mining/teacher.py)
     vector_mse     a text's vector becomes the teacher's (runs/setup.py)
@@ -211,8 +211,8 @@ class InfoNCE(Objective):
 class NTXent(Objective):
     """NT-Xent between the first view and the mean of the other views, as in DeCLUTR.
 
-    These are 2N vectors. The loss is the mean cross-entropy of finding the other vector of the same text
-    among all vectors, as in SimCLR (Chen et al. 2020). Equal texts are not negatives of each other.
+    Both together are 2N vectors. The loss is the mean cross-entropy of finding the other vector of the same
+    text among all vectors, as in SimCLR (Chen et al. 2020). Equal texts are not negatives of each other.
     """
 
     tau: AboveZero
@@ -292,7 +292,7 @@ class PairSoftmaxModule(InFloat32):
 
 
 def init_as_torch(layer: nn.Module, inputs: int, generator: torch.Generator) -> None:
-    """Initializes weights and biases from the same distribution as torch, but with `generator`."""
+    """Initializes a layer with `inputs` inputs from the same distribution as torch, but with `generator`."""
     for tensor in layer.parameters():
         nn.init.uniform_(tensor, -(inputs**-0.5), inputs**-0.5, generator=generator)
 
@@ -348,8 +348,8 @@ class HardNce(Objective):
 
     The texts of an entailment are positives of each other, and all other texts are negatives. The loss is the
     mean over both texts of each entailment of -log(e⁺ / (e⁺ + Σ w e / mean w)), with e = exp(cos/τ). The
-    weight w of a negative is its e. In logarithms, Σ w e / mean w is exp(lse(2s) - lse(s)) times the number
-    of negatives.
+    weight w of a negative is its e. With s = cos/τ and lse for log-sum-exp, Σ w e / mean w is exp(lse(2s) -
+    lse(s)) times the number of negatives.
     """
 
     tau: AboveZero
@@ -375,8 +375,8 @@ class HardNce(Objective):
 class BceDot(Objective):
     """Binary cross-entropy of dot products between two encoders (Carlsson et al. 2021, CT, equation 1).
 
-    Each text is compared with itself and with `negatives` other texts. The paper draws other texts for each
-    text. Here they are the next texts of the batch, which are as random and already encoded.
+    Each text is compared with itself and with `negatives` other texts. The paper draws those texts at random.
+    Here they are the next texts of the batch, which are as random and already encoded.
     """
 
     negatives: Count = 7
@@ -469,7 +469,7 @@ class VectorMse(Objective):
 
 
 def first_texts_equal(reps: Reps) -> Tensor:
-    """Returns for each pair of rows if their first texts are equal: bool, shape (N, N)."""
+    """Returns for each pair of rows whether their first texts are equal: bool, shape (N, N)."""
     return reps.texts[:, :1] == reps.texts[:, :1].T
 
 

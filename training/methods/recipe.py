@@ -276,10 +276,10 @@ def count_columns(recipe: Recipe) -> int:
 
 
 def column_of_each_view(recipe: Recipe) -> list[int]:
-    """Returns for each view the index of the text in the row that the view changes.
+    """Returns for each view the column of the text that the view is made from.
 
-    The contrasted views get the texts of a row in order. So do the views that stand aside. If a row has only
-    one text, all views get this text.
+    The contrasted views get the texts of a row in order. So do the views that stand aside (views.py). If a
+    row has only one text, all views get this text.
     """
     columns = count_columns(recipe)
     aside = [stands_aside(view) for view in recipe.views]
@@ -447,7 +447,8 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 def fitted(recipe: Recipe, columns: int) -> Recipe:
     """Returns the recipe with one contrasted view for each text of a row.
 
-    Every negative after the first gets the same view as the first negative.
+    Every negative after the first gets the same view as the first negative. Recipes that do not read triples
+    are not changed.
 
     Args:
         recipe: The recipe.

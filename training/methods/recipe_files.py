@@ -49,7 +49,7 @@ def shipped_stages() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Raises TrainingError if `name` is neither a shipped recipe nor a file."""
+    """Raises TrainingError if `name` is neither a shipped recipe, nor shipped stages, nor a file."""
     known = sorted([*shipped(), *shipped_stages()])
     if name in known or Path(name).is_file():
         return
@@ -72,7 +72,8 @@ def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, A
         changes: Values to change, by key. `optim.lr` is the key `lr` of the table `optim`.
 
     Raises:
-        TrainingError: A key is unknown, missing or of the wrong type. The message names each such key.
+        TrainingError: The recipe does not exist, or a key is unknown, missing or of the wrong type. The
+            message names each such key.
 
     """
     check_name(name)

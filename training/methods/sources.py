@@ -4,8 +4,8 @@
 
 A row is one or more texts that belong together. A batch depends only on the seed and the step, so a resumed
 run continues exactly where it stopped. An epoch, called a round here, uses each row once. The last batch of a
-round may be smaller. If the steps are fewer than a round, rows that are not in `Corpus.first` are left out.
-papers/ has sources that cut documents.
+round may be smaller. If the steps are fewer than a round, rows that are not in `Corpus.first` are left out
+first. papers/ has sources that cut documents.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -100,7 +100,10 @@ class Rows:
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """A number for each text. Texts that have equal token ids after cutting have equal numbers."""
+        """A number for each text. Texts with equal token ids after cutting have equal numbers.
+
+        Empty texts that fill up a row have NO_TEXT.
+        """
         first: dict[bytes, int] = {}
         ids, starts = self.shelf.ids, self.shelf.starts.tolist()
         spans = enumerate(itertools.pairwise(starts))
@@ -217,7 +220,7 @@ def draw_order(seed: int, number: int, count: int) -> NDArray[np.int64]:
 
 
 def build_shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
-    """Tokenizes rows of the corpus. Empty texts, which fill up short rows, stay empty without a prompt.
+    """Tokenizes rows of the corpus. Empty texts, which fill up short rows, get no prompt.
 
     Args:
         given: Corpus, tokenizer and settings of the run.

@@ -78,7 +78,7 @@ _STAGES = TypeAdapter(Stages)
 
 
 def find_stages(name: str) -> Stages | None:
-    """Loads the stages of a shipped name or a TOML file. Returns None if `name` is neither.
+    """Loads the stages of a shipped name or a TOML file. None if `name` is neither, or has no stages.
 
     Raises:
         TrainingError: The stages are invalid.

@@ -164,7 +164,7 @@ class CrossAttention(nn.Module):
 
 
 class DenoiseModule(nn.Module):
-    """The loss of `Denoise`: a decoder predicts the tokens of the whole text from the vector of its copy.
+    """The loss of `Denoise`: a decoder predicts the tokens of a text from the vector of its damaged copy.
 
     The decoder shares the layers of the encoder. The cross-attention to the vector and the prediction head
     are extra modules.

@@ -251,7 +251,7 @@ def _lines(records: Sequence[Record], layout: str) -> Iterator[str]:
 
 @contextmanager
 def _writing(file: Path) -> Iterator[Callable[[str], object]]:
-    """Yields a function that writes one line. `file` is replaced at the end of the block, unless it fails.
+    """Yields a function that writes one line. `file` is replaced after the block, unless the block fails.
 
     A .gz file has no timestamp, so the same lines always give the same bytes.
     """

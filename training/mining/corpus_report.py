@@ -181,7 +181,7 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
     Args:
         corpus: The texts.
         tokenizer_file: tokenizer.json of the base.
-        max_length: Maximum length in the recipe, in tokens including special tokens.
+        max_length: Number of tokens, including special tokens, at which a text is cut.
 
     """
     texts = _sample(corpus.texts)
@@ -212,11 +212,11 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
 
 
 def read(texts: Sequence[str], tokenizer_file: Path) -> tuple[str, list[str]]:
-    """Checks if a tokenizer can read texts.
+    """Tests if the vocabulary of a tokenizer suits texts.
 
     Returns:
-        The error message if the tokenizer cannot read all texts together, or else an empty string; and the
-        texts that the tokenizer can read.
+        Why it does not suit the texts as a whole, and the texts that it does suit. If it suits the whole: ""
+        and all texts.
 
     """
     lengths, unknown, special = _tokens(texts, tokenizer_file)
@@ -246,7 +246,7 @@ def _sample(texts: Sequence[str]) -> Sequence[str]:
 def _tokens(
     texts: Sequence[str], file: Path
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[int], int]:
-    """Returns the numbers of tokens and of unknown tokens in each text, and of special tokens per text."""
+    """Returns the numbers of tokens and of unknown tokens of each text. And how many tokens are special."""
     tokenizer = Tokenizer(file, _WHOLE)
     unknown = _unknown_id(file)
     lengths: list[int] = []
@@ -280,7 +280,7 @@ def _scripts(texts: Iterable[str]) -> dict[str, float]:
 
 
 def _find_scripts(text: str) -> set[str]:
-    """Returns the scripts of a text's letters, such as LATIN: the first words of their Unicode names."""
+    """Returns the scripts of a text's letters, such as Latin: the first words of their Unicode names."""
     names = (
         unicodedata.name(letter, "")
         for letter in normalized(text, "NFKC")

@@ -88,7 +88,7 @@ def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD, keep: in
 
 
 def shingles(text: str) -> Shingles:
-    """Returns the hashed shingles of a text, which is first case-folded and has single spaces.
+    """Returns the hashed shingles of a text, after case folding and with single spaces.
 
     A text with fewer characters than a shingle is a single shingle.
     """
@@ -136,7 +136,7 @@ def _band_keys(texts: Sequence[str], bands: int, rows: int) -> NDArray[np.uint64
 
 
 def _shares_a_band(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Returns for each text if another text has the same key in the same band, shape (texts,)."""
+    """Returns for each text whether another text has the same key in the same band, shape (texts,)."""
     shares = np.zeros(len(keys), np.bool_)
     for band in keys.T:
         _, inverse, counts = np.unique(band, return_inverse=True, return_counts=True)
@@ -145,10 +145,11 @@ def _shares_a_band(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
 
 
 def _rarest(hashes: Shingles, frequency: NDArray[np.int64], threshold: float) -> list[int]:
-    """Returns the rarest shingles of a text. Two texts at the threshold have one of them in common.
+    """Returns the rarest shingles of a text. Texts at the threshold have one of those in common.
 
-    This is the prefix filter of Chaudhuri, Ganti and Kaushik 2006. It matters for thousands of texts from one
-    template. They share bands, but few of them share a rare shingle. Without it, such a corpus takes hours.
+    This is the prefix filter of Chaudhuri, Ganti and Kaushik 2006. The filter matters for thousands of texts
+    from one template: all of them share bands, but few share a rare shingle. Without the filter, such a
+    corpus takes hours.
     """
     order = np.lexsort((hashes, frequency[hashes % _COUNTERS]))
     common = math.ceil(threshold * len(hashes) - 1e-9)  # minus a rounding error: 0.07 * 100 is above 7

@@ -1,10 +1,9 @@
 """Mine hard negatives: texts that the model ranks close to the anchor of a pair, but not too close.
 
-For each pair of an anchor and a positive, the mining
-
+For each pair of an anchor and a positive, the mining does this:
 
     1. drops known positives of the anchor, and the anchor itself
-    2. drops scores above   positive - margin · |positive|   and below min_score
+    2. drops texts with a score above   positive - margin · |positive|   or below   min_score
     3. takes the `count` highest of the remaining texts
 
 The second rule avoids false negatives. Labels are never complete: the highest hits of a good model are often
@@ -61,7 +60,7 @@ class Rules:
 
 
 def check_min_score(cosine: float) -> None:
-    """Raises TrainingError if the number is no cosine below 1."""
+    """Raises TrainingError if the number is not from -1 to below 1."""
     if not -1 <= cosine < 1:
         raise TrainingError(f"--min-score must be from -1 to below 1, not {cosine:g}.")
 
@@ -92,8 +91,9 @@ def mine_negatives(
 ) -> Iterator[Mined]:
     """Yields the pairs for which negatives are found, in the order of `labelled`, and updates `counts`.
 
-    The keys of `counts` are `pairs` and `triples`, candidates `above_margin`, pairs with fewer negatives than
-    `count` (`short`), and pairs without negatives (`none`).
+    `counts` has the numbers of `pairs`, of all their negatives (`triples`), of candidates dropped by the
+    margin (`above_margin`), of pairs with fewer negatives than `rules.count` (`short`), and of pairs without
+    negatives (`none`).
     """
     anchors = list(labelled.positives)
     known = (text for positives in labelled.positives.values() for text in positives)
@@ -137,8 +137,9 @@ class Hits(NamedTuple):
 class Passages:
     """The vectors and texts of the passages of several documents, one document after another.
 
-    Passages are those of the service, unless they have more than the PASSAGE_TOKENS that a training reads. A
-    longer head is left out, because the other passages have its text.
+    Documents are split as in the service, but into passages of at most PASSAGE_TOKENS, as many as a training
+    reads. If a model reads more, the vector of a whole document is left out, because its passages have the
+    text.
     """
 
     def __init__(self, contents: Sequence[Content], model: Scorable) -> None:
@@ -173,7 +174,7 @@ def search(documents: Sequence[Content], queries: Vectors, model: Scorable) -> I
     Args:
         documents: The documents.
         queries: Unit vectors of the queries, shape (q, d).
-        model: The model of these vectors.
+        model: The model that encoded the queries.
 
     """
     passages = Passages(documents, model)

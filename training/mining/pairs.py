@@ -76,8 +76,8 @@ class Pair(NamedTuple):
 def get_body(title: str, text: str) -> str:
     """Removes the title from the beginning of a text. Both must be `folded`.
 
-    Otherwise a model could match title and text by the repeated title. Nothing is removed if the text begins
-    with a longer word, such as "VPNs" for the title "VPN".
+    If the title stayed, a model could match title and text by the repeated words. Nothing is removed if the
+    text begins with a longer word, such as "VPNs" for the title "VPN".
     """
     rest = text[len(title) :]
     repeated = bool(title) and text[: len(title)].casefold() == title.casefold()

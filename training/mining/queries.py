@@ -37,7 +37,7 @@ class Query(NamedTuple):
 
 
 def build_queries(documents: Sequence[tuple[str, str]]) -> list[Query]:
-    """Returns the queries of all documents, given as (title, text). Drops queries of several documents."""
+    """Returns the queries of all documents, given as (title, text). Drops queries that occur twice."""
     found = [query for place, (title, text) in enumerate(documents) for query in _cut(place, title, text)]
     used = Counter(query.text.casefold() for query in found)
     return [query for query in found if used[query.text.casefold()] == 1]
@@ -61,9 +61,9 @@ def _cut(place: int, title: str, text: str) -> Iterator[Query]:
 
 
 def _beside(title: str, query: str) -> str:
-    """Returns the title, or an empty string if title and query begin with the same text.
+    """Returns the title, or an empty string if the title begins with the query or the query with the title.
 
-    A document may repeat its title at the beginning of the text.
+    That is so if a text repeats its title, and the query is the first sentence.
     """
     one, other = (folded(text).casefold() for text in (title, query))
     return "" if one.startswith(other.rstrip(" .:-")) or other.startswith(one) else folded(title)

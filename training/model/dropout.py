@@ -18,7 +18,7 @@ _MIN_INT16 = -(1 << 15)  # an int16
 
 
 class Dropout(nn.Dropout):
-    """nn.Dropout by `drop`."""
+    """A dropout module that uses `drop`."""
 
     def forward(self, input: Tensor) -> Tensor:
         return drop(input, self.p) if self.training else input
@@ -47,7 +47,7 @@ def replace_dropouts(module: nn.Module) -> None:
 
 
 def find_dropouts(module: nn.Module) -> list[nn.Dropout]:
-    """Returns all dropout modules in order. Attention also takes its probability from one of them."""
+    """Returns all dropout modules in order. Attention, too, takes its probability from one of these."""
     return [part for part in module.modules() if isinstance(part, nn.Dropout)]
 
 

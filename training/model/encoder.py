@@ -195,7 +195,7 @@ class TrainedEncoder(nn.Module):
             yield self.pooled([prompt + text for text in texts[at : at + chunk]]).numpy()
 
     def save(self, folder: Path) -> None:
-        """Writes a sentence-transformers folder into an empty folder."""
+        """Writes the encoder to an empty folder, in the layout of sentence-transformers."""
         head = replace(self.source.head, layers=tuple(published_layer(layer) for layer in self.dense))
         source = replace(self.source, head=head, weights=())
         if self._template is not None:

@@ -2,8 +2,8 @@
 
     hidden ─▶ linear ─▶ activation ─▶ norm ─▶ product with the word embeddings ─▶ logits
 
-If the base has a head with the weight names of BERT or RoBERTa, the head is loaded. Otherwise the head starts
-with random weights.
+If the base has a head with the weight names of BERT, RoBERTa or DistilBERT, the head is loaded. Otherwise the
+head starts with random weights.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def language_head(source: Source, generator: torch.Generator) -> tuple[LanguageH
         The head, and True if the weights are from the base, or False if they are random.
 
     Raises:
-        TrainingError: The layers and the word embeddings of the base differ in width.
+        TrainingError: The layers and the word embeddings of the base differ in width, or the base is a table.
 
     """
     config = source.config
@@ -99,7 +99,7 @@ def stored_head(source: Source) -> dict[str, Tensor] | None:
 
 
 def published_head(head: LanguageHead, family: str) -> Mapping[str, Tensor]:
-    """Returns the weights of a head with the names in checkpoints of `family`; BERT's if it is unknown."""
+    """Returns the weights of a head with the names of `family`, or BERT's names if it is unknown."""
     state = head.state_dict()
     return {name: state[own] for own, name in _names(_FAMILIES.get(family, _BERT)).items()}
 

@@ -73,7 +73,7 @@ def _add_blank(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def blank(tokenizer: Path, out: Path, *, layers: int, width: int, seed: int = 42) -> Path:
-    """Writes a BERT with random weights to the folder `out`.
+    """Writes a BERT with random weights to the folder `out`. Returns `out`.
 
     Args:
         tokenizer: Folder of the model whose tokenizer is used.
@@ -221,7 +221,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
 
 
 def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Container[str]) -> list[str]:
-    """Returns the words of all texts, normalized like the base does, that are not single tokens."""
+    """Returns for each text its normalized words that are not tokens of the base, joined by spaces."""
     found = []
     for text in counted(texts, "texts", len(texts), "reading words"):
         normal = opened.normalizer.normalize_str(text) if opened.normalizer else text

@@ -10,5 +10,5 @@
     word_vectors.py         the command `python -m training word-vectors`
 
 `python -m training train RECIPE` finds these recipes by name, like the recipes in training/recipes. Many of
-the recipes need only blocks of training/methods. Only the command line imports this package.
+the recipes need only blocks of training/methods. Only the command line and `load_recipe` import this package.
 """

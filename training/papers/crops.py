@@ -2,7 +2,7 @@
 
     crops      a row is two sequences of sentences from one document, which are similar
     cloze      a row is a sentence as query, and the passage around it as answer
-    sentences  a batch is a sequence of consecutive sentences, so the neighbors of each are known
+    sentences  a batch is a sequence of consecutive sentences, so the neighbors of each sentence are known
 
     text ─▶ sentences ─▶ units of at most one row ─▶ drawn in each step ─▶ [before] prompt, sentences [after]
 
@@ -61,10 +61,10 @@ def _crop(lengths: Sequence[int], room: int, random: np.random.Generator) -> ran
 def a_cloze(
     kept: float, lengths: Sequence[int], rooms: tuple[int, int], random: np.random.Generator
 ) -> Drawn:
-    """Draws a unit as query, and as many units around it as fit.
+    """Draws a unit as query, and a passage of as many units around it as fit.
 
-    The units around include the query itself with probability `kept`. In a long document, the query may be at
-    any position of the passage.
+    The passage includes the query itself with probability `kept`. In a long document, the query may be at any
+    position of the passage.
     """
     unit = int(random.integers(len(lengths)))
     keep = bool(random.random() < kept)
@@ -211,8 +211,8 @@ class Crops(TwoTexts):
 class Cloze(TwoTexts):
     """Inverse cloze task: a sentence and the text around it (Lee, Chang and Toutanova 2019, section 4).
 
-    `kept` is the probability that the text also contains the sentence. The value in the paper is 0.1, so the
-    model also learns to find equal words.
+    `kept` is the probability that the text also contains the sentence, 0.1 in the paper. Such rows teach the
+    model to find equal words as well.
     """
 
     kept: Share
@@ -225,7 +225,7 @@ class Cloze(TwoTexts):
 class Runs:
     """A source of consecutive sentences, from documents in random order. Each step gets `batch` sentences.
 
-    The label of a sentence is the number of the document.
+    The label of a sentence is the number of its document.
     """
 
     remark = ""

@@ -1,6 +1,6 @@
 """Further objectives, which reproduce the losses of papers.
 
-self_guided    a text finds its layer vectors in a frozen twin among the layer vectors of all texts (SG-OPT)
+self_guided    a text finds its own layer vectors, by a frozen twin, among those of all texts (SG-OPT)
 neighbours     a sentence finds the sentences next to it in the document (QuickThoughts)
 anchor         keeps the weights near their initial values (the regularizer of SG-OPT)
 word_ce        the vector of a definition predicts the defined word (DefSent)
@@ -63,7 +63,8 @@ class Neighbors(Objective):
 
     The correct answers are the `reach` sentences before and after a sentence n, with equal probability. The
     loss is the mean cross-entropy of softmax(f_n · g_m) to these answers. Sentences without neighbors do not
-    count. The score of a sentence with itself is left out. The code of the paper sets this score to 0.
+    count. The scores of a sentence with itself and with equal sentences are left out. The code of the paper
+    sets the score with itself to 0.
     """
 
     reach: Count = 1
@@ -142,8 +143,8 @@ class WordCeModule(nn.Module):
 class WordCe(Objective):
     """Prediction of a defined word from its definition (Tsukagoshi et al. 2021, DefSent, section 3).
 
-    The first text of a row is the definition, and the second is the word, a single token. The prediction head
-    of the base and the word embeddings in it are not trained.
+    The first text of a row is the definition, and the second is the word. Words of several tokens are
+    skipped. The prediction head of the base and the word embeddings in it are not trained.
     """
 
     name: Literal["word_ce"] = "word_ce"

@@ -57,7 +57,7 @@ class AffinePost:
 
 @dataclass(frozen=True)
 class Whiten(AffinePost):
-    """Whitening, (x - μ) U Λ^(-1/2), with the `dimension` strongest directions, or at most all."""
+    """Whitening, (x - μ) U Λ^(-1/2), with the `dimension` strongest directions, or all if fewer."""
 
     dimension: Count
     name: Literal["whiten"] = "whiten"
@@ -175,7 +175,7 @@ def compute_moments(chunks: Iterable[NDArray[np.float32]]) -> Moments:
 def _principal(moments: Moments) -> tuple[Floats, Floats]:
     """Returns the principal components: variances, shape (D,), largest first, and directions as columns.
 
-    The sign of each direction is fixed.
+    The largest component of each direction is positive.
     """
     variances, directions = np.linalg.eigh(moments.covariance)
     directions = directions[:, ::-1]

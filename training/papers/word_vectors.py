@@ -102,7 +102,10 @@ def _row(numbers: list[str], line: Line) -> NDArray[np.float32]:
 
 
 def _tokenizer(words: list[str]) -> tokenizers.Tokenizer:
-    """Returns a tokenizer for whole words and punctuation marks. It lower-cases texts if all words are."""
+    """Returns a tokenizer for whole words and punctuation marks.
+
+    It lower-cases texts if all words are lower-case.
+    """
     tokenizer = tokenizers.Tokenizer(WordLevel({word: id for id, word in enumerate(words)}, _UNKNOWN))
     tokenizer.pre_tokenizer = BertPreTokenizer()
     if all(word == word.lower() for word in words[1:]):

@@ -1,9 +1,10 @@
 """Compare rankings by cross-validation over judged queries. Start at `compare` and `learn`.
 
-    new questions           nearly equal queries, and those that share an answer, are in one fold
-    questions as they come  folds by query; answers recur as in a log
+    new questions           nearly equal queries, and queries that share an answer, are in the same fold
+    questions as they come  folds are drawn by query, so answers recur as in a log
 
-Each query is scored by a ranking that was fitted without it, and with memory of the training queries alone.
+Each query is scored by a ranking that was fitted without that query. The ranking's memory has only training
+queries.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ Fit = Callable[[Sequence[Example]], Ranking]
 
 
 class Comparison(NamedTuple):
-    """Scores of the same queries by two orders, shape (q,) each.
+    """Scores of the same queries by two orders, shape (q,) unless noted.
 
     Attributes:
         chance: Mean nDCG@10 of random orders of each query's candidates.
         before: nDCG@10 of each query by the first order.
         after: nDCG@10 by the second order.
-        groups: Queries of one group share answers, so they are not independent.
-        ranks: The position of the first relevant hit of each query by both orders, or 0.
+        groups: Group of each query. Queries of one group are connected, so they are not independent.
+        ranks: The position of the first relevant hit of each query by both orders, or 0, shape (q, 2).
         examples: The queries.
         hits: The candidates of each query by the second order, best first.
     """
@@ -109,20 +110,23 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None)
 
 
 def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[float] | None = None) -> Ranking:
-    """Fits a ranking by the best procedure. Cross-validation within `examples` chooses it."""
+    """Fits a ranking by the best procedure. Cross-validation within `examples` chooses the procedure."""
     return fit(examples, prior, choose(examples, prior), mean_query)
 
 
 def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
-    """Chooses the memory, if trees pay, and if the result of few queries is averaged with the hybrid order.
+    """Chooses whether a ranking uses memory and trees, and whether it is averaged with the hybrid order.
 
-    The procedure is the best one on questions as they come, if its memory makes no loss on new questions
-    likely.
+    The result is the best procedure on questions as they come. Memory is used only if a loss on new questions
+    is not likely. Averaging is tried only with few queries.
     """
     few, boosts = len(examples) <= AVERAGED_QUERIES, can_boost()
 
     def validate(name: str, *, trees: bool) -> Callable[[Procedure], Comparison]:
-        """Fits a ranking to each fold. Returns a function that compares it with the parts of a procedure."""
+        """Fits a ranking to each fold.
+
+        Returns a function that completes these rankings by a procedure, and scores them.
+        """
         folds = [*islice(draw_folds(examples, name), _CHOOSING)]
         fits = [fit(fold.train, prior, Procedure(None, trees)) for fold in folds]
 
@@ -160,9 +164,9 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
 def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> str:
     """Returns a sentence about the gain by further judged queries, from a learning curve.
 
-    Half, three quarters and all of the training queries are cross-validated. A line in the logarithm of their
-    number is fitted to the gains, and continued. As it is linear in the gains, each query has its own
-    prediction, and their mean has a bootstrap interval.
+    Half, three quarters and all of the training queries are cross-validated. A line over the logarithm of
+    their number is fitted to the gains, and continued. The fit is linear in the gains, so each query has its
+    own prediction. Their mean has an interval by paired.py.
     """
     fitting = partial(fit, prior=prior, procedure=choose(examples, prior))
     gains = []
@@ -196,7 +200,10 @@ def limit(folds: Iterable[Fold], count: int, seed: int) -> Iterator[Fold]:
 
 
 def draw_folds(examples: Sequence[Example], name: str, seed: int = 0) -> Iterator[Fold]:
-    """Draws five folds. With NEW, training queries lose the answers of test queries."""
+    """Draws five folds.
+
+    With NEW, connected queries are in the same fold, and training queries lose the answers of test queries.
+    """
     pieces = _find_groups(examples) if name == NEW else np.arange(len(examples))
     labels, number = np.unique(pieces, return_inverse=True)
     of_query = (np.random.default_rng(seed).permutation(len(labels)) % FOLDS)[number]
@@ -217,8 +224,9 @@ def _find_groups(examples: Sequence[Example]) -> NDArray[np.int64]:
 def find_groups(answers: Sequence[Iterable[str]], alike: Sequence[str]) -> NDArray[np.int64]:
     """Returns the group of each query, shape (q,). Connected queries are in one group.
 
-    Nearly equal queries are connected, and so are queries that share an answer. If more than a tenth of all
-    queries are connected, only those with the same answers are. The numbers of such groups are at least q.
+    Nearly equal queries are connected, and so are queries that share an answer. If a group has more than a
+    tenth of all queries, it is divided: queries with the same answers and nearly equal queries stay together.
+    The numbers of such divided groups are at least q.
 
     Args:
         answers: Ids of the relevant documents of each query.

@@ -36,8 +36,9 @@ class Example(NamedTuple):
         relevant: Gains of all relevant documents, found or not.
         wrong: Documents that were judged not relevant.
         judges: Whether the query may judge a ranking. All queries train.
-        seen: The probability that each candidate without a gain was judged, shape (n,): that users have
-            examined it, if only clicks judge the query. It counts as wrong with this weight. None: 1 for all.
+        seen: For each candidate without a gain, the probability that it was judged, shape (n,). If only
+            clicks judge the query, that is the probability that users have examined the candidate. The
+            candidate counts as wrong with this weight. None: 1 for all.
         unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
         alike: A text that nearly equal queries share. Empty: `query`.
     """
@@ -59,7 +60,7 @@ class Example(NamedTuple):
         return np.array([self.relevant.get(id, 0.0) for id in self.ids])
 
     def without(self, ids: Collection[str]) -> Example:
-        """Returns the query without its judgments of these documents: neither right nor wrong."""
+        """Returns the query without judgments of `ids`: those documents are neither right nor wrong."""
         kept = {id: gain for id, gain in self.relevant.items() if id not in ids}
         seen = np.ones(len(self.ids)) if self.seen is None else self.seen.copy()
         seen[np.isin(self.ids, [*(self.relevant.keys() | self.wrong).intersection(ids)])] = 0.0
@@ -68,8 +69,8 @@ class Example(NamedTuple):
     def score(self, scores: NDArray[np.float64]) -> float:
         """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
 
-        With `seen`, a candidate without a gain takes up its probability of a rank: the lists of Sakai (2007,
-        "Alternatives to Bpref"), which leave out what nobody has judged, in expectation.
+        With `seen`, a candidate without a gain takes up only a fraction of a rank: its probability in `seen`.
+        In expectation, the list has no unjudged documents (Sakai 2007, "Alternatives to Bpref").
         """
         order = np.argsort(-scores, kind="stable")
         if self.seen is None:
@@ -85,7 +86,7 @@ class Example(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """nDCG@10 that a random order of the candidates has in the mean."""
+        """The mean nDCG@10 of random orders of the candidates."""
         mean = float(self.gains.mean()) if self.ids else 0.0
         return mean * dcg([1.0] * min(10, len(self.ids))) / self._ideal
 
@@ -96,13 +97,13 @@ class Example(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Documents, and an encoder's figures of its queries.
+    """Documents with their vectors, and two figures of the encoder.
 
     Attributes:
         ids: Ids of the documents.
-        contents: Their contents.
-        passages: Vectors of each one's passages, length 1, shape (p, d).
-        mean_query: The mean query, for the feature `hub`, length 1, shape (d,).
+        contents: Contents of the documents.
+        passages: Unit vectors of the passages of each document, shape (p, d).
+        mean_query: The mean of query vectors, for the feature `hub`, length 1, shape (d,).
         unrelated: Mean cosine of unrelated texts by the encoder.
     """
 
@@ -129,7 +130,7 @@ def build_example(
         query: The text of the query.
         vector: Its vector, length 1, shape (d,).
         scores: Scores of documents by their position in `texts`, best first.
-        bm25: Those of keyword search.
+        bm25: Scores of keyword search by the same position.
         texts: The documents.
         relevant: Gains of the relevant documents by id.
         ranked: Whether to compute features. Otherwise they are 0.
@@ -150,7 +151,7 @@ def build_example(
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:
-    """Returns the memory that a service has of these queries."""
+    """Returns the memory that a service would have of these queries."""
     answers = [
         {id: min(gain, 1.0) for id, gain in each.relevant.items()} | dict.fromkeys(each.wrong, 0.0)
         for each in examples

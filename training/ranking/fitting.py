@@ -55,7 +55,7 @@ class Procedure(NamedTuple):
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
-        """Returns the procedure of a ranking."""
+        """Returns the procedure by which a ranking was fitted."""
         threshold = ranking.memory_threshold if ranking.memory_threshold in THRESHOLDS else None
         return cls(threshold, ranking.trees is not None, ranking.hybrid_share > 0)
 
@@ -67,7 +67,7 @@ class _Learnable(NamedTuple):
         features: With memory, shape (n, f).
         scaled: Standardized, shape (n, f).
         gains: Shape (n,).
-        weights: Shape (n,), 1 for candidates with a gain.
+        weights: Weights in the loss, shape (n,), 1 for candidates with a gain.
     """
 
     features: Features
@@ -77,7 +77,7 @@ class _Learnable(NamedTuple):
 
     @property
     def given(self) -> NDArray[np.float64]:
-        """Scores by which the weights enter the softmax, shape (n,)."""
+        """Logarithms of the weights, which are added to the scores in the softmax, shape (n,)."""
         return np.log(np.maximum(self.weights, 1e-9))
 
 
@@ -113,15 +113,15 @@ def fit(
 
 
 def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure) -> Ranking:
-    """Returns a ranking with the parts of a procedure.
+    """Returns a ranking with the memory, the trees and the averaging of a procedure.
 
-    Memory is learned on top of the linear model, so that a new question, which recalls nothing, has the order
-    without it.
+    Memory is learned on top of the linear model. So a new question, which recalls nothing, has the same order
+    as without memory.
 
     Args:
         ranking: A ranking with the memory of the prior, and with trees if the procedure has them.
         examples: The judged queries to which it was fitted.
-        procedure: Says which parts.
+        procedure: The parts that the result has.
     """
     changes: dict[str, Any] = {"hybrid_share": _SHARE if procedure.averaged else 0.0}
     if not procedure.trees:
@@ -141,12 +141,14 @@ def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure
 def _learnable(
     examples: Sequence[Example], memory: Memory = NO_MEMORY, threshold: float = 0.0
 ) -> list[_Learnable]:
-    """Returns the rows of each query with a gain. A query recalls neither itself nor the queries of its fold.
+    """Returns the candidates of each query with a gain.
+
+    A query recalls neither itself nor the queries of its fold.
 
     Args:
         examples: The queries.
-        memory: Their memory.
-        threshold: For `remember`.
+        memory: Memory of these queries.
+        threshold: Threshold for `remember`.
     """
     folds = [frozenset(range(fold, len(examples), FOLDS)) for fold in range(FOLDS)]
     rows = []
@@ -167,9 +169,9 @@ def fit_linear(
     """Returns the weights of the linear model, shape (f,).
 
     Args:
-        rows: Standardized features, shape (n, f), gains, shape (n,), and scores to which those of the model
-            are added, shape (n,), of each query. A gain is above 0.
-        prior: The first weights of the search, which also pull the result, shape (f,).
+        rows: Three arrays for each query: standardized features, shape (n, f), gains, shape (n,), at least
+            one above 0, and scores, shape (n,), to which the scores of the model are added.
+        prior: Weights with which the search begins, and towards which the result is pulled, shape (f,).
     """
     from scipy.optimize import minimize  # noqa: PLC0415  a second
 
@@ -212,7 +214,7 @@ def can_boost() -> bool:
 
 
 def _fit_trees(rows: Sequence[_Learnable]) -> Trees:
-    """Returns trees that do not see memory."""
+    """Returns trees that do not use the features of memory."""
     seen = np.arange(len(FEATURES)) < _MEMORY
     inputs = [np.hstack([row.features * seen, row.scaled * seen]) for row in rows]
     return convert(boost([(each, row.gains, row.weights) for each, row in zip(inputs, rows, strict=True)]))
@@ -222,7 +224,7 @@ def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64], NDArray
     """Returns LightGBM's model of LambdaMART trees.
 
     Args:
-        rows: Raw and standardized features, shape (n, 2 f), gains and weights, shape (n,), of each query.
+        rows: For each query: raw and standardized features, shape (n, 2 f), gains, and weights, shape (n,).
     """
     import lightgbm  # noqa: PLC0415  half a second
 
@@ -260,7 +262,7 @@ def convert(model: Any) -> Trees:
 
 
 def _add(node: Mapping[str, Any], nodes: list[list[Any]]) -> int:
-    """Adds a node and its children to `nodes`. Returns its position."""
+    """Adds a node and its children to `nodes`. Returns the position of the node."""
     at = len(nodes)
     nodes.append([0, 0.0, at, at, node.get("leaf_value", 0.0)])
     if "split_feature" in node:

@@ -1,4 +1,4 @@
-"""The rules for publishing a ranking, and their words. Start at `judge_first` and `judge_refit`.
+"""The rules for publishing a ranking, and their messages. Start at `judge_first` and `judge_refit`.
 
 The first ranking of a collection is compared with the hybrid order. A later one is compared with the
 procedure of the active ranking, fitted to the same folds. The report compares both with the hybrid order.
@@ -33,8 +33,8 @@ def judge_refit(rows: Rows, against_active: Rows) -> list[str]:
     """Returns the reasons not to publish a ranking that was fitted again.
 
     Args:
-        rows: The ranking against the hybrid order.
-        against_active: The ranking against the procedure of the active ranking.
+        rows: Comparisons of the ranking with the hybrid order.
+        against_active: Comparisons of the ranking with the procedure of the active ranking.
     """
     return judge_judgments(rows) + _losses(rows, (NEW, COMING)) + _losses(against_active, (NEW, COMING))
 
@@ -47,9 +47,9 @@ def judge_settings(rows: Rows) -> list[str]:
 
 
 def judge_judgments(rows: Rows) -> list[str]:
-    """Returns a reason if the judgments cannot judge.
+    """Returns a list with the reason if the judgments are too few or look random, or else an empty list.
 
-    They are too few, or they look random. Then a ranking that learned from them is also random.
+    A ranking that was learned from random judgments is random, too.
     """
     row = rows[COMING]
     if (few := len(np.unique(row.groups))) < MIN_QUERIES:
@@ -72,7 +72,7 @@ def count_first(kind: str, ranks: Sequence[Sequence[int | None]]) -> str:
     """Returns a sentence about the first hits.
 
     Args:
-        kind: Of documents that answer a query: `judged` or `right`.
+        kind: Adjective for documents that answer a query: `judged` or `right`.
         ranks: The position of the first relevant hit of each query by both orders. 0 or None: not found.
     """
     before, after = (sum(each[side] == 1 for each in ranks) for side in (0, 1))

@@ -1,6 +1,6 @@
 """`python -m training advise`: print what a retraining would try, why, and how long it takes.
 
-It also predicts what more judged queries would bring to the ranking.
+With a service, the command also predicts what more judged queries would gain for the rankings.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the advice. Returns exit status 4 if no recipe can help."""
+    """Prints the advice. Returns the exit status: 0, or 4 if no recipe can help."""
     return finish(partial(_run, options))
 
 
@@ -128,8 +128,8 @@ def advice(
 def _minutes(recipe: str, material: Material, pace: float, most: float, *, served: bool) -> float:
     """Estimates the minutes for encoding texts and for training.
 
-    For `distil-hybrid`, each query also costs encoding the rest of its document. A service has the vectors of
-    its documents, so mining encodes none of them.
+    For `distil-hybrid`, mining also encodes, for each query, the rest of the document that the query was cut
+    from. A service has the vectors of its documents, so mining encodes no whole documents.
     """
     documents, queries = material.documents, min(material.queries, MAX_LISTS)
     mined = 0 if served else documents

@@ -4,7 +4,8 @@
       └─ reference for the drift of the candidate (gate/drift.py)
 
 Each retraining starts with the anchor and not with the active version, so small losses do not add up. A
-version trained in stages (auto.py) becomes a new anchor, because it reads text that its parent could not.
+version trained in stages (auto.py) becomes a new anchor, because it has tokens for text that the vocabulary
+of its parent does not suit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ _STAGES = "stages"  # in the lineage of a run of several recipes
 
 
 def find_anchor(store: ModelStore, active: str) -> str:
-    """Returns the anchor that the lineage of `active` names, or else its oldest existing ancestor."""
+    """Returns the anchor that the lineage of `active` names, or else the oldest ancestor in the store.
+
+    A version that was trained in stages is an anchor, so the search for ancestors ends there. If `active` is
+    such a version or has no ancestor, it is its own anchor.
+    """
     known = {manifest.version: manifest for manifest in store.versions()}
     manifest = known.pop(active, None)
     named = manifest.lineage.get(ANCHOR) if manifest else None

@@ -2,8 +2,8 @@
 
     judged queries, titles, text, tokens ─▶ Material ─▶ choices ─▶ train and judge one after another
 
-Each choice has a reason, and the gain that was measured elsewhere (training/RESULTS.md). If no recipe can
-help, nothing is trained.
+Each choice has a reason, and the gain that was measured on other data (training/RESULTS.md). If no recipe is
+accepted, the search settings are tuned (settings.py).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Material(NamedTuple):
 
     documents: int
     judged: int  # queries with a relevant document
-    queries: int  # that the text itself gives: titles, headings, first sentences
+    queries: int  # that the text itself gives: titles, headings, first sentences; and queries of users
     unreadable: str  # the reason why the model cannot read the text as a whole; empty when it can
     takes_tokens: bool = True  # new ones, into its vocabulary
     titles: int = 0  # documents that have one
@@ -114,7 +114,7 @@ def choices(material: Material) -> list[Choice]:
 
 
 def build_material(gathered: Gathered) -> Material:
-    """Summarizes the data for training."""
+    """Returns the counts and properties of the training part."""
     documents = gathered.split.train
     tokenizer = gathered.store.folder(gathered.active) / TOKENIZER
     why_not, most = measure_reading(documents, tokenizer)
@@ -131,12 +131,13 @@ def build_material(gathered: Gathered) -> Material:
 
 
 def measure_reading(documents: Sequence[Document], tokenizer: Path) -> tuple[str, bool]:
-    """Tests if a tokenizer.json can read a sample of the documents.
+    """Tests if the vocabulary of a tokenizer.json suits a sample of the documents.
 
-    If about a tenth of them are in a language that it cannot read, it cannot read them as a whole.
+    A vocabulary that does not suit about a tenth of the documents does not suit them as a whole.
 
     Returns:
-        The reason why it cannot read them as a whole, or "". True if it can read more than half of them.
+        Two values. The reason why the vocabulary does not suit the documents as a whole, or "". And True if
+        it suits more than half of the documents.
     """
     sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
     why_not, found = read(sample, tokenizer)
@@ -144,14 +145,18 @@ def measure_reading(documents: Sequence[Document], tokenizer: Path) -> tuple[str
 
 
 def get_minutes(train: TrainTable) -> float | None:
-    """Returns the maximum minutes of training for each choice, or None if train.steps is set."""
+    """Returns the maximum minutes of training for each choice. None means no limit.
+
+    The maximum is train.minutes, or MINUTES if neither train.minutes nor train.steps is set.
+    """
     return MINUTES if train.steps is None and train.minutes is None else train.minutes
 
 
 def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[str, Any], say: Say) -> Outcome:
-    """Learns the rankings (rank.py), then tries each recipe until one is accepted, or else search settings.
+    """Learns rankings (rank.py), then tries recipes until one is accepted. If none is, tunes the settings.
 
-    Recipes and settings are compared with the version that has the new rankings.
+    Recipes and search settings are compared with the version that has the new rankings, if they were
+    published. Rankings need a service. With the gate off, only recipes are tried.
 
     Args:
         config: The configuration.
@@ -161,10 +166,10 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         say: Called with progress messages.
 
     Returns:
-        The outcome of what was published last, or else of the last attempt.
+        The outcome of the last attempt that published a version, or else of the last attempt.
 
     Raises:
-        NothingToLearn: Nothing can help. Also raises the errors of `one.retrain`.
+        NothingToLearn: No attempt could learn from the data. Also raises the errors of `one.retrain`.
 
     """
     train = config.train.model_copy(update={"minutes": get_minutes(config.train)})
@@ -175,7 +180,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     reasons: list[str] = []
 
     def attempt(name: str, run: Callable[..., Outcome], *arguments: Any) -> bool:
-        """Returns whether it was published."""
+        """Runs one attempt. Returns True if it published a version."""
         try:
             outcome = run(*arguments)
         except NothingToLearn as error:
@@ -241,10 +246,10 @@ def _job(choice: Choice, gathered: Gathered, work: Path) -> Job:
 
 
 def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
-    """Returns the job of the first stage with all stages: new tokens, then text, then pairs.
+    """Adds all stages to the job of the first stage: new tokens, then texts, then pairs.
 
-    Triples are not used, because a model that cannot read the text cannot mine useful negatives. The new
-    version becomes a new anchor (anchor.py), because the old anchor cannot read the text.
+    Triples are not used, because a model whose vocabulary does not suit the text cannot mine useful
+    negatives. For the same reason, the new version becomes a new anchor (anchor.py).
     """
     config = gathered.config
     require_judge(config, own.can_decide(job.searches, gathered.found), config.gate.data)
@@ -268,7 +273,7 @@ def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
 
 
 def nothing(material: Material) -> str:
-    """Returns a sentence about the data that are missing, and how much would be enough."""
+    """Returns a message that says which data are missing, and how many would be enough."""
     needed = []
     if material.most_read or not material.unreadable:
         needed = [

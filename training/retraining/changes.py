@@ -1,4 +1,4 @@
-"""Find the queries whose results a candidate changed most, with the hits of both sides.
+"""Find the queries whose results a candidate changed most, with the hits before and after.
 
 `find_answers` compares two versions, and `reordered` compares rankings with the hybrid order.
 """
@@ -25,12 +25,14 @@ Answer = dict[str, Any]
 def find_answers(
     searches: Mapping[str, Collection], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[Answer]:
-    """Returns the queries that decide with the first ten hits of both versions, the largest change first.
+    """Returns the queries on which the gate decides, with the first ten hits of both versions.
+
+    The query with the largest change comes first.
 
     Args:
         searches: The collections that were searched.
-        before: Scores of the active version, from compute_scores.
-        after: Scores of the candidate.
+        before: The part `own` of the active version's scores, from compute_scores.
+        after: The same part of the candidate's scores.
     """
     found = []
     for name in deciding(before):
@@ -48,8 +50,9 @@ def find_answers(
 def find_changed(answers: Iterable[Answer]) -> dict[str, Any]:
     """Returns the queries that gained and lost most, under the keys `gained` and `lost`.
 
-    If nDCG@10 is the same, the rank of the first relevant hit counts. So rows exist for moves below the tenth
-    hit, too. A row has the first hits of both sides, and the first relevant hit below them.
+    If nDCG@10 is the same, the rank of the first relevant hit counts. So a query whose relevant hits move
+    below the tenth place may have a row, too. For both orders, a row has the first three hits and the first
+    relevant hit.
     """
     moves = sorted(answers, key=_measure)
     gained = [row for row in reversed(moves[-MAX_CHANGED:]) if _measure(row) > (0, 0)]
@@ -61,10 +64,12 @@ def reordered(
     compared: Mapping[str, Comparison],
     fetch: Callable[[str, Sequence[str]], Mapping[str, str]],
 ) -> dict[str, Any]:
-    """Returns the judged queries that rankings moved most, in the form of `find_changed`.
+    """Returns the judged queries whose hits the rankings changed most, in the form of `find_changed`.
+
+    The key `sides` has the names of the two orders.
 
     Args:
-        compared: The comparison of each collection's ranking with the hybrid order.
+        compared: By collection, the comparison of its ranking with the hybrid order.
         fetch: Returns the texts of documents by id, given a collection and ids.
     """
     found = find_changed(
@@ -103,7 +108,7 @@ def _build(
 
 
 def _measure(row: Answer) -> tuple[float, float]:
-    """Returns the change of nDCG@10, and that of the reciprocal rank of the first relevant hit."""
+    """Returns the change of nDCG@10, and the change of the reciprocal rank of the first relevant hit."""
     before, after = (1 / rank if rank else 0.0 for rank in row["ranks"])
     return row["difference"], after - before
 

@@ -1,7 +1,7 @@
-"""Scores on the dev part, which choose the best step of a training or the share of the trained weights.
+"""Score models on the dev part, to choose the best step of a training or the share of its weights to keep.
 
-The dev part is used neither for training nor by the gate (sides.py, heldout.py). A score is nDCG@10 as the
-service would search: with its passages and its search mode. Start reading at `build_choose`.
+The dev part is used neither for training nor by the gate (sides.py, heldout.py). A score is nDCG@10, with the
+passages and the search mode of the service. Start reading at `build_choose`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ def build_choose(
 ) -> Choose | None:
     """Returns a function that scores a model on the dev part, or None if dev has too few queries.
 
-    The function returns one score per judged query, or per query made from text if too few are judged. Judged
-    queries search the documents that the service finds for any of them, because others do not compete.
+    The function returns one score for each judged query. If too few queries are judged, it returns one for
+    each query made from text. With a service, judged queries search mainly the documents that the service
+    finds for any of them, because other documents hardly compete.
 
     Args:
         split: The documents by part.
         judged: Ids of the relevant documents of each dev query.
-        active: Function that opens the active model. The result does not use the model any more.
+        active: Function that opens the active model. The returned function does not use this model.
         learned: Search settings of the active version, by collection.
         mode: Mode that the service uses for searches without a mode. None means the learned mode.
         service: Address of a service with the documents, or None.
@@ -62,7 +63,7 @@ def build_choose(
 def choose_by(
     dev: Mapping[str, Collection], model: Scorable, learned: Mapping[str, SearchDefaults], mode: Mode | None
 ) -> Choose:
-    """Returns a function with one score per query of the searches `dev`. See `build_choose`."""
+    """Returns a function that scores a model on each query of the searches `dev`. See `build_choose`."""
     unrelated = model.unrelated
     passages = {
         (content, tokens): model.split(content, tokens)
@@ -82,7 +83,7 @@ def choose_by(
 
 
 def compute_score(choose: Choose | None) -> Score | None:
-    """Returns a function with the mean score of `choose`, for recipes without interpolation of weights."""
+    """Returns a function that gives the mean of the scores of `choose`. None if `choose` is None."""
     if choose is None:
         return None
 
@@ -93,7 +94,7 @@ def compute_score(choose: Choose | None) -> Score | None:
 
 
 def _find_nearest(service: str, judged: Mapping[str, Sequence[str]], model: Scorable) -> list[str]:
-    """Returns the ids of the documents that the service finds for any query, the best of each first."""
+    """Returns the ids of the service's hits: the first hit of each query, then each second hit, and so on."""
     queries: dict[str, list[str]] = {}
     for query, ids in judged.items():
         for name in dict.fromkeys(split_qualified(id)[0] for id in ids):

@@ -55,7 +55,10 @@ _MAX_UNSEEN, _UNBOUNDED = 0.75, 20.0
 
 @dataclass
 class Session:
-    """A search with at least one event. Positions are from 1; weights are of documents with an event."""
+    """A search with at least one event.
+
+    `positions` count from 1. `weights` has the documents with a click, open or convert.
+    """
 
     key: str
     query: str
@@ -82,7 +85,10 @@ class Session:
 
 
 class _Impressions(NamedTuple):
-    """Arrays with one row for each document of each session. Only `has_page` has one row per session."""
+    """Arrays with one row for each document of each session.
+
+    `has_page` and `share` have one row for each session. `pairs` has each pair of query and document once.
+    """
 
     pairs: list[tuple[str, str]]  # query and id, by number
     pair: NDArray[np.int64]
@@ -99,7 +105,10 @@ _Named = dict[tuple[str, str, str], Session]  # by visitor, search and query
 
 
 class Sessions(NamedTuple):
-    """The latest searches that count, at most MAX_SEARCHES, and counts of clicks that do not count."""
+    """The latest searches that count, at most MAX_SEARCHES.
+
+    Also has the numbers of clicks in other searches, by pair of query and document.
+    """
 
     found: list[Session]
     over_share: Counter[Pair]  # searches that led to a document and were not read: others had their turn
@@ -109,7 +118,7 @@ class Sessions(NamedTuple):
 def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
     """Groups events from `GET /events` into searches.
 
-    Searches that exceed the share of their API key (trust.py) are dropped while reading.
+    Searches that exceed the share of their API key or visitor (trust.py) are dropped while reading.
     """
     trusted: _Named = {}
     untrusted: _Named = {}
@@ -224,9 +233,9 @@ def judged_by(
         visitors: Minimum number of visitors that must agree, as trust.get_number counts them.
 
     Returns:
-        The judgments, one for each visitor that agrees. The number of answers that were dropped by the rules
-        of trust.py, by reason. What clicks say about the hits of each query, in the order in which queries
-        came: a document with clicks of too few searches or visitors is neither right nor wrong.
+        Three values. The judgments, one for each visitor that agrees. The number of answers that the rules of
+        trust.py dropped, by reason. What clicks say about the hits of each query, by query: a document with
+        clicks of too few searches or visitors is `unclear`.
 
     """
     impressions = _impressions(read.found)
@@ -298,7 +307,10 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
 
 
 def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray[np.float64]:
-    """Estimates the attraction of each pair of query and document, 0 to 1."""
+    """Estimates the attraction of each pair of query and document, 0 to 1.
+
+    `most_unseen` is the largest number of unrecorded searches, without an event, for each recorded search.
+    """
     examined = found.position**-bias
     share = found.share[found.session]
     attraction = np.full(len(found.pairs), _PRIOR)
@@ -339,7 +351,7 @@ def estimated_bias(sessions: Sequence[Session], seen_by: int = _SEEN_BY) -> floa
 
 
 def _has_moved(found: _Impressions, callers: Sequence[trust.Caller], seen_by: int) -> NDArray[np.bool_]:
-    """Returns for each row if its document was in several positions, each seen by enough visitors."""
+    """Returns for each row whether its document was in several positions that enough visitors saw."""
     saw: defaultdict[tuple[int, float], set[trust.Caller]] = defaultdict(set)
     rows = zip(found.pair.tolist(), found.position.tolist(), found.session.tolist(), strict=True)
     for pair, position, session in rows:
@@ -350,7 +362,7 @@ def _has_moved(found: _Impressions, callers: Sequence[trust.Caller], seen_by: in
 
 
 def _likelihood(found: _Impressions, bias: float) -> float:
-    """Returns the log-likelihood of the clicks, given that each session has a click."""
+    """Returns the log-likelihood of the clicks, given that each session with a page has a click."""
     click = np.clip(found.position**-bias * _attraction(found, bias, _UNBOUNDED)[found.pair], 1e-9, 1 - 1e-9)
     seen = found.share[found.session] * np.where(found.clicked, np.log(click), np.log1p(-click))
     none = np.bincount(found.session, np.log1p(-click), len(found.has_page))

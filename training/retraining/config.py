@@ -43,7 +43,10 @@ _BASES = (*_OF_THE_LINE, "default")  # even if a folder has that name
 
 
 def _rooted(path: Path, info: ValidationInfo) -> Path:
-    """Resolves a relative path in retrain.toml. It is relative to the folder of the file. Expands `~`."""
+    """Expands `~` and resolves a path against the folder of retrain.toml.
+
+    Without a file, returns the path unchanged.
+    """
     return info.context / path.expanduser() if info.context else path
 
 
@@ -143,7 +146,7 @@ class GateTable(Table, gate.Thresholds):
     @model_validator(mode="before")
     @classmethod
     def _limits(cls, given: Any) -> Any:
-        """Sets other default limits if `faster` is required."""
+        """Sets the default limits `_TRADED` if `require` is `faster`."""
         faster = isinstance(given, dict) and given.get("require") == "faster"
         return _TRADED | given if faster else given
 
@@ -169,7 +172,7 @@ class FoldersTable(Table):
 
 
 class Config(Table):
-    """The whole file."""
+    """The content of `retrain.toml`."""
 
     corpus: CorpusTable
     judgements: JudgmentsTable = Field(default_factory=JudgmentsTable)
@@ -189,10 +192,13 @@ def require_enough(count: int, least: int, what: str = "documents") -> None:
 
 
 def check(config: Config) -> None:
-    """Checks that all names in the configuration exist and that the service answers. Imports no torch.
+    """Checks that all names in the configuration exist, and that its service uses the same models folder.
+
+    Does not import torch.
 
     Raises:
-        TrainingError: A recipe, a key, a file or a folder does not exist, or the service does not answer.
+        TrainingError: A recipe, a key, a file or a folder does not exist, or the service does not answer, or
+            uses another models folder. Or `pair` is set for a recipe without a student.
         ModelError: The base does not exist.
 
     """
@@ -224,7 +230,7 @@ def check_names(config: Config) -> None:
 
 
 def add_source(command: argparse.ArgumentParser) -> None:
-    """Adds `--models-dir` and the options of `build_corpus_table` but for `--corpus` and `--from-service`."""
+    """Adds `--models-dir`, `--least` and the options that choose collections of a service."""
     add_options(command)
     command.add_argument(
         "--least",
@@ -240,7 +246,7 @@ def build_corpus_table(options: argparse.Namespace) -> CorpusTable:
     """Returns the table for `--corpus` or `--from-service`.
 
     Raises:
-        TrainingError: A name of a collection is invalid, or goes with no service.
+        TrainingError: The name of a collection is invalid, or a collection is named without a service.
 
     """
     collections, file = chosen(options), options.corpus

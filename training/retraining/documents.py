@@ -1,7 +1,7 @@
 """Read documents with ids and titles, from a file or a running service.
 
     .jsonl   {"id": …, "title": …, "text": …} in each line; id and title may be missing
-    .tsv     columns text (or sentence), and id and title where there are any
+    .tsv     the column text (or sentence), and optionally id and title
     else     one text on each line
 
 All files may be compressed as .gz. Older documents of a service have the title in `metadata.title`, which
@@ -68,7 +68,7 @@ def documents_in(file: Path) -> Documents:
 
     Raises:
         NothingToLearn: The file has no text.
-        TrainingError: A line cannot be read. The message names the line.
+        TrainingError: A line cannot be read, and the message names it. Or two documents have the same id.
 
     """
     records = read_records(file, TEXTS.columns)
@@ -83,8 +83,8 @@ def documents_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Documents
         requested: Names of the collections to read, or service.ALL.
 
     Raises:
-        NothingToLearn: The service has no documents.
-        TrainingError: The service does not answer as expected.
+        NothingToLearn: The service has no text.
+        TrainingError: The service does not answer as expected, or two documents have the same id.
 
     """
     where = shown(url)

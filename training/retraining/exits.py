@@ -1,4 +1,4 @@
-"""What a command prints at its end, and its exit status."""
+"""Print the outcome of a command, and return the exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
 
 
 def finish(work: Callable[[], int], again: str = "") -> int:
-    """Returns the exit status of `work`, or prints why nothing was done, with that status.
+    """Runs `work`. Returns its exit status.
+
+    If it raises NothingToLearn, Busy or Interrupted, prints the reason, and returns the status for that
+    error.
 
     Args:
         work: Runs a command.

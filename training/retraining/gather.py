@@ -84,7 +84,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
 
 
 def read_judgments(config: Config, say: Say) -> tuple[list[Judgment], Use]:
-    """Reads the judgments of the file, of feedback and of events, as the configuration says."""
+    """Returns the judgments from the configured sources, and what was derived from events."""
     table, events, service = config.judgements, config.events, config.corpus.service
     used = Use([], "", {})
     if events.use and service is not None:
@@ -101,7 +101,7 @@ def read_judgments(config: Config, say: Say) -> tuple[list[Judgment], Use]:
 
 
 def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
-    """Returns queries of users for training, if the configuration allows it.
+    """Returns unjudged queries of users for training, by collection, if the configuration allows it.
 
     Queries that equal or nearly equal a judged query are left out.
     """
@@ -141,7 +141,7 @@ def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict
 
 
 def of_keys(found: Judged) -> Iterator[str]:
-    """Yields warnings about judgments that rest on a single key, or are from untrusted keys."""
+    """Warns if most judgments are of untrusted keys, or if most judged queries rest on one key."""
     untrusted, others = found.counts[UNTRUSTED], found.counts[JUDGMENTS]
     if untrusted > others:
         yield (

@@ -1,6 +1,6 @@
 """Read judgments: queries with the documents that people called relevant. Combine them by votes.
 
-    .tsv     columns query and id, and relevant (1 or 0) where there are any that are not
+    .tsv     the columns query and id, and optionally relevant (1 or 0)
     .jsonl   {"query": …, "id": …, "relevant": true}
 
     a line may name the document's collection under `collection`
@@ -8,8 +8,8 @@
 Judgments come from a file, from feedback (`POST /feedback`) and from clicks (clicks.py). For each query and
 document, feedback overrides the file, and clicks count only if there is neither. Each API key has one vote on
 a query and a document, its newest judgment. Keys that name the same visitor (trust.py) have one vote
-together, the newest. Untrusted keys have no vote. The majority decides, and a tie is ignored. A query either
-judges or is used for training, together with its answers (sides.py).
+together, the newest. Untrusted keys have no vote. The majority decides, and a tie is ignored. Each query,
+with its answers, is in one part: it judges, chooses settings (dev), or is used for training (sides.py).
 
 A single API key must not control the gate. A query rests on a key if no other key, no trusted key and no file
 confirms one of its answers. For feedback, users that a key names do not count, because the key could invent
@@ -80,7 +80,10 @@ PER_DOCUMENT = 10  # queries on one document that judge: a document of many quer
 
 
 class Judged(NamedTuple):
-    """Judged queries by part. Dictionaries have the ids of the relevant documents of each query."""
+    """Judged queries by part.
+
+    `train`, `dev`, `held` and `answers` map each query to the ids of its relevant documents.
+    """
 
     train: dict[str, list[str]]
     dev: dict[str, list[str]]
@@ -138,12 +141,13 @@ def judged(
     """Combines judgments by votes, and assigns the queries to parts.
 
     Args:
-        found: The judgments.
+        found: The judgments. A later one replaces an earlier one of the same voter.
         known: Maps each document id to itself, or for a near copy to the id of the original.
         share: Share of the queries to hold out, 0 to 1.
         trusted: Names of the keys whose queries may judge. Empty means all keys, but a single
             key may have at most half of the queries that judge.
-        learned: Digests from sides.learned, of all models so far. These queries are used for training only.
+        learned: Digests from sides.learned, of all models so far. Queries with such a digest are used for
+            training only.
         clicked: What clicks say about each query.
 
     """
@@ -220,7 +224,10 @@ def _without_judged(
 
 
 def _voter(judgment: Judgment, trusted: Collection[str]) -> str | None:
-    """Returns the name under which a judgment votes: its visitor, or the key if the key may judge alone."""
+    """Returns the name under which a judgment votes: its visitor, or a key that may judge alone.
+
+    None for a judgment from a file.
+    """
     key = judgment.key
     return key if key is None or key in (trusted or [NO_KEY]) else build_visitor(key, judgment.user)
 
@@ -228,8 +235,8 @@ def _voter(judgment: Judgment, trusted: Collection[str]) -> str | None:
 def _single_answer(yes: Collection[Judgment], trusted: Collection[str]) -> str | None:
     """Returns the key on which an answer rests, or None if a second voter, a trusted key or a file agrees.
 
-    Judgments without a key count as trusted if `trusted` is empty, because a service without keys serves only
-    its own machine.
+    If `trusted` names keys, a second voter is not enough. Judgments without a key count as trusted if
+    `trusted` is empty, because a service without keys serves only its own machine.
 
     Args:
         yes: Judgments that call the answer relevant: one per key for feedback, one per visitor for clicks.
@@ -263,7 +270,7 @@ def bounded(judge: Mapping[str, list[str]], keys: Mapping[str, str]) -> dict[str
 
 
 def _majority(votes: Mapping[str | None, bool]) -> bool | None:
-    """Returns the vote of most keys, or None for a tie."""
+    """Returns the vote of most keys, or None for a tie. A file (key None) votes only if no key does."""
     of_keys = [relevant for key, relevant in votes.items() if key is not None] or [*votes.values()]
     both = 2 * sum(of_keys)
     return None if both == len(of_keys) else both > len(of_keys)

@@ -1,8 +1,8 @@
 """The file judged.json in the models folder: what earlier runs judged. Start at `count_test`.
 
-tests       number of tests of candidates by digest of the query
+tests       how many candidates were tested on a query, by digest of the query
 ranking     digest of the judgments from which the last ranking of a collection was learned, by collection
-search      the same of the search settings
+search      the same for the search settings
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def remember(store: ModelStore, part: str, entries: Mapping[str, Any]) -> None:
 
 
 def count_test(store: ModelStore, names: Sequence[str]) -> float:
-    """Counts a test of a candidate on these queries. Returns its number, as evaluation/paired.py needs it.
+    """Counts a test of a candidate on these queries. Returns the number of the test (evaluation/paired.py).
 
     The number is 1 + the mean number of earlier tests of each query. So it grows by one with each test on the
     same queries, and new queries lower it.

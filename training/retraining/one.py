@@ -108,7 +108,9 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     """Runs a retraining. Scores the active version first, to fail before the training if data are invalid.
 
     Raises:
-        NothingToLearn: A version was already trained on the same corpus with the same recipe.
+        NothingToLearn: A version was already trained on the same corpus with the same recipe, the result
+            would be slower than the active student, or no share of the training helps.
+        Interrupted: The user stopped the training.
         TrainingError: The recipe, the corpus or the data cannot be used.
         ModelError: The base cannot be used.
 
@@ -199,10 +201,10 @@ def judge(job: Job, before: Scores, artifacts: ModelStore, candidate: str, say: 
 def compute_scores(
     job: Job, store: ModelStore, version: str, learned: Mapping[str, SearchDefaults], say: Say
 ) -> dict[str, Any]:
-    """Scores a version on the evaluation sets and the searches of a job. Returns nothing if the gate is off.
+    """Scores a version on the evaluation sets and the searches of a job. Returns {} if the gate is off.
 
-    Where the active version has rankings, the scores are those with rankings that are fitted in the same way
-    to this version. They are returned under RANKINGS.
+    Where the active version has rankings, rankings are fitted to this version in the same way, and the scores
+    of judged queries are those with rankings. The fitted rankings are returned under RANKINGS.
 
     Args:
         job: The retraining.
@@ -266,7 +268,10 @@ def _identity(job: Job) -> Identity:
 
 
 def _check_new(job: Job, base: Base) -> None:
-    """Raises NothingToLearn if a version was already made from the same text, recipe and base, and judged."""
+    """Raises NothingToLearn if a judged version has the same text, recipe and seed.
+
+    That version must also have the same base and steps, or be the active one.
+    """
     identity = _identity(job)
     digest = compute_digest(read_source(base.folder))
     for manifest in job.store.versions():
@@ -280,7 +285,7 @@ def _check_new(job: Job, base: Base) -> None:
 
 
 def _name(job: Job, base: Base) -> str:
-    """Returns a folder name for the run. Only an equal job has the same name, and continues the run."""
+    """Returns a folder name for the run. Only an equal job gets the same name, and so continues the run."""
     identity = _identity(job)
     of_job = identity["corpus"], identity["recipe"], identity["seed"], job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
@@ -301,7 +306,7 @@ def _sweep(place: Path, say: Say) -> None:
 
 
 def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -> tuple[ModelStore, str]:
-    """Trains and exports a model. Continues a stopped run in the folder `place`.
+    """Trains and exports a model. Continues a stopped run in `place`. Returns the store and the version.
 
     Raises:
         Interrupted: The user stopped the training.

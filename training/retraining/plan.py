@@ -77,7 +77,8 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
         labels: True if judged queries are used for training although the recipe does not read pairs.
 
     Raises:
-        NothingToLearn: The data have no rows for the recipe.
+        NothingToLearn: The data have no rows for the recipe, or nothing with which the gate could judge.
+        TrainingError: A retraining has no rows of the kind that the recipe reads.
 
     """
     config, store, say, active, _, split, found, *_ = gathered
@@ -145,16 +146,16 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
 
 
 def build_limits(config: Config) -> GateTable:
-    """Returns the limits of the gate. A pair has two models, so its default size limit is twice as large."""
+    """Returns the limits of the gate. A pair has two models, so by default it may be twice as large."""
     given = "larger" in config.gate.model_fields_set
     return config.gate if given or not config.train.pair else config.gate.model_copy(update={"larger": 1.0})
 
 
 def let_judge(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Moves all queries that may judge to the part that judges, for a recipe that learns from text alone.
+    """Moves training queries that may judge to the part `judge`, for a recipe that learns from text alone.
 
-    Nothing is moved if too large a share of the documents to train on would be moved with them, because
-    their answers must not be learned.
+    Their answers are moved as well, because these must not be learned. If that would take too large a share
+    of the documents to train on, nothing is moved.
     """
     may = found.held.keys() | (found.judges & found.train.keys()) - found.of_use
     held = bounded({query: ids for query, ids in found.answers.items() if query in may}, found.keys)

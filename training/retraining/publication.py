@@ -74,6 +74,7 @@ def publish(
 
     Raises:
         NothingToLearn: The same model is already published. Its earlier verdict stays.
+        ModelError: The files of the candidate changed meanwhile.
 
     """
     said = Gate(mode="off", verdict="not asked")
@@ -125,7 +126,7 @@ def _measured(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yields sentences about the held-out text, the only text on which the figures are based."""
+    """Yields sentences that count the documents and queries that were held out, and judged the candidate."""
     meta = report["meta"]
     if not (counts := meta.get("documents")):
         return
@@ -140,10 +141,10 @@ class Learned(NamedTuple):
     """A new ranking or new search settings of a collection.
 
     Attributes:
-        rows: Comparisons with the served order, cross-validated, by kind of questions.
+        rows: Cross-validated comparisons with the hybrid order or the present settings, by kind of questions.
         reasons: Reasons to refuse it. Empty if it is accepted.
-        told: Sentences about it.
-        digest: Of the judgments.
+        told: Sentences about it, for the report.
+        digest: Digest of the data that it was learned from.
         result: The ranking or the search settings.
     """
 
@@ -173,7 +174,7 @@ def publish_learned(
         learned: The rankings or settings, by collection.
         say: Called with the report.
         fetch: Returns the texts of documents by id, given a collection and ids, so that the report has the
-            queries that changed most. None: it has none.
+            queries that changed most. None: the report has no such queries.
         publishing: False: report only.
     """
     for name, each in learned.items():
@@ -222,7 +223,7 @@ def publish_learned(
 
 
 def get_learned(store: ModelStore, active: str) -> set[str]:
-    """Returns digests of the judged pairs on which the active version or an ancestor was trained."""
+    """Returns digests of the queries and document ids that the active version or an ancestor learned."""
     try:
         content = read_json(store.folder(active) / REPORT)
         return {*map(str, content["meta"]["learned"])}
@@ -250,7 +251,7 @@ def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | N
 def activated_by_hand(store: ModelStore) -> str | None:
     """Returns the version that an operator has requested and that is not active yet, or None.
 
-    Returns None as well if the service has tried the version and left it.
+    Returns None as well if the service has tried the version and given it up.
     """
     queried = store.read_request()
     if queried is None or queried.kind == "want" or queried.version == active_version(store):
@@ -260,7 +261,7 @@ def activated_by_hand(store: ModelStore) -> str | None:
 
 
 def left(store: ModelStore, version: str) -> str:
-    """Returns the reason why the service gave up a version, such as a failure. Empty if it did not."""
+    """Returns the reason why the service gave up a version, such as a failure, or an empty string."""
     said = store.read_state().get("versions", {}).get(version, {})
     return str(said.get("reason") or "") if said.get("state") in {"retired", "failed"} else ""
 

@@ -70,7 +70,7 @@ _HYBRID = FEATURES.index("hybrid")
 def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishing: bool = True) -> Outcome:
     """Learns the ranking of each collection with enough judged queries, and publishes those accepted.
 
-    Before that, it sends the clicked answers to the service, which remembers them from then on.
+    Before that, the clicked answers are sent to the service, which remembers them from then on.
 
     Args:
         found: The judged queries.
@@ -80,7 +80,9 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
         publishing: False: report only, and send nothing.
 
     Raises:
-        NothingToLearn: No collection has enough judged queries, or none has new judgments.
+        NothingToLearn: No collection has enough judged queries, or none has new judgments. Or no service is
+            named, or a requested version is not active yet.
+        TrainingError: All collections failed, and at least one of them for another reason.
     """
     active = active_version(store)
     served = store.verify(active)
@@ -114,7 +116,7 @@ class _Given(NamedTuple):
 
 
 def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -> None:
-    """Replaces the clicked answers of each collection. A failure does not end the run."""
+    """Replaces the clicked answers that each collection remembers. A failure does not end the run."""
     for name in fetch_collections(url, requested):
         rows = [
             {"query": query, "id": id, "gain": gain}
@@ -130,7 +132,7 @@ def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -
 
 
 def _learn_all(given: _Given) -> dict[str, Learned]:
-    """Learns the ranking of each collection. Raises an error only if no collection has one."""
+    """Learns the ranking of each collection. Raises an error only if no collection has a new one."""
     learned: dict[str, Learned] = {}
     missing: dict[str, TrainingError] = {}
     for name, labels in _label_all(given.found):
@@ -146,7 +148,7 @@ def _learn_all(given: _Given) -> dict[str, Learned]:
 
 
 def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
-    """Yields each collection with the labels of the queries that have a judged document there."""
+    """Yields each collection with the labels of its queries: those with a judged document in it."""
     queries: dict[str, set[str]] = {}
     clicked = {query: each.gains for query, each in found.clicked.items()}
     for judgments in (found.answers, found.negatives, clicked):
@@ -158,7 +160,7 @@ def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
 
 
 def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:
-    """Yields a sentence for each collection: what more judged queries would bring."""
+    """Yields a sentence for each collection: what more judged queries would gain."""
     given = _Given(found, str(config.corpus.service), store, store.verify(active_version(store)), say)
     for name, labels in _label_all(found):
         try:
@@ -195,8 +197,8 @@ def find_reasons(
 
     Args:
         examples: The judged queries, to which rankings are fitted.
-        judging: The same queries, as they judge.
-        rows: The ranking against the hybrid order, by kind of questions.
+        judging: The same queries, but unclicked hits count as wrong. They judge rankings.
+        rows: Comparisons of the new ranking with the hybrid order, by kind of questions.
         before: The active ranking, or None.
     """
     if before is None:
@@ -238,14 +240,17 @@ def _too_few(count: int) -> str:
 
 
 class Labels(NamedTuple):
-    """The labels of a query in one collection. `clicked` is None if people judged the query."""
+    """The labels of a query in one collection.
+
+    `clicked` is None if people judged its answers, or no one clicked.
+    """
 
     gains: Mapping[str, float]
     wrong: Sequence[str]
     clicked: Clicked | None
 
     def apply(self, example: Example) -> Example:
-        """Returns the query with these labels. Its candidates are in the order that users see."""
+        """Returns the example with these labels. Its candidates must be in the order that users see."""
         labelled = example._replace(relevant=dict(self.gains), wrong=frozenset(self.wrong))
         if self.clicked is None:
             return labelled
@@ -256,7 +261,7 @@ class Labels(NamedTuple):
 
 
 def label(collection: str, query: str, found: Judged) -> Labels:
-    """Returns the labels of a query. Judgments of people override clicks."""
+    """Returns the labels of a query in a collection. Judgments of people override clicks."""
     clicked = found.clicked.get(query)
     gains = {**dict.fromkeys(found.answers.get(query, ()), 1.0), **(clicked.gains if clicked else {})}
     gains |= dict.fromkeys(found.negatives.get(query, ()), 0.0)
@@ -274,7 +279,7 @@ def label(collection: str, query: str, found: Judged) -> Labels:
 
 
 def _within(collection: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Returns the values of the documents of one collection, by their ids there, sorted."""
+    """Returns the values of the documents of one collection, by id within it, sorted."""
     named = ((*split_qualified(name), value) for name, value in values.items())
     return {id: value for within, id, value in sorted(named) if within == collection}
 
@@ -333,7 +338,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_judged(config: Config, store: ModelStore, say: Say) -> Judged:
-    """Reads judgments and clicks without the documents. The rules are those of a retraining."""
+    """Reads judgments and clicks by the rules of a retraining, but without documents: all ids count."""
     found, used = read_judgments(config, say)
     ids = {each.id for each in found}.union(*(each.gains for each in used.clicked.values()))
     learned, table = get_learned(store, active_version(store)), config.judgements

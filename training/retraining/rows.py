@@ -7,12 +7,13 @@
     lists      queries made of titles, headings and first sentences, and queries of users, each with documents
                and their scores in hybrid search with the active model (mining/teacher.py)
 
-A document in a row is its passage that fits the query best, after its title, as the service embeds it. The
+In a row, a document is its title and the passage that fits the query best, as the service embeds them. The
 service finds the nearest documents of each query, because it has their vectors. Without a service, the
 documents are embedded. Title pairs are at most as many as judged pairs, and a short training leaves out title
 pairs first (Corpus.first).
 
-Held-out queries, titles and texts are never used. Titles and negatives are from the collection of the query.
+Held-out queries, titles and texts are never used. Titles and negatives are from the same collection as the
+query.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def build_corpus(
         kind: Kind of rows that the recipe reads.
         documents: Documents to train on.
         judged: Ids of the relevant documents of each training query.
-        active: Function that opens the active model. Not called for texts. None: the active model cannot read
+        active: Function that opens the active model. Not called for texts. None: its vocabulary does not suit
             the text. Then pairs have all titles and whole documents.
         negatives: Number of negatives for each pair.
         withheld: Held-out texts, as `sides.plain` returns them.
@@ -78,6 +79,7 @@ def build_corpus(
 
     Raises:
         NothingToLearn: The documents give no rows of that kind.
+        TrainingError: A retraining has no rows of that kind.
 
     """
     if kind is TEXTS:
@@ -152,7 +154,7 @@ def _lists(
         )
 
     def order(named: tuple[str, Query]) -> tuple[bool, bytes, str]:
-        """Puts queries of users first. Each run chooses the same ones."""
+        """Puts queries of users first, then sorts by a hash, so each run chooses the same queries."""
         collection, query = named
         return query.source is not None, sha256(query.text.encode()).digest(), collection
 
@@ -200,7 +202,7 @@ def _pairs(
 
 
 def _balanced(pairs: Mapping[str, Sequence[_Pair]]) -> dict[str, list[_Pair]]:
-    """Drops title pairs that are more than the judged pairs, unless nothing is judged.
+    """Keeps at most as many title pairs as judged pairs, or all of them if no pair is judged.
 
     Title pairs gain nothing by themselves (training/RESULTS.md), so they must not displace judged pairs.
     Every run keeps the same titles.
@@ -232,8 +234,8 @@ def _triples(
 ) -> Iterator[Row]:
     """Yields triples. Documents that people called not relevant are the first negatives of a pair.
 
-    The margin rule of the mining does not apply to these, because people judged them. If no other document
-    satisfies the rule, the least near of those found are the negatives.
+    The margin rule of mining does not apply to those documents, because people judged them. If no other
+    document satisfies the rule, the least near of the found documents are used.
     """
     texts = [folded(document.text) for document in documents]
     places = {document.id: at for at, document in enumerate(documents)}
@@ -267,7 +269,7 @@ def _find_nearest(
 
     Args:
         service: Address of the service, or None.
-        documents: Documents of one collection. Others that the service has are left out.
+        documents: Documents of one collection. Other documents that the service finds are left out.
         model: The active model.
         queries: Unit vectors of the queries, shape (q, d).
 

@@ -108,7 +108,7 @@ class Schedule:
 
     Args:
         file: retrain.toml.
-        config: Its content.
+        config: The content of `file`.
         wall: The wall clock, which may jump. None: the clock of the system.
         look_seconds: The longest wait between two looks at the clock and at requests.
     """
@@ -155,7 +155,7 @@ class Schedule:
         log.info("The next retraining is due at %s", self._next())
 
     def stop(self) -> None:
-        """Stops the current run after its training step, and then the thread.
+        """Stops the current run after its training step, and then the thread. Kills the run after 30 seconds.
 
         A later run on the same text continues the stopped run.
         """
@@ -189,7 +189,10 @@ class Schedule:
             self._stopping.wait(max(0.0, min(waits)))
 
     def _look(self) -> None:
-        """Runs a retraining if one is due. If several became due since the last check, only one runs."""
+        """Runs a retraining if one is due by the clock, a request or new documents.
+
+        If several became due since the last check, only one runs.
+        """
         now = self.wall()
         if now < self._seen - _SET_BACK:
             log.info("The clock was set back from %s to %s", self._seen, now)
@@ -214,7 +217,10 @@ class Schedule:
             self._write({})
 
     def _set_due(self, now: datetime) -> None:
-        """Sets the time of the next run after `now`. Skips times that have run if the clock was set back."""
+        """Sets the time of the next run after `now`.
+
+        Skips times whose run began before the clock was set back.
+        """
         fires = _after(self._clock, now)
         while fires is not None and fires in self._ran:
             fires = _after(self._clock, fires)
@@ -266,7 +272,7 @@ class Schedule:
         log.info("It ended: %s", outcome)
 
     def command(self) -> list[str]:
-        """The command line of a run."""
+        """Returns the command line of a run."""
         return [sys.executable, "-m", "training", "retrain", "--config", str(self.file)]
 
     def _child_to_its_end(self, about: dict[str, Any]) -> tuple[int, str]:
@@ -318,7 +324,10 @@ class Schedule:
 
 
 def _bounded(memory_mb: int | None) -> None:
-    """Limits the memory of the child process. RLIMIT_DATA does not count memory-mapped files."""
+    """Lowers the priority of the child process, and limits its memory.
+
+    RLIMIT_DATA does not count memory-mapped files.
+    """
     os.nice(_NICE)
     if memory_mb is not None:
         limit = memory_mb << 20

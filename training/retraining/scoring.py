@@ -29,10 +29,13 @@ def score_judged(
     found: Judged,
     rankings: Mapping[str, Ranking],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Ranking]]:
-    """Cross-validates a ranking on top of the search, where the active version serves one.
+    """Scores the judged queries of all collections.
+
+    Where the active version has a ranking, a ranking is fitted and cross-validated on top of the search.
 
     Returns:
-        The figures of both kinds of questions, and the rankings that are fitted to all judged queries.
+        The figures of both kinds of questions (NEW, COMING). And by collection, the rankings that are fitted
+        to all judged queries.
     """
     fitted: dict[str, Ranking] = {}
     rows: dict[str, list[Comparison]] = {NEW: [], COMING: []}
@@ -64,7 +67,8 @@ def find_examples(
     """Searches the judged queries of a collection. Those in `found.held` judge.
 
     Returns:
-        The queries, and a function that fits a ranking to them like `ranking`. None if the search has none.
+        The queries, and a function that fits a ranking to them by the procedure of `ranking`. The function is
+        None if `ranking` is None or the mode is not hybrid.
     """
     fitting = refitting(ranking) if ranking is not None and setting.mode == "hybrid" else None
     examples = [
@@ -84,7 +88,7 @@ def refitting(ranking: Ranking) -> Fit:
 
 
 def read_rankings(store: ModelStore, manifest: Manifest) -> dict[str, Ranking]:
-    """Returns the rankings that a version serves, by collection."""
+    """Returns the rankings of a version, by collection. Leaves out invalid files, as the service does."""
     found = {}
     for path in manifest.files:
         if path.startswith(f"{FOLDER}/"):

@@ -6,7 +6,8 @@
 
 A search ranks the held-out documents together with other documents, which make the search harder. A hash of
 the ids chooses the other documents, so they are the same in every run. A query searches only documents of its
-collection, as a search that names no mode does in the service (`find`). Both versions get the same queries.
+collection, in the way in which the service answers a search that names no mode (`find`). Both versions get
+the same queries.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def judged_search(
         split: The documents by part.
         judged: Ids of the relevant documents of each query.
         candidates: Maximum number of documents to rank.
-        first: Queries that stay if there are too many. Those that judge, while the others fit rankings.
+        first: Queries to keep first if there are too many: those that judge. Other queries only fit rankings.
         nearest: Ids of the documents to rank first of all, in this order.
 
     """
@@ -119,7 +120,10 @@ class Setting(NamedTuple):
 
     @classmethod
     def of(cls, learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
-        """Returns the setting that a collection learned. `mode` is the default mode of the service."""
+        """Returns the setting that a collection learned.
+
+        `mode`, if the service sets one, replaces the learned mode.
+        """
         return cls(mode or get_mode(learned), learned_tokens(learned), get_weight(learned))
 
 
@@ -136,7 +140,9 @@ def score(
     learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
     mode: Mode | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Returns the nDCG@10 of searches, as a search that names no mode is answered, without a learned ranking.
+    """Returns the `figures` of each search, by name.
+
+    A query is answered as the service answers a search that names no mode, but without a learned ranking.
 
     Args:
         made: Searches by name.
@@ -161,7 +167,7 @@ def score(
 
 
 def figures(names: Sequence[str], each: Sequence[float], hits: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Returns the mean nDCG@10, with the name, the nDCG@10 and the first hits of each query in order."""
+    """Returns the mean nDCG@10, and for each query in order: its name, nDCG@10 and first hits."""
     return {"ndcg10": fmean(each), "queries": len(each), NAMES: names, EACH: [*each], HITS: hits}
 
 
@@ -171,11 +177,11 @@ def find(part: Collection, model: Scorable, setting: Setting, *, ranked: bool = 
     Args:
         part: Documents and queries of one collection.
         model: The encoder.
-        setting: Mode and length of passages.
+        setting: Mode, length of passages, and weight of the vectors.
         ranked: Whether to compute the features from which a ranking learns.
 
     Returns:
-        The queries with the best documents in the order of that mode. Equal scores are ordered by descending
+        For each query, its best documents in the order of that mode. Equal scores are ordered by descending
         id, as in trec_eval.
     """
     ids = sorted(part.documents, reverse=True)
@@ -206,7 +212,7 @@ def _others(split: Split) -> list[Document]:
 
 
 def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
-    """Builds the search `titles`. Titles of several documents in a collection are left out."""
+    """Builds the search `titles`. A title that several documents of a collection have is not a query."""
     both = (*held, *others)
     bodies = {document.id: get_body(folded(document.title), folded(document.text)) for document in both}
     within = {document.id: document.collection for document in both}
@@ -259,7 +265,10 @@ def _one_each(
 
 
 def _bounded(collection: Collection, candidates: int, first: Container[str] = ()) -> Collection:
-    """Limits documents to `candidates` besides answers, and queries to MAX_QUERIES, `first` first."""
+    """Keeps all answers, and other documents up to `candidates` in all.
+
+    Also keeps at most MAX_QUERIES queries, those in `first` before others.
+    """
     texts = collection.queries
     order = sorted(texts, key=lambda name: (texts[name] not in first, place(f"asked\0{name}")))
     queries = {name: texts[name] for name in order[:MAX_QUERIES]}

@@ -3,8 +3,8 @@
     judged queries ─▶ nDCG@10 with each setting ─▶ chosen by four folds, judged by the fifth ─▶ new version
 
 A setting is measured as it is served, with the ranking of the collection. Queries that rest on one key do not
-choose, and neither do clicks, because they favor the documents that were shown. The encoder stays, so the new
-version embeds nothing, unless the length of passages changes.
+choose, and neither do clicks, because clicks favor the documents that were shown. The encoder stays, so the
+new version embeds nothing, unless the length of passages changes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ def tune(gathered: Gathered) -> Outcome:
 
 
 def choosing(found: Judged) -> Judged:
-    """Returns the judgments of the queries that choose settings, which judge them in other folds."""
+    """Returns the judgments of the queries that may choose settings.
+
+    In cross-validation, the same queries judge the settings, in other folds.
+    """
     may = found.judges - found.keys.keys() - found.of_use
     answers = {query: ids for query, ids in found.answers.items() if query in may}
     return found._replace(answers=answers, held=answers)
@@ -102,7 +105,7 @@ def list_settings(now: Setting, reads: int, mode: Mode | None) -> list[Setting]:
 def _learn(
     part: Collection, model: Scorable, settings: Sequence[Setting], ranking: Ranking | None, found: Judged
 ) -> Learned | None:
-    """Returns the setting of a collection, without a digest. None if the current one stays."""
+    """Returns the new setting of a collection, without a digest. None if the current setting stays."""
     compared: list[dict[str, Comparison]] = []
     for setting in settings:
         examples, fitting = find_examples(part, model, setting, found, ranking)
@@ -129,7 +132,7 @@ def _learn(
 
 
 def choose(scores: NDArray[np.float64]) -> int:
-    """Returns the column of the best setting if it is clearly better than the first one, or else 0.
+    """Returns the column of the best setting, or 0 if it gains less than two standard errors over the first.
 
     Args:
         scores: nDCG@10 of each query with each setting, shape (q, s).

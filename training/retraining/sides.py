@@ -7,9 +7,9 @@ training query.
 
 A hash decides the part, so it is the same in every run: the part of a group is that of its document with the
 smallest hash. A new query on a known document changes nothing. A new document may have a smaller hash, and
-two groups may merge. Then queries change parts. If a tenth of all queries are connected, only those with the
-same answers stay together, and the part of a query depends on its own hash. A document that answers queries
-of several parts is in the strictest part.
+two groups may merge. Then queries change parts. If more than a tenth of all queries are connected, only
+nearly equal queries and those with the same answers stay together, and the hash of a query decides. A
+document that answers queries of several parts is in the strictest part.
 
 A query that the active version or an earlier one was trained on (`learned`), or that nearly equals such a
 query, is always in the part train. It cannot judge, and the next version should not lose what was learned.
@@ -52,14 +52,16 @@ def sides(
 ) -> Sides:
     """Assigns all judged queries and their documents to parts.
 
-    Queries that may choose fill up the part dev to MIN_DEV queries, because titles, which would choose
-    otherwise, are made like the training rows. At least two thirds of the others stay in the training part.
+    With at least MIN_TO_FILL queries, queries in `may_choose` are moved from train to dev, until dev has
+    MIN_DEV queries, or a third of those that do not judge. With too few queries in dev, searches by titles
+    would choose the step of a training, although title pairs are also training rows.
 
     Args:
         relevant: Ids of the relevant documents of each query.
         share: Share of the queries that judge, 0 to 1.
-        may_judge: Queries whose judgments are trusted.
-        learned: Digests of queries and ids on which earlier versions were trained. These never judge.
+        may_judge: Queries that may judge. In the part judge, other queries are left out.
+        learned: Digests of queries and ids on which earlier versions were trained. Queries with such a digest
+            never judge.
         may_choose: Queries that may be moved to the part dev.
 
     """

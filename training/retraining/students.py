@@ -1,7 +1,7 @@
-"""Retraining of services whose active version is a student or a pair of a student and its teacher.
+"""Retrain a service whose active version is a student, or a pair of a student and its teacher.
 
 A student is a small model that learned the vectors of its teacher. In a pair, the student encodes queries and
-the teacher encodes documents. A retraining starts with this model:
+the teacher encodes documents. With the default base, a retraining starts with this model:
 
 active version      recipe distil         other recipes
 neither             the active version    the anchor
@@ -25,13 +25,14 @@ from training.retraining.anchor import find_anchor
 
 
 def find_start(store: ModelStore, active: str, base: str, *, distils: bool) -> str:
-    """Returns the first model of a retraining.
+    """Returns the model that a retraining starts with.
 
     Args:
         store: Store of model versions.
         active: The active version.
         base: Base in the configuration, such as "anchor".
-        distils: True if the recipe trains a student. Then the start is the active version or its teacher.
+        distils: True if the recipe trains a student. Then `active` and `anchor` mean the active version, or
+            its teacher if it is a student.
 
     Raises:
         NothingToLearn: The teacher of the active student no longer exists.
@@ -43,7 +44,10 @@ def find_start(store: ModelStore, active: str, base: str, *, distils: bool) -> s
 
 
 def find_teacher(store: ModelStore, active: str) -> str:
-    """Returns the teacher of the student `active`. If `active` is not a student, returns `active`."""
+    """Returns the teacher of the student `active`. If `active` is not a student, returns `active`.
+
+    Raises NothingToLearn if the store does not have the teacher.
+    """
     learned = read_manifest(store.folder(active)).lineage.get(TEACHER)
     if learned is None:
         return active

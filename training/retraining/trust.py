@@ -4,18 +4,18 @@ The rules:
 
 1. Rows of an untrusted key count for nothing. Each row of `GET /events` and `GET /feedback` says whether it
    is trusted; the keys file of the service decides (docs/ACCESS.md).
-2. A visitor is a row's `user`, whatever key sent it. Where a row names no user, its key is the visitor. Next
-   to users that the same key names, such rows are no further visitor: they may be one of theirs, logged out.
-3. One trusted judgment may move a result. Clicks and skips may only if they come from several visitors
-   (`events.visitors`): a visitor alone decides nothing, however often it clicks.
+2. A visitor is a row's `user`, whatever key sent it. Where a row names no user, its key is the visitor. If
+   the same key also names users, such rows are not a further visitor, as a known user may have logged out.
+3. One trusted judgment may move a result. Clicks and skips move a result only if they come from several
+   visitors (`events.visitors`): a single visitor decides nothing, however often it clicks.
 4. The share of each key and visitor is limited. Searches are read in rounds over the keys, and within a key
    over its visitors (`in_turns`). A round reads as many searches of a key as it has visitors, at most
-   MAX_TURNS. The number is called the turns of the key. So if n keys send, a key
-   with MAX_TURNS visitors keeps all its searches, or 1 / n of all that are read, however many users the
-   others invent. If the others are one key with one visitor, it keeps MAX_TURNS / (MAX_TURNS + 1) of them.
+   MAX_TURNS. This number is called the turns of the key. So if n keys send searches, a key with MAX_TURNS
+   visitors keeps all its searches, or at least 1 / n of all that are read, however many users the other keys
+   invent. If there is one other key, with one visitor, the share is MAX_TURNS / (MAX_TURNS + 1) instead.
    Within one query, a visitor's searches weigh as much as the median visitor's at most (`weights`). So of n
-   visitors, no one has more than 2 / (n + 1) of the weight. In turns and weights, the rows of a key without a
-   user are one visitor.
+   visitors, no one has more than 2 / (n + 1) of the weight. Within a key and in weights, all rows of a key
+   without a user are one visitor.
 
 This module has only the rules, without click models, collections and HTTP.
 """
@@ -60,11 +60,12 @@ def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
     In each round, a key with v visitors has min(v, MAX_TURNS) turns. Within a key, the latest search of each
     user comes before the second latest of any. Let w be the turns of a key in a round, and W those of all
     keys. Then the key keeps all its searches, or at least the first floor(most * w / W) in that order. Of k
-    searches that a key with u users keeps, each user has floor(k / u), or all its own. No user is one, too.
+    searches that a key with u users keeps, each user has at least floor(k / u), or all its searches. Searches
+    without a user count as those of one more user.
 
     Args:
         callers: The key and the user of each search, oldest search first.
-        most: Searches that are read.
+        most: Maximum number of searches to read.
 
     """
     if len(callers) <= most:
@@ -89,8 +90,8 @@ def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
 def weights(groups: Sequence[Hashable], visitors: Sequence[str]) -> list[float]:
     """Returns the weight of each search, at most 1.
 
-    A visitor with more searches of a group than the median visitor of that group gets the median's weight in
-    sum. Of an even number of visitors, the median is the lower one of the two.
+    If a visitor has more searches of a group than the median visitor, the sum of its weights there is the
+    median number of searches. For an even number of visitors, the lower of the two middle numbers is used.
 
     Args:
         groups: Group of each search, such as the query. Weights are computed within a group.
@@ -114,7 +115,8 @@ def reason_for(kept: int, over_share: int, untrusted: int, *, least: int) -> str
 
     Args:
         kept: Number of read searches of trusted keys with a click on the document.
-        over_share: Number of such searches that exceeded a share and were not read.
+        over_share: Number of searches of trusted keys with such a click that exceeded a share and were not
+            read.
         untrusted: Number of searches of untrusted keys with a click on the document.
         least: Number of searches that must agree.
 

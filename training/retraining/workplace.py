@@ -30,7 +30,7 @@ _PREFIX = "simile-retrain-"
 
 @contextlib.contextmanager
 def alone(store: ModelStore) -> Iterator[None]:
-    """Locks the models folder inside the `with` block. Raises Busy if another retraining has locked it."""
+    """Locks the models folder, if it exists, inside the `with` block. Raises Busy if it is already locked."""
     held = lock(store.root) if store.root.is_dir() else None
     if held is None and store.root.is_dir():
         raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")

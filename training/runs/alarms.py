@@ -20,7 +20,10 @@ LOOK = 10  # steps, or all steps of a shorter run
 
 
 class Collapse:
-    """Warns once if the vectors of a batch have become nearly equal. The training continues."""
+    """Warns once if the vectors of a batch have become nearly equal, or are so for the first LONG steps.
+
+    The training continues.
+    """
 
     def __init__(self) -> None:
         self.newest: float | None = None
@@ -49,8 +52,8 @@ class Saturation:
     """Stops a run whose loss starts near zero, because Adam would amplify noise.
 
     Only the first steps count, because a loss that reaches zero later has taught the model something. Only
-    recipes with contrastive objectives alone are checked. In DiffCSE, the second loss has a weight of 0.005,
-    so the sum can be 0.004 while the second loss is 0.7.
+    recipes whose objectives are all contrastive are checked. In DiffCSE, the second loss has a weight of
+    0.005, so the sum can be 0.004 while the second loss is 0.7.
     """
 
     def __init__(self, recipe: Recipe, steps: int) -> None:

@@ -5,7 +5,8 @@
     metadata: {"state": JSON}      the number of finished steps, and the best score so far
 
 A new checkpoint replaces the old one atomically, so a killed run keeps the older checkpoint. Random states
-are not stored, because the random numbers of a step depend only on the seed and its number (step.py).
+are not stored, because the random numbers of a step depend only on the seed and the number of the step
+(step.py).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def write_checkpoint(file: Path, trainer: Trainer, state: dict[str, Any]) -> Non
 
 
 def read_checkpoint(file: Path, trainer: Trainer) -> dict[str, Any]:
-    """Loads a checkpoint into `trainer`. Returns the JSON values of `write_checkpoint`.
+    """Loads a checkpoint into `trainer`. Returns the JSON values that `write_checkpoint` stored.
 
     Raises:
         OtherRun: The file is not a checkpoint of this run.

@@ -1,8 +1,9 @@
 """The dev score, by which a run chooses the best step.
 
 Recipes for sentences use STS-B dev, 1500 pairs with a score from 0 to 5. Recipes for search use searches that
-the retraining provides. Without them, the last step counts as the best. A run saves the last step as well,
-because the dev score of the best step is too optimistic. `python -m training evaluate` scores the test sets.
+the retraining provides. Without such pairs or searches, the last step counts as the best. A run saves the
+last step as well, because the dev score of the best step is too optimistic. `python -m training evaluate`
+scores the test sets.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Dev(NamedTuple):
 
 def build_dev(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | None:
     """Returns the dev score of a recipe, or None if the last step counts as the best.
+
+    A score that is `given` by the retraining takes precedence over STS-B dev.
 
     Raises:
         TrainingError: The evaluation data cannot be read.

@@ -50,7 +50,8 @@ class Forward:
         These are the contrasted views, the other views if an objective reads them, and the empty templates.
 
         Returns:
-            The sequences, called rows, and for each view with a template the row of each text's bias.
+            The sequences, which are called rows. And for each view with `less_bias`, the place of each text's
+            empty template among the empty templates of the view.
         """
         encoded = list(own if self._recipe.reads("hidden") else own[: self._contrasted])
         which: list[Tensor] = []
@@ -64,7 +65,7 @@ class Forward:
     def all(
         self, rows: Tokens, own: tuple[Tokens, ...], rates: list[Rates]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Returns the vector of each row, and the token vectors of each encoded view."""
+        """Returns the vector of each row, and the token vectors of each view if an objective reads them."""
         if self.one_by_one:
             return torch.cat(self._each(own[: self._contrasted], rates)), ()
         pooled_R, hidden = self.encode(rows)
@@ -100,7 +101,10 @@ class Forward:
         return [[dropouts[at] for at in view] for view in drawn.tolist()]
 
     def vectors(self, pooled: Tensor, own: tuple[Tokens, ...], bias: list[Tensor]) -> Tensor:
-        """Arranges the vectors of rows, shape (rows, D), by text and view: (texts of this process, V, D)."""
+        """Arranges the vectors of rows, shape (rows, D), by text and view: (texts of this process, V, D).
+
+        Subtracts the biases of templates. Appends the layers of a frozen twin as further views.
+        """
         V, texts = self._contrasted, len(own[0])
         vectors = pooled[: V * texts].reshape(V, texts, -1)
         if bias:  # `rows` puts the vectors of the empty templates last

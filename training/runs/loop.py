@@ -222,8 +222,10 @@ class _Run:
     def _finish(self) -> None:
         """Finishes the run.
 
-        If the recipe has post-processors, fits them to the encoder of the last step, and saves the result as
-        the best step.
+        1. fits the post-processors of the recipe to the encoder of the last step
+        2. saves the encoder as `last`
+        3. mixes its weights with the base, if the run has `choose` (`_mix`)
+        4. saves the encoder as `best` if no step was chosen
         """
         recipe = self._job.recipe
         if recipe.post:

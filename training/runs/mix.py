@@ -23,8 +23,8 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | None:
     """Returns `choose` if the trained weights can be interpolated with the base, or else None.
 
-    Raw backbones and post-processors cannot be interpolated. Students are not interpolated, because the
-    untrained student, which is the teacher without some layers, is of no use.
+    They cannot if the recipe makes a backbone, has post-processors or trains no step. Students are not
+    interpolated, because an untrained student, the teacher without some layers, is of no use.
     """
     shares = recipe.result == "encoder" and not recipe.post and recipe.student is None
     return choose if steps and shares else None
@@ -62,7 +62,7 @@ def best(figures: Mapping[float, float]) -> float:
 
 
 def between(base: Mapping[str, Tensor], trained: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Interpolates linearly: share 0 is the base, 1 the trained weights. Keeps trained integer tensors."""
+    """Interpolates linearly: share 0 gives the base, 1 the trained weights. Integer tensors are not mixed."""
     return {
         name: torch.lerp(base[name], tensor, share) if tensor.is_floating_point() else tensor
         for name, tensor in trained.items()

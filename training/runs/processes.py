@@ -87,7 +87,8 @@ class World(NamedTuple):
         The block must not itself wait for other processes. So blocks cannot be nested.
 
         Raises:
-            TrainingError: The block failed in another process. A process whose block fails raises that error.
+            TrainingError: The block failed in another process. The process where it failed raises its own
+                error.
         """
         failed = True
         try:
@@ -107,7 +108,10 @@ class World(NamedTuple):
 
 
 def own_device(name: str) -> str:
-    """Returns the device for `name`. Under torchrun, each process gets another GPU of the machine."""
+    """Returns the device for `name`.
+
+    Under torchrun, `auto` and `cuda` mean a different GPU in each process.
+    """
     if name in ("auto", "cuda") and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
         return f"cuda:{os.environ['LOCAL_RANK']}"
     return name

@@ -36,7 +36,7 @@ class Record:
         """Opens a record.
 
         Args:
-            file: File to append to. None writes nothing.
+            file: File to append to. None: events are neither written nor passed to `told`.
             told: Function that is called with every event.
 
         """

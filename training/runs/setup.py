@@ -197,7 +197,7 @@ def taught(out: Path) -> Tensor:
 
 @contextlib.contextmanager
 def claimed(out: Path, identity: Identity, world: World, *, resume: bool) -> Iterator[None]:
-    """Claims the folder of a run. If the `with` block fails, everything written is removed."""
+    """Claims the folder of a run. If the `with` block of a new run fails, all that was written is removed."""
     existed = out.exists()
     with world.together():
         if world.leads:

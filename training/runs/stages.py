@@ -170,7 +170,7 @@ def build_lineage_identity(stages: Stages, parts: Sequence[Part]) -> Identity:
 
 
 def _vocabulary(parts: Sequence[Part], base: Path, folder: Path, count: int, options: Options) -> Path:
-    """Adds up to `count` new tokens to the base, unless a previous run has finished this already.
+    """Adds up to `count` new tokens to the base, unless this was already done before a resumption.
 
     Returns:
         The folder of the base with the new tokens.
@@ -242,7 +242,7 @@ def steps_within(
 
 
 def _rate(trial: Path) -> float:
-    """Returns rows per second."""
+    """Returns the rows per second of the trial run."""
     events = [json.loads(line) for line in (trial / RECORD).read_text(encoding="utf-8").splitlines()]
     found: float = next(event["sentences_per_second"] for event in events if event["event"] == "step")
     return found

@@ -65,7 +65,7 @@ class Trainer:
             source: Source of the batches.
             steps: Number of steps of the whole run, on which the learning rate depends.
             bf16: True to compute in bfloat16 by autocast.
-            chunk: Number of texts to encode at once, for batches that do not fit into memory.
+            chunk: Number of rows to encode at once, for batches that do not fit into memory.
             world: The processes that train together.
             taught: Vectors of a teacher, as in `Materials`.
 
@@ -189,7 +189,7 @@ class Trainer:
 
     @torch.no_grad()
     def _follow(self, first: Tokens, batch: Batch, share: slice) -> None:
-        """Updates the twin, and adds the twin's vectors of this batch to the queue of negatives."""
+        """Updates a twin of type Ema, and adds the twin's vectors of this batch to the queue of negatives."""
         twin = self._recipe.twin
         if not isinstance(twin, Ema):
             return
@@ -236,11 +236,13 @@ def _uniformity(z_ND: Tensor) -> float:
 def adamw(model: nn.ModuleDict, optim: Optim, table: Tensor | None) -> torch.optim.AdamW:
     """Returns AdamW without weight decay for biases and normalizations.
 
+    A parameter group with a separate learning rate (of the head or the word embeddings) has that rate under
+    the key `highest`.
+
     Args:
         model: Modules to train.
         optim: Settings of the optimizer.
-        table: The word embeddings if they have a separate learning rate, or else None. A parameter group with
-            a separate rate stores the rate under the key `highest`.
+        table: The word embeddings if they have a separate learning rate, or else None.
     """
     heads: list[Tensor] = (
         [*model["head"].parameters(), *model["objectives"].parameters()] if optim.head_lr else []
@@ -269,7 +271,7 @@ def rate(optim: Optim, steps: int, number: int, highest: float | None = None) ->
     Args:
         optim: Settings of the optimizer.
         steps: Number of steps of the whole run.
-        number: Number of the step.
+        number: Number of the step, counted from 0.
         highest: Highest rate. None means `optim.lr`.
     """
     lr = optim.lr if highest is None else highest

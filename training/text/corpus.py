@@ -53,7 +53,10 @@ Row = tuple[tuple[str, ...], Label | None]
 
 @dataclass(frozen=True)
 class Corpus:
-    """A sorted list of distinct rows without blank rows. The order of rows in the file does not matter."""
+    """A sorted list of distinct rows without blank rows. The order of rows in the file does not matter.
+
+    The `first` rows at the beginning are sorted apart from the rows after them.
+    """
 
     texts: tuple[str, ...]  # row after row; empty texts fill up shorter rows
     digest: str  # SHA-256 over rows and labels, or of the source of mined rows
@@ -65,7 +68,7 @@ class Corpus:
     first: int = 0  # leading rows, which a training reads even if it has no time for the others
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Returns the number of rows."""
         return len(self.texts) // self.columns
 
     @classmethod
@@ -205,7 +208,7 @@ def from_service(url: str, kind: Kind = TEXTS, requested: Sequence[str] = ONLY_D
         requested: Names of the collections to read, or service.ALL.
 
     Raises:
-        TrainingError: `kind` has several texts per row.
+        TrainingError: `kind` has several texts per row, or the service does not answer as expected.
 
     """
     if kind is not TEXTS:

@@ -80,7 +80,7 @@ class Lexicon:
 
     @cached_property
     def is_special(self) -> Tensor:
-        """Bool (size,)"""
+        """Which tokens are special, bool, shape (size,)."""
         found = torch.zeros(self.size, dtype=torch.bool)
         found[list(self.special)] = True
         return found

@@ -159,7 +159,7 @@ def send_clicked(url: str, collection: str, rows: Sequence[Mapping[str, Any]]) -
 
 
 def fetch_texts(url: str, collection: str, ids: Sequence[str]) -> dict[str, str]:
-    """Returns title and text of documents by id. Documents that do not exist are missing."""
+    """Returns, by id, title and text of documents as one text. Documents that do not exist are missing."""
     texts: dict[str, str] = {}
     with connect() as client:
         for at in range(0, len(ids), _SEARCHES):
@@ -171,7 +171,7 @@ def fetch_texts(url: str, collection: str, ids: Sequence[str]) -> dict[str, str]
 
 
 def fetch_count(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> int:
-    """Returns the number of documents in these collections."""
+    """Returns the number of documents in the requested collections."""
     scopes = map(_scope, fetch_collections(url, requested))
     return sum(_answer(url, f"{scope}/documents/count", count=int)["count"] for scope in scopes)
 
@@ -237,7 +237,7 @@ def shown(url: str) -> str:
 
 
 def _listed(address: str, answer: Any, name: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
-    """Returns the rows that an answer has under a name. Raises TrainingError if one lacks a field."""
+    """Returns the rows under `name` in an answer. Raises TrainingError if they are not of that form."""
     rows = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
         raise _stranger(address)
@@ -275,7 +275,7 @@ def send(
 ) -> httpx2.Response:
     """Sends a request, and repeats it while the service is busy and asks for another try.
 
-    The method is GET, or POST if there is a body, unless it is given.
+    Without a `method`, GET is used, or POST if there is a body.
 
     Raises:
         TrainingError: The service cannot be reached, or the status is not in `allowed`.

@@ -5,7 +5,7 @@
 `Tokens` are in memory. A `Shelf` may be memory-mapped from two files, which `tokenize` writes:
 
     tokens.ids      uint16 or int32, the ids of all texts one after another
-    tokens.starts   int64, the beginning of each text and the end; written last, once both are complete
+    tokens.starts   int64, the beginning of each text and the end; written last, when both are complete
 
 A million sentences take about 45 MB on disk.
 """
@@ -46,12 +46,12 @@ class Tokens:
     cutoff: Tensor | None = None  # (R, 2): shares of each text's tokens and features to zero
 
     def __len__(self) -> int:
-        """The number of texts."""
+        """Returns the number of texts."""
         return self.starts.shape[0] - 1
 
     @property
     def lengths(self) -> Tensor:
-        """int64 (R,)"""
+        """The number of tokens of each text, int64, shape (R,)."""
         return self.starts.diff()
 
     def rows(self) -> Tensor:
@@ -71,7 +71,10 @@ class Tokens:
         )
 
     def keep(self, kept: Tensor) -> Tokens:
-        """Removes all tokens for which `kept` is False. `kept` is bool, shape (all tokens,)."""
+        """Removes all tokens for which `kept`, bool, shape (all tokens,), is False.
+
+        The result has no `positions` and no `cutoff`.
+        """
         starts = F.pad(kept.long().cumsum(0), (1, 0))[self.starts]
         return Tokens(self.ids[kept], starts, None if self.targets is None else self.targets[kept])
 
@@ -154,7 +157,7 @@ class Shelf(NamedTuple):
 def tokenize(
     texts: Iterable[str], tokenizer: Tokenizer, *, threads: int = 1, folder: Path | None = None
 ) -> Shelf:
-    """Tokenizes texts, including special ids.
+    """Tokenizes texts. The result includes special tokens.
 
     Args:
         texts: Texts to tokenize. They are read only if the folder has no complete files yet.

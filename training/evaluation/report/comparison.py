@@ -158,7 +158,7 @@ def _figure(*path: str) -> Figure:
 
 
 def _compute_mean(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
-    """Returns the heading and the function of the column with the mean over the sets `keys`, if any."""
+    """Returns the heading and the function of a column with the mean over the sets `keys`, or {} for none."""
 
     def look(scores: Scores) -> Any:
         values = [_figure(suite, key, column)(scores) for key in keys]
@@ -240,8 +240,8 @@ Models = Mapping[str, Sequence[Evaluated]]  # the files of each model
 def read_models(files: Sequence[str]) -> dict[str, list[Evaluated]]:
     """Reads files of scores, and groups them by the name of the model.
 
-    The name of the model is the file name without .json. File names that differ only in a final -N belong to
-    one model.
+    The name of the model is the file name without .json. Files whose names differ only in a final -N belong
+    to one model, whose name has no -N.
 
     Raises:
         TrainingError: A file is not from `evaluate --json` of this release.

@@ -1,8 +1,8 @@
 """Draw the pictures of reports with matplotlib: gains with their intervals.
 
 Each picture has a text description for readers who do not see it. The number of a curve, from 0, sets the
-color and the dashes of its line. Importing matplotlib takes a second, so
-other modules import this module only where they draw a picture.
+color and the dashes of its line. Importing matplotlib takes a second, so other modules import this module
+only where they draw a picture.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Picture(NamedTuple):
 
 
 def titled(title: str, height: float = 4.4) -> Figure:
-    """Returns an empty figure. `height` is in inches."""
+    """Returns a figure with a title and no axes. `height` is in inches."""
     figure = Figure((7.6, height), layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", weight="bold")
     return figure
@@ -118,8 +118,9 @@ class Gains(NamedTuple):
     """The gains of a collection.
 
     Attributes:
-        name: Of the collection.
-        points: (judged queries, gain, low, high) of each, sorted by the first. Gains are in points.
+        name: Name of the collection.
+        points: One (judged queries, gain, low, high) for each number of judged queries, ascending. Gains, and
+            the ends of their intervals, are in points of nDCG@10.
     """
 
     name: str
@@ -151,7 +152,7 @@ def gains_by_queries(curves: Sequence[Gains], title: str) -> Picture:
 
 
 def _look(number: int) -> dict[str, Any]:
-    """Returns the line style of a model. Models with the same color have different dashes."""
+    """Returns the line style of curve `number`. Curves of the same color have different dashes."""
     pattern = _DASHES[(number + number // len(LIGHT)) % len(_DASHES)]
     return {"color": LIGHT[number % len(LIGHT)], "linestyle": pattern}
 

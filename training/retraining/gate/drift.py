@@ -44,10 +44,10 @@ def drift(anchor: Vectors, candidate: Vectors) -> float:
 def compute_drift(
     anchor: tuple[ModelStore, str], candidate: tuple[ModelStore, str], texts: Iterable[str]
 ) -> dict[str, float]:
-    """Computes the drift over a fixed sample of `texts`. Returns an entry for the scores of a version.
+    """Computes the drift over a fixed sample of `texts`. Returns it under the key `neighbours`.
 
-    Only texts that the tokenizer of the anchor can read are compared, because its vectors of other texts mean
-    nothing. Without enough such texts, the result is empty.
+    Only texts that suit the vocabulary of the anchor are compared, because its vectors of other texts mean
+    nothing. With fewer than 12 such texts, the result is empty.
     """
     began = anchor[0].folder(anchor[1])
     _, sample = read(draw_sample(texts), began / TOKENIZER)
@@ -61,7 +61,7 @@ def compute_drift(
 
 
 def draw_sample(texts: Iterable[str]) -> list[str]:
-    """Draws a sample of texts. A corpus that has grown a little gives mostly the same sample."""
+    """Draws up to 500 texts by hash, so a corpus that has grown a little gives mostly the same sample."""
     distinct = dict.fromkeys(texts)
     return sorted(distinct, key=lambda text: hashlib.sha256(text.encode()).digest())[:_TEXTS]
 

@@ -1,8 +1,9 @@
 """Compute the gains of a candidate, and choose the searches on which a gain is required.
 
-With enough judged queries, questions as they come decide. Otherwise searches made from text decide: titles,
-neighbors and known items, each with a part of the significance level (Bonferroni). Without any search, the
-mean of the similarity sets decides. A few judged queries only must not get worse.
+With enough judged queries, the gain is that on "questions as they come" (ranking/cross_validation.py).
+Otherwise, it is that on searches made from text: titles and known items, each with a part of the significance
+level (Bonferroni). Without any search, it is that in the mean of the similarity sets. Too few judged queries
+cannot show a gain, but they must not get worse.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Groups = Sequence[object] | NDArray[np.int64] | None
 
 
 def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
-    """Computes the gains of a candidate on the searches that decide, or else on the similarity sets.
+    """Computes the gains of a candidate on the searches of `deciding`, or else on the similarity sets.
 
     Args:
         candidate: Scores of the candidate.
         active: Scores of the active version.
-        looks: Number of this test on the same queries (paired.compute_level).
+        looks: Which test on the same queries this is, from 1 (paired.compute_level).
 
     Returns:
         The gains. Empty if both versions have scores on neither searches nor similarity sets.
@@ -46,7 +47,7 @@ def deciding(own: Scores) -> list[str]:
 
 
 def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
-    """Yields each API key without whose queries judged queries would show no gain."""
+    """Yields each API key without whose queries the gain of the judged queries would disappear."""
     both = [side.get("own") or {} for side in (active, candidate)]
     before, after = (own.get(COMING) for own in both)
     if before is None or after is None or len(before[EACH]) != len(after[EACH]):
@@ -72,14 +73,14 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
 
 
 def build_gain(name: str, before: Floats, after: Floats, groups: Groups, level: float) -> Gain:
-    """Returns the gain from `before` to `after`, scores of the same queries. See `spread` for `groups`."""
+    """Returns the gain between two arrays of scores of the same queries. See `spread` for `groups`."""
     found = spread(before, after, groups)
     ends, means = found.interval(level), (float(np.mean(before)), float(np.mean(after)))
     return Gain(name, found.mean, *ends, *means, found.queries, found.least_gain(level), found.enough(level))
 
 
 def _similarity(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
-    """Yields the gain on the similarity sets that both models were scored on."""
+    """Yields the gain in the mean of the similarity sets that both versions were scored on."""
     before, after = active.get(SAMPLES) or {}, candidate.get(SAMPLES) or {}
     common = [name for name in before if name in after and len(before[name][1]) == len(after[name][1])]
     if common:

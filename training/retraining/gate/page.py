@@ -1,4 +1,4 @@
-"""Write a version of the gate's report.json that people can read, to the folder VERSION/report/.
+"""Write the gate's report.json as readable pages, into the folder VERSION/report/.
 
 report.md      Markdown, with the picture of the gains as a separate file
 report.html    the same report as a single file that contains the picture
@@ -99,7 +99,7 @@ def _sections(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _changed(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yields Markdown for the queries that gained and lost most, with the first hits of both sides."""
+    """Yields Markdown for the queries that gained and lost most, with the first hits before and after."""
     sides = content.get("sides") or ("active", "candidate")
     if content.get("gained") or content.get("lost"):
         yield "The rank in these tables is that of the first right hit."

@@ -15,9 +15,9 @@ anchor, the first version of the series of retrainings.
 
 A search over the user's own text counts as worse if the interval of the difference is below zero, or if the
 fall exceeds both the limit and a quarter of the interval's width (`_allowed_fall`). The intervals are 95 %
-over all searches and modes together. tests/training/retraining/gate/test_nights.py counts how many candidates
-without any true difference are rejected: with three searches, one in four if each has up to 300 queries, one
-in 14 with 1,000 queries, and one in 40 with 2,000.
+over all searches together. tests/training/retraining/gate/test_nights.py counts how many candidates without
+any true difference are rejected: with three searches, one in four if each has up to 300 queries, one in 14
+with 1,000 queries, and one in 40 with 2,000.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ _FALL_LEVEL = 0.025  # at the lower end of all falls' intervals together
 
 class Thresholds(BaseModel):
     """How much worse a candidate may be, as fractions from 0 to 1. A fall equal to the limit is allowed.
+
+    `faster` is not such a limit, but the gain in speed that `require = "faster"` needs.
 
     The limits were measured on the default model with STS12, STS14, STS16, STS-B and SICK-R.
     tests/training/evaluation/test_default_scores.py repeats the measurement.
@@ -84,7 +86,7 @@ def compare(
 
     A candidate is also rejected in these cases:
 
-    - a figure is not a finite number in either version, or only the active version has it
+    - a figure of the active version is missing in the candidate, or not a finite number in one of the two
     - a set has another number of pairs or queries, so the data differ
     - more cosines are undefined than before
     - `require` is `better`, and there is no significant gain, or a single API key causes it
@@ -97,7 +99,7 @@ def compare(
         active: Scores of the active version.
         thresholds: Limits. None means the defaults.
         require: What the candidate must achieve.
-        looks: Number of this test on the same queries.
+        looks: Which test on the same queries this is, from 1.
 
     """
     limits = thresholds or Thresholds()
@@ -132,7 +134,7 @@ def compare(
 
 
 def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
-    """Returns changes between two versions that do not affect the scores, such as of prompts or lengths."""
+    """Returns reasons to reject that the scores do not show: a shorter max_length, or other prompts."""
     reasons = []
     if candidate.max_length < active.max_length:
         reasons.append(
@@ -182,10 +184,10 @@ def _allowed_fall(half: float, limit: float) -> float:
 
 
 def _shared_rows(active: Scores, candidate: Scores, limits: Thresholds) -> Iterator[Row]:
-    """Yields the comparisons of geometry, speed and size, with shares of the active figures as limits.
+    """Yields the comparisons of geometry, speed, size and drift.
 
-    The drift of the candidate has a limit of its own. Alignment has none, because collapsed vectors improve
-    it.
+    Most limits are shares of the active figures. Drift has an absolute limit. Alignment has no limit, because
+    collapsed vectors improve it.
     """
     geometry: dict[str, float | None] = {"uniformity": limits.uniformity_loss, "alignment": None}
     shares = {**geometry, **dict.fromkeys(_PACES, -limits.slower), "megabytes": limits.larger}
@@ -204,7 +206,7 @@ def _shared_rows(active: Scores, candidate: Scores, limits: Thresholds) -> Itera
 
 
 def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, ...]:
-    """Returns the reason why the candidate is not faster as required, or an empty tuple if it is."""
+    """Returns the reason if the candidate is too slow, or an empty tuple if it is fast enough."""
     gained = {}
     for pace in _PACES:
         was, now = _number(before.get(pace)), _number(after.get(pace))

@@ -54,7 +54,7 @@ class Verdict(NamedTuple):
 
 
 def without_samples(scores: Scores) -> dict[str, Any]:
-    """Removes the values of single queries from scores."""
+    """Returns scores without the values of single queries and pairs, and without rankings."""
     return {
         key: without_samples(value) if isinstance(value, Mapping) else value
         for key, value in scores.items()
