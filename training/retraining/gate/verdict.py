@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fit.py adds
+Scores = Mapping[str, Any]  # as evaluation.suites.score returns them
 # Needed for the comparison only, and left out of reports.
 SAMPLES, RANKINGS = "samples", "rankings"
 EACH, HITS, GROUPS, KEYS, NAMES = "each", "hits", "groups", "keys", "names"
