@@ -367,7 +367,7 @@ def test_the_distance_to_the_teachers_vectors_by_hand() -> None:
 
 
 def test_a_mean_over_tokens_is_of_all_processes_and_a_guest_s_text_counts_nothing() -> None:
-    """One process has a loss sum of 3 over 2 tokens, and another has 4 tokens. A guest's text adds nothing."""
+    """One process has a loss sum of 3 over 2 tokens, another has 4 tokens. A guest's text adds nothing."""
     z, texts = torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64)
     counts = {"own": 2.0, "other": 4.0}
 

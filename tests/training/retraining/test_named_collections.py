@@ -266,7 +266,7 @@ def test_every_command_that_would_use_another_folder_ends_before_it_trains(
 
 @pytest.fixture
 def old(tiny_models_dir: Path) -> Iterator[str]:
-    """A stub service that reports no folder id. Its active version is the requested one of the tiny folder."""
+    """A stub service that reports no folder id, and the tiny folder's requested version as its active one."""
     with json_server(lambda *_: (200, {"model_version": ModelStore(tiny_models_dir).requested()})) as url:
         yield url
 

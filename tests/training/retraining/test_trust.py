@@ -204,7 +204,7 @@ def honest(draw: st.DrawFn) -> Rows:
 
 @st.composite
 def flood(draw: st.DrawFn) -> Rows:
-    """Draws up to 300 events of one visitor, in up to three groups of like events."""
+    """Draws up to 300 events of one visitor, in up to three groups of similar events."""
     rows: Rows = []
     for kind in range(draw(st.integers(1, 3))):
         query = f"q{draw(st.integers(0, 3))}"
