@@ -81,7 +81,7 @@ def scheduled(place: Path) -> Iterator[None]:
 
 
 def until(place: Path, true: Callable[[dict[str, Any]], object], load: Load) -> dict[str, Any]:
-    """Waits until `true` accepts the record of runs, and returns the record. A failure of `load` fails the test."""
+    """Returns the record of runs once `true` accepts it. A failure of `load` fails the test."""
 
     def there() -> dict[str, Any]:
         assert not load.failures, load.failures

@@ -88,7 +88,7 @@ INFO: Answer = (200, b'{"model_version": "v1", "fingerprint": "f1"}', {})
 
 
 def _server(embed: Callable[[list[str]], Answer], info: Answer = INFO) -> AbstractContextManager[str]:
-    """Starts an HTTP server whose `/embed` answers with `embed(texts)`. Yields its URL."""
+    """Serves `/embed` with the answers of `embed`, and other paths with `info`. Yields the URL."""
 
     def answer(path: str, parameters: dict[str, Any], headers: Mapping[str, str]) -> Answer:
         if path != "/embed":

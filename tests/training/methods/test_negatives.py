@@ -60,6 +60,7 @@ def test_a_queue_keeps_no_graph() -> None:
 
 
 def test_a_text_s_own_earlier_vector_is_none_of_its_negatives() -> None:
+    """Batch and queue both have the texts 5 and 6. All terms are written out."""
     z = torch.tensor([[[1.0, 0], [1, 0]], [[0, 1], [0, 1]]])
     texts = torch.tensor([[5, 5], [6, 6]])
     extra = Extra(torch.tensor([[1.0, 0], [1, 0], [-1, 0]]), torch.tensor([5, 7, 6]))

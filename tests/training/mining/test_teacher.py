@@ -64,7 +64,7 @@ def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
 
 
 def test_a_document_is_scored_without_the_query_that_was_cut_out_of_it() -> None:
-    """Only the rest of the text is listed, in the first place. It determines terms and cosine."""
+    """The document is listed first, without the query's text. Terms and cosine are those of its rest."""
     documents = ["garden bridge. paper", *DOCUMENTS[7:14]]
     query = Query("garden bridge", 0, "paper")
     of = {documents[0]: 0.95, "paper": 0.3, documents[5]: 0.6}
