@@ -1,4 +1,4 @@
-"""Evaluation sets drawn from larger ones: their content, and equal draws at each time."""
+"""Evaluation sets drawn from larger ones: their content, and that draws are reproducible."""
 
 import gzip
 from collections.abc import Iterable

@@ -43,7 +43,7 @@ EAST = [1.0, 0.0]
 
 
 def at_cosine(cosine: float, length: float = 1.0) -> list[float]:
-    """Returns a vector with a cosine to EAST and a length."""
+    """Returns a vector with this cosine to EAST and this length."""
     return [length * cosine, length * math.sqrt(1 - cosine**2)]
 
 
