@@ -1,6 +1,6 @@
-"""Fixtures that every part uses, and how a run is shared out among worker processes.
+"""Fixtures of all tests, and hooks that distribute tests among worker processes.
 
-The fixtures are a tiny real model, as a source folder and as a published version, and the default model.
+The fixtures are the tiny model, as a source folder and as a published version, and the default model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     end = watchdog.end
 
     def say_and_end(reason: str) -> None:
-        """A service in this process that hangs ends it: say so where no capture swallows it."""
+        """Reports on the real stderr that the watchdog of a hanging service ends this process."""
         if (capture := config.pluginmanager.get_plugin("capturemanager")) is not None:
             capture.suspend_global_capture(in_=True)
         print(f"\n{WORKER or 'pytest'} is ended by the watchdog of a service: {reason}", file=sys.stderr)
@@ -73,16 +73,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker for each processor and one more, for tests also wait; none for a single file."""
+    """One worker more than processors, since tests also wait; at most MAX_WORKERS. None for one file."""
     if len(config.args) == 1 and not Path(config.args[0]).is_dir():
         return 0
     return min(MAX_WORKERS, cpus.available() + 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers take whole files, in this order: those of few tests first, because those take long.
+    """Sorts files with few tests first, because such files take long.
 
-    So no worker is left alone at the end with a file of minutes.
+    Workers take whole files in this order, so none still runs a long file when the others have ended.
     """
     if WORKER:
         tests = Counter(item.path for item in items)
@@ -90,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """A worker tells how many, which xdist leaves out of the closing line."""
+    """Sends the number of deselected tests from a worker, because xdist does not report it."""
     if WORKER:
         output = items[0].config.workeroutput  # type: ignore[attr-defined] # of xdist
         output["deselected"] = output.get("deselected", 0) + len(items)
@@ -98,7 +98,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Each worker has deselected the same tests: the closing line counts them once."""
+    """Adds a worker's number of deselected tests to the closing line. All workers deselect the same."""
     reporter = node.config.pluginmanager.get_plugin("terminalreporter")
     deselected = getattr(node, "workeroutput", {}).get("deselected", 0)
     if deselected and reporter is not None:
@@ -106,7 +106,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """How many of those that were skipped a quiet machine would have judged."""
+    """Reports how many tests were skipped because the machine was busy."""
     skipped = terminalreporter.stats.get("skipped", [])
     if count := sum(BUSY in str(report.longrepr) for report in skipped):
         terminalreporter.section("not judged")
@@ -115,7 +115,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """A worker sends what a test logged as UTF-8, which half a surrogate pair is not."""
+    """Escapes lone surrogates in captured output, which a worker cannot send as UTF-8."""
     report.sections = [
         (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
     ]

@@ -17,7 +17,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 def require(item: pytest.Item) -> None:
-    """Skips a test, with the reason, if a set that it needs is absent."""
+    """Skips a test if a set that it needs is absent, and names the set."""
     for mark in item.iter_markers("evaluation_data"):
         [name] = mark.args
         if not NAMED or not (FOLDER / name).is_dir():
@@ -30,7 +30,7 @@ def jsonl(path: str) -> list[dict[str, str]]:
 
 
 def qrels(path: str) -> dict[str, dict[str, int]]:
-    """Query id to document id to gain."""
+    """Returns {query id: {document id: gain}} of a gzipped file below the folder of the sets."""
     found: dict[str, dict[str, int]] = {}
     with gzip.open(FOLDER / path, "rt", encoding="utf-8") as file:
         next(file)

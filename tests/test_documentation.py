@@ -39,12 +39,12 @@ OF_THE_SERVICE = """embed similarity tokenize decode v1/embeddings embeddings v1
 
 
 def blocks(text: str) -> list[str]:
-    """A document's shell blocks."""
+    """Returns the contents of the shell blocks of a document."""
     return re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
 
 
 def commands(text: str) -> list[str]:
-    """Each curl of a document's shell blocks, whole."""
+    """Returns the curl commands of a document's shell blocks, with continued lines."""
     joined = "\n".join(blocks(text))
     return [
         part.strip()
@@ -115,7 +115,7 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
 
 
 def test_the_example_queries_find_their_documents(service: Service) -> None:
-    """29 of 30 at the first place when they were written; a change of the corpus must not lose them."""
+    """At least 29 of 30 queries must have their document in the first place, as when they were written."""
     service.client.post("/documents", json={"documents": examples()})
     queries = json.loads((ROOT / "tests/examples_queries.json").read_bytes())
     texts = [entry["query"] for entry in queries]

@@ -1,4 +1,4 @@
-"""The last words of a command where the project was not installed."""
+"""The error message of commands if the project is not installed."""
 
 import os
 import subprocess

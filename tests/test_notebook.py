@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom: its cells, as they stand, against a service that has just swapped."""
+"""The notebook runs unchanged from top to bottom, on a service that has just swapped versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorial runs as written: its shell blocks are one script, with a service on a fresh folder."""
+"""The tutorial runs unchanged: its shell blocks form one script, with a service on an empty folder."""
 
 from __future__ import annotations
 

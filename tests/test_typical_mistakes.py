@@ -1,4 +1,4 @@
-"""Typical mistakes in settings and commands: each ends in one line of plain words that say what to do."""
+"""Typical mistakes in settings and commands end with one plain line that says what to do."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def _somewhere_without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def said_by_service(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[object, str]]:
-    """Calls the service's command; returns its exit status and the text on stderr."""
+    """A function that runs the service's command, and returns its exit status and its text on stderr."""
 
     def said(*arguments: str) -> tuple[object, str]:
         monkeypatch.setattr(sys, "argv", ["service", *arguments])

@@ -1,7 +1,7 @@
-"""Retraining that is left alone: a service under load, a schedule, and all that may happen to a run.
+"""Unattended retraining: a service under load, a schedule, and all that may happen to a run.
 
-Real processes throughout. The schedule comes round every few seconds; what differs between runs is what
-retrain.toml says when they begin, as somebody would edit it.
+All programs are real processes. The schedule is due every two seconds. Tests edit retrain.toml, as a
+person would, and a run reads it when it begins.
 """
 
 import faulthandler
@@ -34,7 +34,7 @@ DOCUMENTS = 200
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A models folder with one version, a copy of it in noise, documents to learn from, a set to judge by."""
+    """A folder with a published version, a copy of it with noise, documents, and an evaluation set."""
     [version] = published(tmp_path / "models", 1)
     folder = tmp_path / "models" / version
     noised(tmp_path / "noised", folder, 0.5)
@@ -51,7 +51,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def write_config(place: Path, base: str, steps: int) -> None:
-    """Half of a file is never read: it is put in place whole."""
+    """Writes retrain.toml by a rename, so a run never reads a half-written file."""
     text = tiny_config(
         'file = "documents.jsonl"',
         base,
@@ -81,7 +81,7 @@ def scheduled(place: Path) -> Iterator[None]:
 
 
 def until(place: Path, true: Callable[[dict[str, Any]], object], load: Load) -> dict[str, Any]:
-    """The record of the runs, once it is `true` of that."""
+    """Returns the record of runs once `true` accepts it. A failure of `load` fails the test."""
 
     def there() -> dict[str, Any]:
         assert not load.failures, load.failures
@@ -156,7 +156,7 @@ def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(pla
 
 
 def resumed_at(place: Path) -> list[int]:
-    """The steps that runs went on from."""
+    """Returns the steps at which runs were resumed."""
     lines = [
         line
         for file in (place / "work").glob("*/run/record.jsonl")

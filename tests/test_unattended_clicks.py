@@ -1,7 +1,7 @@
-"""Clicks over HTTP, one night, and a search that is better on questions that nobody has asked before.
+"""Clicks over HTTP and a night of training improve search for questions that no user has asked before.
 
-A service and `python -m training rank` in processes of their own. Users ask for two words. The text that
-answers has both words as its title, and keyword search prefers shorter texts that repeat the words.
+The service and `python -m training rank` are separate processes. Users search for two words. The answer
+has both words as its title, but keyword search prefers shorter texts that repeat the words.
 """
 
 import subprocess
@@ -44,7 +44,7 @@ def answer_of(query: str) -> str:
 
 
 class Place:
-    """A service with keys: one of an admin, one of a page with visitors, and one that is not trusted."""
+    """A service with keys: of an admin, of a page with visitors, and an untrusted key."""
 
     def __init__(self, service: Service, keys: dict[str, str]) -> None:
         self.service = service
@@ -66,7 +66,7 @@ class Place:
         return sum(map(self.rank, queries)) / len(queries)
 
     def click(self, key: str, user: str, query: str, id: str, times: int = 1) -> None:
-        """A visitor searches, sees the first page, and clicks a hit of it, `times` times."""
+        """Repeats `times` times: a visitor searches, sees the first page, and clicks the hit `id`."""
         headers = {"authorization": f"Bearer {self.keys[key]}"}
         for _ in range(times):
             answer = self.service.client.get("/search", params={"q": query, "user": user}, headers=headers)

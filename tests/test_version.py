@@ -1,4 +1,4 @@
-"""The version and the badges: one source, pyproject.toml."""
+"""The version and the badges agree with pyproject.toml."""
 
 import tomllib
 from collections.abc import Callable

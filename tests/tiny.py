@@ -1,10 +1,9 @@
-"""A real BERT, tiny and made on the spot: what every test that needs a model publishes and serves.
+"""A tiny BERT with random weights, which tests publish and serve.
 
     tiny_source(folder, seed=0)     2 layers, 32 wide, 2 heads, at most 64 tokens, a vocabulary of 250
-    tiny_student(source, folder)    the first of them: its vectors are near the whole model's
+    tiny_student(source, folder)    the first layer alone: its vectors are near those of both layers
 
-Two seeds give two models whose answers differ. Weights are random, so its vectors mean nothing, but they
-are exact.
+Two seeds give two models whose answers differ. The vectors mean nothing, but they are reproducible.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def tiny_source(
     pooling: str = "mean",
     max_length: int = MAX_LENGTH,
 ) -> Path:
-    """Write the model into `folder`, which is made, and answer it."""
+    """Creates `folder`, and writes the model into it. Returns `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tiny_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -72,7 +71,7 @@ def tiny_source(
 
 
 def tiny_student(source: Path, folder: Path) -> Path:
-    """Write the first layer of the tiny model in `source` into `folder`, with its embeddings; answer it."""
+    """Writes the embeddings and the first layer of the model `source` into `folder`. Returns `folder`."""
     shutil.copytree(source, folder)
     weights = {
         name: each for name, each in load_file(source / "model.safetensors").items() if "layer.1." not in name

@@ -1,7 +1,7 @@
 """Tests wait for a state, never for a time.
 
 until(lambda: client.get("/ready").status_code == 200)      the true value, once it is true
-until(path.exists, say=log.read_text)                       its failure shows the log
+until(path.exists, say=log.read_text)                       a failure shows the log
 assert begun.wait(LIMIT)                                    events have the same limit
 """
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def until(true: Callable[[], T | None], say: Callable[[], object] | str = "", pause: float = 0.01) -> T:
-    """The first true value of `true`. Where none comes, the test fails with what `say` shows."""
+    """Returns the first true value of `true()`. Without one until LIMIT, fails with the text of `say`."""
     deadline = monotonic() + LIMIT
     while not (found := true()):
         if monotonic() > deadline:

@@ -22,12 +22,12 @@ class EmbeddingServer(ThreadingHTTPServer):
     """Answers `POST /embed` as the service does, with faults on request.
 
     Attributes:
-        mixed: True if texts get vectors of other texts.
+        mixed: True if texts get the vectors of different texts.
         status: Status of all answers.
-        closes: Number of requests that it answers by closing the connection.
-        idle_seconds: Seconds until it closes an idle connection.
-        slow_seconds: Seconds that the text "slow" takes.
-        bodies: Counts of the request bodies.
+        closes: Number of next requests whose connection it closes without an answer.
+        idle_seconds: Seconds until it closes an idle connection. None: never.
+        slow_seconds: Delay of requests with the text "slow".
+        bodies: How often it answered each request body.
 
     """
 

@@ -1,4 +1,4 @@
-"""Measurements with chosen rates, for tests whose medians and ratios are worked out by hand."""
+"""Measurements with given rates, so that tests can compute medians and ratios by hand."""
 
 from benchmarks.rounds import Measured
 

@@ -1,4 +1,4 @@
-"""The run on a GPU: every figure is kept, and no stage can end the run."""
+"""The benchmark run on a GPU keeps every figure, and a failed stage does not end it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""install_wheels.sh: packages that arrive in parts, for a machine without network."""
+"""install_wheels.sh installs packages that arrive in parts on a machine without network."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "install_wheels.sh"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a wheel, and with the first of two parts of an archive; the other is beside it."""
+    """A folder with a wheel and the first of two parts of an archive. `tmp_path` has the second part."""
     folder = tmp_path / "carried"
     folder.mkdir()
     with zipfile.ZipFile(folder / "one-1-py3-none-any.whl", "w") as wheel:

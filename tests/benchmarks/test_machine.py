@@ -1,4 +1,4 @@
-"""Growth of memory on curves with known answers, and samples of a real process."""
+"""Growth of memory on curves with known growth, and samples of a real process."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ sys.stdin.readline()
 
 
 def curve(*megabytes: float) -> list[Sample]:
-    """Return a sample for each second."""
+    """Return samples of these megabytes of memory, one per second."""
     return [Sample(float(at), value, files=1, threads=1) for at, value in enumerate(megabytes)]
 
 

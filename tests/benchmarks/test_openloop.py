@@ -21,7 +21,7 @@ ANSWERS[b"/slow"] = ANSWERS[b"/"]
 
 
 class Answering:
-    """A server on its own thread. With `stalls` it stalls once, for all connections."""
+    """An HTTP server on its own thread. With `stalls`, it answers no connection for a while, once."""
 
     def __init__(self, *, stalls: bool = False) -> None:
         self.stall: tuple[float, float] | None = None
@@ -79,7 +79,7 @@ def server() -> Iterator[Answering]:
 
 
 def outcomes(port: int, *targets: str, rate: float, seconds: float, most: int = 256) -> tuple[float, Answers]:
-    """Returns the start of the load and the outcome of all requests."""
+    """Puts open-loop load on a server. Returns the start of the load and the outcomes of all requests."""
     requests = [get_request(target) for target in targets]
     loop = Generator(Load(port, requests, 1, seconds, rate, most, seed=7))
     time.sleep(max(0.0, loop.begin + seconds - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Installed peers are started with pinned packages, and failures are reported with their reasons."""
+"""Peers (other embedding servers) start with pinned packages, and failures give their reasons."""
 
 import re
 from contextlib import ExitStack

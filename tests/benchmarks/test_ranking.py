@@ -1,4 +1,4 @@
-"""The folds, the figure and the simulated nights of the benchmarks of rankings."""
+"""Folds, figures and simulated nights of the benchmarks of rankings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_share_of_the_test_queries_has_an_answer_that_was_judged_before(share:
 
 
 def find_at(example: Example, place: int) -> Example:
-    """Returns a query whose answer is at a place of the hybrid order."""
+    """Returns a copy of a query whose answer is at place `place` of the hybrid order, from 0."""
     order = np.arange(len(example.ids))
     answer = int(np.argmax(example.gains))
     order[[place, answer]] = order[[answer, place]]

@@ -1,4 +1,4 @@
-"""The report and the verdicts of `make bench`, from figures that are chosen."""
+"""The report and the verdicts of `make bench`, made from given figures."""
 
 from math import nan
 from typing import Any
@@ -24,7 +24,7 @@ RUN: dict[Cell, list[Measured | None]] = {
 
 
 def figures() -> dict[str, Any]:
-    """Return the figures of a run that are not measurements of rounds."""
+    """Return the figures of a run that are not measured in rounds: memory, cosines and starts."""
     return {
         "about": {"Simile fp32": {"memory_mb": {"now": 300.0}}},
         "cosines": {"Simile fp32": {"mean": 1.0, "least": 0.9999999}},
@@ -33,7 +33,7 @@ def figures() -> dict[str, Any]:
 
 
 def rows(run: dict[Cell, list[Measured | None]]) -> dict[str, list[str]]:
-    """Return the rows of the table by their first cell."""
+    """Return the rows of the main table: {first cell: the other cells}."""
     lines = [line.strip("|").split("|") for line in main_table(Results(run), figures()).splitlines()]
     return {line[0].strip(): [cell.strip() for cell in line[1:]] for line in lines}
 

@@ -1,4 +1,4 @@
-"""The order and the end of rounds, and medians and ratios that are worked out by hand."""
+"""The order and the end of rounds, and medians and ratios compared with values by hand."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ OURS, RAW, PEER = ("Simile fp32", "64 x 1"), ("raw fp32", "sentences"), ("infini
 
 
 class Recorded:
-    """A contestant that takes no time and records its turns. `foreign` is the foreign share of each turn."""
+    """A contestant that appends its turns to `order`. `foreign`: other programs' CPU share in each turn."""
 
     def __init__(self, name: str, order: list[str], foreign: Iterator[float] | None = None) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class Recorded:
 
 
 class Failing(Recorded):
-    """Fails in the given turns."""
+    """A contestant that fails in the given turns."""
 
     def __init__(self, name: str, order: list[str], turns: range) -> None:
         super().__init__(name, order)

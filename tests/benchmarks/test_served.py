@@ -1,4 +1,4 @@
-"""A contestant over HTTP, against a small server with known answers."""
+"""A contestant over HTTP, tested with a small server whose answers are known."""
 
 import json
 import os

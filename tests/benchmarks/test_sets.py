@@ -1,4 +1,4 @@
-"""Sets that are drawn from others: their content, and that the draw is reproducible."""
+"""Evaluation sets drawn from larger ones: their content, and that draws are reproducible."""
 
 import gzip
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""Existing clients against the running service: `make test-clients`, in an environment of its own.
+"""Client libraries of others with the running service: `make test-clients`, in a separate environment.
 
-In the project's own environment, which has no clients, these tests are one skip.
+The project's own environment does not have these clients. There, the tests are one skip.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ pytest_pycollect_makemodule = skipped_unless(
 
 @pytest.fixture(scope="session")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Without keys."""
+    """A service without keys."""
     with Running(tmp_path_factory.mktemp("open")) as service:
         yield service
 
 
 @pytest.fixture(scope="session")
 def keyed_service(tmp_path_factory: pytest.TempPathFactory, open_service: Running) -> Iterator[Running]:
-    """With a keys file, and the same model: copied, since publishing it again takes longer."""
+    """A service with a keys file. Its model is a copy, which is faster than publishing."""
     folder = tmp_path_factory.mktemp("keyed")
     shutil.copytree(open_service.folder / "models", folder / "models")
     with Running(folder, keys=True) as service:
@@ -49,14 +49,14 @@ def keyed_service(tmp_path_factory: pytest.TempPathFactory, open_service: Runnin
 
 @pytest.fixture(params=["open", "keyed"])
 def service(request: pytest.FixtureRequest) -> Running:
-    """Each test that asks for it runs twice: without keys, and with a key that may read."""
+    """Runs a test twice: with a service without keys, and with one whose client sends a reading key."""
     found: Running = request.getfixturevalue(f"{request.param}_service")
     return found
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Snippets write where they stand, and Chroma keeps a database open by its name of a folder."""
+    """Snippets write to the working directory. Chroma caches databases by path until they are cleared."""
     monkeypatch.chdir(tmp_path)
     yield
     if "chromadb" in sys.modules:

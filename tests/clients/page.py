@@ -1,4 +1,4 @@
-"""docs/CLIENTS.md as a program: its Python blocks by heading, its curls, its table of versions."""
+"""Parses docs/CLIENTS.md: its Python blocks by heading, its curl commands and its table of versions."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ def text() -> str:
 
 
 def snippets() -> dict[str, str]:
-    """Heading -> its Python block. A heading has at most one."""
+    """Returns {heading: Python block}. Fails if a heading has several blocks."""
     found: dict[str, str] = {}
     for section in re.split(r"^#+ ", text(), flags=re.MULTILINE)[1:]:
         heading = section.partition("\n")[0]
@@ -26,19 +26,19 @@ def snippets() -> dict[str, str]:
 
 
 def curls() -> list[str]:
-    """Each curl of the shell blocks, whole."""
+    """Returns the curl commands of the shell blocks, with continued lines."""
     blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```", text(), flags=re.DOTALL | re.MULTILINE))
     parts = re.split(r"^(?=curl )", blocks, flags=re.MULTILINE)
     return [part.strip() for part in parts if part.startswith("curl ")]
 
 
 def versions() -> dict[str, str]:
-    """Package -> version, of the page's first table."""
+    """Returns {package: version} of the page's table of versions."""
     return dict(re.findall(r"^\| `([a-z_-]+)` ([0-9.]+) \|", text(), flags=re.MULTILINE))
 
 
 def here(source: str, service: Running) -> str:
-    """`source` with this service's address and key in place of the page's."""
+    """Returns `source` with the service's address and key instead of the page's."""
     return re.sub(r"\bKEY\b", service.key, source.replace(ADDRESS, service.url))
 
 

@@ -1,4 +1,4 @@
-"""The service that existing clients talk to. Imports nothing of the project."""
+"""The service for tests of client libraries. Of the project, imports only `tests`."""
 
 import hashlib
 from pathlib import Path
@@ -18,9 +18,9 @@ KEYS = [
 
 
 class Running(Served):
-    """With the default model and the example corpus.
+    """A service with the default model and the example corpus.
 
-    With `keys` the service takes only READER and HURRIED; `key` is the key of a client.
+    With `keys`, the service accepts only the keys READER and HURRIED. Clients send `key`.
     """
 
     def __init__(self, folder: Path, *, keys: bool = False) -> None:
@@ -28,7 +28,7 @@ class Running(Served):
         super().__init__(folder, KEYS if keys else [], self.key, SIMILE_EXAMPLES="1")
 
     def spend(self, key: str) -> None:
-        """Send with `key` until its rate is spent."""
+        """Send requests with `key` until its rate limit is reached."""
         for _ in range(3):
             headers = {"Authorization": f"Bearer {key}"}
             if self.client.post("/embed", json={"inputs": "a"}, headers=headers).status_code == 429:
@@ -36,5 +36,5 @@ class Running(Served):
         pytest.fail("The key's rate has no effect.")
 
     def embed(self, texts: list[str], **options: object) -> NDArray[np.float64]:
-        """The answer of `POST /embed`, (n, dimension): the reference of every client's vectors."""
+        """Return the vectors of `POST /embed`, (n, dimension), to compare with those of the clients."""
         return np.array(self.post("/embed", {"inputs": texts, **options}))

@@ -1,4 +1,4 @@
-"""cohere's ClientV2: every type of vector, against the numbers of `/embed` and the service's own JSON."""
+"""cohere's ClientV2: every type of vector, compared with `/embed` and with the service's own JSON."""
 
 import base64
 

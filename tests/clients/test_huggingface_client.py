@@ -1,4 +1,4 @@
-"""huggingface_hub's InferenceClient, which posts to the bare address."""
+"""huggingface_hub's InferenceClient, which posts to the service's address without a path."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_an_empty_text_and_a_wrong_key_are_refused(service: Running, keyed_servi
 def test_without_a_key_it_sends_the_account_s_token(
     keyed_service: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page warns of this: here the token happens to be a key, and it arrives."""
+    """docs/CLIENTS.md warns of this. Here the account's token is a key, so the service accepts it."""
     monkeypatch.setenv("HF_TOKEN", keyed_service.key)
     vectors = InferenceClient(base_url=keyed_service.url).feature_extraction("a")
     np.testing.assert_allclose(vectors, keyed_service.embed(["a"]), atol=1e-6)

@@ -1,4 +1,4 @@
-"""The openai client: vectors, token ids, models, and every refusal as the exception that its users catch."""
+"""The openai client: vectors, token ids, models, and the exceptions that it raises for errors."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""docs/CLIENTS.md is true: its snippets run, its curls answer, its versions are the tested versions."""
+"""docs/CLIENTS.md is true: its snippets and curl commands work, and its versions are the tested ones."""
 
 import json
 import re

@@ -1,10 +1,10 @@
 """Hold the running service to its OpenAPI document: `make test-contract`.
 
 schemathesis sends allowed and forbidden requests to a service with tiny models; the document must promise
-each answer. Three times, side by side: the routes of collections, all others, and all others with the key of
-an administrator.
+each answer. Three runs at once test the routes of collections, all other routes, and all other routes with
+the key of an administrator.
 
-Exit status 0: at least as many requests as asked for, and no broken promise.
+Exit status 0: every answer was promised, and at least `--at-least` requests were sent.
 """
 
 import argparse
@@ -40,7 +40,7 @@ MIRRORED = r"^/collections/\{collection\}/"  # what the plain routes do, in a co
 
 
 class Part(NamedTuple):
-    """Some of the routes, held to the document for themselves."""
+    """A group of routes that is tested in a run of its own."""
 
     options: tuple[str, ...]  # of schemathesis
     share: float  # of --examples
@@ -94,7 +94,7 @@ def main() -> int:
 
 
 def held(folder: Path, command: Sequence[str], *, keyed: bool) -> Held:
-    """Run `command` against a new service."""
+    """Run the schemathesis `command` against a new service in `folder`, with keys if `keyed`."""
     versions = published(folder / "models")
     variables = {"SIMILE_API_KEYS_FILE": str(keys_file(folder))} if keyed else {}
     key = ["--header", f"Authorization: Bearer {KEYS['boss']}"] if keyed else []
@@ -155,7 +155,7 @@ def report(counts: Path, seconds: float) -> tuple[str, int]:
 
 
 def published(root: Path) -> list[str]:
-    """A version to move to, the first requested version, and a version whose report cannot be opened."""
+    """Publish three versions: one to activate, the requested one, and one with a report but no model."""
     store = ModelStore(root)
     versions = []
     for seed in range(2):

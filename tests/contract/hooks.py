@@ -63,7 +63,7 @@ atexit.register(lambda: Path(FACTS["counts"]).write_text(json.dumps(counted), en
 
 
 def _fit_said(body: dict[str, Any]) -> None:
-    """Uses existing documents in some judgments and events, and makes events consistent.
+    """Uses existing documents in some judgments and events, and makes events valid.
 
     An event's position must fit its page. Its time must be in the past, here without a leap second. A schema
     cannot state these rules.
@@ -179,7 +179,7 @@ def _is_count(value: object, least: int = 1) -> bool:
 
 
 def _integer(value: Any) -> Any:
-    """Undoes the exponent that `_whole` gave to an integer above 64 bits."""
+    """Undoes the conversion of a large integer to a float by `_whole`."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes, read as kubectl reads them."""
+"""Reads the manifests of deploy/kubernetes, as kubectl does."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ FILES = sorted(FOLDER.rglob("*.yaml"))
 
 
 class Pod(NamedTuple):
-    """A pod's template; each of ours has one container."""
+    """The template of a pod. All pods of the project have one container."""
 
     name: str
     spec: dict[str, Any]
@@ -26,7 +26,7 @@ class Pod(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The container's variables, ConfigMaps and Secrets included."""
+        """The environment variables of the container, with those of ConfigMaps and Secrets."""
         told: dict[str, str] = {}
         for source in self.container.get("envFrom", []):
             told |= one("ConfigMap", source["configMapRef"]["name"])["data"]
@@ -34,11 +34,11 @@ class Pod(NamedTuple):
 
     @property
     def mounts(self) -> dict[str, dict[str, Any]]:
-        """By their path in the container."""
+        """The volume mounts of the container: {mountPath: mount}."""
         return {mount["mountPath"]: mount for mount in self.container["volumeMounts"]}
 
     def volume(self, path: str) -> dict[str, Any]:
-        """The volume mounted at `path`."""
+        """Returns the volume that is mounted at `path`. It must be in the pod's own spec."""
         name = self.mounts[path]["name"]
         [volume] = [volume for volume in self.spec.get("volumes", []) if volume["name"] == name]
         found: dict[str, Any] = volume
@@ -46,7 +46,7 @@ class Pod(NamedTuple):
 
 
 def _value(entry: dict[str, Any]) -> str:
-    """Of a variable: as it stands, or from a Secret."""
+    """Returns the value of a variable, which is written in `entry` or comes from a Secret."""
     if "value" in entry:
         return str(entry["value"])
     named = entry["valueFrom"]["secretKeyRef"]

@@ -1,4 +1,4 @@
-"""The manifests' pods as real processes: variables, keys, a folder that is read only."""
+"""Runs pods of the manifests as processes, with their variables, keys and read-only folders."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 def variables(name: str, folder: Path) -> dict[str, str]:
     """Returns the variables of the pod `name`, with its paths below `folder`.
 
-    The folders of data and models are left out, because `Service` sets them.
+    It leaves out the variables of the data and models folders, because `Service` sets them.
     """
     told = pod(name).variables | {"SIMILE_STOP_DELAY_SECONDS": "0"}
     assert (told.pop("SIMILE_DATA_DIR"), told.pop("SIMILE_MODELS_DIR")) == ("/data", "/models")
@@ -39,7 +39,7 @@ def keys(folder: Path, role: str) -> Path:
 
 
 def can_mount() -> bool:
-    """Check whether this user may bind a folder read only in a separate namespace."""
+    """Returns True if this user may mount folders in a separate mount namespace."""
     if shutil.which("unshare") is None:
         return False
     return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
@@ -92,7 +92,7 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
 
 
 def complaints(replica: Service) -> list[str]:
-    """Returns the replica's log lines about state.json, after its watcher has read the file twice more."""
+    """Returns the replica's log lines about state.json, two polls of the file after the first line."""
     until(lambda: "state.json" in replica.log.read_text(), replica.log.read_text)
     time.sleep(2 * POLL_SECONDS)
     return [line for line in replica.log.read_text().splitlines() if "state.json" in line]

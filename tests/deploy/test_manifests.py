@@ -1,4 +1,4 @@
-"""The manifests name settings, routes, exit statuses, images and folders of the project."""
+"""Settings, routes, exit statuses, images and folders in the manifests exist in the project."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def test_every_setting_of_a_pod_exists_and_none_is_made_of_a_services_name(name:
 def test_commands_of_a_pod_take_its_settings_on_top_of_those_of_its_image(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The image listens on every address, which `restore` and `check` refuse without keys as `serve` does."""
+    """Without keys, commands refuse the public host of the image. A pod sets keys or a local host."""
     here = pod(name)
     keys = tmp_path / "keys"
     run(service_parser().parse_args(["keys", "add", "search-page", "--role", "read", "--file", str(keys)]))
@@ -223,7 +223,7 @@ def test_replicas_keep_nothing_but_the_models_and_leave_the_database_enough_conn
 
 
 def test_an_endpoint_forgets_a_pod_before_it_stops() -> None:
-    """Probe, kubelet and endpoints take their time; the pod serves on meanwhile."""
+    """A pod still serves after it is told to stop, for longer than its readiness probe needs to fail."""
     here = pod("simile-replicas")
     probe = here.container["readinessProbe"]
     red = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
@@ -231,7 +231,7 @@ def test_an_endpoint_forgets_a_pod_before_it_stops() -> None:
 
 
 def test_a_refusal_ends_the_job_and_makes_no_new_pod() -> None:
-    """`Ignore` would train the same text again and again; without a rule a refusal looks like a failure."""
+    """Otherwise, the job would train the same text again, or count a refused candidate as a failure."""
     cron = one("CronJob", "simile-retrain")["spec"]
     job = cron["jobTemplate"]["spec"]
     assert cron["concurrencyPolicy"] == "Forbid"
@@ -290,7 +290,7 @@ def test_volumes_lie_where_compose_has_them() -> None:
 
 
 def test_apply_takes_neither_example_secrets_nor_the_pod_by_hand() -> None:
-    """`kubectl apply -f deploy/kubernetes` reads the files of that folder, and of none below it."""
+    """`kubectl apply -f deploy/kubernetes` reads the files of this folder, but not of its subfolders."""
     applied = {
         document["kind"]
         for file in FOLDER.glob("*.yaml")

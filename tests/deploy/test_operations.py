@@ -37,7 +37,7 @@ def blocks() -> list[str]:
 
 
 def lines() -> Iterator[str]:
-    """Yields the commands of shell blocks, with continued lines joined, and those in running text."""
+    """Yields the lines of shell blocks, with continued lines joined, and inline code of the text."""
     for block in blocks():
         yield from block.replace("\\\n", " ").splitlines()
     yield from (" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", TEXT))
@@ -117,7 +117,7 @@ def test_images_are_built_under_the_tag_that_the_manifests_name() -> None:
 
 
 def test_a_revoked_key_is_taken_out_of_every_secret_that_has_it() -> None:
-    """The replicas have their own Secret. They would still accept a key that is left in it."""
+    """The replicas have their own Secret, and would still accept a key that stays there."""
     [change] = [block for block in blocks() if "keys remove" in block and "kubectl" in block]
     rewritten = re.findall(r"create secret generic (\S+) --from-file=keys=\S+ --dry-run=client", change)
     held = [here.volume("/run/secrets/simile")["secret"]["secretName"] for here in pods() if keeps_keys(here)]
@@ -129,7 +129,7 @@ def keeps_keys(here: Pod) -> bool:
 
 
 def block_of(heading: str) -> str:
-    """The first commands below a heading."""
+    """Returns the first shell block below a heading."""
     return TEXT.partition(f"{heading}\n")[2].partition("```sh\n")[2].partition("```")[0]
 
 
@@ -146,7 +146,7 @@ def in_path(folder: Path) -> str:
 def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
-    """The commands run unchanged. The only settings are a port and the number of workers."""
+    """The page's commands run unchanged. The test sets only a port and the number of workers."""
     path, here, there = in_path(tmp_path), tmp_path / "old", tmp_path / "new"
     there.mkdir()
     documents = {"a": "A first sentence.", "b": "A second one."}

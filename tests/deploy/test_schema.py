@@ -1,4 +1,4 @@
-"""Every manifest against Kubernetes' own schemas, strictly. `make test-deploy` brings what that needs."""
+"""Strict validation of all manifests with Kubernetes' schemas. `make test-deploy` installs the validator."""
 
 import os
 import subprocess
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def problem(file: Path) -> str | None:
-    """Return the fault of a file, None when each of its resources passed.
+    """Return the output of the validator, or None if each resource of the file passed.
 
-    The command ends with 0 for a kind that it has no schema of, so the resources are counted.
+    The validator exits with 0 if it has no schema of a kind, so passed resources are counted.
     """
     assert VALIDATE is not None
     done = subprocess.run(

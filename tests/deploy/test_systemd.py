@@ -1,4 +1,4 @@
-"""The systemd units: what systemd says of them, and their commands run as they stand there."""
+"""The systemd units: systemd accepts them, and their commands run unchanged."""
 
 import os
 import re
@@ -29,7 +29,7 @@ EXPOSURE = 20  # tenths; 100 is a unit without any hardening
 
 
 class Unit:
-    """Keys and values of a unit file, in their order."""
+    """A unit file, with its keys and values in order."""
 
     def __init__(self, name: str) -> None:
         lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
@@ -120,7 +120,7 @@ def test_the_trainer_does_not_see_the_store() -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, tiny_models_dir: Path) -> Path:
-    """In the place of /var/lib/simile."""
+    """A folder with a models folder, which replaces /var/lib/simile."""
     shutil.copytree(tiny_models_dir, tmp_path / "models")
     return tmp_path
 

@@ -1,6 +1,6 @@
-"""The images and the compose file on a real engine. `make test-docker` runs them, `make test` skips them.
+"""Tests of images and compose files on a Docker engine: `make test-docker`. `make test` skips them.
 
-The images are built once, under the tag `test`, and each stack is a project of its own on free ports.
+The images are built once, with the tag `test`. Each stack is a separate Compose project on free ports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def engine() -> None:
-    """A Docker engine that answers, with Compose and BuildKit; who asked for these tests hears of none."""
+    """Requires a Docker engine with Compose and BuildKit. Without one, the tests fail and are not skipped."""
     for command in (["docker", "info"], ["docker", "compose", "version"], ["docker", "buildx", "version"]):
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -43,7 +43,7 @@ def engine() -> None:
 
 @pytest.fixture(scope="session")
 def service_image(engine: None) -> str:
-    """Built from this tree. A build that fails is a failure, never a skip."""
+    """The name of the service's image, built from this tree. A failed build is a failure, not a skip."""
     faulthandler.cancel_dump_traceback_later()  # a build has a limit of its own, above that of a test
     docker("compose", "build", "service", environment=image_environment(), seconds=1200)
     return f"simile-service:{TAG}"
@@ -51,7 +51,7 @@ def service_image(engine: None) -> str:
 
 @pytest.fixture(scope="session")
 def wheels() -> dict[str, str]:
-    """Where the trainer's torch comes from: what the caller named, else the torch that pip gets here."""
+    """The variables that say where the build gets torch: the caller's, or a folder that pip fills."""
     named = {name: os.environ[name] for name in ("TORCH_WHEELS", "TORCH_INDEX_URL") if os.environ.get(name)}
     if named:
         return named
@@ -73,6 +73,6 @@ def trainer_image(service_image: str, wheels: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def stack(service_image: str, request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """The module's own project, with nothing up yet; everything of it is gone afterwards."""
+    """A stack for the test module, without running containers. All of it is removed afterwards."""
     with Stack(request.module.__name__.rpartition(".")[2].replace("_", "-")) as stack:
         yield stack

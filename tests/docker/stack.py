@@ -1,4 +1,4 @@
-"""One Compose project of this tree: its commands, its service over HTTP, and its end."""
+"""A Compose project of this tree: runs commands, talks to its service over HTTP, and removes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAG = "test"
 
 
 def image_environment() -> dict[str, str]:
-    """Environment of a build: the tree's own compose file alone, without the caller's .env."""
+    """Returns the environment of a build: docker-compose.yml alone, whatever the caller's .env says."""
     return plain_environment(SIMILE_TAG=TAG, COMPOSE_FILE="docker-compose.yml", COMPOSE_PROFILES="")
 
 
@@ -29,9 +29,9 @@ def docker(
     status: int | None = 0,
     both: bool = False,
 ) -> str:
-    """Run `docker ARGUMENTS` in the tree, and return its output, with `both` of either stream.
+    """Run `docker ARGUMENTS` in the tree. Return its stdout, with stderr if `both`.
 
-    It must end with `status`, if given.
+    Unless `status` is None, the command must exit with this status.
     """
     done = subprocess.run(
         ["docker", *arguments],
@@ -51,7 +51,7 @@ def docker(
 
 
 def config(files: tuple[str, ...] = (), profiles: tuple[str, ...] = (), **variables: str) -> dict[str, Any]:
-    """Return the configuration that Compose makes of the files."""
+    """Return the configuration of docker-compose.yml and `files`, as Compose resolves it."""
     environment = image_environment() | {
         "COMPOSE_FILE": ":".join(["docker-compose.yml", *files]),
         "COMPOSE_PROFILES": ",".join(profiles),
@@ -65,7 +65,7 @@ def config(files: tuple[str, ...] = (), profiles: tuple[str, ...] = (), **variab
 
 
 def image(configuration: dict[str, Any], name: str, stand_in: str) -> str:
-    """The official image of a service, or an image that is built here if it cannot be pulled."""
+    """Returns the official image of service `name`, or a `stand_in` that is built if a pull fails."""
     official: str = configuration["services"][name]["image"]
     for command in ("image inspect", "pull"):
         if not subprocess.run(
@@ -78,7 +78,7 @@ def image(configuration: dict[str, Any], name: str, stand_in: str) -> str:
 
 
 class Stack:
-    """Project `simile-NAME`, with `files` added to docker-compose.yml and `variables` as in .env."""
+    """Project `simile-NAME-PID`, with `files` after docker-compose.yml and `variables` as in .env."""
 
     def __init__(self, name: str, *files: str, **variables: str) -> None:
         self.name = f"simile-{name}-{os.getpid()}"
@@ -109,7 +109,7 @@ class Stack:
         )
 
     def shell(self, command: str, seconds: float = 300) -> str:
-        """Run a command of the documents unchanged but for the port, and return its output."""
+        """Run a command of the docs, in which only the port is replaced, and return its output."""
         here = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", here],

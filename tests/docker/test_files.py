@@ -1,4 +1,4 @@
-"""The files themselves: every combination of them means something, and nothing leads out of the machine."""
+"""Compose files and Dockerfiles: all combinations are valid, and no port is public by default."""
 
 from __future__ import annotations
 

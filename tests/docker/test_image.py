@@ -24,7 +24,7 @@ def configured(service_image: str) -> Any:
 
 @pytest.fixture(scope="module")
 def offline(service_image: str) -> Iterator[str]:
-    """A container of the image: no network, a read-only root, no capability."""
+    """The name of a running service container without network, write access to its root, or capabilities."""
     hardened = ["--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
     more = ["--tmpfs=/tmp", "--env=SIMILE_INSECURE=1", "--env=SIMILE_WORKERS=1"]
     name = f"simile-offline-{free_port()}"
@@ -36,7 +36,7 @@ def offline(service_image: str) -> Iterator[str]:
 
 
 def requested(container: str, path: str) -> Any:
-    """The answer of the service inside; only its own network reaches it."""
+    """Returns the JSON answer of the service, requested inside the container, which has no network."""
     read = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:8000{path}').read().decode())"
     return json.loads(docker("exec", container, "python", "-c", read))
 
@@ -95,7 +95,7 @@ def test_its_first_process_is_an_init_and_its_service_cannot_write_outside_its_v
 
 
 def test_health_is_red_when_the_service_is(offline: str) -> None:
-    """The check itself: it must fail where nothing answers."""
+    """The health check of the image fails if nothing answers at its port."""
     check = ["exec", "--env=SIMILE_PORT=1", offline, "python", "-I", "-S", "/simile/bin/healthcheck.py"]
     assert "refused" in docker(*check, status=1)
 
@@ -119,7 +119,7 @@ def test_health_is_red_when_the_service_answers_that_it_is_ill(offline: str) -> 
 
 
 def test_the_gpu_image_refuses_to_start_without_a_gpu(engine: None) -> None:
-    """Where somebody built it, with docker/gpu.yml: it has 4.6 GB."""
+    """Runs only if the image was built before, with docker/gpu.yml. It has 4.6 GB."""
     image = f"simile-service-gpu:{TAG}"
     if docker("image", "ls", "--quiet", image) == "":
         pytest.skip(f"needs {image}, which is too large to be built for one test")

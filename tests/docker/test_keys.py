@@ -16,7 +16,7 @@ from tests.waiting import until
 def keyed(
     trainer_image: str, wheels: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    """A stack with keys, up; the trainer's key in a file that only its folder protects."""
+    """A running stack with keys. Only the folder protects the trainer's key file from other users."""
     folder = tmp_path_factory.mktemp("secrets")
     folder.chmod(0o700)
     file = folder / "trainer.key"

@@ -1,4 +1,4 @@
-"""One and a half processors and a gigabyte: one thread, and too much at once is refused, never fatal."""
+"""With 1.5 processors and 1 GiB, the service uses one thread and refuses overload without being killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = "the pump of the second floor was repaired on monday and the invoice cam
 
 @pytest.fixture(scope="module")
 def small(service_image: str) -> Iterator[tuple[str, str]]:
-    """A container with --cpus 1.5 --memory 1g and no swap: its name and address."""
+    """Name and address of a container with --cpus 1.5, --memory 1g and no swap."""
     port = free_port()
     name = f"simile-small-{port}"
     limits = ["--cpus=1.5", "--memory=1g", "--memory-swap=1g"]

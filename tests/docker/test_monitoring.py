@@ -1,4 +1,4 @@
-"""`--profile monitoring`: Prometheus finds the service by its name in the stack, and has read every rule."""
+"""`--profile monitoring`: Prometheus scrapes the service of the stack, and has loaded all rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker/postgres.yml: three replicas behind the balancer; kills, drains and a restart of the database."""
+"""docker/postgres.yml: three replicas and a load balancer, with kills, drains and a database restart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def containers(stack: Stack) -> list[str]:
 
 
 class Traffic:
-    """Clients that write and search; every answer must be a 200, and every write is found at once."""
+    """Clients that write and search. Every answer must be a 200, and must show the client's last write."""
 
     def __init__(self, port: int) -> None:
         self.failures: list[str] = []
@@ -78,7 +78,7 @@ class Traffic:
                 self.answered += 1
 
     def more(self) -> None:
-        """Wait until enough answers came after this moment."""
+        """Wait until `ONE_MORE * CLIENTS` further answers came, or until a failure."""
         behind = self.answered + ONE_MORE * CLIENTS
         until(lambda: self.answered >= behind or self.failures)
 
@@ -117,7 +117,7 @@ def test_a_replica_that_is_killed_fails_no_request(replicas: Stack) -> None:
 
 
 def test_a_replica_that_is_killed_amid_a_request_fails_none(replicas: Stack) -> None:
-    """Each client has sent the headers and a part of the body, on a connection that was used before."""
+    """At the kill, clients have sent headers and a part of the body, on connections used before."""
     body = json.dumps({"documents": [{"id": "amid", "text": "A lamp amid the kill."}]}).encode()
     begun = "POST /documents HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     begun += f"Content-Length: {len(body)}\r\n\r\n"

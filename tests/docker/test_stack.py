@@ -1,4 +1,4 @@
-"""`docker compose up`, as the README says it, from nothing to `down -v`. The tests are steps of one story."""
+"""`docker compose up` as in the README, from no container to `down -v`. Tests depend on earlier ones."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_service_that_dies_by_itself_is_started_anew(story: Stack) -> None:
 
 
 def test_sigterm_answers_every_request_that_came(story: Stack) -> None:
-    """Eight clients that leave when /ready turns red, as a load balancer makes them, see no failure."""
+    """Eight clients that stop when /ready fails, as with a load balancer, see no failure."""
     story.wait_until_ready()
     leave, told = threading.Event(), threading.Event()
     failures: list[str] = []

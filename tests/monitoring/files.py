@@ -1,4 +1,4 @@
-"""The monitoring's files and their contents."""
+"""Reads the files of docker/monitoring: rules, the dashboard and its queries."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ DASHBOARD = MONITORING / "grafana/dashboards/simile.json"
 
 @dataclass(frozen=True)
 class Rule:
-    """A recording or an alerting rule; `name` is that of the series or of the alert."""
+    """A recording rule, whose `name` is that of its series, or an alerting rule with the alert's name."""
 
     name: str
     expression: str
@@ -25,7 +25,7 @@ class Rule:
 
 
 def rules(folder: Path = PROMETHEUS) -> list[Rule]:
-    """Every rule of `folder`."""
+    """Returns all rules of the files that prometheus.yml in `folder` lists."""
     return [
         Rule(
             name=rule.get("alert") or rule["record"],
@@ -50,19 +50,19 @@ def dashboard() -> dict[str, Any]:
 
 
 def panels() -> list[dict[str, Any]]:
-    """Panels with data, so without rows."""
+    """Returns the panels of the dashboard, without its rows, which only group panels."""
     return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
 
 
 def queries() -> list[tuple[str, str]]:
-    """(title of the panel, PromQL), as Grafana would send it: its variables put in."""
+    """Returns (panel title, PromQL) of all queries, with Grafana's variables replaced by values."""
     return [
         (panel["title"], filled(target["expr"])) for panel in panels() for target in panel.get("targets", ())
     ]
 
 
 def filled(expression: str) -> str:
-    """With what Grafana puts in for its variables; all instances are shown unless one is chosen."""
+    """Returns a query with values for Grafana's variables: an interval of one minute, and all instances."""
     return expression.replace("$__rate_interval", "1m").replace("$instance", ".*")
 
 

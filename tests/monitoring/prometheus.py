@@ -1,4 +1,4 @@
-"""A real Prometheus with the project's rules, over a real service."""
+"""Runs Prometheus with the project's rules on a running service."""
 
 import json
 import shutil
@@ -18,10 +18,10 @@ TARGET = '["service:8000"]'
 
 
 class Prometheus:
-    """A process of its own, in `folder`, that scrapes the service at `port` twice a second."""
+    """A Prometheus process with files in `folder`, which scrapes the service at `port` twice a second."""
 
     def __init__(self, folder: Path, port: int, change: Callable[[str], str] = lambda text: text) -> None:
-        """`change` edits the text of the alerts."""
+        """Copies the rules to `folder`. `change` edits the text of alerts.yml."""
         self.port = free_port()
         self._folder = folder / "prometheus"
         shutil.copytree(PROMETHEUS, self._folder)
@@ -68,22 +68,22 @@ class Prometheus:
         until(true, self._log.read_text, pause=0.1)
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer; a failed query fails the test with its error."""
+        """Returns the `data` of an API answer. An error of the API fails the test."""
         answer = json.loads(self._client.get(f"/api/v1/{path}", params=parameters).content)
         assert answer["status"] == "success", f"{parameters}: {answer['error']}"
         return answer["data"]
 
     def ask(self, query: str) -> list[dict[str, Any]]:
-        """The samples of an instant query: each has `metric` and `value`."""
+        """Returns the samples of an instant query. Each has `metric` and `value`."""
         found: list[dict[str, Any]] = self.get("query", query=query)["result"]
         return found
 
     def wait_for(self, query: str) -> None:
-        """Until `query` has a sample."""
+        """Waits until `query` has a sample."""
         self.until(lambda: bool(self.ask(query)))
 
     def alert(self, name: str) -> str:
-        """The state of an alert's rule: inactive, pending or firing."""
+        """Returns the state of an alert: inactive, pending or firing."""
         [state] = [
             rule["state"]
             for group in self.get("rules", type="alert")["groups"]

@@ -1,4 +1,4 @@
-"""The dashboard as a file: what Grafana would stumble over. Its queries are tried in test_prometheus.py."""
+"""Checks the dashboard file for errors that Grafana would show. test_prometheus.py runs its queries."""
 
 from itertools import combinations, pairwise
 from typing import Any

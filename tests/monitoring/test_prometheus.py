@@ -1,7 +1,7 @@
-"""A real Prometheus over a real service: it scrapes, rules run, the dashboard is answered, an alert fires.
+"""Prometheus scrapes a running service, evaluates rules, answers the dashboard, and fires an alert.
 
 A copy of the rules is evaluated twice a second, and an alert must last (`for`) a second instead of a minute.
-tests/monitoring/rules test the real durations.
+The files in tests/monitoring/rules test the real durations.
 """
 
 import math
@@ -38,7 +38,7 @@ class Watched(NamedTuple):
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Watched]:
-    """Both, after traffic that Prometheus has seen."""
+    """A service and its Prometheus, after traffic that Prometheus has scraped."""
     folder = tmp_path_factory.mktemp("watched")
     with (
         Service(folder, tiny_models_dir, SIMILE_CACHE_MB="4") as service,
@@ -55,7 +55,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 def talk(service: Service, round: int) -> None:
-    """A little of everything: three calls of /embed, one of them as before."""
+    """Sends requests of many kinds. Of three texts for /embed, only the second differs between rounds."""
     for text in ("a river", f"a stone and {round} letters", "the cat sleeps"):
         assert service.client.post("/embed", json={"inputs": text}).status_code == 200
     assert service.put({f"{round}-{at}": f"red river {round} {at}" for at in range(20)}).status_code == 200
@@ -76,7 +76,7 @@ def samples(text: str) -> set[str]:
 
 
 def names(expression: str) -> set[str]:
-    """The series that an expression asks for."""
+    """Returns the series of this project and of its process that a PromQL expression names."""
     bare = re.sub(r'"[^"]*"', "", expression)
     return set(re.findall(r"\b(?:simile|process)[_:][a-z0-9_:]+", bare))
 

@@ -1,4 +1,4 @@
-"""The rules of docker/monitoring/prometheus: valid, each alert tried both ways, and each with its page."""
+"""Rules of docker/monitoring/prometheus are valid. Each alert has tests and a section in docs/ALERTS.md."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(*arguments: str, folder: Path = PROMETHEUS) -> str:
-    """Return promtool's output; its failure fails the test."""
+    """Run promtool in `folder`, and return its output. A failure of promtool fails the test."""
     done = subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -121,6 +121,6 @@ def test_every_route_setting_and_series_of_the_page_exists(tmp_path: Path) -> No
 
 
 def sections() -> dict[str, str]:
-    """The section of each alert in docs/ALERTS.md."""
+    """Returns {alert: text of its section in docs/ALERTS.md}."""
     parts = re.split(r"^### (Simile\w+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

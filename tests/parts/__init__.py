@@ -1,1 +1,1 @@
-"""Parts that several tests use."""
+"""Helpers that several packages of tests use."""

@@ -1,4 +1,4 @@
-"""A started batcher with an encoder whose passes wait for a gate. Start reading at `placed`."""
+"""A started batcher, and an encoder that tests can block with a gate. Start reading at `placed`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ from tests.service.fakes import CountingEncoder, run, until
 
 
 class Place:
-    """A batcher, its metrics and an encoder."""
+    """A batcher, its metrics, and an encoder that counts its batches."""
 
     def __init__(self, batcher: Batcher, metrics: Metrics) -> None:
         self.batcher = batcher
@@ -29,7 +29,7 @@ class Place:
         return asyncio.create_task(self.batcher.embed(requested, texts, **options))
 
     async def busy(self) -> asyncio.Task[Answer]:
-        """Keeps the worker in a batch until the gate opens."""
+        """Closes the gate, and waits until a worker has begun a batch. Returns the task of the batch."""
         self.encoder.gate.clear()
         begun = len(self.encoder.begun)
         first = self.ask("busy")
@@ -46,7 +46,7 @@ class Place:
         await until(lambda: sum(scheduler.lanes[lane].texts for lane in Lane) == texts)
 
     async def shared(self, texts: int) -> None:
-        """Waits until this number of texts have joined equal ones."""
+        """Waits until this number of texts share the computation of an equal text."""
         await until(lambda: self.counted("shared") == texts)
 
     @property
@@ -87,7 +87,7 @@ async def place(
 
 
 def placed(**options: Any) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Runs an asynchronous test with a `Place`, its first argument. `options` are those of `place`."""
+    """Decorates an asynchronous test, which gets a `Place` as its first argument. `options` go to `place`."""
 
     def decorated(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         @wraps(test)

@@ -1,4 +1,4 @@
-"""Commands of the service, as processes."""
+"""Runs commands of the service as processes."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from tests.waiting import LIMIT
 
 
 def run(*arguments: object, given: bytes | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A command of the service; a traceback is never an answer."""
+    """Runs `python -m service` with stdin `given` and settings `variables`. A traceback fails the test."""
     done = subprocess.run(
         [sys.executable, "-m", "service", *map(str, arguments)],
         input=given,

@@ -9,12 +9,12 @@ from models.encoder import Encoder
 
 
 def broken(*_: object, **__: object) -> None:
-    """Fails as a bug would."""
+    """Raises a RuntimeError, as a bug could."""
     raise RuntimeError("injected")
 
 
 def before_passes(patch: pytest.MonkeyPatch, do: Callable[[Encoder, Any], object]) -> None:
-    """Each forward pass of any encoder begins with `do`, which gets the encoder and the rows of token ids."""
+    """Calls `do` before each forward pass of any encoder, with the encoder and the rows of token ids."""
     forward = Encoder.forward
 
     def passed(encoder: Encoder, ids: Any, **options: Any) -> Any:

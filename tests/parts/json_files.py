@@ -5,6 +5,6 @@ from pathlib import Path
 
 
 def edit_json(file: Path, **changed: object) -> None:
-    """Sets values of the object in a file, which is created if it is missing."""
+    """Sets members of the JSON object in a file. Creates a missing file."""
     content = json.loads(file.read_bytes()) if file.is_file() else {}
     file.write_text(json.dumps(content | changed))

@@ -15,7 +15,7 @@ Answer = Callable[[str, dict[str, Any], Mapping[str, str]], tuple[Any, ...]]
 
 @contextmanager
 def json_server(answer: Answer) -> Iterator[str]:
-    """Yields the address. `answer` maps path, parameters and headers to status, body and maybe headers.
+    """Yields the URL. `answer` gets path, parameters, headers, and returns status, body and maybe headers.
 
     For a POST or PUT the parameters are those of the JSON body.
     """

@@ -1,4 +1,4 @@
-"""A models folder with published versions, and a service on it that can be started again."""
+"""A models folder with published versions, and a service on it that tests start and restart."""
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,7 +27,7 @@ DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(60)}
 
 
 class Place:
-    """Three published versions `a`, `b` and `c`, unless others are named, and a service."""
+    """A models folder and a service. Without `versions`, the folder has three: `a`, `b` and `c`."""
 
     def __init__(self, folder: Path, versions: Sequence[str] | None = None) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class Place:
         return self.has(f'simile_swaps_total{{outcome="{outcome}"}} {count}.0')
 
     def hold(self, monkeypatch: pytest.MonkeyPatch, version: str, documents: int) -> threading.Event:
-        """Builds of `version` stop after a number of documents, until the event is set."""
+        """Stops builds of `version` after a number of documents, until the returned event is set."""
         return hold_builds(monkeypatch, version, documents)
 
     def until(self, true: Callable[[], bool]) -> None:
@@ -92,7 +92,7 @@ class Place:
         return self.state(version)
 
     def until_followed(self) -> None:
-        """Until the followers have every document. Writes do not wait for them."""
+        """Waits until the indexes of all followers have all documents. Writes do not wait for followers."""
         active = self.app.state.runtime.active
         documents = active.generation.indexes.documents
         self.until(lambda: all(other.indexes.documents == documents for other in active.followers))
@@ -102,12 +102,12 @@ class Place:
         self.until_active(version)
 
     def rollback(self, version: str) -> None:
-        """Rolls back, to `version`."""
+        """Rolls back, which must activate `version`, and waits for the swap."""
         assert self.client.post("/models/rollback").json() == {"wanted": version}
         self.until_active(version)
 
     def everything(self) -> dict[str, str]:
-        """All that a search finds. Its scores are checked against the version that it names."""
+        """Returns {id: text} of all hits of a search. Checks their scores with the version of the answer."""
         answer = self.client.get("/search", params={"q": QUERIES[0], "mode": "dense", "k": 1000}).json()
         self.oracle.check_search(answer)
         return {hit["id"]: hit["text"] for hit in answer["hits"]}
@@ -116,7 +116,7 @@ class Place:
 def break_model(
     monkeypatch: pytest.MonkeyPatch, version: str, poisons: Collection[tuple[int, ...]] | None = None
 ) -> None:
-    """Forward passes of a version fail: all, or those of rows with certain token ids."""
+    """Makes forward passes of a version fail: all, or those that contain a row in `poisons`."""
 
     def fails(encoder: Encoder, ids: Any) -> None:
         if encoder.manifest.version == version and (
@@ -128,7 +128,7 @@ def break_model(
 
 
 def count_embedded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts of documents that are embedded from now on."""
+    """Returns a list that receives the text of each document that is embedded from now on."""
     texts: list[str] = []
     embed = Corpus.embed
 

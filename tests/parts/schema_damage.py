@@ -15,7 +15,7 @@ DOCUMENT = {"documents": [{"id": "b", "text": "b"}]}
 
 
 def ready(client: TestClient) -> str:
-    """Returns the error of /ready, or an empty text."""
+    """Returns the error of /ready, or an empty string."""
     answer = client.get("/ready")
     return "" if answer.status_code == 200 else str(answer.json()["error"])
 
@@ -26,7 +26,7 @@ def check_damages(
     run: Callable[[str], object],
     names: Callable[[str], Mapping[str, object]],
 ) -> None:
-    """Checks each damage. `names` returns what the SQL of a removal and its repair has in braces."""
+    """Checks that damage is reported, and repaired. `names` gives the values for braces in the SQL."""
     for remove, repair, named, request in damages:
         until(lambda: not ready(client), lambda: ready(client))
         if request is not None and request[0] == "GET":

@@ -1,4 +1,4 @@
-"""The service as its users run it, started with the project's own Python. Imports nothing of the project."""
+"""The service as users run it, with the project's own Python. Of the project, imports only `tests`."""
 
 import os
 import socket
@@ -15,13 +15,13 @@ PYTHON = ROOT / os.environ.get("SERVICE_PYTHON", ".venv/bin/python")
 
 
 class Served:
-    """`python -m service` in `folder`, up between `with` and its end. Its models are in FOLDER/models.
+    """`python -m service` with its data in `folder`, which runs during a `with` block.
 
     Args:
-        folder: Holds the data, the models, the keys and the log.
-        keys: Lines of a keys file. Without lines the service takes no keys.
+        folder: Has the data, the models (FOLDER/models), the keys and the log.
+        keys: Lines of a keys file. Without lines, the service requires no key.
         key: The key that `client` sends.
-        variables: Further settings, by their variables.
+        variables: Further settings, as environment variables.
     """
 
     def __init__(self, folder: Path, keys: list[str], key: str, **variables: str) -> None:
@@ -77,13 +77,13 @@ class Served:
         self.process.wait(LIMIT)
 
     def get(self, path: str, **parameters: str | int) -> Any:
-        """The JSON of a GET that must succeed."""
+        """Returns the JSON of a GET request, which must succeed."""
         answer = self.client.get(path, params=parameters)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def post(self, path: str, body: object = None) -> Any:
-        """The JSON of a POST that must succeed."""
+        """Returns the JSON of a POST request, which must succeed."""
         answer = self.client.post(path, json=body)
         assert answer.status_code < 300, answer.text
         return answer.json()

@@ -1,4 +1,4 @@
-"""Test modules that need packages of another environment, collected as one skip."""
+"""Skips each test module that needs packages of another environment, without importing it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def skipped_unless(installed: bool, reason: str) -> Callable[[Path, pytest.Collector], pytest.Module | None]:
-    """Return the hook `pytest_pycollect_makemodule` of a folder, which needs other packages."""
+    """Return the hook `pytest_pycollect_makemodule` for a folder whose tests need other packages."""
 
     class Absent(pytest.Module):
         def collect(self) -> list[pytest.Item]:

@@ -1,4 +1,4 @@
-"""A PostgreSQL store of its own database, and locks that hold its writers."""
+"""A PostgreSQL store on a new database, and locks that block its writers."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def manifest(version: str) -> Manifest:
 
 
 class Place:
-    """A store of a database of its own, with one live generation."""
+    """A PostgreSQL store on a new database, with one active generation."""
 
     def __init__(self) -> None:
         self.store = PostgresStore(postgres.new_database(), [], connections=16, answer_seconds=20)
@@ -50,7 +50,7 @@ def unit() -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def waiting(raw: Raw) -> int:
-    """The number of transactions that wait for a lock."""
+    """Returns the number of lock requests that wait on the server."""
     [count] = raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
     return int(count)
 
@@ -60,7 +60,7 @@ def until_waiting(raw: Raw, count: int) -> None:
 
 
 def hold_commits(raw: Raw, table: str) -> None:
-    """Transactions that insert into `table` wait before their commit until `raw` unlocks 1."""
+    """Makes transactions that insert into `table` wait before their commit, until `raw` unlocks lock 1."""
     raw.execute(
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$; "

@@ -1,4 +1,4 @@
-"""Both clients against the real service, and against a server that is full."""
+"""Both clients with the service, and with a stub server that answers with overload and other errors."""
 
 import asyncio
 import re
@@ -129,7 +129,7 @@ def test_a_refusal_says_what_to_do(service: str) -> None:
 
 
 def full(*answers: tuple[Any, ...]) -> AbstractContextManager[str]:
-    """A server with these answers, one after another."""
+    """Starts a server that gives these answers one after another. Yields its URL."""
     left = list(answers)
     return json_server(lambda *_: left.pop(0))
 

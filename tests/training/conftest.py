@@ -1,4 +1,4 @@
-"""A corpus that the tiny model can learn, and the shortest way to a run."""
+"""Fixtures for tests of training: corpora, recipes, short runs and a retraining job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORDS = "river stone market letter engine garden bridge paper window forest harb
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    """64 texts of three words, no two of the same words."""
+    """64 texts of three words each, which the tiny model can learn. No two texts have the same words."""
     triples = itertools.islice(itertools.combinations(WORDS, 3), 0, 64 * 5, 5)
     return Corpus.of((" ".join(triple) for triple in triples), "words")
 
@@ -54,7 +54,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Run:
-    """Train the tiny model in fp32 on one thread, each step recorded; keywords as for `train` and Options."""
+    """A function that trains the tiny model in fp32 on one thread. Keywords go to `train` and Options."""
 
     def begin(out: str, **changed: Any) -> Result:
         given: dict[str, Any] = {
@@ -74,7 +74,7 @@ def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Ru
 
 @pytest.fixture
 def job(tmp_path: Path, tiny_models_dir: Path, recipe: Recipe, corpus: Corpus) -> Job:
-    """The tiny model is active, and the evaluation set says that it is perfect."""
+    """A job whose active version is the tiny model, which scores 1 on the evaluation set."""
     shutil.copytree(tiny_models_dir, tmp_path / "models")
     store = ModelStore(tmp_path / "models")
     version = store.requested()
@@ -96,7 +96,7 @@ def job(tmp_path: Path, tiny_models_dir: Path, recipe: Recipe, corpus: Corpus) -
 
 @pytest.fixture
 def version(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The tiny model's, in the models folder of the settings, which name no evaluation data."""
+    """The tiny model's version. Sets SIMILE_MODELS_DIR to its folder and clears SIMILE_EVAL_DATA."""
     monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
     monkeypatch.delenv("SIMILE_EVAL_DATA", raising=False)
     [manifest] = ModelStore(tiny_models_dir).versions()

@@ -1,4 +1,4 @@
-"""Files to read a corpus from, and the name that a corpus should have."""
+"""Writes corpus files, and computes the digest that a corpus should have."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
 
 
 def compute_digest(*texts: str, before: str = "") -> str:
-    """SHA-256 of the texts' bytes, each after their number in eight bytes."""
+    """Returns the SHA-256 of `before` and of all texts, each after its length in bytes as eight bytes."""
     whole = before.encode() + b"".join(len(t.encode()).to_bytes(8, "big") + t.encode() for t in texts)
     return hashlib.sha256(whole).hexdigest()

@@ -1,4 +1,4 @@
-"""Tiny random encoders of other families than BERT, with the tiny BERT's tokenizer."""
+"""Tiny random RoBERTa and DistilBERT models with the tokenizer of the tiny BERT."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DISTILBERT = _SHARED | {"n_layers": LAYERS, "n_heads": HEADS, "dim": WIDTH, "hi
 
 
 def family_source(folder: Path, family: str) -> Path:
-    """A sentence-transformers folder of a `roberta` or `distilbert`, or the tiny BERT itself for `bert`."""
+    """Writes a sentence-transformers folder of a `roberta` or `distilbert`, or the tiny BERT for `bert`."""
     tiny_source(folder)
     if family == "bert":
         return folder

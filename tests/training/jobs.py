@@ -17,7 +17,7 @@ from training.retraining.config import Config, CorpusTable, GateTable, Judgments
 
 
 def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[str, ...]) -> Path:
-    """An evaluation folder whose STS-B gold scores are one model's own cosines: that model scores 1."""
+    """Writes STS-B with the cosines of `encode` as gold scores, so its model scores 1. Returns the folder."""
     (folder / "stsb").mkdir(parents=True)
     vectors = encode(list(texts))
     for split, step in (("train", 1), ("dev", 2), ("test", 3)):
@@ -31,7 +31,7 @@ def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[s
 
 
 def noised(folder: Path, source: Path, scale: float) -> Path:
-    """A copy of `source` whose weights are drowned in noise."""
+    """Copies the model `source` to `folder`, and adds noise with deviation `scale` to its matrices."""
     shutil.copytree(source, folder)
     weights = load_file(folder / "model.safetensors")
     rng = np.random.default_rng(1)
@@ -45,7 +45,7 @@ def noised(folder: Path, source: Path, scale: float) -> Path:
 def write_documents(
     folder: Path, rows: Iterable[Mapping[str, Any]], judged: Iterable[tuple[str, str]] = ()
 ) -> None:
-    """Writes documents.jsonl, and judged.tsv with pairs of query and id."""
+    """Writes `rows` to documents.jsonl, and pairs of a query and a document id to judged.tsv."""
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     (folder / "documents.jsonl").write_text(text, encoding="utf-8")
     lines = ["query\tid", *map("\t".join, judged)]
@@ -79,9 +79,9 @@ def tiny_config(
     batch: int,
     schedule: str = "",
 ) -> str:
-    """A retrain.toml for the tiny model, whose gate lets what has hardly moved pass, and noise not.
+    """Returns a retrain.toml for the tiny model. Its gate accepts tiny changes and refuses noise.
 
-    corpus, schedule: further lines of their tables.
+    `corpus` and `schedule` are further lines of the tables with these names.
     """
     return f"""
         [corpus]
@@ -110,6 +110,6 @@ def tiny_config(
 
 
 def as_if_served(models: Path, service: Service) -> Path:
-    """Let `models` pass for the models folder of a service, which has a copy of it."""
+    """Gives `models` the id of the service's models folder, so that commands accept it as this folder."""
     shutil.copy(service.folder / "models" / "id", models / "id")
     return models

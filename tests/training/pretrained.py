@@ -1,4 +1,4 @@
-"""Tiny masked language models as transformers itself writes them, to compare ours with its own."""
+"""Tiny masked language models that transformers writes, to compare our results with its results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def config_of(family: str, **more: Any) -> Any:
 
 
 def pretrained(folder: Path, family: str = "bert") -> Any:
-    """Written into `folder`, raw, and answered as transformers' own; no weight is 0 or 1."""
+    """Writes a model without pooling, with random weights, to `folder`. Returns it as transformers' model."""
     raw_source(folder)
     torch.manual_seed(7)
     model = FAMILIES[family].guesser(config_of(family)).eval()
@@ -76,7 +76,7 @@ def pretrained(folder: Path, family: str = "bert") -> Any:
 
 
 def bert_of(folder: Path) -> TrainedEncoder:
-    """An encoder of a BERT that transformers has written."""
+    """Writes a BERT to `folder` with transformers, and opens it as our encoder."""
     pretrained(folder)
     return encoder_of(folder)
 
@@ -91,7 +91,7 @@ def materials_of(encoder: TrainedEncoder, seed: int = 0) -> Materials:
 
 
 def padded(tokens: Tokens) -> tuple[Tensor, Tensor]:
-    """(ids, mask), written out by a loop."""
+    """Returns token ids and attention mask, both of shape (texts, longest text)."""
     rows = [tokens.ids[a:b].tolist() for a, b in zip(tokens.starts[:-1], tokens.starts[1:], strict=True)]
     longest = max(map(len, rows))
     ids = [row + [PAD] * (longest - len(row)) for row in rows]
@@ -99,7 +99,7 @@ def padded(tokens: Tokens) -> tuple[Tensor, Tensor]:
 
 
 def trainer_of(recipe: Recipe, folder: Path, corpus: Corpus | None = None) -> Trainer:
-    """Of a raw backbone that is made in `folder`, and texts of the kind that the recipe reads."""
+    """Returns a trainer of a new backbone in `folder`, on `corpus` or 40 rows that the recipe can read."""
     encoder, head = load_encoder(raw_source(folder), recipe, torch.device("cpu"))
     given = Given(
         corpus or corpus_for(recipe, 40),

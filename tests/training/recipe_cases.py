@@ -1,4 +1,4 @@
-"""A raw tiny backbone with its masked-language head, and corpora of each kind."""
+"""A tiny backbone with the head of a masked language model, and corpora for each kind of recipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = "river stone market letter engine garden bridge paper window forest harb
 
 
 def raw_source(folder: Path, seed: int = 0, *, language: bool = True) -> Path:
-    """As tiny_source, without pooling; with `language` also with the weights cls.predictions.*"""
+    """Writes `tiny_source` without pooling. `language` adds a masked language head (cls.predictions.*)."""
     tiny_source(folder, seed)
     for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
         (folder / name).unlink()
@@ -44,7 +44,7 @@ def raw_source(folder: Path, seed: int = 0, *, language: bool = True) -> Path:
 
 
 def triples(count: int = 64) -> list[tuple[str, ...]]:
-    """Three words; two of them and another; one of them and two others."""
+    """Returns rows: three words, a positive with two of them, and a negative with one of them."""
     chosen = list(itertools.islice(itertools.combinations(WORDS, 3), 0, count * 5, 5))
     return [
         (" ".join(three), f"{three[0]} {three[1]} runs", f"{three[2]} the {chosen[-at - 1][0]}")
@@ -72,7 +72,7 @@ def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
 
 
 def given_of(folder: Path, texts: list[str], **changed: object) -> Given:
-    """Materials of a source that cuts documents, with the tokenizer of `folder`."""
+    """Returns the input of a source that cuts documents, with the tokenizer of `folder`."""
     tokenizer = Tokenizer(folder / "tokenizer.json", 1 << 20)
     plain = Given(Corpus.of(texts, "documents"), tokenizer, batch=4, steps=100, seed=3)
     return plain._replace(**changed)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Ctrl-C while that step is computed."""
+    """Sends SIGINT to this process at the beginning of a step, so the run stops after the step."""
     whole = Trainer.step
 
     def interrupted(self: Trainer, number: int) -> Step:
@@ -41,7 +41,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 
 def command(folder: Path, source: Path, corpus: Corpus, *more: str) -> list[str]:
-    """The arguments of a training in fp32 that finds no dev set."""
+    """Writes the corpus to a file. Returns the arguments of a training in fp32 without a dev set."""
     (folder / "corpus.txt").write_text("\n".join(corpus.texts), encoding="utf-8")
     given = ["train", "simcse-unsup", "--corpus", str(folder / "corpus.txt"), "--base", str(source)]
     return [*given, "--out", str(folder / "out"), "--data", str(folder), "--precision", "fp32", *more]

@@ -1,4 +1,4 @@
-"""Refusals: commands before torch is imported, and files that are nested too deeply. Threads of training."""
+"""Commands refused before torch is imported, files nested too deeply, and the threads of training."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ TOML = {
 
 
 def refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of a command that ends with exit status 1."""
+    """Runs a command that must end with exit status 1. Returns its only line on stderr."""
     assert main(given) == 1
     [line] = capsys.readouterr().err.splitlines()
     return line
@@ -267,7 +267,7 @@ def test_dots_of_strings_and_comments_are_not_counted(text: str, value: object) 
 
 @pytest.mark.parametrize("part", ['"', "'", '"""', "'''", '\\"', '"\\', '"""\\', '\\"""', "#", '"\n'])
 def test_a_mebibyte_of_quotes_is_refused_in_time(part: str) -> None:
-    """Not by the clock: a time by the square would be an hour, and the watchdog of the suite ends it."""
+    """No clock is read. Quadratic time would take an hour, and the watchdog of the suite would end it."""
     with pytest.raises(ValueError, match=r"."):
         parse_toml(f"x = {part * ((1 << 20) // len(part))}")
 

@@ -1,4 +1,4 @@
-"""Lexicons of the two ways to write words, WordPiece's ## and the Ġ of byte-level BPE, and texts in them."""
+"""Lexicons of WordPiece (##) and of byte-level BPE (Ġ), with tokenizers, texts and checks for tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEARNT = "the river market letters engines garden paper windows forest cats ani
 
 
 def source_with(folder: Path, tokenizer: dict[str, Any], vocabulary: int | None = None) -> Path:
-    """The tiny model with another tokenizer.json. vocabulary: the model's, if not the tokenizer's."""
+    """Writes the tiny model with another tokenizer. `vocabulary` overrides the size in config.json."""
     tiny_source(folder)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     config = json.loads((folder / "config.json").read_bytes())
@@ -34,7 +34,7 @@ def source_with(folder: Path, tokenizer: dict[str, Any], vocabulary: int | None 
 
 
 def byte_level() -> dict[str, Any]:
-    """A tokenizer.json as RoBERTa's: learnt words are one token with their space, others are pieces."""
+    """Returns a tokenizer.json as RoBERTa's. A learned word and its space are one token; others are split."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -73,7 +73,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def sentences(lexicon: Lexicon, words: int, count: int) -> Tokens:
-    """`count` texts of `words` different words, each one token."""
+    """Returns `count` random texts of `words` different words. Each word is one token."""
     one = [id for id in lexicon.ordinary.tolist() if lexicon.begins_word[id]]
     random = np.random.default_rng(0)
     before, after = lexicon.affixes
@@ -86,7 +86,7 @@ def alike(counts: list[int]) -> bool:
 
 
 def between(tokens: Tokens) -> list[list[int]]:
-    """The rows without the first and the last token, which must be [CLS] and [SEP]."""
+    """Returns the rows without [CLS] and [SEP], which must be their first and last tokens."""
     rows = build_rows(tokens)
     assert all((row[0], row[-1]) == (CLS, SEP) for row in rows)
     return [row[1:-1] for row in rows]

@@ -1,9 +1,9 @@
-"""The work of one process in test_processes.py, with several processes or a single one.
+"""The work of one process in test_processes.py, for runs with several processes.
 
     python -m torch.distributed.run --nproc-per-node 2 tests/training/world_process.py FOLDER
 
-FOLDER has the raw tiny backbone `base`; each process writes what it found as FOLDER/RANK.pt … as safetensors
-and JSON. Not a test by itself.
+FOLDER/base is a tiny backbone. Each process writes FOLDER/CASE.RANK.safetensors (`found_by`) and
+FOLDER/RANK.json (`refusals`). Not a test by itself.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def trainer_for(
 
 
 def found_by(trainer: Trainer) -> dict[str, Tensor]:
-    """The loss and every gradient of each step, and all that a checkpoint would keep after the last."""
+    """Returns the loss and all gradients of each step, and the weights after the last step."""
     found = {}
     for number in range(STEPS):
         found[f"loss.{number}"] = torch.tensor(trainer.step(number).loss)
@@ -88,7 +88,7 @@ def found_by(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def refusals(folder: Path, world: World) -> dict[str, Any]:
-    """Reports errors that end the work of both processes, and continues afterwards."""
+    """Provokes errors, which must end the work of all processes. Returns exit statuses and messages."""
     answers: dict[str, Any] = {"agree": world.agree("the same"), "differ": world.agree(str(world.rank))}
     for who in range(world.size):
         try:
@@ -119,14 +119,14 @@ def _refuse_if(wrong: bool, words: str) -> None:
 
 
 def _left(out: Path, world: World) -> bool:
-    """Returns True if it exists after both have ended."""
+    """Returns True if `out` exists after all processes have come here."""
     with world.together():
         pass
     return out.exists()
 
 
 def corpora(folder: Path) -> None:
-    """The files that `refusals` reads."""
+    """Writes the files that `refusals` reads."""
     (folder / "texts.txt").write_text("\n".join(WORDS))
     (folder / "alike.txt").write_text("\n".join("cat " * 40 + word for word in WORDS))
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""Chromium, and pages that are watched for errors and for requests to other hosts."""
+"""Chromium, and pages whose errors and requests to other hosts are recorded."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ expect.set_options(timeout=LIMIT * 1000)
 
 
 class Watched:
-    """A page, and all that went wrong on it."""
+    """A page, and its problems: errors, warnings, dialogs and requests to other hosts."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -59,7 +59,7 @@ class Watched:
         assert not said, "\n".join(said)
 
     def check_fits(self) -> None:
-        """Nothing is wider than the window."""
+        """Fails if the page is wider than the window."""
         wide = self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
@@ -67,7 +67,7 @@ class Watched:
 
 
 class Browsing:
-    """A Chromium that is up between `with` and its end."""
+    """A Chromium that runs during a `with` block."""
 
     def __enter__(self) -> Self:
         self._playwright = sync_playwright().start()
@@ -79,7 +79,7 @@ class Browsing:
         self._playwright.stop()
 
     def another_origin(self) -> Page:
-        """A page of another site for the browser: another port is another origin."""
+        """Returns a page of another origin, which is another port of this machine."""
         page = self._chromium.new_page()
         page.route(
             "http://127.0.0.1:1/**", lambda route: route.fulfill(body="<body>", content_type="text/html")
@@ -89,7 +89,7 @@ class Browsing:
 
     @contextmanager
     def page(self, url: str, width: int = 1280, scheme: Any = "light") -> Iterator[Watched]:
-        """A page of its own: storage, cache and history are empty."""
+        """Yields a page with empty storage, cache and history. Fails at the end if it had problems."""
         context = self._chromium.new_context(
             viewport={"width": width, "height": 860}, color_scheme=scheme, accept_downloads=True
         )

@@ -34,7 +34,7 @@ if INSTALLED:
 
     @pytest.fixture(scope="session")
     def service(tmp_path_factory: pytest.TempPathFactory, browsing: Browsing) -> Iterator[Service]:
-        """5,000 documents, hostile ones among them, two versions that can be asked, and a refused one."""
+        """A service with over 5,000 documents, some hostile, two versions with maps, and a refused one."""
         folder = tmp_path_factory.mktemp("ui")
         second = prepared(folder, "tiny")
         # Without passages, so that a busy machine embeds 5,000 abstracts twice within a minute.
@@ -57,7 +57,7 @@ if INSTALLED:
 
     @pytest.fixture(scope="session")
     def keyed(tmp_path_factory: pytest.TempPathFactory, browsing: Browsing) -> Iterator[Service]:
-        """A few documents, protected by keys."""
+        """A service with two documents, protected by keys."""
         folder = tmp_path_factory.mktemp("keyed")
         prepared(folder, "tiny")
         with Service(folder, keys=True) as service:
@@ -67,6 +67,6 @@ if INSTALLED:
 
     @pytest.fixture
     def page(browsing: Browsing, service: Service) -> Iterator[Watched]:
-        """A page that must end without an error, and without a request to another host."""
+        """A page on `service`. An error or a request to another host fails the test."""
         with browsing.page(service.url) as page:
             yield page

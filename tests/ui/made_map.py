@@ -1,4 +1,4 @@
-"""A map as `python -m service map` writes it, of made-up places: groups of points around random middles."""
+"""Writes a map as `python -m service map` does, with invented positions in random groups."""
 
 import json
 import random
@@ -16,7 +16,7 @@ KINDS = ["trial", "review", "note"]
 def write_map(
     data: Path, version: str, ids: Sequence[str], collection: str = "default", aligned_to: str = ""
 ) -> None:
-    """Write the map of `ids` into the data directory; each version's looks another way."""
+    """Write the map of `ids` into the data directory. Each version has a different map."""
     chance = random.Random(version)
     middles = [(chance.uniform(0.15, 0.85) * SIDE, chance.uniform(0.15, 0.85) * SIDE) for _ in range(GROUPS)]
     group = [min(GROUPS - 1, int(chance.expovariate(0.25))) for _ in ids]

@@ -1,7 +1,7 @@
-"""Times of the map with 100,000 documents: `python -m tests.ui.measure` in the page's environment.
+"""Measures the map with 100,000 documents: `python -m tests.ui.measure` in the environment of test-ui.
 
 First paint: from the navigation to the first frame with points. Frames: gaps between frames while the map is
-dragged for ten seconds, and what the page itself needs to draw one.
+dragged for ten seconds, and the time that the page itself needs to draw a frame.
 """
 
 import tempfile
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def quantiles(times: list[float]) -> str:
-    """The median, p95 and p99 of milliseconds."""
+    """Returns the median, p95 and p99 of times in milliseconds, as text."""
     ordered = sorted(times)
     return ", ".join(f"p{share} {ordered[share * len(ordered) // 100]:.1f} ms" for share in (50, 95, 99))
 

@@ -1,8 +1,8 @@
-"""A models folder for the page's tests: two versions that answer, and a version that a gate refused.
+"""Makes a models folder for tests of the page: two usable versions, and one that the gate refused.
 
     python -m tests.ui.prepare FOLDER tiny|default        with the Python that runs the service
 
-FOLDER/models is made. Prints the version that is to be activated second.
+Creates FOLDER/models, and prints the version that tests activate second.
 """
 
 import json
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _pool_first_token(source: Path) -> None:
-    """Another space from the same weights, so that two versions answer differently."""
+    """Changes the pooling of a model, so that two versions with the same weights answer differently."""
     config = {
         "word_embedding_dimension": 384,
         "pooling_mode_cls_token": True,
@@ -104,7 +104,7 @@ def _pool_first_token(source: Path) -> None:
 
 
 def _refused(into: Path, source: Path, manifest: Manifest, active: str) -> Manifest:
-    """A copy of a version with a verdict and a report."""
+    """Copies a version from `source` to `into` as a refused one, with a report. Returns its manifest."""
     shutil.copytree(source, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
     (into / REPORT).write_text(json.dumps(_report(active)), encoding="utf-8")
     answers = into / REPORT_PAGE / ANSWERS
@@ -120,7 +120,7 @@ def _refused(into: Path, source: Path, manifest: Manifest, active: str) -> Manif
 
 
 def _report(active: str) -> dict[str, object]:
-    """A report as training/retraining/gate/words.py makes one."""
+    """Returns a report of the gate, like those of training/retraining/gate/words.py."""
     gains = [
         {"name": name, "title": title, "difference": difference, "low": low, "high": high, "shown": shown}
         | {"queries": 106, "least": 0.031, "enough": 135}

@@ -1,8 +1,8 @@
-"""Pictures of every view, at two widths, light and dark: `make screenshots`.
+"""Takes pictures of every view, at two widths, light and dark: `make screenshots`.
 
     python -m tests.ui.screenshots FOLDER
 
-On a service of its own with the default model, a second version of it, and the example texts. docs/page/ has
+The service has the default model, a second version with its weights, and the example texts. docs/page/ has
 two of the pictures, which the README shows.
 """
 
@@ -70,7 +70,7 @@ def _judge(service: Service) -> None:
 
 
 def _map(service: Service, version: str) -> None:
-    """By UMAP where the service's Python has it, else of made-up places."""
+    """Writes the map of a version by UMAP if the service's Python has it, else with invented positions."""
     try:
         service.command("map")
     except subprocess.CalledProcessError as error:

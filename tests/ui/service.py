@@ -1,4 +1,4 @@
-"""The service that the page's tests look at. Imports nothing of the project."""
+"""The service for tests of the page. Of the project, imports only `tests`."""
 
 import gzip
 import hashlib
@@ -28,7 +28,7 @@ LONG_LINE = "bone " * 200_000  # a million characters in one line
 
 
 class Service(Served):
-    """For the page; `prepared` has filled FOLDER/models."""
+    """A service for tests of the page. `prepared` must have filled FOLDER/models."""
 
     def __init__(self, folder: Path, *, keys: bool = False, **variables: str) -> None:
         lines = [
@@ -55,14 +55,14 @@ class Service(Served):
 
 
 def prepared(folder: Path, model: str) -> str:
-    """Make FOLDER/models (prepare.py). The version to activate second."""
+    """Make FOLDER/models with prepare.py. Return the version to activate second."""
     command = [str(PYTHON), "-m", "tests.ui.prepare", str(folder), model]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return str(done.stdout.split()[-1])
 
 
 def corpus(number: int = DOCUMENTS) -> list[dict[str, Any]]:
-    """Abstracts of SciFact where its files are (SIMILE_EVAL_DATA), else made-up texts; with metadata."""
+    """Returns documents with metadata: abstracts of SciFact if SIMILE_EVAL_DATA has it, else random texts."""
     chance = random.Random(0)
     file = Path(DATA, "scifact", "corpus.jsonl.gz") if DATA else None
     rows = list(_abstracts(file)) if file and file.is_file() else list(_made_up(chance, number))

@@ -73,7 +73,7 @@ def test_a_column_named_metadata_is_kept_and_line_breaks_stay(
 def test_a_file_is_shown_as_it_reads_before_anything_is_stored(
     admin: Watched, keyed: Service, tmp_path: Path
 ) -> None:
-    """Semicolons, cp1252, a column that is an id by another name, a price, a short row, and an Excel file."""
+    """A table with semicolons, cp1252, an id column `Nr`, decimal commas, a short row; an Excel file."""
     table = tmp_path / "preise.csv"
     text = "Nr;Ware;Preis;Rest\nk-1;<b>größer</b> Stein;9,50;x\nk-2;blauer Fluss;12,25;y\nk-3;Brücke\n"
     table.write_bytes(text.encode("cp1252"))
@@ -115,7 +115,7 @@ def test_a_file_is_shown_as_it_reads_before_anything_is_stored(
 
 
 def test_a_table_of_judgments_is_read_strictly(admin: Watched, keyed: Service) -> None:
-    """Without a header none is lost, and no other word than 0 says that a document is wrong."""
+    """Without a header, the first row counts. Only 1 and 0 are valid judgments."""
     table = "river\ta\t1\nbridge\tb\tyes\n\nstone\tb\t0\nbridge\tnone\t1\n"
     admin.open("judge")
     admin.the("#tsv").set_input_files({"name": "j.tsv", "mimeType": "text/plain", "buffer": table.encode()})

@@ -1,4 +1,4 @@
-"""Hostile texts stay text; keys, other origins and rebound names; a service that dies and comes back."""
+"""Hostile texts, API keys, requests of other origins, DNS rebinding, and restarts of the service."""
 
 import json
 import re
@@ -86,7 +86,7 @@ def test_the_page_asks_for_a_key_and_shows_what_its_role_may_do(browsing: Browsi
 
 
 def test_an_admin_requests_a_retraining_and_reads_how_it_ended(browsing: Browsing, keyed: Service) -> None:
-    """The files are those that the schedule writes."""
+    """No schedule runs. The test changes the files that a schedule would write."""
     models = keyed.folder / "models"
     schedule, progress, request = (models / f"{name}.json" for name in ("schedule", "progress", "retrain"))
     told = json.loads(progress.read_bytes())
@@ -165,7 +165,7 @@ def test_a_dead_service_is_told_of_and_found_again(browsing: Browsing, keyed: Se
 
 
 def test_keys_reach_everything(page: Watched) -> None:
-    """From the address bar: skip link, views, box; then a hit and its thumbs."""
+    """The first Tab reaches the skip link. Further ones reach the views and controls."""
     page.open("documents")
     expect(page.the("li.document").first).to_be_visible()
     page.page.evaluate("document.activeElement.blur()")

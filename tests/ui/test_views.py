@@ -1,4 +1,4 @@
-"""Every view, clicked through on 5,000 documents, two versions and a refused candidate."""
+"""Every view of the page, with 5,000 documents, two versions and a refused candidate."""
 
 import json
 import re
@@ -181,7 +181,7 @@ def test_a_version_is_opened_to_be_compared(page: Watched, service: Service) -> 
 
 
 def test_an_empty_service_begins_with_four_steps_and_the_examples(page: Watched, service: Service) -> None:
-    """Another collection is as empty as a new service; the examples go into it."""
+    """An empty collection shows the same as a new service. The examples are stored in it."""
     page.open("search")
     page.page.evaluate("sessionStorage.setItem('simile-collection', 'begun')")
     page.page.reload()
@@ -420,7 +420,7 @@ def test_the_counter_says_what_the_newest_report_knows(
 def test_the_counter_remembers_the_newest_report_that_knows(
     page: Watched, service: Service, coming: str
 ) -> None:
-    """A newer report shows no gain, or is about another collection."""
+    """The newer report has no gain to settle, or is about another collection."""
     found = service.get("/models")
     refused = next(one for one in found["models"] if one["gate"] == "on")
     newer = "29990101T000000-made-ranking-00000000"

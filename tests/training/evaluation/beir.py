@@ -1,4 +1,4 @@
-"""Tiny sets in BEIR's layout, and the figures computed again by another road: plain loops and sets."""
+"""Tiny retrieval sets in BEIR's layout, and their figures computed by plain loops and sets."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ def write_collection(
     *,
     plain: bool = False,
 ) -> Path:
-    """In the project's own names, packed; or in BEIR's, plain."""
+    """Writes a set with the project's file names, gzipped, or if `plain` with BEIR's, uncompressed."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = [{"_id": key, "title": title, "text": text} for key, (title, text) in documents.items()]
     requested = [{"_id": key, "text": text} for key, text in queries.items()]
@@ -34,7 +34,7 @@ def write_collection(
 
 
 def by_brute_force(ranked: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:
-    """Every figure of one query, as its definition reads, without what the evaluation computes in one go."""
+    """Returns every figure of one query, computed directly from its definition. Shares no code with ours."""
 
     def precision(k: int) -> float:
         return len(set(ranked[:k]) & set(relevant)) / k

@@ -1,4 +1,4 @@
-"""Small evaluation sets whose answers are known: a sentence is the cosine that it has with `east`."""
+"""Small evaluation sets with known answers. A sentence such as `0.3` states its cosine with `east`."""
 
 import gzip
 import math
@@ -18,7 +18,7 @@ TWO_SOURCES_ALL = -0.6
 
 
 def encode(sentences: list[str]) -> Vectors:
-    """(1, 0) for `east`; `0.3` is at that cosine from it, and `nowhere` has no direction."""
+    """Returns vectors: (1, 0) for `east`, one at cosine 0.3 to it for `0.3`, and zeros for `nowhere`."""
     return np.array([_vector(sentence) for sentence in sentences], np.float32).reshape(-1, 2)
 
 
@@ -31,7 +31,7 @@ def pairs_of(rows: Sequence[tuple[str, float | str, float]]) -> Pairs:
 def write(
     file: Path, rows: Sequence[Sequence[object]], header: str = "subset score sentence1 sentence2"
 ) -> Path:
-    """A gzip TSV with its header, in folders that are made."""
+    """Writes a gzipped TSV file with a header, and creates its folders."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = ["\t".join(header.split()), *("\t".join(map(str, row)) for row in rows)]
     file.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
@@ -39,7 +39,7 @@ def write(
 
 
 def small_data(folder: Path) -> Path:
-    """STS12, STS-B in three splits and SICK-R, of the tiny model's words."""
+    """Writes STS12, STS-B in three splits and SICK-R, with words that the tiny model knows."""
     rows = [
         ("A", 5, "the cat sleeps", "a cat is in sleep"),
         ("A", 1, "the dog runs", "a stone bridge"),

@@ -1,4 +1,4 @@
-"""python -m training evaluate, as a person uses it."""
+"""The command `python -m training evaluate`."""
 
 import csv
 import errno

@@ -1,4 +1,4 @@
-"""The default model's figures, and what the gate's thresholds rest on, on the public sets that are here."""
+"""Figures of the default model on public sets, and measurements behind the gate's thresholds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ REFERENCE = {"sts12": 0.7237, "sts14": 0.7560, "sts16": 0.7899, "stsb": 0.8203, 
 
 
 def all_five(test: Callable[..., None]) -> Callable[..., None]:
-    """A test whose figures are over the five sets: skipped where one is absent."""
+    """Marks a test that needs all five English sets. It is skipped if one of them is absent."""
     for name in ("sts12", "sts14", "sts16", "stsb", "sick"):
         test = needs(name)(test)
     return test
@@ -74,7 +74,7 @@ def test_korean_is_scored_beside_the_mean(default: Measured) -> None:
 def sampled(name: str) -> Collection:
     """Returns every fifth query, its relevant documents, and every 25th of the other documents.
 
-    All of them take minutes: benchmarks/retrieval.py; Cranfield in tests/service/corpus/test_retrieval.py.
+    Whole sets take minutes (benchmarks/retrieval.py). Cranfield: tests/service/corpus/test_retrieval.py.
     """
     whole = load_collection(FOLDER / name)
     queries = dict(list(whole.queries.items())[::5])

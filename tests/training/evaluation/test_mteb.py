@@ -1,4 +1,4 @@
-"""Comparison with mteb, whose tasks give the same scores. Skipped if mteb is not installed."""
+"""Scores equal those of mteb's tasks. Skipped if mteb is not installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH = 64
 
 
 def encode(texts: list[str]) -> Vectors:
-    """The sum of a random vector for each word: no model, and texts that share words are alike."""
+    """Returns the sum of the random vectors of a text's words, so texts that share words are similar."""
     return np.stack([sum((_word(word) for word in text.lower().split()), _word("")) for text in texts])
 
 

@@ -1,4 +1,4 @@
-"""Pictures: what lies where on their axes, and the files that are made of them."""
+"""Plots: what their axes show, and the files that they are written to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def places(line: Line2D) -> list[Place]:
 
 
 def ticks(axes: Axes, name: str) -> list[str]:
-    """The numbers that are seen on an axis."""
+    """Returns the labels of the major ticks in the visible range of axis `name` (x or y)."""
     low, high = sorted(getattr(axes, f"get_{name}lim")())
     axis = getattr(axes, f"{name}axis")
     shown = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
@@ -141,7 +141,7 @@ def test_every_color_is_read_on_its_background_and_has_its_shade_on_a_dark_one()
 
 
 def _contrast(one: str, other: str) -> float:
-    """As WCAG 2 defines it."""
+    """Returns the contrast ratio of two colors, as WCAG 2 defines it."""
     light, dark = sorted(map(_luminance, (one, other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 

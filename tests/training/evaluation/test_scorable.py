@@ -25,7 +25,7 @@ TEXTS = ["the cat sleeps", "red paper"]
 
 @pytest.fixture(scope="module")
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> ModelStore:
-    """A models folder with one version, whose documents' prompt is named `passage`."""
+    """A models folder with one version, whose prompt for documents is named `passage`."""
     folder = tmp_path_factory.mktemp("prompted")
     source = tiny_source(folder / "source", prompts={"query": "when do i ", "passage": "a stone: "})
     store = ModelStore(folder / "models")
@@ -65,7 +65,7 @@ def test_a_server_does_so_too(prompted: ModelStore, service: Service) -> None:
 
 
 def test_the_queries_of_a_pair_are_scored_by_its_student(tmp_path: Path) -> None:
-    """Vectors as a search encodes them; sentences and documents are the teacher's."""
+    """The teacher encodes sentences and documents."""
     environ = {"SIMILE_MODELS_DIR": str(tmp_path)}
     names = published_pair(tmp_path, {"query": "when do i ", "passage": "a stone: "})
     with contextlib.ExitStack() as opened:
@@ -88,7 +88,7 @@ INFO: Answer = (200, b'{"model_version": "v1", "fingerprint": "f1"}', {})
 
 
 def _server(embed: Callable[[list[str]], Answer], info: Answer = INFO) -> AbstractContextManager[str]:
-    """A real HTTP server whose `/embed` answers as told; its URL."""
+    """Serves `/embed` with the answers of `embed`, and other paths with `info`. Yields the URL."""
 
     def answer(path: str, parameters: dict[str, Any], headers: Mapping[str, str]) -> Answer:
         if path != "/embed":
@@ -100,7 +100,7 @@ def _server(embed: Callable[[list[str]], Answer], info: Answer = INFO) -> Abstra
 
 
 def _numbers(texts: list[str], version: str = "v1") -> Answer:
-    """Two numbers for each text: itself and its double."""
+    """Returns an answer of `/embed` with two numbers per text: its own number and twice that."""
     vectors = np.array([[float(text), 2 * float(text)] for text in texts], "<f4")
     headers = {"x-model-version": version, "x-embedding-shape": f"{len(texts)},2"}
     return 200, vectors.tobytes(), headers

@@ -1,4 +1,4 @@
-"""Transfer and clustering: accuracies by hand, and a test fold that neither choice nor fit has seen."""
+"""Transfer and clustering: accuracies by hand, and test folds that no fit and no choice of l2 has seen."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ from training.evaluation.transfer import (
 
 
 def encode(sentences: list[str]) -> Vectors:
-    """A sentence is its vector, in figures."""
+    """Returns the vectors that the sentences spell out as numbers."""
     return np.array([[float(figure) for figure in sentence.split()] for sentence in sentences], np.float32)
 
 
@@ -121,7 +121,7 @@ def test_labels_at_random_cannot_be_predicted() -> None:
 
 
 def noisy(n: int, d: int, seed: int) -> tuple[Floats, Labels]:
-    """Features of different spread, and labels that follow them in part."""
+    """Returns features with different spreads, and labels that depend on them and on noise."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(n, d)) * np.geomspace(1, 0.1, d)
     return x, (x.sum(axis=1) + generator.normal(size=n) > 0).astype(np.int64)
@@ -184,7 +184,7 @@ def test_each_cluster_stands_for_the_class_that_agrees_best() -> None:
 
 
 def first_letter(texts: list[str]) -> Vectors:
-    """A direction for each first letter; the length of a text sets the length of its vector."""
+    """Returns a vector whose direction is that of the first letter, and whose length is that of the text."""
     return np.array([np.eye(8)[ord(text[0]) - ord("a")] * len(text) for text in texts], np.float32)
 
 
@@ -208,7 +208,7 @@ def test_the_suite_clusters_the_sentences_of_all_splits(tmp_path: Path) -> None:
 
 
 def sick(folder: Path) -> Path:
-    """The features of a pair show its relation: the same first letter, the next, or another."""
+    """Writes a SICK set in which the first letters of two sentences determine their relation."""
     pairs = ("a x,a y", "b x,b y"), ("a x,b y", "b x,a y"), ("c x,d y", "d x,c y")
     relations = zip(pairs, ("ENTAILMENT", "NEUTRAL", "CONTRADICTION"), strict=True)
     rows = [(*pair.split(","), relation) for each, relation in relations for pair in each]

@@ -1,4 +1,4 @@
-"""Files of `evaluate --json`, made by hand, and the tables of a report, read back."""
+"""Builds contents of `evaluate --json` files, and parses the tables of a report."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def transferred(accuracy: float, **changed: Any) -> dict[str, Any]:
 
 
 def scores(sts: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """sts: figures, or a Spearman, of each set."""
+    """Returns scores as `evaluate --json` writes them. `sts`: the figures, or the Spearman, of each set."""
     body: dict[str, Any] = {
         "model": "default",
         "version": None,
@@ -61,7 +61,7 @@ def save(file: Path, content: dict[str, Any]) -> str:
 
 
 def tables(report: Path) -> dict[str, dict[str, list[str]]]:
-    """By heading, each row's cells by its first cell; the header's under ``."""
+    """Returns {heading: {first cell of a row: its other cells}}. A header's first cell is empty."""
     found: dict[str, dict[str, list[str]]] = {}
     heading = ""
     for line in report.read_text().splitlines():

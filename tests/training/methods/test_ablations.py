@@ -1,4 +1,4 @@
-"""The ablations of the SimCSE paper are options of a run."""
+"""Options of a recipe reproduce the ablations of the SimCSE paper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from training.text.corpus import Corpus
 
 
 def contrasted(trainer: Trainer, step: int = 0) -> Reps:
-    """Returns the input of a step's objective."""
+    """Runs a step, and returns the input of its first objective."""
     seen: list[Reps] = []
     hook = trainer._objectives[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     trainer.step(step)
@@ -36,7 +36,7 @@ def reps_of(folder: Path, *given: str) -> Reps:
 
 
 def apart(z: Tensor) -> float:
-    """How far the two views of a text are from each other."""
+    """Returns the largest difference between a number of a first view and that of the second one."""
     return (z[:, 0] - z[:, 1]).abs().max().item()
 
 
@@ -62,7 +62,7 @@ def test_one_mask_is_another_one_in_the_next_step(tmp_path: Path) -> None:
 
 
 def test_each_view_draws_a_rate_for_each_place_with_dropout_and_computes_with_it(tmp_path: Path) -> None:
-    """S-SimCSE, by the zeros after each place. Attention reads its places without calling them."""
+    """S-SimCSE. The zeros after each dropout show its rate, except in attention, which calls no module."""
     changed = {"dropouts": [0.05, 0.3, 0.6], "optim.lr": 1e-9, "optim.batch": 11}
     trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("s-simcse", changed))
     places = [module for module in trainer.encoder.modules() if isinstance(module, nn.Dropout)]

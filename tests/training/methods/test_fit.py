@@ -1,4 +1,4 @@
-"""Blocks that do not fit each other are refused when the recipe is read, with what would fit."""
+"""Recipes whose blocks do not fit each other: the error names what would fit."""
 
 from __future__ import annotations
 

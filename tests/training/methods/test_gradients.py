@@ -1,4 +1,4 @@
-"""The gradient of a whole step of each later recipe, against differences of its loss.
+"""The gradient of a whole training step equals differences of the loss, for many recipes.
 
 Source, views, twin, pool, head and objectives take part, so a wrongly detached or wrongly trained tensor
 shows here. Other tests check the values of the objectives.

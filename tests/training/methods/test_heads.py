@@ -1,4 +1,4 @@
-"""Heads and poolings against numpy, and the initial weights of heads."""
+"""Heads and poolings compared with numpy, and the initial weights of heads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_BASE: Any = None  # these heads begin at random
 
 
 def batch_norm(x: NDArray[Any]) -> NDArray[Any]:
-    """torch's: the variance is that of the batch itself, over n and not n - 1."""
+    """Normalizes a batch as torch's BatchNorm does in training: the variance divides by n, not by n - 1."""
     normed: NDArray[Any] = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
     return normed
 

@@ -1,4 +1,4 @@
-"""Further negatives, and the twin that computes some of them, step by step."""
+"""Negatives from queues and noise, and the twin encoder that computes some of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NONE = torch.Generator()
 
 
 def numbered(*numbers: int) -> Extra:
-    """Vectors that name their texts."""
+    """Returns a vector for each text number, which consists of that number."""
     return Extra(torch.tensor([[float(number)] * 2 for number in numbers]), torch.tensor(numbers))
 
 
@@ -60,7 +60,7 @@ def test_a_queue_keeps_no_graph() -> None:
 
 
 def test_a_text_s_own_earlier_vector_is_none_of_its_negatives() -> None:
-    """Worked out by hand."""
+    """Batch and queue both have the texts 5 and 6. All terms are written out."""
     z = torch.tensor([[[1.0, 0], [1, 0]], [[0, 1], [0, 1]]])
     texts = torch.tensor([[5, 5], [6, 6]])
     extra = Extra(torch.tensor([[1.0, 0], [1, 0], [-1, 0]]), torch.tensor([5, 7, 6]))
@@ -92,14 +92,14 @@ def test_the_noise_of_a_step_is_its_own_and_comes_again_with_the_step(tmp_path: 
 
 
 def still(batch: int = 8) -> Recipe:
-    """ESimCSE without anything random: a step can be computed again from the weights before it."""
+    """Returns ESimCSE without randomness, so a test can repeat a step from the weights before the step."""
     changes = {"views": ["same", "same"], "dropout": 0.0, "optim.batch": batch, "optim.lr": 1e-2}
     recipe = load_recipe("esimcse", changes | {"negatives": [{"name": "queue", "batches": 1.5}]})
     return replace(recipe, twin=Ema(momentum=0.75))
 
 
 def first_vectors(trainer: Trainer, step: int, encoder: str) -> Tensor:
-    """Returns vectors of a step's texts from the encoder or its twin, after their common head."""
+    """Returns the vectors of a step's texts after the head. `encoder`: module name of encoder or twin."""
     (column,) = trainer._source.batch(step).columns
     with torch.no_grad():
         found: Tensor = trainer.model["head"](trainer.model[encoder](column).pooled)
@@ -107,7 +107,7 @@ def first_vectors(trainer: Trainer, step: int, encoder: str) -> Tensor:
 
 
 def loss_by_hand(z: Tensor, kept: Tensor) -> float:
-    """Without dropout, both views of a text are one vector."""
+    """Returns InfoNCE at τ = 0.05 with the negatives `kept`. Both views of a text are its row of `z`."""
     keys = F.normalize(torch.cat([z, kept]), dim=-1)
     scores = F.normalize(z, dim=-1) @ keys.T / 0.05
     rows = [math.log(sum(math.exp(x - row[n]) for x in row)) for n, row in enumerate(scores.tolist())]
@@ -151,7 +151,7 @@ def test_the_twin_begins_as_the_encoder_and_follows_it_by_its_momentum(tmp_path:
 
 
 def test_a_twin_computes_in_the_precision_of_the_encoder(tmp_path: Path) -> None:
-    """Before it follows, the twin's vectors of a batch are the encoder's own, to the last bit."""
+    """Before the first step, twin and encoder compute identical vectors."""
     recipe = still()
     encoder, head = load_encoder(raw_source(tmp_path / "raw"), recipe, torch.device("cpu"))
     given = Given(corpus_for(recipe, 40), encoder.tokenizer(32), batch=8, steps=2, seed=recipe.seed)

@@ -1,4 +1,4 @@
-"""Objectives over vectors, against loops in plain Python, numpy, and values computed by hand."""
+"""Objectives over vectors, compared with plain Python loops, numpy, and values computed by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EAST = [1.0, 0.0]
 
 
 def at_cosine(cosine: float, length: float = 1.0) -> list[float]:
-    """A vector with that cosine to EAST."""
+    """Returns a vector with this cosine to EAST and this length."""
     return [length * cosine, length * math.sqrt(1 - cosine**2)]
 
 
@@ -65,12 +65,12 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def further(rows: Tensor) -> Extra:
-    """Negatives of none of the texts."""
+    """Returns the vectors `rows` as further negatives that belong to no text."""
     return Extra(rows, torch.full((len(rows),), NO_TEXT))
 
 
 def info_nce_by_loops(z: Tensor, texts: Tensor, extra: Tensor, tau: float, alpha: float) -> float:
-    """Classifies each candidate of each text in loops."""
+    """Returns the InfoNCE loss, computed by loops over the texts and their candidates."""
     N, V, _ = z.shape  # noqa: N806  as the papers
     t, total = texts.tolist(), 0.0
     for n in range(N):
@@ -238,7 +238,7 @@ def test_cosine_mse_reads_every_document_of_a_list() -> None:
 
 
 def test_cosent_counts_each_pair_of_pairs_in_the_wrong_order() -> None:
-    """Scores 1 < 2 = 2: two comparisons, of 0.9 with 0.5 and with 0.1; equal scores are not compared."""
+    """Gold scores 1, 2, 2 give two comparisons: cosine 0.9 with 0.5, and 0.9 with 0.1. Ties are skipped."""
     z = torch.tensor([[EAST, at_cosine(0.9)], [EAST, at_cosine(0.5)], [EAST, at_cosine(0.1)]])
     reps = Reps(z, APART[:3], torch.tensor([[1.0], [2.0], [2.0]]))
     found = Cosent(scale=2.0).loss(reps).item()
@@ -251,9 +251,9 @@ def test_cosent_counts_each_pair_of_pairs_in_the_wrong_order() -> None:
 
 
 def test_hard_nce_weighs_negatives_by_their_nearness() -> None:
-    """The first pair is one vector twice and entailed; the second contradicts, and is negatives alone.
+    """The first pair is entailed, with equal vectors. The second contradicts: it gives negatives only.
 
-    e is exp(cos / τ) at τ = 1. Of both rows of the first pair the negatives have the cosines 0 and c.
+    At τ = 1, e is exp(cosine). Both vectors of the first pair have negatives at the cosines 0 and c.
     """
     c = 0.6
     z = torch.stack([TURNED[:1].repeat(2, 1), torch.tensor([[0.0, 1.0], [c, math.sqrt(1 - c * c)]])])
@@ -281,7 +281,7 @@ def test_hard_nce_without_an_entailment_teaches_nothing_and_equal_texts_are_no_n
 
 
 def whole_of(z: Tensor, pair: int) -> float:
-    """The loss of both rows of one of two pairs, by a loop."""
+    """Returns the mean loss of both vectors of a pair (0 or 1), with the other pair as negatives."""
     unit = torch.nn.functional.normalize(z[:2].double(), dim=-1)
     other = unit[1 - pair]
     losses = []
@@ -294,7 +294,7 @@ def whole_of(z: Tensor, pair: int) -> float:
 
 
 def test_bce_dot_asks_for_a_text_s_own_and_for_those_behind_it() -> None:
-    """Three texts, one negative each: the dot products of n with n, and of n with the next."""
+    """The second view of a text is its positive, that of the next text (in a circle) its negative."""
     u, v = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[1.0], [-1.0], [0.5]])
     reps = Reps(torch.stack([u, v], 1), torch.tensor([[0, 0], [1, 1], [2, 2]]))
     found = BceDot(negatives=1).build(UNUSED)(reps).item()
@@ -360,14 +360,14 @@ def test_it_is_the_mean_divergence_of_the_lists() -> None:
 
 
 def test_the_distance_to_the_teachers_vectors_by_hand() -> None:
-    """|z - t|² of unit vectors is 2 - 2 cos: 0.8 at a cosine of 0.6, and 0 at 1; lengths say nothing."""
+    """For unit vectors, |z - t|² = 2 - 2 cos: 0.8 at a cosine of 0.6, and 0 at 1. Lengths are ignored."""
     z, teacher = torch.tensor([[5.0, 0.0], [0.0, 2.0]]), torch.tensor([at_cosine(0.6, 3), [0.0, 1.0]])
     module = VectorMse().build(MATERIALS._replace(taught=teacher))
     assert module(Reps(z[:, None], torch.arange(2)[:, None])).item() == pytest.approx(0.4, abs=1e-6)
 
 
 def test_a_mean_over_tokens_is_of_all_processes_and_a_guest_s_text_counts_nothing() -> None:
-    """One of three processes holds 2 tokens of loss 3 together, another 4 of loss 5, the third is a guest."""
+    """One process has a loss sum of 3 over 2 tokens, another has 4 tokens. A guest's text adds nothing."""
     z, texts = torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64)
     counts = {"own": 2.0, "other": 4.0}
 

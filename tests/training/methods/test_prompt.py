@@ -1,4 +1,4 @@
-"""PromptBERT's vectors against transformers' own forward on padded rows with positions of their own."""
+"""PromptBERT's vectors compared with transformers on padded rows with explicit positions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trainer_with(folder: Path, **changes: Any) -> Trainer:
 
 
 def vectors_of_a_step(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Tensor:
-    """(N, V, D): what the objective is given."""
+    """Runs a step, and returns the vectors that the objective receives, shape (N, V, D)."""
     seen: list[Tensor] = []
     module = trainer._objectives[0]
     forward = module.forward

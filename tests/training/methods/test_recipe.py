@@ -1,4 +1,4 @@
-"""Recipes are read strictly and without torch: errors name the wrong key or value."""
+"""Parsing of recipes: without torch, and with errors that name the wrong key or value."""
 
 from __future__ import annotations
 
@@ -157,21 +157,21 @@ def test_a_change_is_of_one_key_and_of_this_recipe_alone(recipe: Recipe) -> None
 
 
 def bare(node: Any) -> Any:
-    """Removes titles and descriptions."""
+    """Returns a JSON schema without titles and descriptions."""
     if isinstance(node, dict):
         return {key: bare(value) for key, value in node.items() if key not in ("description", "title")}
     return [bare(each) for each in node] if isinstance(node, list) else node
 
 
 def test_the_schemas_match_the_classes() -> None:
-    """If it fails, copy the printed schema to recipes/schema.json, blocks of papers to papers/schema.json."""
+    """If it fails, copy the printed schema to recipes/schema.json, and paper blocks to papers/schema.json."""
     assert blocks
     now = bare(recipe_type().json_schema())
     assert schema() == now, json.dumps(now, indent=1)
 
 
 def test_a_recipe_of_the_product_imports_no_block_of_a_paper() -> None:
-    """In a process of its own, because other tests import those blocks."""
+    """A separate process is used, because other tests import the blocks of papers."""
     code = (
         "import sys; from training.methods.recipe import load_recipe\n"
         "for name in sys.argv[1:]:\n"

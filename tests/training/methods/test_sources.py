@@ -1,4 +1,4 @@
-"""The texts of each step, and the source of whole texts and their sentences."""
+"""Sources: the texts of each step, whole texts, and sentences."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_only_what_the_steps_will_see_is_tokenized(corpus: Corpus, tiny_source: 
 
 @pytest.mark.parametrize("steps", [2, 3, 5, 8])
 def test_a_short_training_reads_the_rows_that_come_first(steps: int, tiny_source: Path) -> None:
-    """They are among the others, in an order that the seed decides."""
+    """Rows with priority (`corpus.first`) are read, mixed with other rows. The seed decides the order."""
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
     first = [f"a cat and {at} rivers" for at in range(10)]
     rows = [(text, "dog", "stone") for text in (*first, *(f"a dog and {at} rivers" for at in range(20)))]

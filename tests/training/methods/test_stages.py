@@ -1,4 +1,4 @@
-"""One recipe after another, runs as bases, and recipes that are changed on the command line."""
+"""Recipes with stages, runs as bases, and changes of recipes on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaced tokens and denoising against padded re-implementations with transformers' own models."""
+"""RTD and denoising objectives compared with reimplementations by transformers on padded rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def masked(view: int) -> Tokens:
 
 
 def shaken(module: Any, seed: int) -> None:
-    """Changes the weights of a copy, as training does."""
+    """Adds noise to the weights of a module, so that copies differ as after training."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -64,7 +64,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 def rtd_of(folder: Path, family: str = "bert") -> tuple[Any, TrainedEncoder, RtdModule]:
-    """The masked language model of transformers, our encoder of the same weights, and the objective."""
+    """Returns transformers' masked language model, our encoder with its weights, and the RTD objective."""
     theirs = pretrained(folder, family)
     encoder = encoder_of(folder)
     module = Rtd().build(materials_of(encoder))
@@ -75,7 +75,7 @@ def rtd_of(folder: Path, family: str = "bert") -> tuple[Any, TrainedEncoder, Rtd
 
 
 def rtd_by_hand(theirs: Any, module: RtdModule, family: str, h: Tensor, masks: list[Tokens]) -> Tensor:
-    """DiffCSE's forward pass on padded rows: h replaces the first embedding of each row."""
+    """Returns DiffCSE's RTD loss on padded rows. `h` replaces the first embedding of each row."""
     original, mask = padded(join([ROWS] * len(masks)))
     hidden_ids, _ = padded(join(masks))
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_the_generator_has_its_dropout_on(tmp_path: Path) -> None:
 
 
 def embedded_by(module: RtdModule) -> list[Tensor]:
-    """What its discriminator reads from now on."""
+    """Returns a list that receives the embeddings that the discriminator's encoder reads from now on."""
     found: list[Tensor] = []
     encoder: Any = module.discriminator.encoder
     encoder.register_forward_pre_hook(lambda _module, given: found.append(given[0][0].detach()))
@@ -167,7 +167,7 @@ DAMAGED = build_tokens([[CLS, 91, SEP], [CLS, 95, SEP], [CLS, 100, 102, SEP], [C
 
 
 def decoder_of(module: DenoiseModule, encoder: TrainedEncoder, family: str) -> Any:
-    """transformers' decoder with all of the encoder's weights, and ours of its attention to the vector."""
+    """Returns transformers' decoder with the encoder's weights and our cross-attention and head."""
     kind = FAMILIES[family]
     with quiet():
         decoder = kind.decoder(config_of(family, is_decoder=True, add_cross_attention=True)).eval()
@@ -202,7 +202,7 @@ def denoise_reps(z: Tensor, dropout: float = 0.0) -> Reps:
 
 
 def next_token_loss(decoder: Any, z: Tensor) -> Tensor:
-    """Each token from those before it; the last one of a text has no next."""
+    """Returns the mean loss of predicting each token from those before it, within each text."""
     ids, mask = padded(ROWS)
     logits = decoder(input_ids=ids, attention_mask=mask, encoder_hidden_states=z[:, None]).logits
     has_next = mask[:, 1:].bool()

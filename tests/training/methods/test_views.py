@@ -1,4 +1,4 @@
-"""Views against what their papers say, worked out from the tokens that come in and go out."""
+"""Views do what their papers say. Tests compare the tokens before and after a view."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_masking_without_a_mask_token_is_refused(wordpiece: Lexicon) -> None:
 
 
 def doubled(old: list[int], new: list[int]) -> list[int]:
-    """The places of `old`, whose neighbours all differ, that stand twice in a row in `new`."""
+    """Returns the positions in `old` of tokens that `new` repeats. Adjacent tokens of `old` must differ."""
     groups = [(id, len(list(group))) for id, group in itertools.groupby(new)]
     assert [id for id, _ in groups] == old
     assert {size for _, size in groups} <= {1, 2}
@@ -212,14 +212,14 @@ def test_the_words_of_a_base_s_own_template_are_left_alone(
 
 
 def find_terms(lexicon: Lexicon, text: str) -> list[list[int]]:
-    """The ids of each word, as the tokenizer itself counts words."""
+    """Returns the token ids of each word. The tokenizer decides what a word is."""
     encoding = opened(lexicon).encode(text, add_special_tokens=False)
     pairs = zip(encoding.word_ids, encoding.ids, strict=True)
     return [[id for _, id in group] for _, group in itertools.groupby(pairs, key=lambda pair: pair[0])]
 
 
 def chosen_words(words: list[list[int]], ids: list[int]) -> list[int]:
-    """Returns the places of the words, all different, that make up `ids`. Fails if a word is cut."""
+    """Returns the positions of the words that make up `ids`. Fails if a word is cut. Words must differ."""
     found, left, firsts = [], ids, [word[0] for word in words]
     for at, word in enumerate(words):
         if left[: len(word)] == word and (len(left) == len(word) or left[len(word)] in firsts):
@@ -302,7 +302,7 @@ def test_a_crop_is_one_piece_of_that_share_beginning_anywhere(
 
 
 def test_texts_of_a_batch_do_not_change_each_other(wordpiece: Lexicon) -> None:
-    """Each row contains only its own words, for neighbors of any length."""
+    """Each row has only its own tokens, in order, whatever the lengths of its neighbors."""
     tokens = tokens_in(wordpiece, "the rivers, stones", "green ☃ paper", "cat", "", SENTENCE)
     for view in (Delete(0.5), Crop(0.5)):
         for seed in range(20):

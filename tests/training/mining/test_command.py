@@ -1,4 +1,4 @@
-"""python -m training mine, as a person uses it."""
+"""The command `python -m training mine`."""
 
 import gzip
 import itertools

@@ -1,4 +1,4 @@
-"""Near-duplicates: planted ones are found, others are kept, and each is compared with a text that stays."""
+"""Near-duplicates: planted copies are found, other texts are kept, and copies resemble a kept text."""
 
 import random
 
@@ -10,7 +10,7 @@ from training.mining.dedupe import banding, jaccard, near_duplicates, shingles
 
 
 def windows(text: str) -> set[str]:
-    """The reference: five characters at a time, as Python cuts them."""
+    """Returns the reference shingles: all runs of five characters of the normalized text."""
     plain = " ".join(text.split()).casefold()
     return {plain[at : at + 5] for at in range(max(1, len(plain) - 4))}
 
@@ -65,7 +65,7 @@ def letters(chance: random.Random, count: int) -> str:
 
 
 def brute_force(texts: list[str], threshold: float) -> list[tuple[int, int]]:
-    """(dropped, kept): every text against every kept one, in their order."""
+    """Returns pairs (dropped, kept). Compares every text with all texts kept before it."""
     kept: list[int] = []
     dropped = []
     for place, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""The figures of a hand-made corpus, and for each warning a corpus that causes it and one without it."""
+"""Figures of a corpus made by hand. For each warning, a corpus that causes it and one that does not."""
 
 import dataclasses
 import random
@@ -25,13 +25,13 @@ SYLLABLES = [a + b for a in ("ba", "ko", "ri", "sun", "tel", "mar", "vin") for b
 
 
 def distinct(count: int, words: int = 6, seed: int = 1) -> list[str]:
-    """Texts of known words, at random."""
+    """Returns random texts of words that the tiny model knows."""
     chance = random.Random(seed)
     return [" ".join(chance.choices(WORDS + SYLLABLES, k=words)) for _ in range(count)]
 
 
 def lines(tokenizer: Path, texts: list[str], max_length: int = 16) -> list[str]:
-    """The warnings about texts, with batches of 4."""
+    """Returns the warnings about texts, for batches of 4."""
     found = measure(Corpus.of(texts, "some"), tokenizer, max_length)
     return warnings(found, 4, max_length, single_texts=True)
 

@@ -1,4 +1,4 @@
-"""Which candidates become negatives: rule by rule with cosines worked by hand, and whole on a real model."""
+"""Which candidates become negatives: each rule with cosines by hand, and all rules with a real model."""
 
 from collections import Counter
 from pathlib import Path

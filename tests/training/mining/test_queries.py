@@ -1,4 +1,4 @@
-"""Queries that a text makes of itself, and the text without them."""
+"""Queries made from parts of a text, and the rest of the text without them."""
 
 from training.mining.queries import Query, build_queries
 

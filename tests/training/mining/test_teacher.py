@@ -1,4 +1,4 @@
-"""The teacher's lists: its scores by hand, the service's ranking, and a real model's passages."""
+"""Lists that a teacher scores, compared with scores by hand and with the ranking of the service."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listed(documents: Sequence[str], queries: Sequence[Query], model: Scorable) 
 
 
 def cosines(of: dict[str, float], otherwise: float = 0.0) -> Scorable:
-    """Every query is east; a document has the cosine that `of` says."""
+    """Returns a model with one vector for all queries. `of` gives the cosines of documents to it."""
 
     def documents(texts: list[str]) -> Vectors:
         return encode([str(of.get(text, otherwise)) for text in texts])
@@ -51,7 +51,7 @@ def test_without_words_in_common_a_score_is_the_cosine() -> None:
 
 
 def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
-    """The best by keywords gains (1 - w) / w of what the nearest document is nearer than the farthest."""
+    """The best keyword match gains (1 - w) / w times the range of the cosines. w is the weight of fusion."""
     of = dict.fromkeys(DOCUMENTS[:LISTED], 0.5) | {DOCUMENTS[3]: 0.6}
     (found,) = listed(DOCUMENTS[:LISTED], [Query("garden")], cosines(of))
     with closing(WordIndex(DOCUMENTS[:LISTED])) as words:
@@ -64,7 +64,7 @@ def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
 
 
 def test_a_document_is_scored_without_the_query_that_was_cut_out_of_it() -> None:
-    """It comes first, as its rest; its words and its cosine are the rest's."""
+    """The document is listed first, without the query's text. Terms and cosine are those of its rest."""
     documents = ["garden bridge. paper", *DOCUMENTS[7:14]]
     query = Query("garden bridge", 0, "paper")
     of = {documents[0]: 0.95, "paper": 0.3, documents[5]: 0.6}

@@ -1,4 +1,4 @@
-"""Cutoff after the embeddings, against transformers with the same zeros in the embeddings."""
+"""Cutoff after the embeddings, compared with transformers on embeddings with the same zeros."""
 
 from __future__ import annotations
 

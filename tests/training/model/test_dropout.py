@@ -1,4 +1,4 @@
-"""Dropout drops as often as it says, each element alone, and keeps the mean."""
+"""Dropout drops elements independently, at its rate, and keeps the mean."""
 
 import pytest
 import torch

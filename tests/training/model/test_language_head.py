@@ -1,4 +1,4 @@
-"""The head of a masked language model: from whose checkpoint it comes, and what mlm computes with it."""
+"""The head of a masked language model: the checkpoint that it comes from, and the loss of `mlm`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from training.text.tokens import NOT_A_TARGET, Tokens, join
 
 
 def masked(seed: int) -> Tokens:
-    """Returns ROWS with some targets hidden, changed or kept."""
+    """Returns ROWS with random target tokens, whose ids are masked, replaced or kept."""
     chance = random.Random(seed)
     ids, targets = ROWS.ids.clone(), torch.full_like(ROWS.ids, NOT_A_TARGET)
     for at in [at for at, id in enumerate(ids.tolist()) if id > 4]:
@@ -49,7 +49,7 @@ def reps_of(encoder: TrainedEncoder, *views: Tokens) -> Reps:
 
 
 def transformers_loss(model: Any, views: list[Tokens]) -> Tensor:
-    """Its own loss over padded rows: the mean over all places whose label is not -100."""
+    """Returns transformers' loss over padded rows: the mean over all positions whose label is not -100."""
     tokens = join(views)
     ids, mask = padded(tokens)
     labels = torch.full_like(ids, -100)

@@ -1,4 +1,4 @@
-"""A forward without padding computes what transformers does with it; so does what trains on top of that."""
+"""Forward and training passes without padding compute the same as transformers with padding."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARTS = torch.Generator().manual_seed(0)
 
 
 def build_backbone(folder: Path, family: str) -> Path:
-    """Random weights of a family. MPNet's and one RoBERTa's padding has the id 1, as in released models."""
+    """Writes a random model of a family. MPNet and one RoBERTa have padding id 1, as in released models."""
     if family in ("bert", "roberta", "distilbert"):
         return family_source(folder, family)
     family_source(folder, "bert")
@@ -56,7 +56,7 @@ def build_backbone(folder: Path, family: str) -> Path:
 
 
 def both(folder: Path, tokens: Tokens, device: str = "cpu") -> tuple[Any, Tensor, Any, Tensor]:
-    """Ours and its token vectors, transformers' own and its, both (tokens, D)."""
+    """Returns our backbone, its token vectors, transformers' backbone, and its token vectors, (tokens, D)."""
     config = read_json(folder / "config.json")
     family, pad_id = config["model_type"], config["pad_token_id"]
     ours, theirs = load_backbone(folder, get_attention(config)), load_backbone(folder)

@@ -1,4 +1,4 @@
-"""New tokens from a team's text, their initial rows, and the unchanged rest of the base."""
+"""New tokens from a team's text, their initial embeddings, and the unchanged rest of the base."""
 
 from __future__ import annotations
 

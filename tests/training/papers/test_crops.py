@@ -59,7 +59,7 @@ def test_crops_are_runs_of_sentences_that_fit_and_differ(lengths: list[int], roo
 
 
 def test_any_sentence_begins_a_crop_and_any_number_that_fits_follows() -> None:
-    """Of three sentences, two fit a row: 0, 01, 1 and 12 with probability 1/6 each, 2 with 1/3."""
+    """Two of three sentences fit a row. Crops 0, 01, 1 and 12 have probability 1/6 each, and 2 has 1/3."""
     draws = np.random.default_rng(0)
     firsts = [tuple(two_crops([5, 5, 5], (10, 10), draws)[0]) for _ in range(6000)]
     counts = [firsts.count(crop) for crop in [(0,), (0, 1), (1,), (1, 2), (2,)]]
@@ -104,7 +104,7 @@ def test_of_a_long_document_the_rest_is_the_passage_around_the_sentence() -> Non
 
 
 def documents(count: int, of_sentences: int = 5) -> list[str]:
-    """Each of sentences of eight words, its own word first; every sentence is nine tokens long."""
+    """Returns documents whose sentences have nine tokens: the document's own word, seven others, a period."""
     draw = random.Random(1)
     return [
         " ".join(
@@ -115,7 +115,7 @@ def documents(count: int, of_sentences: int = 5) -> list[str]:
 
 
 def test_a_batch_by_hand(tiny_source: Path) -> None:
-    """The rows of step 7, from the documents in their order and the draws of that step."""
+    """Recomputes the rows of step 7 from the order of documents and the random draws of the step."""
     texts = documents(6)
     base = given_of(tiny_source, texts, longest=34)
     tokenizer = base.tokenizer
@@ -149,7 +149,7 @@ def test_a_batch_follows_from_the_seed_and_its_step(source: Crops | Cloze, tiny_
 
 @pytest.mark.parametrize("source", [CROPS, ICT])
 def test_a_long_document_is_read_to_its_end(source: Crops | Cloze, tiny_source: Path) -> None:
-    """Even 300 words without a border are cut into full rows."""
+    """Even 300 words without a sentence end are cut into full rows."""
     words = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
     end = "window forest harbour"
     texts = [" ".join(words * 30) + f" {end}", *documents(3, 60)]

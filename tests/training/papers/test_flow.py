@@ -1,4 +1,4 @@
-"""The flow: invertible, its likelihood that of its map, and published as exactly that."""
+"""The flow: its likelihood, its fit, and its layers as they are published."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_published_layers_are_the_flow() -> None:
 
 
 def test_the_likelihood_has_the_determinant_of_the_map() -> None:
-    """By autograd's Jacobian at one point; the coupling's own determinant is 1."""
+    """Compares with autograd's Jacobian at one point. The coupling's own determinant is 1."""
     flow = shaken()
     x = torch.from_numpy(BENT[:1])
 
@@ -70,7 +70,7 @@ def test_the_likelihood_has_the_determinant_of_the_map() -> None:
 
 
 def test_fitting_raises_the_likelihood() -> None:
-    """The determinant is that of the layers at one point, by differences: it is the same everywhere."""
+    """The determinant of the layers is equal at all points. Finite differences give it at one point."""
 
     def loss(layers: list[Affine]) -> float:
         x = BENT.astype(float)

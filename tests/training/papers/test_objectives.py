@@ -1,4 +1,4 @@
-"""Objectives of papers, against loops, values by hand and transformers' own prediction layer."""
+"""Objectives of papers, compared with loops, values by hand and transformers' prediction layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNUSED: Any = None  # objectives without weights need no base
 
 
 def test_a_text_finds_its_own_layers_among_those_of_the_others() -> None:
-    """Two texts, two layers each; at τ = 1 every term is written out."""
+    """Two texts with two layers each, at τ = 1, with every term written out."""
     z = torch.tensor([[1.0, 0], [0, 1]])
     layers = torch.tensor([[[1.0, 0], [0, 1]], [[0, 1], [-1, 0]]])
     reps = Reps(torch.cat([z[:, None], layers], dim=1), torch.tensor([[1], [2]]))
@@ -105,7 +105,7 @@ def test_the_anchor_is_the_squared_way_from_the_beginning(tmp_path: Path) -> Non
 
 
 def test_neighbors_are_asked_for_evenly_and_a_sentence_not_for_itself() -> None:
-    """Documents 7, 7, 7 and 9: the third sentence of 7 is next to 9, which is not its neighbor."""
+    """The labels name the documents. Sentences of different documents (7 and 9) are no neighbors."""
     f, g = vectors(4, 3, seed=1), vectors(4, 3, seed=2)
     labels = torch.tensor([7, 7, 7, 9])
     texts = torch.arange(4)[:, None].repeat(1, 2)
@@ -130,7 +130,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 
 def test_a_batch_is_a_run_of_sentences_in_their_order(tmp_path: Path) -> None:
-    """Every sentence once in a round, each batch from one place on; labels tell the documents apart."""
+    """A round has every sentence once. A batch has consecutive ones, and its labels name their documents."""
     encoder = encoder_of(raw_source(tmp_path / "raw"))
     words = "river stone market letter engine".split()
     texts = [". ".join(f"the {word} is a {word} {at} times" for at in "abc") + "." for word in words]
@@ -199,7 +199,7 @@ def test_word_ce_without_a_prediction_layer_says_how_to_get_one(tmp_path: Path) 
 
 
 def test_runs_are_convolutions_within_a_text(tmp_path: Path) -> None:
-    """Token by token: what stands beyond an end of its text is zero."""
+    """Compared token by token. Positions beyond the ends of a text count as zeros."""
     encoder = encoder_of(raw_source(tmp_path / "raw"))
     module = MiJsd().build(materials_of(encoder))
     assert isinstance(module, MiJsdModule)

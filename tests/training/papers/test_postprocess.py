@@ -1,4 +1,4 @@
-"""Post-processors against numpy, and as they are published."""
+"""Post-processors compared with numpy, before and after they are published."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def applied(posts: list[AffinePost], x: Floats) -> Floats:
 
 
 def by_svd(x: Floats) -> tuple[Floats, Floats, Floats]:
-    """Centred rows, and their directions and spreads: never by way of a covariance."""
+    """Returns centered rows, principal directions and deviations, by an SVD instead of a covariance."""
     centered = x.astype(float) - x.astype(float).mean(0)
     _, singular, directions = np.linalg.svd(centered, full_matrices=False)
     return centered, directions.T, singular / np.sqrt(len(x))
@@ -148,7 +148,7 @@ def test_one_vector_alone_is_too_few(chunks: list[Floats]) -> None:
 
 
 def pooled(base: Path, recipe: str, work: Path, texts: list[str], **changes: Any) -> Floats:
-    """By the published ONNX file of a recipe without steps: vectors before they are brought to length 1."""
+    """Publishes a recipe without steps, and returns its vectors of `texts` before normalization."""
     given: dict[str, Any] = {"precision": "fp32", "device": "cpu", "threads": 1}
     corpus = build_corpus(TEXTS)
     result = train(load_recipe(recipe, changes), corpus, base, work / recipe, Options(**given))

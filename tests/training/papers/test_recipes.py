@@ -34,7 +34,7 @@ MORE_STEPS = {
 
 
 def small(name: str) -> Recipe:
-    """A recipe for the tiny model: its learning rate, and spans and batches that fit 64 rows."""
+    """Returns a recipe for the tiny model, with a high learning rate and sizes that fit 64 rows."""
     recipe = load_recipe(name)
     batch = 8 if isinstance(recipe.source, DocumentSpans) else 32
     lr = 3e-4 if name == "sg-opt" else 3e-3  # its temperature is 0.01

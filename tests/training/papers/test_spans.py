@@ -29,7 +29,7 @@ SMALL = DocumentSpans(anchors=2, positives=1, shortest=4, longest=9)
 
 @st.composite
 def documents(draw: st.DrawFn) -> tuple[DocumentSpans, int]:
-    """A recipe, and the length of a document that has the tokens that it needs."""
+    """Draws a recipe, and the length in tokens of a document that is long enough for the recipe."""
     shortest = draw(st.integers(1, 20))
     recipe = DocumentSpans(
         draw(st.integers(1, 4)), draw(st.integers(1, 4)), shortest, draw(st.integers(shortest, 60))
@@ -89,7 +89,7 @@ def test_a_positive_may_begin_anywhere_near_its_anchor() -> None:
 
 
 def texts_of(count: int, words: int) -> list[str]:
-    """Each of its own word alone and the words `a`, `b` …, so that a span names its document and place."""
+    """Returns texts that alternate their own word and `a`, `b` …, so a span shows its text and place."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return [" ".join(f"{WORDS[n]} {letters[at % 26]}" for at in range(words // 2)) for n in range(count)]
 
@@ -174,7 +174,7 @@ def test_a_base_whose_rows_are_shorter_than_the_recipe_s_spans_can_be_trained(tm
 
 
 def test_equal_documents_are_read_once(tiny_source: Path) -> None:
-    """Two spellings of one text have the same tokens, and would be each other's negatives."""
+    """Spellings of one text have the same tokens, and would be negatives of each other."""
     texts = texts_of(3, 60)
     source = SMALL.build(given_of(tiny_source, [*texts, texts[0].upper(), texts[1] + " "]))
     assert source.distinct() == 3

@@ -47,14 +47,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build_rows(text: str) -> Vectors:
-    """Rows of the words, the mean of all for one without a vector."""
+    """Returns the word vectors of a text. A word without a vector gets the mean of all vectors."""
     found = text.replace(",", " ,").split()
     known = {word: row.astype(float) for word, row in zip(WORDS, TABLE, strict=True)}
     return np.array([known.get(word, TABLE.mean(0)) for word in found])
 
 
 def published(base: Path, name: str, work: Path, **changes: Any) -> tuple[Vectors, ModelStore]:
-    """The vectors of TEXTS before they are brought to length 1, by the published file."""
+    """Publishes a recipe. Returns its vectors of TEXTS before normalization, and the models folder."""
     options = Options(precision="fp32", device="cpu", threads=1)
     result = train(load_recipe(name, changes), Corpus.of(TEXTS, "texts"), base, work / "out", options)
     store = ModelStore(work / "models")
@@ -88,7 +88,7 @@ def counted_words() -> dict[str, int]:
 
 
 def test_sif_weighs_words_and_takes_out_the_first_direction(base: Path, tmp_path: Path) -> None:
-    """Arora, Liang and Ma 2017, algorithm 1, word by word."""
+    """Computes algorithm 1 of Arora, Liang and Ma (2017) word by word."""
     counts = counted_words()
     total = sum(counts.values())
     means = []
@@ -106,7 +106,7 @@ def test_sif_weighs_words_and_takes_out_the_first_direction(base: Path, tmp_path
 
 
 def test_special_tokens_of_a_bert_are_not_pooled_and_weigh_nothing(tmp_path: Path) -> None:
-    """By hand, of a text's own words alone: [CLS] and [SEP] have no counts, so each would weigh most."""
+    """Expected vectors use only a text's words. [CLS] and [SEP], with a count of 0, would weigh most."""
     raw = raw_source(tmp_path / "raw")
     table = load_file(raw / "model.safetensors")["embeddings.word_embeddings.weight"].astype(float)
     opened = Tokenizer.from_file(str(raw / "tokenizer.json"))
@@ -146,7 +146,7 @@ def test_a_text_without_words_has_a_vector_of_word_vectors_too(base: Path, tmp_p
 
 
 def test_weights_worked_out_by_hand() -> None:
-    """Four words of ten; p is 0.4, 0.3, 0.2 and 0.1, and the fifth never comes."""
+    """Counts of five words, ten in all: p is 0.4, 0.3, 0.2 and 0.1. The fifth word never occurs."""
     counts = np.array([4, 3, 2, 1, 0])
     assert Sif(a=0.1).weights(counts).tolist() == pytest.approx([0.2, 0.25, 1 / 3, 0.5, 1])
     # 1 - (1 - 1/4)^1 = 0.25: two words of four are above it, so the share is 1/2 and a is 0.5 / (0.5 * 2).

@@ -14,10 +14,10 @@ COVER, HYBRID = FEATURES.index("cover"), FEATURES.index("hybrid")
 def judged_queries(
     count: int, *, documents: int = 400, candidates: int = MAX_RANKED, seed: int = 0, repeats: int = 1
 ) -> list[Example]:
-    """Returns queries whose single answer has much `cover`, which the hybrid order does not see.
+    """Returns queries whose only answer has a high `cover`, which the hybrid order ignores.
 
     Args:
-        repeats: Each question is asked this many times, in nearly the same words.
+        repeats: Number of queries per question, with nearly equal vectors and the same answer.
     """
     random = np.random.default_rng(seed)
     examples: list[Example] = []

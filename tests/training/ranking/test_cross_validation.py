@@ -22,7 +22,7 @@ REMEMBERING = partial(fit, prior=PRIOR, procedure=Procedure(0.7, trees=False))
 
 @pytest.mark.parametrize("documents", [40, 4000])
 def test_no_training_query_has_an_answer_of_a_new_question(documents: int) -> None:
-    """With 40 documents most queries hang together, so answers are removed. With 4,000 whole groups stay."""
+    """With 40 documents, most queries share answers, so answers are removed. With 4,000, groups are whole."""
     examples = judged_queries(120, documents=documents, candidates=20, repeats=2)
     tested: list[int] = []
     for fold in draw_folds(examples, NEW):
@@ -97,7 +97,7 @@ def test_a_query_without_an_answer_is_not_scored() -> None:
 
 
 def test_groups_are_drawn_together() -> None:
-    """Three copies of each query tell no more than one."""
+    """Three copies of each query give the same interval as one."""
     random = np.random.default_rng(0)
     before, after = random.random((2, 50))
     alone = of_mean(before, after, level=0.95)

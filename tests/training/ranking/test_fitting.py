@@ -67,7 +67,7 @@ def test_a_ranking_tells_its_procedure(procedure: Procedure) -> None:
 
 
 def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
-    """A query alone in the memory would otherwise learn to repeat its own judgment."""
+    """Otherwise, the model would learn to repeat the judgment of the query itself."""
     examples = judged_queries(25)
     weights = fit(examples, PRIOR, Procedure(0.7, trees=False)).weights
     assert sum(abs(weights[name]) for name in MEMORY) < 0.5
@@ -77,7 +77,7 @@ def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
 
 @pytest.mark.parametrize("trees", [False, True])
 def test_an_unseen_hit_counts_as_wrong_as_far_as_it_was_examined(trees: bool) -> None:
-    """Without a difference in `cover`, only hits with a low `length` count as wrong."""
+    """If only hits with a low `length` were seen, a fit learns that low lengths are wrong."""
     procedure = Procedure(None, trees=trees)
     length = FEATURES.index("length")
     examples = [

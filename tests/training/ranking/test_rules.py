@@ -1,4 +1,4 @@
-"""When a ranking is published."""
+"""The rules that decide whether a ranking is published."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINEAR = partial(fit, prior={"hybrid": 1.5}, procedure=Procedure(None, trees=Fal
 
 
 def rows_with(new: float, coming: float, spread: float = 0.2) -> Rows:
-    """Comparisons of 100 queries with these gains."""
+    """Returns comparisons of 100 queries with the mean gains `new` and `coming`."""
     random = np.random.default_rng(0)
     noise = random.normal(size=100)
     noise = spread * (noise - noise.mean()) / noise.std()
@@ -62,7 +62,7 @@ def test_shuffled_labels_do_not_pass(seed: int) -> None:
 
 def test_true_labels_pass_and_are_described() -> None:
     def with_good_hybrid(example: Example) -> Example:
-        """The answer is among the ten best candidates."""
+        """Moves the answer to one of the first ten places."""
         [answer] = example.relevant
         ids = [id for id in example.ids if id != answer]
         place = example.ids.index(answer)

@@ -66,7 +66,7 @@ def judging(rows: list[dict[str, str]]) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def retrain(job: Job) -> Auto:
-    """Run `retrain --config` with auto; its exit status. more: [(what, by what)] changes to the file."""
+    """A function that runs `retrain` with auto, and returns the status. `more` replaces texts in the file."""
     place = job.store.root.parent
 
     def run(
@@ -140,7 +140,7 @@ def test_with_nothing_better_to_find_it_ends_with_what_is_missing(
 def test_beside_a_pair_only_the_search_is_tuned(
     job: Job, retrain: Auto, tiny_source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model without a student would be slower, and is not trained at all."""
+    """A model without a student would be slower than the pair, so none is trained."""
     teacher = job.store.versions()[0]
     _, both = publish_pair(job.store, teacher, tiny_source)
     dense = both.model_copy(update={"search": DENSE_LEARNED}).model_dump_json()
@@ -204,7 +204,7 @@ def test_a_run_that_was_stopped_in_its_second_choice_goes_on_there(
 
 @pytest.fixture
 def unread_text(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Documents in a script that the tiny model has no letter of, and few of them are enough."""
+    """Korean documents, which the tiny model cannot read. Lowers the number that new tokens need."""
     monkeypatch.setattr(auto, "MIN_TO_READ", 100)
     return documents(KOREAN, 300)
 
@@ -266,7 +266,7 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
 def test_without_a_search_no_english_set_judges_a_text_that_cannot_be_read(
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither titles, nor a second sentence, nor words enough for a known item."""
+    """The texts have no titles, one sentence each, and too few words for a known-item search."""
     monkeypatch.setattr(auto, "MIN_TO_READ", 100)
     monkeypatch.setenv("SIMILE_EVAL_DATA", str(job.data))
     short = [{"id": f"d{at}", "text": f"{' '.join(KOREAN[at % 40 :][:4])} {at}"} for at in range(300)]

@@ -156,7 +156,7 @@ def config_file(job: Job, corpus: str = 'file = "documents.jsonl"', base: str = 
 
 @pytest.fixture
 def retrain(job: Job) -> Retrain:
-    """Run the command; its exit status. `content` is the corpus."""
+    """A function that writes the corpus `content`, runs `retrain`, and returns its exit status."""
 
     def run(content: str | bytes | None = None, name: str = "documents.jsonl", **changed: str) -> int:
         raw = documents() if content is None else content
@@ -268,7 +268,7 @@ def test_what_the_file_says_is_not_said_beside_it(job: Job, capsys: pytest.Captu
 @needs_mounts
 @pytest.mark.parametrize(("options", "says"), [("size=700k", "No space left"), ("ro", "Read-only")])
 def test_a_models_folder_that_takes_nothing_more_is_left_as_it_was(job: Job, options: str, says: str) -> None:
-    """The folder is moved onto a file system of its own, with no room for a second version, or read-only."""
+    """The models folder is on its own file system, which is read-only or too small for another version."""
     (job.store.root.parent / "documents.jsonl").write_text(documents(), encoding="utf-8")
     room = options if options != "ro" else "size=64m"
     script = f"""

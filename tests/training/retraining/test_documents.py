@@ -95,7 +95,7 @@ def test_a_file_of_white_space_is_nothing_to_learn(tmp_path: Path) -> None:
 def test_a_title_of_a_service_is_the_documents_own_or_that_of_its_metadata(
     fields: dict[str, Any], title: str, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service embeds the document's own title alone."""
+    """Only the document's own title is in the whole text, because the service embeds no other title."""
     row = {"id": "a", "text": "body", "metadata": {}, **fields}
     monkeypatch.setattr(documents, "fetch_documents", lambda _url, _name: iter([row]))
     [found] = documents.documents_at("http://127.0.0.1:1").kept
@@ -135,7 +135,7 @@ def test_the_place_of_an_id_is_the_same_in_another_process() -> None:
 
 
 def first(requested: bool, name: str, count: int = 1) -> list[str]:
-    """Ids that are held out, or are not, at a share of 0.1."""
+    """Returns ids that judge (if `requested`) or train, at a held-out share of 0.1."""
     return [
         f"{name} {at}"
         for at in range(1000)
@@ -154,7 +154,7 @@ def test_what_nearly_repeats_a_document_held_out_is_on_neither_side() -> None:
 
 
 def test_a_copy_of_a_copy_of_a_document_held_out_is_found() -> None:
-    """The third resembles the second, which is held out as well, and the first hardly."""
+    """The second text nearly equals the first, and the third nearly equals the second, but not the first."""
     rng = random.Random(3)
     words = [str(rng.randrange(100_000, 1_000_000)) for _ in range(108)]
     texts = [" ".join(words[start : start + 100]) for start in (0, 4, 8)]

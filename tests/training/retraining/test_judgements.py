@@ -73,7 +73,7 @@ def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
 
 
 def of(found: Judged) -> dict[str, list[str]]:
-    """Returns the relevant documents of each query, from all three sides."""
+    """Returns the relevant documents of each query, of `train`, `dev` and `held` together."""
     return {**found.train, **found.dev, **found.held}
 
 
@@ -221,7 +221,7 @@ def test_a_query_is_of_use_where_nobody_named_one_of_its_answers() -> None:
 
 
 def test_clicks_judge_rankings_and_no_encoder() -> None:
-    """They favor what was shown, so a ranking is compared on the same hits, and an encoder is not judged."""
+    """Clicks favor the hits that were shown. They can judge rankings of these hits, but no encoder."""
     clicks = [
         Judgment(f"question {at}", f"d{at}", True, "page", of_use=True, user=user)
         for at in range(100)
@@ -238,7 +238,7 @@ def split(relevant: dict[str, list[str]], share: float = 0.5) -> Sides:
 
 
 def graph(seed: int, queries: int = 200, documents: int = 150) -> dict[str, list[str]]:
-    """Queries with one or two answers each, many of them shared."""
+    """Returns queries with one or two answers each. Many answers are shared."""
     rng = random.Random(seed)
     ids = [f"d{at}" for at in range(documents)]
     return {f"how do I do {at * 7919}?": rng.sample(ids, rng.choice([1, 1, 1, 2])) for at in range(queries)}
@@ -289,7 +289,7 @@ def test_a_component_that_is_most_of_all_is_cut_and_still_shares_no_answer() -> 
 
 
 def test_of_components_that_merge_one_follows_and_what_trained_before_does_not_judge() -> None:
-    """A new query whose answers are in two components merges these.
+    """A new query with answers in two components merges the components.
 
     Some of the 60 merges move a query from training to judging.
     """

@@ -31,7 +31,7 @@ COUNT = 300  # documents of each
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
-    """Equal ids in each collection, each with texts, titles and queries of its own."""
+    """A service whose collections have equal ids, but different texts, titles and judged queries."""
     folder = tmp_path_factory.mktemp("named")
     with Service(folder, tiny_models_dir) as service:
         for seed, name in enumerate(NAMES):
@@ -56,7 +56,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 def config_of(service: Service, file: Path, recipe: str, *names: str) -> Config:
-    """A file of judgments says what the feedback says, which then judges although it has no key."""
+    """Returns a configuration. Copies the feedback to `file`, since feedback without a key does not judge."""
     said = [
         {"collection": name} | {key: row[key] for key in ("query", "id")}
         for name in (NAMES if names == ("*",) else names)
@@ -195,7 +195,7 @@ def address(small: Service) -> str:
 
 @pytest.fixture
 def other(tmp_path: Path, tiny_models_dir: Path) -> Path:
-    """The models folder of another service."""
+    """A copy of the models folder with another id, as of another service."""
     models = tmp_path / "other"
     shutil.copytree(tiny_models_dir, models)
     ModelStore(models).renew_id()
@@ -266,7 +266,7 @@ def test_every_command_that_would_use_another_folder_ends_before_it_trains(
 
 @pytest.fixture
 def old(tiny_models_dir: Path) -> Iterator[str]:
-    """A service whose models folder takes no id, with the version that the tiny folder wants."""
+    """A stub service that reports no folder id, and the tiny folder's requested version as its active one."""
     with json_server(lambda *_: (200, {"model_version": ModelStore(tiny_models_dir).requested()})) as url:
         yield url
 

@@ -276,7 +276,7 @@ Three = tuple[ModelStore, list[str]]
 
 @pytest.fixture
 def three(tmp_path: Path) -> Three:
-    """The first of three versions is live."""
+    """A store and its three versions. The first one is active."""
     versions = published(tmp_path / "models", 3)
     store = ModelStore(tmp_path / "models")
     store.write_state({"live": versions[0]})
@@ -319,7 +319,7 @@ def test_one_that_failed_and_one_that_a_retraining_published_are_no_obstacle(
 
 
 def test_what_the_state_says_is_older_than_the_decision_of_a_person(three: Three) -> None:
-    """The service is stopped, or has not looked yet: it will honour the decision."""
+    """The service has not yet read the person's request. The retraining must not replace this request."""
     store, (active, chosen, candidate) = three
     left = {chosen: {"state": "retired", "reason": "rolled back from"}}
     store.write_state({"live": active, "versions": left})
@@ -377,7 +377,7 @@ def test_a_line_that_goes_from_active_to_active_has_its_first_as_anchor(job: Job
 def test_without_a_name_the_oldest_parent_that_is_here_is_the_anchor(
     tmp_path: Path, tiny_source: Path
 ) -> None:
-    """Versions of an earlier release name a parent only, and an older one may be deleted."""
+    """Versions of earlier releases name only a parent. The oldest version may be deleted."""
     store = ModelStore(tmp_path / "models")
     line: list[str] = []
     for scale in (0.1, 0.2, 0.3):

@@ -38,7 +38,7 @@ QUERIES, HITS = 30, 12
 
 
 def build_judged(count: int, collection: str = "default", key: str | None = None) -> Judged:
-    """Each query `WORD WORD` has one answer, the document of its number."""
+    """Returns judged queries `WORD WORD N`. Each has one answer, the document `dN`."""
     found = [
         Judgment(f"{WORDS[at % 14]} {WORDS[at // 14]} {at}", qualified(collection, f"d{at}"), True, key)
         for at in range(count)
@@ -47,7 +47,7 @@ def build_judged(count: int, collection: str = "default", key: str | None = None
 
 
 def explain(query: str, *, fault: str = "") -> list[dict[str, Any]]:
-    """Hits of a query, whose answer is in the middle of the hybrid order and has the most `cover`."""
+    """Returns hits of a query. Only its answer has `cover`. A `fault` leaves out the features."""
     number = int(query.rsplit(maxsplit=1)[-1])
     random = np.random.default_rng(number)
     at = 2 + number % 4

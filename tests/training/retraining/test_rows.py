@@ -1,4 +1,4 @@
-"""Training rows made of documents, and runs that go on with the same rows."""
+"""Training rows made of documents, and runs that are resumed if their rows are the same."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def model(queries: Encode, documents: Encode, fingerprint: str = "one") -> Scora
 
 
 def drawn() -> Encode:
-    """Vectors at random, others each time."""
+    """Returns a function that encodes texts as random vectors, different at each call."""
     rng = np.random.default_rng(1)
 
     def encode(texts: Sequence[str]) -> np.ndarray:
@@ -77,7 +77,7 @@ def rows_of(corpus: Corpus) -> list[tuple[str, ...]]:
 
 
 def placed(vectors: Mapping[str, Sequence[float]], other: Sequence[float]) -> Scorable:
-    """A model that gives these vectors, and `other` to any other text."""
+    """Returns a model that encodes texts as `vectors` says, and all other texts as `other`."""
 
     def of(texts: list[str]) -> np.ndarray:
         return np.array([vectors.get(text, other) for text in texts], np.float32)
@@ -86,7 +86,7 @@ def placed(vectors: Mapping[str, Sequence[float]], other: Sequence[float]) -> Sc
 
 
 def test_pairs_are_judged_queries_and_titles_with_their_text() -> None:
-    """A judged document has its title, and the answer of a title has not."""
+    """A judged document includes its title. The answer to a title is the text without the title."""
     judged = JUDGED | {"which is third?": ["c"]}
     corpus = build_corpus(PAIRS, DOCUMENTS, judged, lambda: placed({}, [1.0, 0.0]), 1)
     assert rows_of(corpus) == [
@@ -143,7 +143,7 @@ def test_where_all_documents_are_nearer_than_the_answer_the_least_near_is_the_ne
 
 
 def test_a_document_is_trained_as_its_best_passage_with_its_title() -> None:
-    """The head is left out, which is longer than a training reads. A model that reads more is split finer."""
+    """The whole text, which a training cannot read, is left out. Models that read more get shorter parts."""
     lengths: list[int | None] = []
     documents = [
         Document("a", "Alpha", "far. near. other"),
@@ -314,7 +314,7 @@ def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those
 def test_the_service_finds_what_the_documents_would_give_without_embedding_them(
     kind: Kind, job: Job, tmp_path: Path
 ) -> None:
-    """Long documents are passages. Documents that judge are in the service, and in no row."""
+    """Long documents are split into passages. Held-out documents are in the service, but in no row."""
     draw = random.Random(1)
     documents = [
         Document(f"d{at}", f"Title {at}", f"{' '.join(draw.choices(WORDS, k=90 if at % 3 else 9))}. end {at}")
@@ -391,7 +391,7 @@ def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
 def test_lists_are_mined_in_the_quickest_nearly_exact_form_unless_all_is_fp32(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, form: Form
 ) -> None:
-    """bf16 where the processor has it and OpenVINO is installed."""
+    """`auto` gives bf16 if the processor has it and OpenVINO is installed."""
     draw = random.Random(1)
     texts = [" ".join(draw.choices(WORDS, k=12)) for _ in range(200)]
     lines = [
@@ -469,7 +469,7 @@ def test_where_other_rows_were_mined_training_begins_anew_and_says_so(
 def test_a_stopped_run_is_kept_while_another_recipe_trains(
     job: Job, tiny_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`auto` was stopped in its second choice, and tries the first again, which left no version."""
+    """`auto` was stopped in its second choice. It tries the first one again, which left no version."""
     queried = replace(of_triples(job, triples()), base=str(tiny_source))
     stopped(queried, monkeypatch)
     other = replace(job, mode="off", data=None, base=str(tiny_source))

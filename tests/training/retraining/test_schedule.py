@@ -128,7 +128,7 @@ def test_what_is_written_down_is_when_the_next_run_begins(tmp_path: Path) -> Non
 
 
 def test_there_are_never_two_at_once(tmp_path: Path) -> None:
-    """A run is due every second, and takes two seconds."""
+    """A run is due every second and takes two seconds. It fails if another one is running."""
     code = (
         f"import os, time; p = r'{tmp_path / 'running'}'; "
         "os.close(os.open(p, os.O_CREAT | os.O_EXCL)); time.sleep(2); os.remove(p); raise SystemExit(4)"
@@ -273,7 +273,7 @@ def test_what_came_due_while_the_clock_jumped_runs_once(
     runs: int,
     table: dict[str, Any],
 ) -> None:
-    """Sets the clock to each of `moments`. One without a date is on the day on which the schedule starts."""
+    """Sets the clock to each of `moments`. A moment without a date is on the first day of the schedule."""
     monkeypatch.setattr("random.uniform", lambda _, longest: longest)  # the longest jitter
     wall = Wall("2026-11-22T03:00")
     asleep = small(tmp_path, "raise SystemExit(4)", cron=cron, wall=wall, **table)

@@ -93,7 +93,7 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
 
 
 def judged_ones(queries: int, held: int) -> Judged:
-    """Each query has the document of its number as its answer. The first `held` of them judge."""
+    """Returns judged queries: `query N` has the answer `hN`. The first `held` queries judge."""
     said = [Judgment(f"query {at}", f"h{at}", True) for at in range(queries)]
     found = judged(said, {document.id: document.id for document in (*HELD, *TRAIN)}, 0.5)
     return found._replace(held={f"query {at}": [f"h{at}"] for at in range(held)})
@@ -158,7 +158,7 @@ def test_rare_words_of_a_document_ask_for_it() -> None:
 
 
 def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
-    """Every text has a twin in another collection that any encoder would rank as high."""
+    """Every text has a twin in the other collection, which any encoder would rank equally high."""
     shelves = {"default": "h{}", "tickets": "collection:tickets/h{}"}
     held = tuple(
         Document(
@@ -188,7 +188,7 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
 
 
 def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
-    """An encoder that knows one thing only: the number in a title or text. Odd ones are wrong by one rank."""
+    """The encoder knows only the number in a title or text, and ranks every answer second."""
     titles = collections(SPLIT, MIN_QUERIES)["titles"]
     names = sorted(titles.queries, key=lambda name: int(name[1:]))
 
@@ -219,7 +219,7 @@ OTHER = TWO._replace(relevant={"q": {"d5": 1.0}})
 
 
 def test_each_setting_of_a_collection_counts(job: Job) -> None:
-    """The hits are those of the mode that the collection learned, or that the service prescribes."""
+    """Hits depend on the mode that the collection learned, and on the mode that the service prescribes."""
     active = str(job.store.requested())
 
     def hits(learned: dict[str, SearchDefaults], served: Searches) -> list[list[str]]:
@@ -285,7 +285,7 @@ def numbered(count: int) -> list[Document]:
 
 
 class Told:
-    """An encoder that knows each text by the number in it, right or wrong by `shift`."""
+    """Encodes a text by the number in it. With a `shift`, queries miss their answers. Records all texts."""
 
     def __init__(self, shift: int) -> None:
         self.shift = shift
@@ -350,7 +350,7 @@ def test_labelled_queries_choose_alone_where_there_are_enough() -> None:
 
 
 def test_a_training_is_chosen_by_searches_as_the_service_does_them() -> None:
-    """In its mode, and among the passages of the documents."""
+    """The choice uses the search mode of the service, and the passages of the documents."""
     split = hold_out(numbered(1000), 0.1)
     judged, wrong = questions(split), Told(1)
     assert score_by(split, judged, "dense")(wrong) < 0.1
@@ -403,7 +403,7 @@ def test_queries_that_choose_search_what_the_service_finds_for_them() -> None:
 
 @pytest.mark.parametrize(("count", "expected"), [(49, 0), (50, 8), (100, 16), (160, 16), (400, 16)])
 def test_dev_has_judged_queries_enough_to_choose_by(count: int, expected: int) -> None:
-    """With their answers. Two thirds train, and what a version learned stays."""
+    """Answers follow their queries. Two thirds train, and queries that a version learned stay in training."""
     said = [Judgment(f"query {at * 7919}", f"d{at}", True) for at in range(count)]
     ids = {f"d{at}": f"d{at}" for at in range(count)}
     documents = [Document(id, "", id) for id in ids]

@@ -36,12 +36,12 @@ DENSE_LEARNED = {DEFAULT: SearchDefaults(mode="dense", weight=1)}
 
 @pytest.fixture
 def tuned(job: Job, tmp_path: Path) -> Tune:
-    """tune on judged queries of words, of which the tiny model knows nothing. Dense search is active."""
+    """A function that runs `tune` on queries that keyword search answers best. Dense search is active."""
     rows = documents(WORDS, 300)
     job.store.request(with_search(job.store, str(job.store.requested()), DENSE_LEARNED))
 
     def run(judged: int = 60, say: Say = silent, served: Searches | None = None, **changes: Any) -> Outcome:
-        """changes: of the judgments, as Judged._replace takes them."""
+        """`changes` replace fields of `Judged`."""
         queried = []
         for at, each in enumerate(rows[:judged]):
             words = " ".join(each["text"].split()[4:9])
@@ -107,7 +107,7 @@ def test_queries_that_may_not_choose_leave_the_search_as_it_is(
     tuned: Tune, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without(found: Any) -> Any:
-        """Changes name the queries by the number at their end."""
+        """Applies `changes`, which name queries by the number at their end, and then chooses."""
         names = {query.split()[-1]: query for query in found.answers}
         if "of_use" in changes:
             found = found._replace(of_use=frozenset(names.values()))

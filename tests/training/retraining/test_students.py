@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelStore, list[str
 def test_a_student_is_distilled_from_what_is_served_and_never_from_a_student(
     made: tuple[ModelStore, list[str]], base: str, distils: bool, begins: tuple[str, ...]
 ) -> None:
-    """The pair is the newest version of the teacher's vectors."""
+    """Expects the pair, because it is the newest version with the teacher's vectors."""
     store, versions = made
     names = dict(zip(("teacher", "student", "pair"), versions, strict=True))
     found = [find_start(store, version, base, distils=distils) for version in versions]
@@ -68,7 +68,7 @@ def test_a_student_whose_teacher_is_gone_says_what_to_do(
 
 @pytest.fixture
 def studied(job: Job, tmp_path: Path, tiny_source: Path) -> tuple[Job, str, str, str]:
-    """The job with its teacher, a student of it and the pair; the teacher is active."""
+    """A job, and the versions of its teacher, student and pair. The teacher is active."""
     teacher = job.store.versions()[0]
     student, both = publish_pair(job.store, teacher, tiny_source)
     return replace(job, base="anchor"), teacher.version, student.version, both.version

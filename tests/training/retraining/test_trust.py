@@ -100,7 +100,7 @@ def test_a_flood_leaves_a_shop_with_many_searches_its_share(
 
 
 def hostile(kind: str, id: str, page: list[str], who: Callable[[int], dict[str, Any]]) -> Rows:
-    """30 events on each query."""
+    """Returns 30 events of `kind` on `id` for each query. `who` gives the key and user of an event."""
     return [
         event(f"q{at % QUERIES}", id, page, kind, search=f"h{at}") | who(at) for at in range(30 * QUERIES)
     ]
@@ -155,7 +155,7 @@ def test_a_visitor_counts_once_whatever_its_keys(keys: tuple[str, str]) -> None:
 
 
 def test_a_visitor_who_logs_out_is_no_second_one() -> None:
-    """Searches with and without a user, of one person by one key."""
+    """One person searches with one key, sometimes with a user and sometimes without."""
     rows = [event("q", "right", PAGE, search=f"{at}", user=("x", "")[at % 2]) for at in range(8)]
     assert said(rows) == []
     skips = [event("q", "other", PAGE, search=f"{at}", user=("x", "")[at % 2]) for at in range(8)]
@@ -187,9 +187,9 @@ def test_without_users_each_key_is_a_visitor_and_rows_of_an_older_service_count(
 
 @st.composite
 def honest(draw: st.DrawFn) -> Rows:
-    """Queries of 12 to 16 visitors each, who all click one hit, wherever it stands; one clicks another, too.
+    """Draws queries of 12 to 16 visitors, who all click `right` at any place. One may click `a`, too.
 
-    With fewer visitors, one of them is more than a tenth of all and may turn an answer near the limit.
+    With fewer visitors, one is more than a tenth of them and could change an answer near the limit.
     """
     rows: Rows = []
     for at in range(draw(st.integers(1, 3))):
@@ -204,7 +204,7 @@ def honest(draw: st.DrawFn) -> Rows:
 
 @st.composite
 def flood(draw: st.DrawFn) -> Rows:
-    """Up to 300 events of a few kinds, of one visitor."""
+    """Draws up to 300 events of one visitor, in up to three groups of similar events."""
     rows: Rows = []
     for kind in range(draw(st.integers(1, 3))):
         query = f"q{draw(st.integers(0, 3))}"
@@ -240,7 +240,7 @@ def users(rows: Rows) -> Rows:
     ("place", "who"), [(0, {"user": "bot"}), (9, {"key": "other", "user": ""})], ids=["top", "bottom"]
 )
 def test_a_flood_of_one_visitor_leaves_the_bias_as_it_is(place: int, who: dict[str, str]) -> None:
-    """It always clicks the hit at one place. By the rule of before, 1.0 became 1.75 and 0.25."""
+    """The visitor always clicks at one place. A former rule changed the bias from 1.0 to 1.75 or 0.25."""
     forged: Rows = []
     for at in range(1500):
         number = at % 60
@@ -391,7 +391,7 @@ def graded(rows: Rows) -> dict[str, Clicked]:
 
 
 def test_every_clicked_hit_has_its_attraction_as_its_gain() -> None:
-    """Four of twelve users examine the third hit, and all of them click it. Three click the second of six."""
+    """Of twelve users, five click the first hit, three the second and four the third."""
     rows = [
         event("q", id, LONG_PAGE, search=f"{id} {at}")
         for id, clicks in (("d0", 5), ("d1", 3), ("d2", 4))
@@ -546,10 +546,10 @@ class Log(NamedTuple):
 def log_of(
     bias: float = 1.0, noise: float = 0.15, searches: int = 40, reordered: float = 0.0, seed: int = 1
 ) -> Log:
-    """Events of users who examine a hit at position k with probability k^-bias.
+    """Returns events of users who examine a hit at position k with probability k^-bias.
 
-    They click 85 % of the relevant hits that they examine, and `noise` of the others. Each query has one
-    order of hits; `reordered` of the searches have another one.
+    They click 85% of the relevant hits that they examine, and the share `noise` of other examined hits.
+    Each query has a fixed order of hits, but the share `reordered` of its searches has random orders.
     """
     rng = np.random.default_rng(seed)
     events, truth = [], set()
@@ -576,7 +576,7 @@ def event(
     key: str = "k",
     user: str | None = None,
 ) -> dict[str, Any]:
-    """An event as the service lists it. Without `user`, each search is another visitor's."""
+    """Returns an event as the service lists it. Without `user`, each search has its own visitor."""
     page = list(page)
     position = page.index(id) + 1 if id in page else None
     return {
@@ -593,7 +593,7 @@ def event(
 
 
 def opinion(events: Iterable[dict[str, Any]], least: int = 3, visitors: int = 2) -> list[Judgment]:
-    """Without the visitors, who agree."""
+    """Returns the distinct judgments of the events, without keys and visitors."""
     found = judged_by(build_sessions(events), 1.0, least, visitors)[0]
     assert all(each.of_use for each in found)
     return [*dict.fromkeys(Judgment(*each[:3]) for each in found)]
@@ -649,7 +649,7 @@ def test_a_visitor_who_logs_out_sees_no_hits_move() -> None:
 
 
 def test_deep_clicks_weigh_more_than_those_at_the_top() -> None:
-    """Each was clicked in 8 of 46 searches: at the first place that is little, at the eighth much."""
+    """Both d1 and d8 are clicked in 8 of 46 searches: few for the first place, many for the eighth."""
     page = [f"d{at}" for at in range(1, 9)]
     events = [event("q", "d1", page, search=f"a{at}") for at in range(8)]
     events += [event("q", "d8", page, search=f"b{at}") for at in range(8)]

@@ -51,7 +51,7 @@ def write_dev(data: Path) -> Path:
 
 
 def assert_best_is_step_4(result: Result, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the same run, stopped there."""
+    """Compares the best weights with those of the same run stopped after step 4."""
     stop_after(monkeypatch, 4)
     stopped = load_file(run("four").out / "checkpoint.safetensors")
     for name, array in load_file(result.best / "model.safetensors").items():

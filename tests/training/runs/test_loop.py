@@ -1,4 +1,4 @@
-"""A training run: steps, record, refusals, stops, and what a resumed run goes on with."""
+"""A training run: steps, record, refusals, stops, and what a resumed run restores."""
 
 from __future__ import annotations
 
@@ -371,7 +371,7 @@ def test_a_run_with_the_precision_left_open_goes_on_in_the_one_that_it_was_begun
 
 @contextmanager
 def files_of_at_most(count: int) -> Iterator[None]:
-    """Longer files cannot be written, as on a full disk."""
+    """Limits files to `count` bytes. Longer files cannot be written, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""Two real processes are one: the same losses, gradients and weights, one folder, one end."""
+"""Two processes train as one does: equal losses, gradients and weights, one folder, and one end."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_each_process_has_a_gpu_of_its_own_unless_one_is_named(monkeypatch: pyte
 
 
 class Command(NamedTuple):
-    """A user's command under torchrun, which was stopped by Ctrl-C and resumed."""
+    """A training under torchrun, stopped by Ctrl-C and resumed; and the same training in one process."""
 
     out: Path
     status: int

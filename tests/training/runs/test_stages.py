@@ -1,4 +1,4 @@
-"""Recipes in stages: each begins where the last one ended, in one folder that is a run like any other."""
+"""Recipes in stages: each begins where the last one ended. Their common folder is a run like any other."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_stop_in_any_stage_is_resumed(
 def test_with_the_precision_left_open_each_stage_goes_on_in_the_one_that_the_run_was_begun_in(
     given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is stopped in its first stage on a machine that is fast in bf16, and goes on on another."""
+    """A run is stopped in its first stage on a machine with fast bf16, and resumed on one without."""
     out, requested = tmp_path / "out", ["auto" if word == "fp32" else word for word in given]
     use_bf16 = "training.runs.loop.use_bf16"
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Training steps, GradCache, and the alarms for a loss or vectors that teach nothing."""
+"""Training steps, GradCache, and warnings if the loss or the vectors teach nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_STEPS = ["first-last", "static-average", "whitening", "all-but-the-top", "sta
 
 
 def uniformities(monkeypatch: pytest.MonkeyPatch, found: list[float]) -> None:
-    """Make every step say these instead of its own; the last one goes on for ever."""
+    """Makes step n report the uniformity `found[n]`. Later steps report the last one."""
     whole = Trainer.step
 
     def step(self: Trainer, number: int) -> Step:
@@ -59,7 +59,7 @@ def test_the_uniformity_of_a_batch_is_that_of_its_pairs() -> None:
 
 
 def test_uniformity_is_of_the_vectors_that_are_published_not_of_the_head_s(tmp_path: Path) -> None:
-    """A head that normalises a batch spreads it out, however much alike its vectors have become."""
+    """A head with batch normalization spreads vectors, even if the encoder's are nearly equal."""
     trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("simcse-unsup", {"head": "bn"}))
     vectors = trainer.encoder(trainer._source.batch(0).columns[0]).pooled
     expected = _uniformity(vectors)
@@ -98,7 +98,7 @@ def test_a_backbone_has_no_vectors_that_could_collapse(
 
 
 def test_a_learning_rate_that_ruins_the_model_is_noticed(run: Run, recipe: Recipe, tmp_path: Path) -> None:
-    """Nothing is injected here: all vectors become one, and the loss that of a guess among 32."""
+    """No fault is injected: all vectors become equal, and the loss is that of a guess among 32 texts."""
     wild = replace(recipe, dropout=0.0, optim=replace(recipe.optim, lr=0.5))
     result = run("out", recipe=wild, base=raw_source(tmp_path / "raw"), steps=8, batch=32)
     assert len(events(result.out, "collapse")) == 1
@@ -248,7 +248,7 @@ def compute_loss(vectors: Tensor) -> Tensor:
 def gradients_of(
     encoder: TrainedEncoder, backward: Callable[[Callable[[Tokens], Tensor]], Tensor]
 ) -> tuple[float, dict[str, Tensor]]:
-    """backward: from the forward of one chunk, with dropout, to the loss."""
+    """Returns loss and gradients. `backward` gets a forward pass with dropout, and returns the loss."""
     encoder.zero_grad()
     torch.manual_seed(3)
     loss = backward(lambda rows: encoder(rows, 0.3).pooled)
@@ -261,7 +261,7 @@ def in_chunks(encode: Callable[[Tokens], Tensor]) -> Tensor:
 
 
 def kept_whole(encode: Callable[[Tokens], Tensor]) -> Tensor:
-    """The same forwards in the same order, with the graph of all of them in memory."""
+    """Runs the same forward passes in the same order, with all graphs in memory. Returns the loss."""
     loss = compute_loss(torch.cat([encode(part) for part in PARTS]))
     loss.backward()  # type: ignore[no-untyped-call]
     return loss

@@ -1,4 +1,4 @@
-"""Reading a corpus, and errors with the wrong line."""
+"""Reading a corpus, and errors that name the wrong line."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_single_texts_have_the_digest_that_they_always_had() -> None:
 
 
 def paged(documents: dict[str, str], requests: list[str]) -> Answer:
-    """Documents as the service pages them: in the order of ids, those after the cursor."""
+    """Returns an answer that pages documents by id, as the service does. Adds paths to `requests`."""
 
     def answer(path: str, given: dict[str, str], _headers: Mapping[str, str]) -> tuple[int, object]:
         requests.append(path)

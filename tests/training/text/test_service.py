@@ -1,4 +1,4 @@
-"""Reading a service that asks for a key."""
+"""Reading a service that requires a key."""
 
 from __future__ import annotations
 

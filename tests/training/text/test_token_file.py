@@ -1,4 +1,4 @@
-"""The shelf against the tokenizer's own answer: in memory, in a file, torn, and used again."""
+"""`Shelf` has the tokenizer's own token ids: in memory, in a file, in a damaged file, and if reused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def expected(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def wide(folder: Path, tiny_source: Path, words: int) -> Tokenizer:
-    """Returns the tiny tokenizer extended to `words` words; the last is `w<number>`."""
+    """Returns the tiny tokenizer with a vocabulary of `words` tokens. The added ones are `w<id>`."""
     written = json.loads((tiny_source / "tokenizer.json").read_bytes())
     vocabulary = written["model"]["vocab"]
     vocabulary |= {f"w{id}": id for id in range(len(vocabulary), words)}

@@ -1,4 +1,4 @@
-"""Candidates that change nothing, over many nights: promotions and refusals by luck."""
+"""Simulates candidates of many nights, to count promotions and refusals by luck."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Floats = np.ndarray
 
 
 def judged(each: Floats) -> dict[str, Any]:
-    """Scores of judged queries, the same on both kinds of questions."""
+    """Returns scores with these figures of judged queries, for both kinds of questions (NEW, COMING)."""
     figures = {"ndcg10": float(each.mean()), "queries": len(each), "each": each.tolist()}
     return {"own": {NEW: figures, COMING: figures}}
 
 
 def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
-    """Differences as retraining makes them: most queries keep their figure, some change a lot."""
+    """Returns differences with the mean `gain`, as of a retraining: most are 0, and about 30% are large."""
     changed = rng.random(count) < 0.3
     return np.where(changed, rng.normal(gain / 0.3, 0.3, count), 0.0)
 
@@ -38,9 +38,9 @@ def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
     ],
 )
 def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: int, candidates: int) -> None:
-    """The same queries every night; each candidate starts from the active model, so luck would add up.
+    """The queries are the same every night. Candidates start from the active model, so luck could add up.
 
-    `auto` has up to three candidates a night, four where a part of the text cannot be read; each is a look.
+    `auto` tries up to three candidates a night, or four if the model cannot read a part of the text.
     """
     rng = np.random.default_rng(queries)
     promoted = []
@@ -64,7 +64,7 @@ def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: 
 def test_with_new_queries_every_night_it_is_one_night_in_a_hundred_for_the_first_candidate(
     candidates: int, expected: float
 ) -> None:
-    """Each further candidate of a night is one more look: 1 + 1/√2 + 1/√3 nights in a hundred with three."""
+    """Further candidates of a night count less: with three, it is 1 + 1/√2 + 1/√3 nights in a hundred."""
     rng = np.random.default_rng(3)
     shown = 0
     for _ in range(NIGHTS * YEARS):
@@ -90,7 +90,7 @@ def test_the_least_gain_is_seen_in_four_nights_of_five() -> None:
 
 @pytest.mark.long
 def test_in_three_hundred_nights_search_never_falls_below_the_anchor_by_more_than_the_limit() -> None:
-    """Most candidates are harmful, a few are good, and all begin at the anchor: no loss adds up."""
+    """Most candidates are worse than the anchor. Each begins at the anchor, so losses do not add up."""
     rng = np.random.default_rng(11)
     least, last = [], []
     for _ in range(20):
@@ -130,7 +130,7 @@ def test_candidates_that_change_nothing_but_luck_are_seldom_refused_for_a_fall(
 def test_a_few_judged_queries_refuse_a_large_loss_and_seldom_luck(
     queries: int, luck: float, caught: float
 ) -> None:
-    """The loss of a query has a mean of 0.2 and a deviation of 0.3; the other searches do not change."""
+    """A bad candidate loses 0.2 per query on average, with a deviation of 0.3. Other searches stay equal."""
     rng = np.random.default_rng(9)
     others = {
         name: judged(rng.uniform(0, 1, 300))["own"][COMING] for name in ("titles", "neighbours", "known")
@@ -157,7 +157,7 @@ def test_a_real_loss_is_refused() -> None:
 
 
 def test_the_word_of_one_key_does_not_carry_a_gain() -> None:
-    """Its queries are half of those that judge, and the candidate was trained to please them."""
+    """Half of the judged queries are of the key 'spam', and the candidate is better on this half only."""
     rng = np.random.default_rng(7)
     keys = ["spam", None] * 80
     active = rng.uniform(0, 0.5, 160)

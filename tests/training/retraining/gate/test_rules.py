@@ -184,7 +184,7 @@ def sts(cosine: np.ndarray, spearman: float) -> dict[str, Any]:
 
 
 def test_a_small_mean_of_wild_differences_may_be_luck_and_a_steady_one_is_not() -> None:
-    """Standard error 0.2 / sqrt(200) = 0.014: 0.01 is within it, 0.04 is not; steady ones have none."""
+    """The standard error is 0.2 / sqrt(200) = 0.014: 0.01 may be luck, 0.04 not. Equal gains have none."""
     [luck] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
     assert not luck.shown
     assert luck.difference == pytest.approx(0.01)
@@ -261,7 +261,7 @@ def test_a_few_judged_queries_guard_and_decide_nothing() -> None:
 
 
 def test_a_gain_says_what_could_have_been_seen_and_what_would_settle_it() -> None:
-    """Differences spread by 0.2 over 200 queries: an error of 0.014, and 2.35 of them to either side."""
+    """A deviation of 0.2 over 200 queries: the interval is the mean ± 2.35 standard errors of 0.014."""
     error = NOISE.std(ddof=1) / 200**0.5
     [gain] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
     half = 2.345 * error  # Student's quantile at 0.99 with 199 degrees of freedom
@@ -331,7 +331,7 @@ def test_slower_or_larger_than_allowed_is_refused(
 def test_speed_is_bought_with_a_certain_fall_within_the_limits(
     texts: float | None, queries: float, fall: float, reasons: list[str]
 ) -> None:
-    """Every query falls by as much, so the fall is certain; without a gain in pace it is refused."""
+    """All queries fall equally, so the fall is certain. Unless speed is required, it is refused."""
     active = own(BEFORE) | {"cost": {"texts_per_second": 100.0, "queries_per_second": 300.0}}
     candidate = own(BEFORE - fall) | {"cost": {"texts_per_second": texts, "queries_per_second": queries}}
     limits = Thresholds(own_fall=0.015 + 1e-9)
