@@ -37,7 +37,7 @@ def test_a_table_and_json_lines_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("j.txt", "how?\n", "holds no judgements"),
+        ("j.txt", "how?\n", "holds no judgments"),
         ("j.tsv", "query\tid\trelevant\nq\ta\tperhaps\n", "line 2: relevant must be 1 or 0, not 'perhaps'"),
         ("j.tsv", "query\tname\nq\ta\n", "no column `id`"),
         ("j.jsonl", '{"query": "q"}\n', "line 1 has no text under the name id"),
