@@ -1,7 +1,7 @@
 """Functions that all benchmark commands share: options, scratch folder, progress and the final report.
 
-A benchmark works in a temporary folder of the checkout. The report prints a table and one line for each
-promise, and writes the figures to benchmarks/results/NAME.json.
+A benchmark works in a temporary folder of the checkout. The report prints a table and a line for each
+`Verdict`, and writes the figures to benchmarks/results/NAME.json.
 """
 
 import argparse

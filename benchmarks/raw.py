@@ -149,7 +149,7 @@ class RawEngine:
         return np.concatenate([self.calls[0](build_feed([row], self._inputs)) for row in ids])
 
     def about(self) -> dict[str, Any]:
-        """Return the number of calls and the chosen batch sizes."""
+        """Return how many calls run at once, and batch sizes."""
         return {"parallel_calls": len(self.calls), "tokens_of_a_batch": self._chosen}
 
     def _run(self, batches: Sequence[Feed]) -> float:

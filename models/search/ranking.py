@@ -91,7 +91,7 @@ class Ranking(BaseModel):
         trees: Trees that are added to the linear model. None: the linear model alone.
         hybrid_share: Share of the hybrid score in the result. Above 0 only if few queries were judged.
         mean_query: Mean of the query vectors, length 1, for the feature `hub`. Empty: `hub` is 0.
-        memory_threshold: Judged queries must have a larger nearness than this (`Memory.recall`).
+        memory_threshold: Judged queries nearer to a search than this count (`Memory.recall`).
         queries: Number of judged queries that it learned from.
     """
 

@@ -5,8 +5,8 @@
 
 `unicodedata.normalize` sorts runs of combining marks in quadratic time, and holds the GIL: 480 KB of marks
 take half a minute. So this module inserts U+034F after each 30 marks in a row (Stream-Safe Text Process, UAX
-#15), and normalizes some thousand characters per call. The result is otherwise exact, unless `LONGEST_RUN`
-characters in a row cannot be separated.
+#15), and normalizes some thousand characters per call. Only U+034F and a cut that is forced after
+`LONGEST_RUN` characters change the result.
 """
 
 from __future__ import annotations

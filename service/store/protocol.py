@@ -370,10 +370,10 @@ class Feedback(Protocol):
     async def replace_clicked(self, answers: Mapping[str, Mapping[str, float]], collection: str, /) -> int:
         """Replaces the clicked answers of a collection: documents that clicks suggest as answers to queries.
 
-        They are deleted with their document.
+        A document's answers are deleted with it.
 
         Args:
-            answers: The queries of each document id, with their gains. A document without events gets none.
+            answers: By document id, its queries and their gains. Ids without events are skipped.
             collection: Name of the collection.
 
         Returns:

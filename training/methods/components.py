@@ -140,9 +140,9 @@ class Rows(nn.Module):
     """Base class of further negatives. They are torch modules, so checkpoints contain their state."""
 
     def rows(self, generator: torch.Generator) -> Extra:
-        """Returns the negatives for one step: K vectors, and the number of each vector's text.
+        """Returns K vectors as negatives for one step, each with its text's number or NO_TEXT.
 
-        An objective does not use a vector as a negative of the same text.
+        Texts with equal numbers are not negatives of each other.
         """
         raise NotImplementedError
 

@@ -40,7 +40,7 @@ class Example(NamedTuple):
             clicks judge the query, that is the probability that users have examined the candidate. The
             candidate counts as wrong with this weight. None: 1 for all.
         unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
-        alike: A text that nearly equal queries share. Empty: `query`.
+        alike: The same key for nearly equal queries. Empty: `query`.
     """
 
     query: str

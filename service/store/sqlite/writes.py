@@ -1,9 +1,9 @@
-"""Jobs that write documents, and the job `tidy`. Each job runs in one transaction.
+"""Jobs that write documents, and `tidy`, which deletes old rows. A job is one transaction.
 
-Start reading at `upsert`. A document's title and text are an immutable revision. An upsert deletes the old
-revision and inserts a new one. It also stores a vector of the active generation, and vectors of other
-generations if there are any. A builder's vector is stored only if the revision still exists, so it never
-overwrites a later update or delete.
+Start reading at `upsert`. A revision of a document never changes. An upsert that changes something deletes
+the old revision and inserts a new one, with a vector of the active generation, and of others if there are
+any. Later vectors (vectors.py) are stored only if the revision still exists, so they never undo an update or
+delete.
 """
 
 import sqlite3
