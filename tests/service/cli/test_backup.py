@@ -36,10 +36,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> It
         service.put(DOCUMENTS).raise_for_status()
         judged = {"query": "a river", "id": "d7", "relevant": True}
         service.client.post("/feedback", json=judged).raise_for_status()
-        clicked = [{"search_id": "s", "query": "a river", "id": id, "type": "click"} for id in ("d7", "d8")]
+        clicked = [{"search_id": "s", "query": "a river", "id": id, "type": "click"} for id in ("d7", "d57")]
         stored = service.client.post("/events", json={"events": clicked}).json()
         assert stored == {"stored": 2, "refused": []}
-        answer = {"query": TEXTS[5], "id": "d8", "gain": 1}
+        answer = {"query": TEXTS[5], "id": "d57", "gain": 1}
         service.client.put("/collections/default/clicked", json={"clicked": [answer]}).raise_for_status()
         service.put({"gone": "a gorgon that was deleted"}).raise_for_status()
         service.client.delete("/documents/gone").raise_for_status()
@@ -98,7 +98,7 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
             question = {"q": TEXTS[5], "k": "3", "mode": mode}
             there, here = (one.client.get("/search", params=question).json() for one in (place, service))
             assert here["hits"] == there["hits"] != []
-        assert here["hits"][0]["id"] == "d8", "the click is not remembered"
+        assert here["hits"][0]["id"] == "d57", "the click is not remembered"
         # A revision is never used twice, even after a restore.
         sequences = [service.put({"new": "stone"}).json()["sequence"] for _ in range(1)]
         assert sequences[0] > manifest["sequence"]
