@@ -293,15 +293,19 @@ def _name(job: Job, base: Base) -> str:
 
 
 def _sweep(place: Path, say: Say) -> None:
-    """Removes earlier runs of the same recipe, because each run has three copies of a model.
+    """Removes earlier runs, because each run has three copies of a model.
 
     Unfinished runs of other recipes stay, so that `auto` can continue them.
     """
     recipe = place.name.rpartition("-")[0]
-    for other in place.parent.glob(f"{recipe}-*"):
-        if other != place and re.fullmatch(r"-[0-9a-f]{12}", other.name.removeprefix(recipe)):
-            if any(other.glob(f"**/{CHECKPOINT}")):
-                say("an unfinished run of other text, rows or settings was found; training begins anew")
+    for other in place.parent.glob("*-*"):
+        if other == place or not re.fullmatch(r".+-[0-9a-f]{12}", other.name):
+            continue
+        is_same = other.name.rpartition("-")[0] == recipe
+        is_unfinished = any(other.glob(f"**/{CHECKPOINT}"))
+        if is_same and is_unfinished:
+            say("an unfinished run of other text, rows or settings was found; training begins anew")
+        if is_same or (any(other.glob(f"**/{RUN}")) and not is_unfinished):
             shutil.rmtree(other)
 
 
