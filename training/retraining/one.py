@@ -295,17 +295,19 @@ def _name(job: Job, base: Base) -> str:
 def _sweep(place: Path, say: Say) -> None:
     """Removes earlier runs, because each run has three copies of a model.
 
-    Unfinished runs of other recipes stay, so that `auto` can continue them.
+    Of other recipes, unfinished runs stay, so that `auto` can continue them, and those of which no share
+    helped, so that they are not repeated.
     """
     recipe = place.name.rpartition("-")[0]
     for other in place.parent.glob("*-*"):
-        if other == place or not re.fullmatch(r".+-[0-9a-f]{12}", other.name):
+        if other == place or other.is_symlink() or not re.fullmatch(r".+-[0-9a-f]{12}", other.name):
             continue
+        run = other / _RUN / RUN
+        finished = read_json(run).get("finished") if run.is_file() else None
         is_same = other.name.rpartition("-")[0] == recipe
-        is_unfinished = any(other.glob(f"**/{CHECKPOINT}"))
-        if is_same and is_unfinished:
+        if is_same and any(other.glob(f"**/{CHECKPOINT}")):
             say("an unfinished run of other text, rows or settings was found; training begins anew")
-        if is_same or (any(other.glob(f"**/{RUN}")) and not is_unfinished):
+        if is_same or (finished and finished.get("share") != 0):
             shutil.rmtree(other)
 
 

@@ -27,7 +27,7 @@ from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.retrieval import Collection
-from training.retraining import ledger
+from training.retraining import ledger, one
 from training.retraining.anchor import find_anchor
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
@@ -96,6 +96,25 @@ def test_what_is_worse_is_kept_as_refused_with_its_reason_and_not_wanted(job: Jo
     assert outcome.reason == manifest.gate.reason
     card = (job.store.folder(manifest.version) / CARD).read_text(encoding="utf-8")
     assert "**Refused.**" in card
+
+
+def test_finished_runs_of_other_recipes_are_removed_and_all_else_stays(tmp_path: Path) -> None:
+    place = tmp_path / "triples-0123456789ab"
+    states = {
+        "distil-hybrid-000000000001": {"finished": {"share": 0.5}},
+        "distil-hybrid-000000000002": {"finished": {"share": 0}},  # not to be repeated
+        "distil-hybrid-000000000003": {},  # unfinished
+        "my-notes": {"finished": {"share": 0.5}},
+        place.name: {"finished": {"share": 0.5}},
+        "triples-000000000004": {},  # an earlier run of the same recipe
+    }
+    for name, state in states.items():
+        (tmp_path / name / "run").mkdir(parents=True)
+        (tmp_path / name / "run/run.json").write_text(json.dumps(state), encoding="utf-8")
+    (tmp_path / "linked-000000000005").symlink_to(tmp_path / "my-notes")
+    one._sweep(place, lambda _: None)
+    left = {found.name for found in tmp_path.iterdir()}
+    assert {*states, "linked-000000000005"} - left == {"distil-hybrid-000000000001", "triples-000000000004"}
 
 
 @pytest.mark.long
