@@ -57,7 +57,7 @@ function forest(gains, [before, after] = ["active version", "candidate"]) {
 }
 
 /** Returns a row for each query with the hits of both sides and the rank of the first correct hit, correct hits in bold. */
-function answered(name, rows, sides = ["Live version", "Candidate"]) {
+function answered(name, rows, sides = ["Active version", "Candidate"]) {
   return scrolling(name, ["Query", "Rank", "Points", ...sides], rows.map(({ query, difference, ranks = [], relevant, active, candidate }) => {
     const hits = (found) => h("ol", {}, found.map(({ id, rank, text }) => foreign("li", { value: rank, class: relevant.includes(id) ? "right" : "" }, text || id)));
     return [foreign("a", { href: `#/compare?${new URLSearchParams({ q: query })}` }, query), ranks.map((rank) => rank ?? "none").join(" → "), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)];
@@ -76,7 +76,7 @@ const figure = (value) => (typeof value === "number" ? value.toFixed(4) : "none"
 
 function figures(rows) {
   return h("details", {}, h("summary", {}, "Every figure"),
-    scrolling("Every figure", ["", "Measure", "Live version", "Candidate", "Difference", "Verdict"], rows.map((row) =>
+    scrolling("Every figure", ["", "Measure", "Active version", "Candidate", "Difference", "Verdict"], rows.map((row) =>
       [row.title, row.measure, figure(row.active), figure(row.candidate), figure(row.difference), row.passed ? "passed" : "refused"])));
 }
 
@@ -85,7 +85,7 @@ function geometry({ pairs, sentences, ...candidate }, active) {
   const names = Object.keys(candidate).filter((name) => name !== "directions" && typeof candidate[name] === "number");
   return h("details", {}, h("summary", {}, "Geometry"),
     h("p", { class: "note" }, `Of ${count(pairs, "pair")} and ${count(sentences, "sentence")} of STS-B. Of alignment and uniformity, lower is better.`),
-    scrolling("Geometry", ["Measure", "Live version", "Candidate"], names.map((name) => [name.replaceAll("_", " "), figure(active[name]), figure(candidate[name])])));
+    scrolling("Geometry", ["Measure", "Active version", "Candidate"], names.map((name) => [name.replaceAll("_", " "), figure(active[name]), figure(candidate[name])])));
 }
 
 /** Wraps a wide table in a box that keys can scroll. */
