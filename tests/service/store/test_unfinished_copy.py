@@ -36,7 +36,7 @@ POINTS = [
     pytest.param("_begin", 0, id="before the mark", marks=pytest.mark.long),
     pytest.param("_make", 0, id="before the documents", marks=pytest.mark.long),
     pytest.param("_put", 2, id="among the documents"),
-    pytest.param("copy_rows", 0, id="before the judgements", marks=pytest.mark.long),
+    pytest.param("copy_rows", 0, id="before the judgments", marks=pytest.mark.long),
     pytest.param("_sums", 0, id="before the comparison", marks=pytest.mark.long),
     pytest.param("_sums", 1, id="before the end", marks=pytest.mark.long),
 ]
