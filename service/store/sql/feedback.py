@@ -282,14 +282,14 @@ def store_events(
     for at, event in enumerate(events):
         if event.event_id in seen:
             continue
-        id = event.id[:SHOWN_CHARACTERS]
-        gone = NotFound(f"There is no document {id!r}: never stored, or deleted since the search.")
-        reason = room.refusal(event) if event.id in there else gone
-        if reason is None:
+        if event.id not in there:
+            id = event.id[:SHOWN_CHARACTERS]
+            refused[at] = NotFound(f"There is no document {id!r}: never stored, or deleted since the search.")
+        elif reason := room.refusal(event):
+            refused[at] = reason
+        else:
             seen.add(event.event_id)
             new.append(at)
-        else:
-            refused[at] = reason
     _insert(connection, "events", _EVENT_COLUMNS, [_event_row(events[at]) for at in new])
     return Recorded(new, refused)
 
