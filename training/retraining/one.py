@@ -303,12 +303,12 @@ def _sweep(place: Path, say: Say) -> None:
         if other == place or other.is_symlink() or not re.fullmatch(r".+-[0-9a-f]{12}", other.name):
             continue
         run = other / _RUN / RUN
-        finished = read_json(run).get("finished") if run.is_file() else None
-        is_same = other.name.rpartition("-")[0] == recipe
-        if is_same and any(other.glob(f"**/{CHECKPOINT}")):
-            say("an unfinished run of other text, rows or settings was found; training begins anew")
-        if is_same or (finished and finished.get("share") != 0):
-            shutil.rmtree(other)
+        if other.name.rpartition("-")[0] == recipe:
+            if any(other.glob(f"**/{CHECKPOINT}")):
+                say("an unfinished run of other text, rows or settings was found; training begins anew")
+        elif not run.is_file() or read_json(run).get("finished", {"share": 0}).get("share") == 0:
+            continue
+        shutil.rmtree(other)
 
 
 def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -> tuple[ModelStore, str]:
