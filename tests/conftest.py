@@ -73,7 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker more than processors, since tests also wait; at most MAX_WORKERS. None for one file."""
+    """Returns the processors plus one, because tests also wait, up to MAX_WORKERS. Returns 0 for one file."""
     if len(config.args) == 1 and not Path(config.args[0]).is_dir():
         return 0
     return min(MAX_WORKERS, cpus.available() + 1)

@@ -1,4 +1,4 @@
-"""Growth of memory on curves with known growth, and samples of a real process."""
+"""Memory growth, computed from curves whose growth is known, and samples of a real process."""
 
 import os
 import sys

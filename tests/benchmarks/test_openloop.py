@@ -21,7 +21,7 @@ ANSWERS[b"/slow"] = ANSWERS[b"/"]
 
 
 class Answering:
-    """An HTTP server on its own thread. With `stalls`, it answers no connection for a while, once."""
+    """An HTTP server on its own thread. With `stalls`, it once answers no connection for a while."""
 
     def __init__(self, *, stalls: bool = False) -> None:
         self.stall: tuple[float, float] | None = None

@@ -1,4 +1,4 @@
-"""Evaluation sets drawn from larger ones: their content, and that draws are reproducible."""
+"""Evaluation sets drawn from larger ones: their content and reproducible draws."""
 
 import gzip
 from collections.abc import Iterable

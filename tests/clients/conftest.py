@@ -1,6 +1,6 @@
 """Client libraries of others with the running service: `make test-clients`, in a separate environment.
 
-The project's own environment does not have these clients. There, the tests are one skip.
+The project's own environment does not have these clients. There, the tests are skipped as one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def service(request: pytest.FixtureRequest) -> Running:
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Snippets write to the working directory. Chroma caches databases by path until they are cleared."""
+    """Runs each test in an empty folder, because snippets write files. Clears Chroma's cache of databases."""
     monkeypatch.chdir(tmp_path)
     yield
     if "chromadb" in sys.modules:

@@ -1,4 +1,4 @@
-"""Folders with values that make no sense, or with unusual sizes: refused in a sentence, or served."""
+"""Folders with invalid values or unusual sizes are either refused with a one-line reason, or served."""
 
 from __future__ import annotations
 

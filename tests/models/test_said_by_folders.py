@@ -1,4 +1,4 @@
-"""Everything that a sentence-transformers folder can state besides its family, against the library."""
+"""Settings of a sentence-transformers folder, except its family: vectors compared with the library's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The page in a real Chromium: `make test-ui`, in a separate environment.
 
-Without playwright, as in the project's own environment, or without Chromium, these tests are one skip.
+Without Chromium or playwright, which the project's own environment lacks, the tests are skipped as one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The service for tests of the page. Of the project, imports only `tests`."""
+"""The service for tests of the page. Imports only `tests` of the project."""
 
 import gzip
 import hashlib
@@ -50,7 +50,7 @@ class Service(Served):
         until(lambda: self.get("/models")["active"] == version)
 
     def command(self, *words: str) -> None:
-        """Run `python -m service …` with the same settings."""
+        """Runs `python -m service …` with the settings of this service."""
         subprocess.run([PYTHON, "-m", "service", *words], cwd=ROOT, env=self.environment, check=True)
 
 

@@ -73,7 +73,7 @@ def test_a_column_named_metadata_is_kept_and_line_breaks_stay(
 def test_a_file_is_shown_as_it_reads_before_anything_is_stored(
     admin: Watched, keyed: Service, tmp_path: Path
 ) -> None:
-    """A table with semicolons, cp1252, an id column `Nr`, decimal commas, a short row; an Excel file."""
+    """The table has semicolons, cp1252, decimal commas and a short row. The second file is an Excel file."""
     table = tmp_path / "preise.csv"
     text = "Nr;Ware;Preis;Rest\nk-1;<b>größer</b> Stein;9,50;x\nk-2;blauer Fluss;12,25;y\nk-3;Brücke\n"
     table.write_bytes(text.encode("cp1252"))

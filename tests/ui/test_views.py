@@ -420,7 +420,7 @@ def test_the_counter_says_what_the_newest_report_knows(
 def test_the_counter_remembers_the_newest_report_that_knows(
     page: Watched, service: Service, coming: str
 ) -> None:
-    """The newer report has no gain to settle, or is about another collection."""
+    """A newer report is skipped if it has no gain to settle, or if it is about another collection."""
     found = service.get("/models")
     refused = next(one for one in found["models"] if one["gate"] == "on")
     newer = "29990101T000000-made-ranking-00000000"

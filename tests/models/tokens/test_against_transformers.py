@@ -1,4 +1,4 @@
-"""The ids of odd texts equal those of transformers, for each kind of tokenizer file, also if converted."""
+"""Ids of odd texts equal those of transformers, for each kind of tokenizer file and after a conversion."""
 
 from __future__ import annotations
 

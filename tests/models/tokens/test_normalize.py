@@ -44,7 +44,7 @@ def test_pieces_give_the_form_of_the_whole_text(form: normalize.Form, text: str)
 
 @pytest.mark.long
 def test_no_character_that_begins_anew_joins_one_before_it() -> None:
-    """Checks every character of Python's Unicode, also case-folded and decomposed."""
+    """Checks every character of Python's Unicode, and its case-folded and decomposed forms."""
     seconds = set()
     for character in map(chr, range(sys.maxunicode + 1)):
         parts = unicodedata.normalize("NFD", character)

@@ -1,7 +1,8 @@
 """Sends the most expensive requests of every route, one and four at a time. None may stop the service.
 
-Meanwhile another client's `/health` and one-text `/embed` must answer in 1.5 s. Each request must be answered
-within a second of its deadline with an expected status. The process must fit 1 GiB and free its memory.
+Meanwhile another client's `/health` and one-text `/embed` must answer within 1.5 s. Each request must be
+answered within a second of its deadline with an expected status. The process must fit in 1 GiB and free its
+memory.
 
 A slow case is repeated if a bare server on the same host stalls too, or if other processes leave less than
 one processor. It is skipped if the host stays busy. Crashes and memory always count.

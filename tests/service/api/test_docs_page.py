@@ -74,7 +74,7 @@ def test_the_api_page_has_these_files_and_no_others(service: Service) -> None:
 
 @pytest.mark.long
 def test_every_operation_has_a_name_and_every_example_runs(service: Service) -> None:
-    """The page's button sends the example. Document examples go first, because other examples need them."""
+    """The page's button sends the example. Examples that store documents go first, since others need them."""
     document = service.client.get("/openapi.json").json()
     paths = document["paths"]
     operations = [operation for found in paths.values() for operation in found.values()]

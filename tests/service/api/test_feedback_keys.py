@@ -62,7 +62,7 @@ def forget(client: TestClient, name: str, **requested: str) -> Any:
 def test_each_key_has_a_judgment_of_its_own_and_replaces_only_that(
     client: TestClient, users: tuple[dict[str, str], dict[str, str]]
 ) -> None:
-    """A key has one judgment of a query and document, also if it names other visitors."""
+    """A key has one judgment of a query and document, even if it names other visitors."""
     before, after = users
     for name, relevant in (("writer", True), ("other", False), ("boss", True)):
         assert judge(client, name, said("q", "d1", relevant) | before).status_code == 200

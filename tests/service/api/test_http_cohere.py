@@ -1,4 +1,4 @@
-"""Cohere's route: prompts by input_type, vectors in few bits, its error body."""
+"""Cohere's route: a prompt for each `input_type`, vectors of floats, bytes or bits, and error bodies."""
 
 import base64
 import json

@@ -333,7 +333,7 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
 
 @pytest.mark.long
 def test_what_holds_no_document_takes_no_room(tmp_path: Path, tiny_models_dir: Path) -> None:
-    """Each part of the body exceeds the limit of bytes in memory."""
+    """Each part of the body exceeds the memory limit, but lines without a document do not occupy memory."""
     with serving(tmp_path, tiny_models_dir, max_admitted_mb=1) as place:
         body = (
             (b"nonsense" + b" " * 92 + b"\n") * 30_000

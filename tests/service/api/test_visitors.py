@@ -194,7 +194,7 @@ def test_a_row_is_trusted_as_its_key_was_and_still_is(
     untrusted = line("page", "write", PAGE, "", "", "untrusted")
 
     def use(*lines: str) -> None:
-        """Writes the fixed keys and `lines` to the keys file, also while the service runs."""
+        """Writes the fixed keys and `lines` to the keys file, even while the service runs."""
         file.write_text("\n".join([fixed, *lines]))
 
     use(writer, untrusted)

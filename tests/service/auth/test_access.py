@@ -1,4 +1,4 @@
-"""Roles of keys: every route of the app with every kind of caller, over real HTTP. The audit log."""
+"""Roles of keys, for every route of the app and every kind of caller, over real HTTP, and the audit log."""
 
 import contextlib
 import threading

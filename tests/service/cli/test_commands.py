@@ -257,7 +257,7 @@ def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
 
 
 def test_unreadable_documents_are_told_of_each_collection(service: Service, tmp_path: Path) -> None:
-    """The warning comes once per collection, also if the import has several chunks."""
+    """The warning comes once per collection, even if the import has several chunks."""
     told = "The model cannot read"
     korean, both = tmp_path / "korean.jsonl", tmp_path / "both.jsonl"
     korean.write_text(

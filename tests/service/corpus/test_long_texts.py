@@ -178,7 +178,7 @@ def test_a_new_model_splits_by_its_own_tokens(place: Settings) -> None:
 def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -> None:
     heads = place.model_copy(update={"passages": False})
     with serving(heads) as client:
-        for _ in range(2):  # also if they are sent again
+        for _ in range(2):  # The result is the same if they are sent again.
             assert put(client, TEXTS)["truncated"] == len(LONG)
         assert get_passages(client) == (24, 24)
         encoder = encoder_of(client)

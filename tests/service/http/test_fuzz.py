@@ -1,6 +1,6 @@
-"""Malformed bodies and addresses: each is rejected clearly, and the next request is served. HEAD requests.
+"""Malformed bodies and addresses: each is rejected clearly, and the next request is served. Also tests HEAD.
 
-Rejections of well-formed bodies are in test_http_errors.py, malformed HTTP is in test_protocol.py.
+Rejections of well-formed bodies are in test_http_errors.py, and malformed HTTP is in test_protocol.py.
 """
 
 import codecs

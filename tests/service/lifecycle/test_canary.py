@@ -202,8 +202,7 @@ def test_what_keeps_them_from_being_asked_keeps_no_version_back(
 
 
 def test_the_share_of_one_version_is_not_of_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise an alert about a very different version would also fire for the next version."""
-
+    """An overlap that was not measured is NaN, so an alert never shows the overlap of an earlier version."""
     with place.serving() as client:
         place.fill()
         for requested in (place.b, place.a):

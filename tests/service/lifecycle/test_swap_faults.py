@@ -1,4 +1,4 @@
-"""Swaps among faults: transient errors are waited for, others are reported, and no document is lost."""
+"""Swaps during faults: a swap waits for transient errors, reports others, and loses no document."""
 
 import asyncio
 import gc
@@ -351,7 +351,7 @@ LONG = " ".join(TEXTS[:100])  # several passages
 
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch, version: str) -> Iterator[SimpleNamespace]:
-    """Forward passes of a version wait until `open` is set. Opening the version does not wait."""
+    """Blocks forward passes of a version until `open` is set. Loading the version runs no forward pass."""
     gate = SimpleNamespace(open=threading.Event(), waiting=0)
 
     def waits(encoder: Encoder, _: object) -> None:
@@ -420,7 +420,7 @@ def test_no_write_waits_for_the_version_before_while_it_is_kept(
 def test_a_candidate_that_hangs_fails_and_the_service_stays_well(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look of the watchdog counts as an hour of the candidate, so nothing else can be overdue."""
+    """Only the candidate ages by an hour at each check of the watchdog, so nothing else can be overdue."""
     ends: list[str] = []
     spend = Worker.spend
 

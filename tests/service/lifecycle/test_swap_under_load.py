@@ -137,7 +137,7 @@ def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> s
 
 
 def wait_for(service: Service, version: str, documents: int) -> None:
-    """Waits until `documents` texts are embedded. From `KILL_DOCUMENTS` on, waits longer, after the swap."""
+    """Waits until `documents` texts are embedded. Above `KILL_DOCUMENTS`, waits for a time after the swap."""
     while documents:
         answer = service.client.get("/models").json()
         [found] = [model for model in answer["models"] if model["version"] == version]

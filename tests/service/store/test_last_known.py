@@ -21,7 +21,7 @@ from tests.service.process import Service, run_and_fail
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Path:
-    """The folder of a stopped service with five documents. early.db is its database when it had two."""
+    """The folder of a stopped service with five documents. early.db is a copy of its database with two."""
     folder = tmp_path_factory.mktemp("used")
     with Service(folder, tiny_models_dir) as service:
         service.put({"a": "red river", "b": "green garden"}).raise_for_status()

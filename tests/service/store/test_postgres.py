@@ -180,7 +180,7 @@ def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(plac
 
 
 def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways rank a document by its best row, also with a filter, and with heads only."""
+    """Both ways rank a document by its best row, even with a filter or among first passages only."""
     embeddings = [
         Embedding(unit(), truncated=False, end=5, others=(Passage(unit(), 5, 9),))
         if at % 3 == 0

@@ -64,7 +64,7 @@ class Place:
         assert {hit["id"] for hit in self.search().json()["hits"]} >= self.acknowledged
 
     def at_rest(self) -> bool:
-        """Returns whether the pool opens no connection now. It opens a cut one again after a pause."""
+        """Returns whether all connections of the pool are open. The pool reopens a cut one after a pause."""
         pool = self.client.app.state.runtime.corpus.store.pool  # type: ignore[attr-defined]
         pool.check()
         state = pool.get_stats()

@@ -73,7 +73,7 @@ def killed(work: Callable[[], object]) -> None:
 
 
 def cut_off(monkeypatch: pytest.MonkeyPatch, name: str, calls: int) -> None:
-    """Makes `copying.NAME` end the process after `calls` calls, but `_make` at its first call."""
+    """Makes `copying.NAME` end the process when it is called after `calls` calls. `_make` ends it at once."""
     inner, left = getattr(copying, name), [calls]
 
     async def cut(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, name: str, calls: int) -> None:
 
 
 def refused(settings: Settings) -> str:
-    """Returns the error of a start on the store."""
+    """Starts a service on the store, which must fail. Returns the error."""
     with pytest.raises(StartupError) as raised:
         Runtime(settings).open()
     assert "unfinished copy" in check.report(settings)
@@ -135,7 +135,7 @@ def test_a_copy_that_was_cut_off_is_refused_until_it_is_finished(
 def test_a_copy_begins_again_on_an_unfinished_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write to the source after the kill makes the rest of the copy inconsistent."""
+    """The source changes after the copy is killed, so the copy cannot continue and needs --start-over."""
     monkeypatch.setattr(copying, "PAGE", 2)
     source, back, url = tmp_path / "source", tmp_path / "back", postgres.new_database()
     filled(source)
@@ -166,7 +166,7 @@ def test_a_copy_begins_again_on_an_unfinished_one_only(
 def test_a_copy_that_another_process_ends_meanwhile_is_not_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy ends after its mark was read, and before the lock was taken."""
+    """Another process finishes its copy after this one reads the mark, but before this one takes the lock."""
     filled(tmp_path)
     words = ("copy", "--to", postgres.new_database(), "--data-dir", tmp_path)
     assert f"{COUNT} documents" in command(*words)
