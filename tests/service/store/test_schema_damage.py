@@ -1,4 +1,4 @@
-"""/ready is red while tables are missing that another process removed from the file."""
+"""/ready fails while the database file lacks tables, which another process removed."""
 
 import sqlite3
 from contextlib import closing
