@@ -64,7 +64,7 @@ def in_hybrid_order(client: TestClient, query: str = QUERY) -> list[str]:
 
 @pytest.fixture
 def by_length(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Ranking:
-    """A ranking that puts long texts first."""
+    """Installs a ranking that puts long texts first."""
     ranking = Ranking(weights={"length": 5.0, "hybrid": 0.1})
     learned = runtime.active.generation.rankings
     monkeypatch.setattr(learned, "_learned", {"default": ranking})
