@@ -51,7 +51,7 @@ def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
 
 
 def best(encoder: Encoder, text: str, query: np.ndarray) -> tuple[float, tuple[int, int] | None]:
-    """Returns a document's expected score and best passage, from its text. None if it is not split."""
+    """Returns a document's expected score, and its best passage, or None if the text is not split."""
     where = split(Content(text), encoder)
     if where is None:
         return float(encoder.encode([text]).vectors[0] @ query), None

@@ -52,7 +52,7 @@ def test_what_it_reads_is_not_told(encoder: Encoder, caplog: pytest.LogCaptureFi
 def test_what_it_reads_in_one_collection_hides_no_other(
     encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log reports it even if each write has documents of both collections."""
+    """The report comes even if each write has documents of both collections."""
     readability = Readability()
     for _ in range(MIN_WORDS):
         readability.look(encoder, [ENGLISH] * 20, ["notes"] * 20)

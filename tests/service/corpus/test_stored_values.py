@@ -175,7 +175,7 @@ def test_judgments_and_events_come_back_unchanged_or_are_refused(stored: TestCli
         assert stored.post("/feedback", json=JUDGED | {"query": query}).status_code == 200
         assert stored.get("/feedback").json()["feedback"][-1]["query"] == query
         event = CLICK | {"query": query, "event_id": query[:64], "at": "2026-11-20T08:30:00.123456Z"}
-        if stored.post("/events", json=event).status_code != 409:  # 409: older than events are kept
+        if stored.post("/events", json=event).status_code != 409:  # 409: too old to be kept
             shown = stored.get("/events").json()["events"][-1]
             assert {name: shown[name] for name in event} == event
     for path, base in (("/feedback", JUDGED), ("/events", CLICK)):

@@ -50,7 +50,7 @@ class Made:
         return np.where(self.alive & allowed, cosines, -np.inf)
 
     def recall(self, allowed: NDArray[np.bool_] | None, k: int = K) -> float:
-        """Returns the recall of the best `k`. Checks scores, and that no row is dead, excluded or repeated."""
+        """Returns the recall of the best `k`. Checks scores and that no row is dead, excluded or repeated."""
         truth = self.truth(np.ones(ROWS, bool) if allowed is None else allowed)
         found = self.index.search(self.queries, k, None if allowed is None else np.flatnonzero(allowed))
         shares = []

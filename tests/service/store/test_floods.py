@@ -28,7 +28,7 @@ NO_LIMITS = EventLimits()
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Any]:
-    """A SQLite or PostgreSQL store with the documents d and e. One thread writes, so jobs are in order."""
+    """A SQLite or PostgreSQL store with the documents d and e. One thread runs the writes in order."""
     if postgres.chosen:
         from service.store.postgres.store import PostgresStore
         from tests.parts.stores import manifest
@@ -92,7 +92,7 @@ class Held:
 async def flood(
     store: Any, works: list[Coroutine[Any, Any, Any]], bobs: Coroutine[Any, Any, Any]
 ) -> list[str]:
-    """Submits `works` with the key ann, then `bobs` with the key bob. Returns the key of each write job."""
+    """Submits `works` with the key ann, then `bobs` with the key bob. Returns the keys of the jobs, in order."""
     held = Held(store)
     order: list[str] = []
     submit = store.writer.submit

@@ -75,7 +75,7 @@ class Place:
             connection.execute(sql)
 
     def fail(self, code: str, when: str = "INSERT", first: int = 1_000_000) -> None:
-        """Makes the first `first` rows of documents fail with the error `code`, on each statement `when`."""
+        """Makes `when` statements fail with the error `code` for the first `first` rows of documents."""
         self.run(
             "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
             f"$$ BEGIN IF nextval('tries') <= {first} THEN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; "

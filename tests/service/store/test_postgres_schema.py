@@ -1,4 +1,4 @@
-"""Missing tables, columns and databases are named at the start, by /ready and in failed responses."""
+"""Parts and rights that a database lacks are named at the start, by /ready and in failed responses."""
 
 from collections.abc import Iterator
 from pathlib import Path

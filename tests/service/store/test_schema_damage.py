@@ -1,4 +1,4 @@
-"""/ready fails while the database file lacks tables, which another process removed."""
+"""/ready fails while tables are missing that another process removed from the database file."""
 
 import sqlite3
 from contextlib import closing

@@ -105,7 +105,7 @@ def test_no_more_reads_run_at_a_time_than_there_are_readers(documents: Readers) 
 
 
 def test_the_services_own_reads_wait_for_no_client(documents: Readers) -> None:
-    """They run even if clients' endless reads occupy all readers for clients."""
+    """The service's reads run even if clients' endless reads occupy all readers for clients."""
     go = threading.Event()
 
     async def read() -> None:

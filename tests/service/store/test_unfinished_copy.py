@@ -73,7 +73,7 @@ def killed(work: Callable[[], object]) -> None:
 
 
 def cut_off(monkeypatch: pytest.MonkeyPatch, name: str, calls: int) -> None:
-    """Makes a function of `copying` end the process after `calls` calls of it; `_make`, at its first call."""
+    """Makes `copying.<name>` end the process at call number `calls` + 1, but `_make` at its first call."""
     inner, left = getattr(copying, name), [calls]
 
     async def cut(*args: Any, **kwargs: Any) -> Any:
