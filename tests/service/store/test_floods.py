@@ -92,7 +92,7 @@ class Held:
 async def flood(
     store: Any, works: list[Coroutine[Any, Any, Any]], bobs: Coroutine[Any, Any, Any]
 ) -> list[str]:
-    """Submits `works` with the key ann, then `bobs` with the key bob. Returns the keys of the jobs, in order."""
+    """Submits `works` with the key ann, then `bobs` with the key bob. Returns the jobs' keys in order."""
     held = Held(store)
     order: list[str] = []
     submit = store.writer.submit
