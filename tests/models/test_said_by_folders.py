@@ -1,4 +1,4 @@
-"""Settings of a sentence-transformers folder, except its family: vectors compared with the library's."""
+"""Settings of a sentence-transformers folder give the library's vectors. Families: test_families.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A started batcher, and an encoder that tests can block with a gate. Start reading at `placed`."""
+"""A running batcher, and an encoder that tests can block with a gate. Start reading at `placed`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The page stores input unchanged, and shows refusals of pressed buttons."""
+"""The page stores input unchanged, and shows the reason if an action is refused."""
 
 import json
 import re
