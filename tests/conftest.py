@@ -73,7 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Returns one worker more than processors, because tests also wait. At most MAX_WORKERS; one file: 0."""
+    """Returns the number of workers: processors + 1, at most MAX_WORKERS. Returns 0 for one file of tests."""
     if len(config.args) == 1 and not Path(config.args[0]).is_dir():
         return 0
     return min(MAX_WORKERS, cpus.available() + 1)
@@ -82,7 +82,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts files with few tests first, because such files take long.
 
-    Workers take whole files in this order, so no long file starts when the other workers have nothing left.
+    Workers take whole files in this order, so no worker is left alone with a long file at the end.
     """
     if WORKER:
         tests = Counter(item.path for item in items)

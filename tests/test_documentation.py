@@ -43,7 +43,7 @@ def blocks(text: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    """Returns the curl commands of a document's shell blocks, with continued lines."""
+    """Returns the curl commands of a document's shell blocks, with all their lines."""
     joined = "\n".join(blocks(text))
     return [
         part.strip()

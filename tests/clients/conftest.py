@@ -1,4 +1,4 @@
-"""Client libraries of others with the running service: `make test-clients`, in a separate environment.
+"""Third-party client libraries with the running service: `make test-clients`, in a separate environment.
 
 The project's own environment lacks these clients. There, the test modules are skipped without an import.
 """

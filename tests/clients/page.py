@@ -26,7 +26,7 @@ def snippets() -> dict[str, str]:
 
 
 def curls() -> list[str]:
-    """Returns the curl commands of the shell blocks, with continued lines."""
+    """Returns the curl commands of the shell blocks, with all their lines."""
     blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```", text(), flags=re.DOTALL | re.MULTILINE))
     parts = re.split(r"^(?=curl )", blocks, flags=re.MULTILINE)
     return [part.strip() for part in parts if part.startswith("curl ")]

@@ -152,9 +152,9 @@ def _fit_mode(options: dict[str, Any]) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Writes whole numbers of 64 bits without a point, and larger ones with an exponent.
+    """Returns `value` with whole numbers of 64 bits as int, and larger numbers as float.
 
-    3.0 is an integer to JSON Schema, and not to the service. Filters compare 64-bit integers and any float.
+    3.0 is an integer to JSON Schema, but not to the service. Filters compare 64-bit integers and any float.
     JSON Schema does not know that difference.
     """
     if isinstance(value, dict):

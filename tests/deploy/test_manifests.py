@@ -231,7 +231,7 @@ def test_an_endpoint_forgets_a_pod_before_it_stops() -> None:
 
 
 def test_a_refusal_ends_the_job_and_makes_no_new_pod() -> None:
-    """Otherwise, the job would train the same text again, or count a refused candidate as a failure."""
+    """A new pod would train on the same texts again, or count a refused candidate as a failure."""
     cron = one("CronJob", "simile-retrain")["spec"]
     job = cron["jobTemplate"]["spec"]
     assert cron["concurrencyPolicy"] == "Forbid"

@@ -204,7 +204,7 @@ def raw_source(folder: Path, family: Family, settings: dict[str, Any] | None = N
 
 
 def _spread(model: Any) -> None:
-    """Moves biases from 0 and scales from 1, so that a graph without one of them fails. Spreads words."""
+    """Moves biases from 0 and scales from 1, so that a graph without one fails. Enlarges word vectors."""
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if tensor.dim() == 1:

@@ -92,12 +92,12 @@ def packed(value: object) -> bytes:
 
 
 def filled(before: bytes, item: bytes, after: bytes, size: int = BODY) -> bytes:
-    """Repeats `item` up to a body of at most `size` bytes."""
+    """Returns a body of at most `size` bytes: `before`, as many items as fit, and `after`."""
     return before + b",".join([item] * ((size - len(before) - len(after)) // (len(item) + 1))) + after
 
 
 def valued(before: bytes, item: bytes, worth: int, after: bytes) -> bytes:
-    """Repeats `item`, which counts as `worth` values, up to the limit of values."""
+    """Returns a body with as many items as the limit of values allows. Each counts as `worth` values."""
     return before + b",".join([item] * (VALUES // worth)) + after
 
 

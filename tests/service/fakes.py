@@ -138,7 +138,7 @@ QUEUED = CountingEncoder().as_encoder()
 
 
 def call_in(lane: Lane, texts: int = 1) -> EmbedCall:
-    """Returns a call for a queue, which is never answered. All such calls share one encoder."""
+    """Returns a call to put into a queue. It is never answered. All such calls share one encoder."""
     unused: Any = None
     return EmbedCall(QUEUED, lane, True, False, True, unused, unused, [], [], texts, 0.0)
 

@@ -100,7 +100,7 @@ class Oracle:
             self.of(version)
 
     def of(self, version: str) -> dict[str, NDArray[np.float32]]:
-        """Returns the vectors of all texts and queries, for a pair its teacher's. Opens a new version."""
+        """Returns a version's vectors of all texts and queries, for a pair its teacher's. Opens it once."""
         with self._opening:
             if version not in self._vectors:
                 encoder = ModelStore(self._root).open(version)

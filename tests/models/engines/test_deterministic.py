@@ -99,7 +99,7 @@ def test_deterministic_vectors_are_those_of_the_usual_mode_to_1e_6(tiny_models_d
 
 
 class Engine:
-    """A fake engine. Its vectors hold the sum of their ids and the shape of their batch."""
+    """A fake engine. Vectors are (sum of ids, length, rows). Rows: at most 2 unless `row_counts_matter`."""
 
     def __init__(self, *, row_counts_matter: bool) -> None:
         self.row_counts_matter = row_counts_matter

@@ -1,4 +1,4 @@
-"""Poolings: equal values in numpy, in the graph and in torch, their files, and their names."""
+"""Poolings have equal values in numpy, in the graph and in torch. Tests their files and names, too."""
 
 from __future__ import annotations
 

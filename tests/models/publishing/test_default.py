@@ -115,7 +115,7 @@ def test_a_wheel_that_is_no_whole_archive_is_refused(tmp_path: Path, content: by
 
 @pytest.fixture
 def seeded(tmp_path: Path, published: tuple[ModelStore, str], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the published version where a container image has its seed. No wheel is installed."""
+    """The published version, copied to where a container image has it. The model's wheel is missing."""
     store, version = published
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     seed = builtin.seed_path() / version

@@ -1,4 +1,4 @@
-"""Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses the fastest."""
+"""Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses one by speed."""
 
 import contextlib
 import json
