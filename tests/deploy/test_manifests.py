@@ -27,7 +27,7 @@ from training.retraining.schedule import _STOPPING_SECONDS
 
 COMPOSE = ROOT / "docker-compose.yml"
 SERVING = ("simile", "simile-embed", "simile-replicas")
-DEFAULT_CONNECTIONS, KEPT_CONNECTIONS = 100, 3  # of PostgreSQL; for superusers
+DEFAULT_CONNECTIONS, KEPT_CONNECTIONS = 100, 3  # PostgreSQL's limit, of which it keeps 3 for superusers
 MEMORY = {"Mi": 2**20, "Gi": 2**30}
 
 

@@ -157,7 +157,7 @@ def assembled(raw: Path, folder: Path, behind: Sequence[torch.nn.Module], **save
 
 def _static() -> torch.nn.Module:
     tokenizer = learned("wordpiece")
-    tokenizer.no_truncation()  # which sentence-transformers obeys
+    tokenizer.no_truncation()  # Sentence-transformers would apply it.
     static: torch.nn.Module = modules.StaticEmbedding(
         tokenizer, embedding_weights=torch.randn(tokenizer.get_vocab_size(), WIDTH)
     )

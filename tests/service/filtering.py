@@ -94,7 +94,7 @@ def kind(value: Any) -> type:
 
 odd_names = ["c", "é", 'q"u"o', "back\\slash", "a[0]", " ", "0", "key", "@", "?", "'", "\n"]
 dotted_names = ["a.b", "a.b.c", "b.a", "a.a", "b.c"]
-# The first two often combine to the names with dots.
+# Nested names from the first two often equal the names with dots.
 names = st.sampled_from(["a", "b"]) | st.sampled_from(dotted_names) | st.sampled_from(odd_names)
 texts = st.sampled_from(
     ["", "a", "b", "B", "1", "true", "null", "{}", "[1]", "{", "東京", "🦉", "\ufffd", "é", "e\u0301"]

@@ -3,7 +3,7 @@
     python -m tests.service.store_worker FOLDER SEED
 
 Each writing thread has its own ids. It prints `try THREAD OPERATION` before each operation and `ack THREAD
-OPERATION` after it (JSON). Thread 3 builds and activates one generation after the other, and prints only `ack`.
+OPERATION` after it (JSON). Thread 3 builds and activates one generation after another, printing only `ack`.
 Every generation has an index, loaded as the service loads it. A base needs few rows, so many bases arise.
 `try 4 {"snapshot": generation}` means that its lists will be written to disk, `ack` that they are on disk.
 

@@ -42,7 +42,7 @@ def _mean_graph(source: Path) -> tuple[Backbone, Tensors, onnx.GraphProto]:
 
 def _run(model: onnx.ModelProto, rows: list[list[int]], output: str, length: int = 0) -> np.ndarray:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    feed = padded(rows, length or max(map(len, rows)), 9)  # no kind of padding may count
+    feed = padded(rows, length or max(map(len, rows)), 9)  # The padding id must not matter.
     taken = {given.name: feed[given.name] for given in session.get_inputs()}
     found: np.ndarray = session.run([output], taken)[0]
     return found

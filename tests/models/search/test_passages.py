@@ -159,7 +159,7 @@ def test_whatever_the_text_each_word_is_in_a_passage_that_the_model_sees_whole(e
 def test_a_text_of_marks_alone_takes_no_longer_than_another(encoder: Encoder, mark: str) -> None:
     started = time.process_time()
     split(Content(mark * 200_000), encoder)
-    assert time.process_time() - started < 20  # a square would be minutes
+    assert time.process_time() - started < 20  # Quadratic time would take minutes.
 
 
 def test_a_huge_text_is_split_in_pieces_with_the_same_tokens(encoder: Encoder) -> None:

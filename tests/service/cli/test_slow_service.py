@@ -170,7 +170,7 @@ def test_a_command_without_a_terminal_writes_a_line_from_time_to_time(
     fake.reply = reply
     put(fake, written(tmp_path, 240))
     told = capsys.readouterr().err.splitlines()
-    assert 9 <= len(told) <= 12, told  # two minutes
+    assert 9 <= len(told) <= 12, told  # lines in two minutes
     assert all(" documents, " in line and "/s" in line for line in told)
 
 
