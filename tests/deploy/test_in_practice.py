@@ -72,7 +72,7 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
     keys(tmp_path, "read")
     mount = f'mount --bind "{shared}" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
     replica = Service(tmp_path, None, **variables("simile-embed", tmp_path))
-    until((shared / "state.json").exists)  # written soon after the start
+    until((shared / "state.json").exists)  # The owner writes it soon after the start.
     state = (shared / "state.json").read_bytes()
     with replica.client:
         try:

@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     body: bytes
 
     def refused(self, path: str, status: int, kind: str) -> str:
-        """Checks an error body of the API family of `path`, and returns its message.
+        """Checks that the answer is an error of the API family of `path`. Returns the error message.
 
         Args:
             status: The status on native routes. OpenAI's and Cohere's routes answer 400 instead of 422.
@@ -109,7 +109,7 @@ class Wire:
 
 
 def held(service: Service, wire: Wire | None = None) -> int:
-    """Counts the connections of the service, including half-closed ones, or only that of `wire`."""
+    """Counts the service's connections, also half-closed ones. With `wire`, counts only this one."""
     here, there = f":{service.port:04X}", "" if wire is None else f":{wire.socket.getsockname()[1]:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]

@@ -20,7 +20,7 @@ from tests.ui.made_map import write_map
 from tests.ui.service import Service, prepared
 
 QUERY = "how+do+I+get+my+money+back"
-# Each picture: its view, and an element that is visible once the view is drawn.
+# By picture: its view, and an element that is visible once the view is drawn.
 VIEWS = {
     "search": (f"search?q={QUERY}&mode=hybrid", "li.hit"),
     "steps": ("search", ".steps li"),
@@ -31,7 +31,7 @@ VIEWS = {
     "map": (f"map?q={QUERY}", ".panel ol li"),
     "versions": ("versions", ".pill.active"),
     "health": ("health", ".verdict-line"),
-    "start": ("search", "#add-text"),  # last: it goes to an empty collection
+    "start": ("search", "#add-text"),  # last, because it leaves the page in an empty collection
 }
 WHOLE = {"versions"}  # pictures of more than the first screen
 SIZES = (1280, 390)
@@ -51,7 +51,7 @@ def main() -> None:
             first = next(
                 one["version"] for one in service.get("/models")["models"] if one["state"] == "retired"
             )
-            service.activate(first)  # the better one is live
+            service.activate(first)  # The better version is active.
             _judge(service)
             _map(service, first)
             for width in SIZES:

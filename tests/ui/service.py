@@ -34,7 +34,7 @@ class Service(Served):
         lines = [
             f"{name}:{role}:{hashlib.sha256(key.encode()).hexdigest()}" for name, (role, key) in KEYS.items()
         ]
-        # The tests bring maps of their own.
+        # The tests write their own maps.
         told = {"SIMILE_WORKERS": "2", "SIMILE_MAP_DOCUMENTS": "0"} | variables
         super().__init__(folder, lines if keys else [], KEYS["ada"][1], **told)
 

@@ -1,4 +1,4 @@
-"""The page stores input unchanged, and shows refusals of pressed buttons."""
+"""The page stores input unchanged, and shows the reason if an action is refused."""
 
 import json
 import re
@@ -89,7 +89,7 @@ def test_a_file_is_shown_as_it_reads_before_anything_is_stored(
     assert keyed.client.get("/documents/k-1").status_code == 404
     admin.check_accessible()
     admin.check_fits()
-    # Another separator is another table, and back.
+    # Another separator gives another table.
     admin.the("select[aria-label='Cells are separated by']").select_option(",")
     expect(admin.the(".preview thead th")).to_have_count(1)
     admin.the("select[aria-label='Cells are separated by']").select_option(";")

@@ -180,7 +180,7 @@ GETS = (
     "/collections/none/documents /feedback /feedback/count /events /events/count /search?q=river "
     "/models/20260101T000000-none-00000000/report /nothing"
 ).split()
-# The other answers change their length.
+# The lengths of the other answers vary.
 SAME_LENGTH = set(GETS) - {"/metrics", "/info", "/models", "/search?q=river"}
 
 

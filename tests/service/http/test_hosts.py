@@ -1,4 +1,4 @@
-"""Checks of the headers Host and Origin, against DNS rebinding and pages of other sites."""
+"""The service checks Host and Origin, against DNS rebinding and pages of other sites."""
 
 import re
 from pathlib import Path
