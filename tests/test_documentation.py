@@ -27,7 +27,7 @@ NOT_PASSED_ON = {
     "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE",
     "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE", "ALLOWED_HOSTS",
 }  # fmt: skip
-OF_A_COLLECTION = """search documents documents/count documents/{id} files files/preview map
+OF_A_COLLECTION = """search searches documents documents/count documents/{id} files files/preview map
     feedback feedback/count feedback/summary events events/count"""
 OF_THE_SERVICE = """embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me info
     examples collections collections/{collection} collections/{collection}/clicked models
@@ -240,7 +240,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     assert by_role["write"] == {*writes, "delete /collections/{collection}"}
     changes = ("{version}/activate", "{version}/keep", "rollback")
     clicked = "put /collections/{collection}/clicked"
-    admin = {clicked, "post /retraining", *(f"post /models/{change}" for change in changes)}
+    searches = {"get /searches", "get /collections/{collection}/searches"}
+    admin = {clicked, "post /retraining", *searches, *(f"post /models/{change}" for change in changes)}
     assert by_role["admin"] == admin
     families = dict.fromkeys(("/v1/embeddings", "/embeddings"), "OpenAIRefusal")
     families["/v2/embed"] = "CohereRefusal"

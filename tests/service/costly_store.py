@@ -255,6 +255,7 @@ def events() -> Iterator[Case]:
     yield posted(route, "2,048 long queries", used, UNITS["words"], SHARE - 200, 0)
     yield posted(route, "2,048 pages of a hundred hits", used, "red ", 100, 100)
     yield posted(route, "empty objects", lambda: filled(b'{"events":[', b"{}", b"]}"), expected=REFUSED)
+    yield got("GET /searches", "it", "/searches")
     yield got("GET /events", "all that a page holds", "/events?limit=1000")
     yield got("GET /events/count", "it", "/events/count")
     longest = quote(of(UNITS["marks"], MAX_QUERY_CHARACTERS), safe="")

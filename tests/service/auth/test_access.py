@@ -37,6 +37,7 @@ write POST /documents /files /files/preview /feedback /events
 write DELETE /documents /documents/{id:anything} /feedback /events /collections/{collection}
 admin POST /retraining /models/{version}/activate /models/{version}/keep /models/rollback
 admin PUT /collections/{collection}/clicked
+admin GET /searches
 """
 ROUTES = {
     (method, path): role
