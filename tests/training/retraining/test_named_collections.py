@@ -26,7 +26,7 @@ from training.retraining.workplace import OtherFolder, require_same_folder
 from training.text.service import fetch_count
 
 NAMES = ("tickets", "manuals")
-COUNT = 300  # documents of each
+COUNT = 300  # Documents of each collection.
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 def config_of(service: Service, file: Path, recipe: str, *names: str) -> Config:
-    """Returns a configuration. Copies the feedback to `file`, because without a key none is held out."""
+    """Returns a configuration. Copies the feedback to `file`, because one caller's is not held out."""
     said = [
         {"collection": name} | {key: row[key] for key in ("query", "id")}
         for name in (NAMES if names == ("*",) else names)

@@ -23,7 +23,7 @@ def judged(each: Floats) -> dict[str, Any]:
 
 
 def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
-    """Returns differences with the mean `gain`, as of a retraining: most are 0, and about 30% are large."""
+    """Returns differences per query with the mean `gain`: most are 0, and about 30% are large."""
     changed = rng.random(count) < 0.3
     return np.where(changed, rng.normal(gain / 0.3, 0.3, count), 0.0)
 
@@ -64,7 +64,7 @@ def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: 
 def test_with_new_queries_every_night_it_is_one_night_in_a_hundred_for_the_first_candidate(
     candidates: int, expected: float
 ) -> None:
-    """Later candidates of a night count less: three cause 1 + 1/√2 + 1/√3 lucky promotions in 100 nights."""
+    """By luck, the k-th candidate of a night is promoted in 1/√k of 100 nights: three candidates in 2.3."""
     rng = np.random.default_rng(3)
     shown = 0
     for _ in range(NIGHTS * YEARS):
