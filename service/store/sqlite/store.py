@@ -128,7 +128,7 @@ class SqliteStore(Alone, CommonMethods):
             self._note_damage(_damage(snapshot))
         return now
 
-    # Before the first write, on the thread that starts the service.
+    # Used before the first write, on the thread that starts the service.
 
     def _now(self, job: Callable[[sqlite3.Connection], T]) -> T:
         with starting(self._data_dir):
