@@ -35,7 +35,7 @@ def transferred(accuracy: float, **changed: Any) -> dict[str, Any]:
 
 
 def scores(sts: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """Returns scores as `evaluate --json` writes them. `sts`: per set, its figures or its Spearman."""
+    """Returns scores as `evaluate --json` writes them. `sts`: by set, all figures or only Spearman."""
     body: dict[str, Any] = {
         "model": "default",
         "version": None,

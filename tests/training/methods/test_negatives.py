@@ -99,7 +99,7 @@ def still(batch: int = 8) -> Recipe:
 
 
 def first_vectors(trainer: Trainer, step: int, encoder: str) -> Tensor:
-    """Returns the head's output for a step's texts. `encoder`: `encoder` or `twin`, which encodes them."""
+    """Returns the head's output for a step's texts. The module `encoder` or `twin` encodes them."""
     (column,) = trainer._source.batch(step).columns
     with torch.no_grad():
         found: Tensor = trainer.model["head"](trainer.model[encoder](column).pooled)

@@ -219,7 +219,7 @@ def find_terms(lexicon: Lexicon, text: str) -> list[list[int]]:
 
 
 def chosen_words(words: list[list[int]], ids: list[int]) -> list[int]:
-    """Returns the positions of the words that make up `ids`. Fails if a word is cut. Words must differ."""
+    """Returns the positions of the words that make up `ids`. Fails if a word is cut. `words` must differ."""
     found, left, firsts = [], ids, [word[0] for word in words]
     for at, word in enumerate(words):
         if left[: len(word)] == word and (len(left) == len(word) or left[len(word)] in firsts):

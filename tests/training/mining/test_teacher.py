@@ -35,7 +35,7 @@ def listed(documents: Sequence[str], queries: Sequence[Query], model: Scorable) 
 
 
 def cosines(of: dict[str, float], otherwise: float = 0.0) -> Scorable:
-    """Returns a model that encodes all queries alike. `of`: cosine of a document to them."""
+    """Returns a model. `of`: cosines of documents to any query, for other documents `otherwise`."""
 
     def documents(texts: list[str]) -> Vectors:
         return encode([str(of.get(text, otherwise)) for text in texts])
@@ -64,7 +64,7 @@ def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
 
 
 def test_a_document_is_scored_without_the_query_that_was_cut_out_of_it() -> None:
-    """The source of a query is first in its list. Its text is listed and scored without the query."""
+    """The document that a query was cut from leads its list, where its text lacks the query."""
     documents = ["garden bridge. paper", *DOCUMENTS[7:14]]
     query = Query("garden bridge", 0, "paper")
     of = {documents[0]: 0.95, "paper": 0.3, documents[5]: 0.6}

@@ -140,7 +140,7 @@ def test_with_nothing_better_to_find_it_ends_with_what_is_missing(
 def test_beside_a_pair_only_the_search_is_tuned(
     job: Job, retrain: Auto, tiny_source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model without a student would be slower than the pair, so none is trained."""
+    """A model without a student would be slower than the pair, so no model is trained."""
     teacher = job.store.versions()[0]
     _, both = publish_pair(job.store, teacher, tiny_source)
     dense = both.model_copy(update={"search": DENSE_LEARNED}).model_dump_json()

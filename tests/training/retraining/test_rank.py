@@ -307,7 +307,7 @@ def test_a_file_has_no_searches_to_learn_from(job: Job) -> None:
 
 
 def test_encoders_wait_until_the_service_serves_the_new_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then, the service refuses vectors of the new version."""
+    """A service that serves an older version refuses vectors of the new one."""
     monkeypatch.setattr(auto, "_LOOK_SECONDS", 0)
     monkeypatch.setattr(auto, "_LOOKS", 4)
     served = ["old", "old", "", "new"]

@@ -184,7 +184,7 @@ def sts(cosine: np.ndarray, spearman: float) -> dict[str, Any]:
 
 
 def test_a_small_mean_of_wild_differences_may_be_luck_and_a_steady_one_is_not() -> None:
-    """The standard error is 0.014: a mean gain of 0.01 may be luck, 0.04 is not. Equal gains have none."""
+    """The standard error is 0.014: a mean gain of 0.01 may be luck, 0.04 is not. For equal gains it is 0."""
     [luck] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
     assert not luck.shown
     assert luck.difference == pytest.approx(0.01)
@@ -261,7 +261,7 @@ def test_a_few_judged_queries_guard_and_decide_nothing() -> None:
 
 
 def test_a_gain_says_what_could_have_been_seen_and_what_would_settle_it() -> None:
-    """With a deviation of 0.2 over 200 queries, the standard error is 0.014. The interval is ± 2.35 of it."""
+    """A deviation of 0.2 over 200 queries gives a standard error of 0.014. The interval is ± 2.35 errors."""
     error = NOISE.std(ddof=1) / 200**0.5
     [gain] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
     half = 2.345 * error  # Student's quantile at 0.99 with 199 degrees of freedom
@@ -331,7 +331,7 @@ def test_slower_or_larger_than_allowed_is_refused(
 def test_speed_is_bought_with_a_certain_fall_within_the_limits(
     texts: float | None, queries: float, fall: float, reasons: list[str]
 ) -> None:
-    """All queries fall equally, so the loss is certain. It is accepted only where speed is required."""
+    """Each query loses the same, so the loss is certain. It may be traded for speed up to a limit."""
     active = own(BEFORE) | {"cost": {"texts_per_second": 100.0, "queries_per_second": 300.0}}
     candidate = own(BEFORE - fall) | {"cost": {"texts_per_second": texts, "queries_per_second": queries}}
     limits = Thresholds(own_fall=0.015 + 1e-9)
