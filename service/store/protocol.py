@@ -72,7 +72,7 @@ class VectorSink(Protocol):
         """
 
     def discard(self, revisions: Sequence[int]) -> None:
-        """Removes all rows of these revisions."""
+        """Removes all rows of the given revisions."""
 
 
 class Snapshot(Protocol):

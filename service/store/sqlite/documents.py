@@ -114,7 +114,7 @@ def fill_checksums(connection: Connection) -> int:
 
 
 def is_damaged(connection: Connection, revision: int) -> bool:
-    """Returns whether a document is damaged."""
+    """Returns whether a part of a stored document does not match its checksum."""
     sql = f"SELECT checksums, {_PARTS_SQL} FROM documents WHERE revision = ?"
     checksums, *parts = connection.execute(sql, (revision,)).fetchone()
     return damaged_part(checksums, parts) is not None

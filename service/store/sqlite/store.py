@@ -50,7 +50,7 @@ class Alone:
         """Returns at once, because no other process shares the store."""
 
     async def joined(self) -> None:
-        """Returns at once."""
+        """Returns at once, because no other process shares the store."""
 
     def starting(self) -> AbstractContextManager[None]:
         return nullcontext()
