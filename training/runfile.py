@@ -135,7 +135,10 @@ class Result:
 
     @property
     def best(self) -> Path:
-        """The folder with the weights of the highest dev score. Without a dev set, they equal `last`."""
+        """The folder with the chosen weights: of the highest dev score, or of the best share (runs/mix.py).
+
+        Without such a choice, they equal `last`.
+        """
         return self.out / "best"
 
     @property

@@ -19,7 +19,7 @@ RowNames: TypeAlias = NDArray[np.int64]
 Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]  # Documents and their scores, best first.
 PASSAGE_BITS = 16
 MAX_PASSAGES = 1 << PASSAGE_BITS  # Passages of a text.
-MEASURED_PASSAGES = 64  # Passages of a hit whose vectors the second stage reads, the first ones.
+MEASURED_PASSAGES = 64  # The second stage reads the vectors of at most this many first passages of a hit.
 
 Column: TypeAlias = Literal["title", "text", "metadata"]  # Parts that an answer may leave out.
 COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
@@ -30,7 +30,7 @@ MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
 # Limit of a query in a judgment or an event. Percent-encoded, it fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
-TIES = 1000  # Documents that may tie with the last hit.
+TIES = 1000  # Maximum number of further documents that tie with the last hit.
 MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 

@@ -71,7 +71,7 @@ class WordIndex:
             return dict(rows.fetchall())
 
     def get_cover(self, query: str, ranking: Mapping[int, float]) -> float:
-        """Returns the share of the query's terms in the best hit of `ranking`, or 1 if it is empty."""
+        """Returns the share of the query's terms in the best hit of `ranking`, or 1 if there is no hit."""
         return get_cover(query, self._texts[next(iter(ranking))]) if ranking else 1.0
 
     def close(self) -> None:

@@ -155,7 +155,7 @@ def build_student(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
     """Builds a student of `layers` layers, or a table of tokens if 0. Do not use the teacher afterwards.
 
     Raises:
-        TrainingError: The teacher has too few layers, is a table itself, or is of another family.
+        TrainingError: The teacher is a table itself, has too few layers, or its layers cannot be removed.
 
     """
     if teacher.source.is_table:

@@ -183,7 +183,7 @@ class Recipe:
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
     def described(self) -> dict[str, Any]:
-        """Returns the recipe as JSON values, with the name of every block, but without `name` and `seed`."""
+        """Returns the recipe as JSON values, without `name`, `seed`, and newer keys that have the default."""
         found: dict[str, Any] = to_jsonable_python(asdict(self))
         del found["name"], found["seed"]
         # Newer keys are left out at their defaults, so that older recipes keep their digests.

@@ -171,7 +171,7 @@ class Figures:
     unknown: float  # share of [UNK] among the tokens
     tokens_per_word: float
     scripts: dict[str, float]  # share of the letters, the most frequent first
-    vocabulary: dict[str, int]  # entries with a letter of each of these scripts
+    vocabulary: dict[str, int]  # by script, the number of entries with one of its letters
     openings: dict[str, float]  # share of the texts that begin with these words
 
 
@@ -246,7 +246,7 @@ def _sample(texts: Sequence[str]) -> Sequence[str]:
 def _tokens(
     texts: Sequence[str], file: Path
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[int], int]:
-    """Returns the numbers of tokens and of unknown tokens of each text. And how many tokens are special."""
+    """Returns each text's numbers of tokens and of unknown tokens, and the number of special tokens."""
     tokenizer = Tokenizer(file, _WHOLE)
     unknown = _unknown_id(file)
     lengths: list[int] = []

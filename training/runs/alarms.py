@@ -10,7 +10,7 @@ from training.methods.recipe import Recipe
 from training.runs.step import Step
 
 COLLAPSED = -0.05  # uniformity of a batch; a mean cosine of about 0.99
-LONG = 100  # steps for vectors that are alike from the start, such as those of a raw RoBERTa
+LONG = 100  # steps in which vectors that are alike from the start, such as a raw RoBERTa's, have to part
 # The default model's highest loss of the first ten steps was measured. `simcse-unsup` had 0.003 on Cranfield,
 # 0.0006 on SciFact, and 0.00001 on sentences of Wikipedia. On these sentences, `gs-infonce` had 0.0001 and
 # `esimcse` 0.00002. Other contrastive recipes had more than 0.05: `triplet` 0.054, `triples` 0.44, `pairs`
@@ -20,7 +20,7 @@ LOOK = 10  # steps, or all steps of a shorter run
 
 
 class Collapse:
-    """Warns once if the vectors of a batch have become nearly equal, or are so for the first LONG steps.
+    """Warns once if the vectors of a batch have become nearly equal, or were so for the first LONG steps.
 
     The training continues.
     """

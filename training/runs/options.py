@@ -29,7 +29,7 @@ class Options:
     device: str = "auto"  # auto, or as torch names it
     threads: int | None = None  # threads of torch; None: torch's default
     chunk: int | None = None  # rows encoded at once; affects memory and time only
-    eval_steps: int = 125  # SimCSE's run_unsup_example.sh
+    eval_steps: int = 125  # as in SimCSE's run_unsup_example.sh
     checkpoint_steps: int = 100
     record_steps: int = 10
     data: Path | None = None  # folder with stsb/dev.tsv.gz

@@ -55,7 +55,7 @@ Row = tuple[tuple[str, ...], Label | None]
 class Corpus:
     """A sorted list of distinct rows without blank rows. The order of rows in the file does not matter.
 
-    The `first` rows at the beginning are sorted apart from the rows after them.
+    Rows with priority come first; `first` is their number. They and the other rows are each sorted.
     """
 
     texts: tuple[str, ...]  # row after row; empty texts fill up shorter rows

@@ -36,7 +36,7 @@ from service.store.sqlite.writer import Transaction
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
 
 Either: TypeAlias = SqliteStore | PostgresStore
-# The column that orders the rows of a table, a value before its first one, and the copied columns.
+# By table: the column that orders its rows, a value below the first row's, and the copied columns.
 _EVENT = "collection, key, event_id, search_id, query, id, type, position, shown, at, visitor, trusted"
 TABLES: dict[str, tuple[str, int | str, str]] = {
     "feedback": ("sequence", 0, "collection, query, id, key, relevant, visitor, trusted"),

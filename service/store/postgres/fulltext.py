@@ -82,8 +82,9 @@ def _stored_term(term: str) -> str:
 FULL = 3900  # Bytes of a body at most. Two bodies fit a page.
 # Smaller blocks, in bytes, are joined with others. The index `open_postings` has the same number.
 OPEN = 2000
-TOGETHER = 4  # Small blocks of a term that are joined.
-FOLDED = 20_000, 100_000  # Changed terms that are worth a fold, and terms of one fold at most.
+TOGETHER = 4  # A fold joins the small blocks of a term if there are this many.
+# A fold begins if the waiting changes cost more (in terms), and takes changes until their cost is this high.
+FOLDED = 20_000, 100_000
 REMOVED_COST = 20  # A removed revision counts as this many terms, because every search reads it.
 POSTINGS_LOCK = 7_405_831  # Only the transaction that holds it rewrites or deletes postings.
 _WIDTHS = ("<u1", "<u2", "<u4", "<i8")

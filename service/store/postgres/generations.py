@@ -38,7 +38,7 @@ _LEFT = (  # Being built, but not the candidate of any replica.
     f"WHERE state = '{BUILDING}' AND NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE candidate = number AND {replicas.LIVING})"
 )
-_FREE = (  # Documents that no living replica has reserved, or the database's clock was set back.
+_FREE = (  # Not reserved by another living replica, or reserved before the clock was set back.
     "(taken_by = ? OR taken_until < now() "
     f"OR taken_until > now() + interval '{2 * TAKEN_SECONDS} seconds' OR NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE id = taken_by AND {replicas.LIVING}))"
@@ -288,11 +288,11 @@ class Answer(Enum):
     ACTIVATED = auto()  # Another replica has committed the swap.
     LACKS = auto()  # Too many vectors are missing, or the swap may not happen here.
     WAIT = auto()  # Another replica is not ready, or the request has changed.
-    NOW = auto()
+    NOW = auto()  # This replica may commit the swap. From `make_active`: it has committed.
 
 
 def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
-    """Records that this replica is ready for a swap, and returns whether the swap can be committed."""
+    """Records that this replica is ready for a swap, if it is. Returns whether it may commit the swap."""
     generation = swap.generation
     row = connection.execute(
         "SELECT state, version, listed AND NOT EXISTS "

@@ -1,6 +1,6 @@
 """Runs the reads of the PostgreSQL store, each with a `Snapshot`, a thread and a connection.
 
-read()   reads of clients: one at a time per thread, and at most two thirds of them are long reads
+read()   reads of clients: one at a time per thread; long reads take at most two thirds of the threads
 own()    reads of the service itself, on separate threads
 """
 

@@ -166,7 +166,7 @@ class PostgresStore(Touch, CommonMethods):
         self._sizes, self._counted = sizes, time.monotonic()
         return done
 
-    # Before the first write, on the thread that starts the service.
+    # Used before the first write, on the thread that starts the service.
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
@@ -291,7 +291,7 @@ class PostgresStore(Touch, CommonMethods):
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Holds a lock during the block, on a separate connection without a time limit of statements."""
+        """Lets one replica start at a time. A separate connection without statement timeout has the lock."""
         with self._own_connection() as raw:
             if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.START_LOCK,)).fetchone() != (True,):
                 log.info("Another replica is starting and may publish its model: waiting for it")

@@ -176,7 +176,7 @@ def replace_clicked(
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
-        answers: The queries of each document id, with their gains.
+        answers: By document id, its queries and their gains.
         collection: Name of the collection.
 
     Returns:

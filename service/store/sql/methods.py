@@ -104,7 +104,7 @@ class CommonMethods:
             log.info("The store is whole again")
         self.damage = found
 
-    # Before the first write, on the thread that starts the service.
+    # Used before the first write, on the thread that starts the service.
 
     def _now(self, job: Callable[[Any], T]) -> T:
         raise NotImplementedError

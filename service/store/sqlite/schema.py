@@ -1,7 +1,7 @@
 """The tables of the document store: their migrations, and a check that a file has exactly these tables.
 
     collections  names and numbers; a collection exists from its first document until it is deleted.
-    documents    one row per stored document; its title and text are an immutable revision.
+    documents    one row per stored document, with its current revision, which never changes.
     vectors      one row per generation, revision and passage, written in the transaction of its document.
     operations   puts and deletes in order; the last number identifies the state of the store.
     generations  which version computed which vectors, and which generation is active.

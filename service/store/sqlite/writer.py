@@ -31,7 +31,7 @@ GROUP_SECONDS = 0.05  # After this time a commit takes no further jobs.
 
 @dataclass
 class Transaction:
-    """The argument of a job: the connection, the changes that it records, and callbacks after the commit.
+    """The argument of a job: the connection, the changes the job records, and callbacks after the commit.
 
     Jobs that change no vectors use it like a connection.
     """

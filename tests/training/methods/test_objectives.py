@@ -47,8 +47,8 @@ def at_cosine(cosine: float, length: float = 1.0) -> list[float]:
     return [length * cosine, length * math.sqrt(1 - cosine**2)]
 
 
-# A query again with another positive, a positive of two queries; and hard negatives that are: the positive of
-# another, the query of another, the text's own positive, the text itself, no other text.
+# Query 1 has two rows, and text 12 is the positive of two queries. Some hard negatives are also a positive
+# (12, 15) or a query (3) of another row, or the positive (13) or the query (5) of their own row.
 TEXTS = torch.tensor(
     [[1, 11, 12], [2, 12, 3], [3, 13, 13], [1, 14, 21], [5, 12, 5], [6, 15, 22], [7, 16, 23], [8, 17, 15]]
 )
@@ -253,7 +253,7 @@ def test_cosent_counts_each_pair_of_pairs_in_the_wrong_order() -> None:
 def test_hard_nce_weighs_negatives_by_their_nearness() -> None:
     """The first pair is entailed, with equal vectors. The second contradicts: it gives negatives only.
 
-    At τ = 1, e is exp(cosine). Both vectors of the first pair have negatives at the cosines 0 and c.
+    `e` stands for exp(cosine) at τ = 1. Both vectors of the first pair have negatives at the cosines 0 and c.
     """
     c = 0.6
     z = torch.stack([TURNED[:1].repeat(2, 1), torch.tensor([[0.0, 1.0], [c, math.sqrt(1 - c * c)]])])

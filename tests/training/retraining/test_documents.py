@@ -1,4 +1,4 @@
-"""Documents of a retraining, and those that are held out."""
+"""Reading the documents of a retraining, and holding some of them out."""
 
 from __future__ import annotations
 
