@@ -24,7 +24,7 @@ SERVED := $(if $(GPU),gpu,$(if $(filter bf16 auto,$(SIMILE_PRECISION)),openvino,
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Of pip's lines, prints only large downloads and the last step. Errors and warnings are on stderr. `-u` prints at once.
-PIP_PROGRESS = sed -un -e 's/^ *\(Downloading .*([0-9]\{2,\}\.[0-9]* [MG]B)\)/  \1/p' -e 's/^Installing collected .*/  Unpacking …$(if $(findstring train,$(EXTRAS)), torch takes about a minute)/p' -e '/^pip failed$$/q1'
+PIP_PROGRESS = sed -unE -e 's/^ *(Downloading .*\(([0-9]{2,}\.[0-9]+ MB|[0-9.]+ GB)\))/  \1/p' -e 's/^Installing collected .*/  Unpacking …$(if $(findstring train,$(EXTRAS)), torch takes about a minute)/p' -e '/^pip failed$$/q1'
 
 # A test run starts a hundred processes of the same modules: compile them once, whatever the shell says.
 test test-serving test-long test-postgres test-evaluation: export PYTHONDONTWRITEBYTECODE :=

@@ -57,7 +57,7 @@ def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
         near = did_you_mean(value, expected.split("'")[1::2]) if isinstance(value, str) else ""
         # Bounds apply to numbers, but a query parameter is text, which must not be quoted.
         given = str(value)[:MAX_CHARACTERS] if kind in _BOUNDS else shown(value)
-        around = "" if problem["loc"] else _wrapped(model, value)
+        around = _wrapped(model, value) if where == "the body" else ""
         return f"{where} must be {expected}, not {given}.{near}{around}"
     reason = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     return f"{where}: {reason[:1].lower()}{reason[1:]}."

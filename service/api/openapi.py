@@ -156,7 +156,8 @@ StoredQuery = Annotated[
 _TextId = Annotated[
     StrictStr, Field(min_length=1, max_length=MAX_ID_CHARACTERS), _STORED, _described(pattern=_PATTERN)
 ]
-DocumentId = Annotated[_TextId, BeforeValidator(number_as_text), ShownAs(_TextId | int)]
+_NumberId = Annotated[int, Field(ge=-(2**63), lt=2**64)]  # that JSON parsers read exactly
+DocumentId = Annotated[_TextId, BeforeValidator(number_as_text), ShownAs(_TextId | _NumberId)]
 EventName = Annotated[
     StrictStr, Field(min_length=1, max_length=MAX_NAME_CHARACTERS), _STORED, _described(pattern=_PATTERN)
 ]
