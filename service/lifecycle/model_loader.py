@@ -501,8 +501,8 @@ def _add_int8(models: ModelStore, settings: Settings, version: str) -> str:
 
     try:
         again = quantize(models, version, partial(log.info, "Adding int8 to %s: %s", version)).version
-    except Unsupported as error:
-        log.warning("%s", error)
+    except (Unsupported, OSError) as error:  # or the models folder is read-only
+        log.warning("%s gets no int8 graph: %s", version, error)
         return version
     models.request(again)
     return again

@@ -1,8 +1,10 @@
 """Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses the fastest."""
 
 import contextlib
+import errno
 import json
 import logging
+import os
 import shutil
 import sqlite3
 import time
@@ -255,6 +257,26 @@ def test_a_version_that_cannot_get_an_int8_graph_is_served_on(
         assert client.get("/info").json()["form"] == str(FP32)
     assert f"The int8 graph of {before.version} loses too much accuracy" in caplog.text
     assert f"`python -m models quantize {before.version}`" in caplog.text
+
+
+@needs_int8
+def test_a_models_folder_that_cannot_be_written_is_served_on(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    store = ModelStore(settings.models_dir)
+    before = without_int8(store, store.versions()[0])
+    with serving(settings) as client:
+        put(client, DOCUMENTS)
+
+    def publish(*_: object) -> Manifest:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(store.root))
+
+    monkeypatch.setattr(ModelStore, "publish", publish)
+    with serving(settings.model_copy(update={"precision": "int8"})) as client:
+        until(lambda: failed_once(client))
+        assert client.get("/info").json()["form"] == str(FP32)
+    assert f"{before.version} gets no int8 graph: [Errno 30] Read-only file system" in caplog.text
 
 
 @pytest.mark.parametrize(
