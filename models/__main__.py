@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = Parser(prog="python -m models", description="Published versions of embedding models.")
     add_version(parser)
-    place = {
+    place: dict[str, Any] = {
         "type": Path,
         "help": "where the versions are (SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models; now "
         f"{models_dir(environ)})",

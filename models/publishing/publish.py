@@ -96,8 +96,8 @@ def publish(
     for link in prepared.source.skipped:
         say(f"skipping {link}: a link that points outside of the folder")
     origin = origin or _get_origin(folder)
-    about = {"origin": origin, "lineage": lineage or {}}
-    return publish_prepared(store, prepared, **about, known=known, int8=int8, say=say)
+    lineage = lineage or {}
+    return publish_prepared(store, prepared, origin=origin, lineage=lineage, known=known, int8=int8, say=say)
 
 
 @contextlib.contextmanager
