@@ -53,8 +53,8 @@ def test_each_command_installs_the_extras_that_it_needs(
 ) -> None:
     done = make(venv, target)
     assert done.returncode == 0, done.stderr
-    asked = (venv.parent / "asked").read_text()
-    assert f"install --progress-bar off -c constraints.txt -e .[{extras}]\n" in asked
+    requested = (venv.parent / "asked").read_text()
+    assert f"install --progress-bar off -c constraints.txt -e .[{extras}]\n" in requested
     assert (venv / f".installed-{stamp}").exists()
 
 

@@ -153,7 +153,8 @@ def test_umap_is_not_needed_for_up_to_5000_documents(monkeypatch: pytest.MonkeyP
 
 
 def test_a_projection_is_that_of_the_covariance() -> None:
-    rows = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32) * [9, 5, 1, 1, 1, 1] + 3
+    random = np.random.default_rng(0).normal(size=(200, 6))
+    rows = (random * [9, 5, 1, 1, 1, 1] + 3).astype(np.float32)
     _, axes = np.linalg.eigh(np.cov(rows.T))
     expected = (rows - rows.mean(axis=0)) @ axes[:, :-3:-1]
     np.testing.assert_allclose(np.abs(map_documents.projected(rows)), np.abs(expected), atol=1e-2)
