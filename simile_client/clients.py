@@ -25,13 +25,13 @@ T = TypeVar("T")
 P = ParamSpec("P")
 URL = "http://127.0.0.1:8000"
 _LATER = {429, 503}  # The service is full or not ready, and did nothing, so a retry is safe.
-_PAUSE, _MAX_SECONDS = 0.5, 60.0  # Before the first retry, and at most. Retry-After overrides the pause.
+_PAUSE, _MAX_SECONDS = 0.5, 60.0  # First pause, and limit of all pauses, even by Retry-After.
 
 
 class _Options:
     """Base class of both clients: options, connection and retries. See `Client`."""
 
-    _kind: Any  # The class of `_http`.
+    _kind: Any  # The class of `_http`, set by subclasses.
     _http: Any
 
     def __init__(
@@ -265,7 +265,8 @@ def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | N
     """Parses the response.
 
     Raises:
-        SimileError: The status is an error, or the body is not of Simile. Without a response, `failed`.
+        SimileError: The status is an error, or the body is not an answer of Simile. If `answer` is None, the
+            error is `failed`.
     """
     if answer is None:
         raise failed or SimileError("The service did not answer.")

@@ -128,7 +128,7 @@ class Result:
     out: Path
     steps: int  # done
     interrupted: bool  # received a request to stop; unless it is `finished`, the run can be resumed
-    loss: float  # of the last step
+    loss: float  # loss of the last step
     # Score by number of steps, None if it was not a number; empty without a dev set.
     dev: dict[int, float | None] = field(default_factory=dict)
     finished: bool = True  # `best` and `last` exist

@@ -288,7 +288,7 @@ def _build(
         encoder = Encoder(folder, manifest, threads=cpus.available())
         verified = prove(encoder, prepared.reference, known, prepared.computed_in, say)
     except Exception as error:
-        if not type(error).__module__.startswith("onnxruntime"):  # Its errors share no base class.
+        if not type(error).__module__.startswith("onnxruntime"):  # These errors share no base class.
             raise
         reason = str(error).splitlines()[0]
         raise ProofFailed(f"ONNX Runtime cannot compute the graph: {reason}") from error

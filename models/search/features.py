@@ -26,7 +26,7 @@ VERSION = 2  # Raise it if the meaning of a feature changes. Rankings of other v
 FEATURES = (
     "dense",  # Cosine of the best passage.
     "second",  # Cosine of the second-best passage, or of the only one.
-    "bm25",  # Of title and text. 0 if keyword search did not find the document.
+    "bm25",  # BM25 of title and text. 0 if keyword search did not find the document.
     "hybrid",  # The fused score.
     "feedback",  # Cosine of the head with the query vector moved towards the best hits.
     "cover",  # Share of the query's terms in the document.
@@ -40,7 +40,7 @@ FEATURES = (
     "memory_not",  # Similarity of the most similar judged query that this document does not answer.
 )
 MEMORY = FEATURES[-3:]
-CHARACTERS = 2000  # Of a text and of a title that are read for features.
+CHARACTERS = 2000  # Limit of a text and of a title that are read for features.
 COVER_CHARACTERS = 10_000  # Splitting them takes about 2 ms.
 WINDOW = 20  # Words, about a sentence.
 FEEDBACK_HITS = 3  # Hits that move the query vector (pseudo relevance feedback; Rocchio, 1971).
@@ -91,7 +91,7 @@ def build(
     stems = stem({*query_stems})
     query_stems = [stems[word] for word in query_stems]
     wanted, telling, pairs = {*query_stems}, _telling(query_stems), {*pairwise(query_stems)}
-    places: list[list[tuple[int, str]]] = []  # Of the query's terms in each document.
+    places: list[list[tuple[int, str]]] = []  # Places of the query's terms in each document.
     for row, (passages, title, text) in enumerate(
         zip(candidates.passages, candidates.titles, candidates.texts, strict=True)
     ):
@@ -144,7 +144,7 @@ def _get_proximities(places: Sequence[Sequence[tuple[int, str]]], terms: Abstrac
     shares = []
     for found in places:
         inside, best, first = Counter[str](), 0.0, 0
-        weight = 0.0  # Of the terms inside the window.
+        weight = 0.0  # Weight of the terms inside the window.
         for place, term in found:
             weight += 0.0 if inside[term] else weights[term]
             inside[term] += 1
@@ -184,7 +184,7 @@ class Memory:
     ) -> None:
         self.vectors = vectors
         self._unrelated = unrelated if unrelated < 1 else 0.0
-        self._judged: dict[str, list[tuple[int, float]]] = {}  # Of each document: its queries and gains.
+        self._judged: dict[str, list[tuple[int, float]]] = {}  # Queries and gains, by document.
         for at, gains in enumerate(answers):
             for id, gain in gains.items():
                 self._judged.setdefault(id, []).append((at, gain))

@@ -52,8 +52,8 @@ _RUN = re.compile(
 )
 _LAST_KEPT = 0xFFFF  # Characters above are not cached, so that the table stays small.
 _ZERO_WIDTH_SPACE = 0x200B
-_MAX_STEMS = 100_000  # Words whose stems are kept in memory, about 15 MB,
-_MAX_KEPT = 32  # with at most this many characters.
+_MAX_STEMS = 100_000  # Words whose stems are kept in memory, about 15 MB.
+_MAX_KEPT = 32  # Maximum number of characters of such a word.
 _local = threading.local()
 _stems: dict[str, str] = {}
 

@@ -33,7 +33,7 @@ TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of o
 
 MAX_FIELDS = 100
 MAX_NAMES = 1024  # names between the dots of all fields together
-MAX_CHARACTERS = 65_536  # of all fields together
+MAX_CHARACTERS = 65_536  # characters of all fields together
 METADATA = "metadata"
 ALWAYS = {"id", "score"}  # fields of every hit
 

@@ -288,7 +288,7 @@ class Corpus:
                 return await self.store.search(work, heavy=search.is_heavy(len(queries)))
             except Judged as changed:
                 remembered = await self.judged.get(generation, search.collection, changed.state)
-                # Writes may come faster than searches. The second state is good enough.
+                # Writes may change the state again. After the second attempt, any state is accepted.
                 search = _with_memory(search, remembered, exact=state is None)
                 state = changed.state
 

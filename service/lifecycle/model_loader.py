@@ -61,7 +61,7 @@ RETRY_SECONDS, MAX_SECONDS = 2.0, 30.0
 FORM_FILE = "form.json"
 MIN_GAIN = 1.2  # A smaller gain is within the noise of a busy machine.
 _TEXTS, _REPEATS = 64, 5  # about a second for a small encoder
-_MEASURE_SECONDS = 5.0  # for the repeats of one engine, so a large encoder runs fewer
+_MEASURE_SECONDS = 5.0  # time limit for one engine, so a large encoder has fewer repeats
 _FACTS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")  # on x86 and Arm
 
 

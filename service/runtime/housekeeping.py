@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.01  # Between two steps, so that other writes come first.
 
 LOOK_SECONDS = 60.0  # Between two checks for maps. No map is computed while the collection grows.
 LONGEST_SECONDS = 900.0  # limit for one map
-MAX_COLLECTIONS = 20  # with maps: the largest collections within the limit
+MAX_COLLECTIONS = 20  # Only this many collections get maps, the largest ones first.
 GROWN = 2  # A collection that grew or shrank by this factor gets a new map.
 _NICE = 19  # Priority of the process: searches go first.
 

@@ -1,4 +1,4 @@
-"""Everything that a sentence-transformers folder can state besides its family, against the library."""
+"""Settings of a sentence-transformers folder give the library's vectors. Families: test_families.py."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BEHIND: dict[str, Callable[[], list[torch.nn.Module]]] = {
 }
 
 
-@pytest.mark.parametrize("family", ["bert", *_long("albert")])  # ours, torch's
+@pytest.mark.parametrize("family", ["bert", *_long("albert")])  # graphs by Simile and by torch
 @pytest.mark.parametrize("kind", BEHIND)
 def test_poolings_and_layers(tmp_path: Path, family: str, kind: str) -> None:
     torch.manual_seed(3)

@@ -1,4 +1,4 @@
-"""Both clients with the service, and with a stub server that answers with overload and other errors."""
+"""Both clients, with the service and with a stub server that answers with overload or other errors."""
 
 import asyncio
 import re

@@ -17,7 +17,7 @@ from tests.ui.browsing import CHROMIUM, Browsing
 from tests.ui.service import Service, prepared
 
 QUERY = "how+do+I+get+my+money+back"
-# Each picture: its view, and an element that is visible once the view is drawn.
+# By picture: its view, and an element that is visible once the view is drawn.
 VIEWS = {
     "search": (f"search?q={QUERY}&mode=hybrid", "li.hit"),
     "steps": ("search", ".steps li"),
@@ -28,7 +28,7 @@ VIEWS = {
     "map": (f"map?q={QUERY}", ".panel ol li"),
     "versions": ("versions", ".pill.active"),
     "health": ("health", ".verdict-line"),
-    "start": ("search", "#add-text"),  # last: it goes to an empty collection
+    "start": ("search", "#add-text"),  # last, because it leaves the page in an empty collection
 }
 WHOLE = {"versions"}  # pictures of more than the first screen
 SIZES = (1280, 390)
@@ -48,7 +48,7 @@ def main() -> None:
             first = next(
                 one["version"] for one in service.get("/models")["models"] if one["state"] == "retired"
             )
-            service.activate(first)  # the better one is live
+            service.activate(first)  # The better version is active.
             _judge(service)
             service.command("map")
             for width in SIZES:

@@ -129,7 +129,7 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     expect(refused.locator(".lead")).to_contain_text("Questions as they come: 0.322 → 0.344")
     expect(refused.locator(".lead + p")).to_have_text("Refused.")
     expect(refused.locator("svg .interval")).to_have_count(3)
-    page.page.wait_for_timeout(2500)  # it is drawn again meanwhile, and stays open
+    page.page.wait_for_timeout(2500)  # Meanwhile the page draws the report again. It must stay open.
     expect(refused.locator("svg .interval")).to_have_count(3)
     expect(refused.locator("svg.curve")).to_have_count(2)
     refused.locator("summary", has_text="Both answers to each query").click()
@@ -159,7 +159,7 @@ def test_the_retraining_in_hand_and_the_last_ones_are_told(page: Watched) -> Non
     expect(told.locator("pre")).to_contain_text("Refused: search for a text by its title fell")
     told.locator("summary", has_text="Earlier runs").click()
     expect(told.locator("li")).to_have_count(1)
-    page.page.wait_for_timeout(2500)  # the list is drawn again meanwhile
+    page.page.wait_for_timeout(2500)  # Meanwhile the page draws the list again.
     expect(told.locator("pre")).to_be_visible()
 
 
@@ -187,7 +187,7 @@ def test_an_empty_service_begins_with_four_steps_and_the_examples(page: Watched,
     page.page.reload()
     expect(page.the("main")).to_contain_text("Nothing is stored yet")
     expect(page.the(".steps li")).to_have_count(4)
-    expect(page.the(".steps .done")).to_have_text(["Retrain (done)"])  # the refused one
+    expect(page.the(".steps .done")).to_have_text(["Retrain (done)"])  # by the refused version
     page.check_accessible()
     page.button("Load examples").click()
     expect(page.the("main")).to_contain_text("The next steps")
@@ -420,7 +420,7 @@ def test_the_counter_says_what_the_newest_report_knows(
 def test_the_counter_remembers_the_newest_report_that_knows(
     page: Watched, service: Service, coming: str
 ) -> None:
-    """The newer report has no gain to settle, or is about another collection."""
+    """The page skips a newer report that has no gain to settle, or is about another collection."""
     found = service.get("/models")
     refused = next(one for one in found["models"] if one["gate"] == "on")
     newer = "29990101T000000-made-ranking-00000000"

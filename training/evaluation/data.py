@@ -59,7 +59,7 @@ class Pairs(NamedTuple):
     left: list[str]
     right: list[str]
     gold: NDArray[np.float64]  # (n,)
-    subset: list[str]  # of each pair; empty if the set has no subsets
+    subset: list[str]  # subset of each pair; empty if the set has no subsets
     unscored: int  # rows without a gold score, left out
 
 

@@ -199,7 +199,7 @@ def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
         yield record.at, query, document, gain
 
 
-DEPTH = 100  # of the longest list that a figure looks at
+DEPTH = 100  # length of the longest list that a figure reads
 
 
 Ranking = dict[

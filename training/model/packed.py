@@ -25,7 +25,7 @@ from training.text.tokens import Tokens
 NAME = "simile_packed"  # as transformers' attn_implementation
 FAMILIES = ("bert", "roberta", "xlm-roberta")
 _AFTER_PAD = ("roberta", "xlm-roberta")  # their first position follows that of the padding
-_TEXTS = 128  # of one forward pass without gradients; more texts gain nothing
+_TEXTS = 128  # texts of one forward pass without gradients; larger passes are not faster
 # Tokens including padding, on a CPU. glibc maps an array over 32 MB again each time, which took a third more
 # time.
 _TOKENS = 4096

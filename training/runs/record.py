@@ -87,7 +87,7 @@ class Curve:
         self._dev: dict[int, float] = {}
         self._name = ""
         self._before = 0  # steps of earlier stages
-        self.steps: int | None = None  # of this stage, as planned
+        self.steps: int | None = None  # planned steps of this stage
 
     def add(self, event: Mapping[str, Any]) -> None:
         kind, step = event["event"], event.get("step", 0) + self._before

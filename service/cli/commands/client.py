@@ -16,9 +16,9 @@ from service.settings import own_url
 from service.store.values import COLLECTION_NAME, NAME_RULE
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-TIMEOUT_SECONDS = 120.0  # without a byte of an answer
+TIMEOUT_SECONDS = 120.0  # time without any byte of an answer
 PATIENCE = 10  # repetitions of a request after a 429 or 503
-WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # Pause before a repetition: without Retry-After, and at most.
+WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # Pause without Retry-After, and longest pause.
 BUSY = frozenset({429, 503})
 
 pause = time.sleep

@@ -229,7 +229,7 @@ class Tally:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.stored = self.failed = self.truncated = 0  # counts of rows, lines and rows
+        self.stored = self.failed = self.truncated = 0  # `stored` and `truncated` count rows, `failed` lines
         self.unsettled: Sent = []
         self._told = self._noted = 0
         self._seen = Seen()

@@ -37,12 +37,12 @@ NEIGHBORS = 15  # umap-learn's default
 SIDE = 65_535  # Coordinates are integers from 0 to this.
 CLIPPED = 0.001  # share of outliers on each side that are moved to the border
 
-WORDS = 5  # per group
+WORDS = 5  # words per group
 MAX_GROUPS = 24
-PER_GROUP = 40  # documents, about, below the largest number of groups
-CHARACTERS = 1000  # of a text that words are taken from
+PER_GROUP = 40  # approximate documents per group, below MAX_GROUPS groups
+CHARACTERS = 1000  # characters of a text from which words are taken
 MAX_VALUES = 30  # different values of a field that colors the map
-MIN_SHARE = 0.2  # of the documents that have such a field
+MIN_SHARE = 0.2  # minimum share of documents that have such a field
 STRAYS, COPIES = 20, 50
 COPY = 0.98  # cosine
 _WORD = re.compile(r"[^\W\d_]{3,}")

@@ -249,7 +249,7 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
     def read(snapshot: Snapshot) -> list[Row]:
         found, size = [], 0
         reading = cast("Reading", snapshot)
-        # As bytes, because SQLite's connection replaces invalid UTF-8, whose copy would be sound.
+        # Read as bytes, because SQLite's connection would replace invalid UTF-8, and hide the damage.
         raw = ", ".join(map(reading.RAW.format, ("collection || '/' || id", "title", "text")))
         rows = reading.execute(
             f"SELECT revision, id, title, text, {reading.METADATA}, checksums, {raw} FROM documents "
@@ -302,7 +302,7 @@ async def _put(target: Either, generation: int, dimension: int, collection: str,
         if len(rows) == 1:
             document = f"Document {rows[0].document.id!r} of collection {collection!r}"
             raise CommandError(f"{document} is not taken: {error.message}") from error
-        for row in rows:  # To name the document.
+        for row in rows:  # Finds the document to name.
             await _put(target, generation, dimension, collection, [row])
         return
     for row in rows:

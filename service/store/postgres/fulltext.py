@@ -280,7 +280,7 @@ def _rewrite(
         f"JOIN postings p USING (term, first) WHERE collection = ? AND octet_length(body) >= {OPEN}",
         ([term for term, _ in hits], [first for _, first in hits], collection),
     )
-    groups = [(term, [(first, body)]) for term, first, body in large]  # Each is rewritten separately.
+    groups = [(term, [(first, body)]) for term, first, body in large]  # Every large block is rewritten alone.
     groups += [
         (term, blocks)
         for term, blocks in small.items()

@@ -114,7 +114,7 @@ class Readers(ReadingThreads):
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
-            self._connections.check()  # Others may have broken with it.
+            self._connections.check()  # Other connections may be broken as well.
             return self._ask(query, turn)
 
     def _ask(self, query: Callable[[Snapshot], T], turn: _Read) -> T:

@@ -82,7 +82,7 @@ class PostgresStore(Touch, CommonMethods):
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
         super().__init__(url)
         self._declared = declared
-        self._sizes: dict[int, tuple[int, int]] = {}  # By generation, when last counted.
+        self._sizes: dict[int, tuple[int, int]] = {}  # Last counted sizes, by generation.
         self._counted = -inf  # time.monotonic() of the last count.
         self.lag_seconds = math.nan  # Delay of the slowest standby.
         try:
@@ -138,7 +138,7 @@ class PostgresStore(Touch, CommonMethods):
                     indexed = True
                 began = time.monotonic()
                 sizes = await self.readers.own(vectors.held)
-                if began > self._counted:  # Otherwise a later write has counted.
+                if began > self._counted:  # Otherwise a write has counted more recently.
                     self._sizes = sizes
                 self.lag_seconds = await self.readers.own(replicas.lag)
                 await self.writer.run(fulltext.fold)

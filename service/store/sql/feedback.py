@@ -79,7 +79,8 @@ def store_judgments(
     last: dict[tuple[str, str], Judgment] = {}
     for given in judgements:
         if given.id in there:
-            last.pop((given.query, given.id), None)  # The new judgment takes the later place.
+            # A dict keeps the place of an existing key, but the new judgment must come last.
+            last.pop((given.query, given.id), None)
             last[given.query, given.id] = given
     same = "f.collection = ? AND f.key = ? AND f.query = given.column1 AND f.id = given.column2"
     before = _matches(connection, "feedback f", "f.sequence, f.query, f.id", same, (collection, key), [*last])

@@ -272,7 +272,7 @@ def _among(test: Among) -> _Sql:
         if listed:
             tests.append(f"(@.type IN ({types}) AND @.value IN (SELECT value FROM json_each(?)))")
             parameters.append(orjson.dumps(listed).decode())
-            # SQLite would look a listed value up in the order of the list, and one alone by itself.
+            # SQLite looks up the values of a list in their order. A single value needs no list.
             one = Lookup("value = ?", [*listed])
             many = Lookup("value IN (SELECT value FROM json_each(?))", parameters[-1:])
             lookups.append(one if len(listed) == 1 else many)

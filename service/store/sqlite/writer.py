@@ -139,7 +139,7 @@ class Writer(Jobs):
         for call in whole.then:
             try:
                 call()
-            except Exception:  # The commit stands, so its jobs are answered.
+            except Exception:  # The commit succeeded, so its jobs are answered.
                 log.exception("A step after a commit failed")
         self._on_commit(whole.changes)
         for future, result in results:

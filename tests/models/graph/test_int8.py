@@ -105,7 +105,7 @@ def test_a_published_version_has_it_and_says_what_it_costs(store: ModelStore, fo
     assert cost.cosine_least == pytest.approx(cosines.min(), abs=1e-5)
     assert cost.cosine_mean > 0.999
     same = [
-        len(set(np.argsort(-one @ a)[1:11]) & set(np.argsort(-other @ b)[1:11]))  # the first is itself
+        len(set(np.argsort(-one @ a)[1:11]) & set(np.argsort(-other @ b)[1:11]))  # 0 is the text itself
         for a, b in zip(one, other, strict=True)
     ]
     assert cost.same_neighbours == pytest.approx(np.mean(same) / 10, abs=1e-4)

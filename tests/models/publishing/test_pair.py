@@ -154,9 +154,9 @@ def test_the_teacher_of_a_student_in_use_is_kept(place: Place) -> None:
     place.store.request(place.student.version)
     with pytest.raises(InUse, match="the anchor of retrainings"):
         place.store.prune(place.pair.version)
-    place.store.prune(place.teacher.version)  # the pair has the same
+    place.store.prune(place.teacher.version)  # The pair has the teacher's vectors.
     place.store.request(place.pair.version)
-    place.store.prune(place.student.version)  # the pair has a copy
+    place.store.prune(place.student.version)  # The pair has a copy of the student.
     assert place.store.verify(place.pair.version) == place.pair
 
 

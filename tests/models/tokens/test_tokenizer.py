@@ -1,4 +1,4 @@
-"""Tokens equal those of the tokenizers library for the whole text, although only a part is read."""
+"""Tokens equal those of the package tokenizers for the whole text, although only a part is read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PIECES = (
 
 
 def _random_text(generator: random.Random, length: int) -> str:
-    # Few kinds, so that runs and gaps grow long.
+    # Few different pieces, so that runs and gaps are long.
     pieces = generator.choices(_PIECES, k=generator.randint(1, 12))
     text = "".join(generator.choices(pieces, k=length))
     return text[: generator.randint(1, 4 * length)]
@@ -151,7 +151,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-MAX_PIECE = 2 * FURTHEST + 10_000  # the largest requested piece, and as much to find its end
+MAX_PIECE = 2 * FURTHEST + 10_000  # the largest piece, with the text in which its end is searched
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -274,7 +274,7 @@ def test_other_threads_run_while_much_is_tokenized(
     machine may also give that thread few turns, so the work is repeated.
     """
     turns = 0
-    inside = SimpleNamespace(most=0)  # of those that the other thread had, in one call of the library
+    inside = SimpleNamespace(most=0)  # turns of the other thread in one call of the library
     done = threading.Event()
     library = tokenizer._tokenizer
 

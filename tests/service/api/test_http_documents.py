@@ -172,7 +172,7 @@ def test_many_queries_and_vectors_give_the_hits_of_one_by_one(client: TestClient
     assert [[hit["id"] for hit in hits] for hits in texts["results"]] == one_by_one
     vectors = (
         runtime.active.generation.encoder.encode(queries).vectors * 3
-    ).tolist()  # Their length does not matter.
+    ).tolist()  # The lengths of vectors do not matter.
     body = {"queries": vectors, "k": 5, "model": runtime.active.generation.version}
     answered = client.post("/search", json=body).json()
     assert [[hit["id"] for hit in hits] for hits in answered["results"]] == one_by_one

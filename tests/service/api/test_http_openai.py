@@ -1,4 +1,4 @@
-"""OpenAI's routes: its fields and error bodies, with the encoder's numbers."""
+"""OpenAI's routes have OpenAI's fields and error bodies, and the encoder's vectors."""
 
 import base64
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Each search has a search_id, and the process remembers its hits."""
+"""Each search has a search_id, under which the process remembers the hits."""
 
 from pathlib import Path
 

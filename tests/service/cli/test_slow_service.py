@@ -1,4 +1,4 @@
-"""An import into a slow, busy, restarting or broken service: its final counts."""
+"""The final counts of an import into a slow, busy, restarting or broken service."""
 
 import http.server
 import json
@@ -87,7 +87,7 @@ def fake() -> Iterator[Fake]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Records the seconds that the command would wait. The command does not wait."""
+    """Replaces the waits of the command. Records their seconds."""
     found: list[float] = []
     monkeypatch.setattr(client, "pause", found.append)
     return found
@@ -115,7 +115,7 @@ def put(fake: Fake, file: Path) -> str:
 def test_chunks_grow_and_shrink_to_about_a_second(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, seconds = Clock(monkeypatch), 0.001  # of a document
+    clock, seconds = Clock(monkeypatch), 0.001  # per document
 
     def reply(_: int, ids: list[str]) -> Reply:
         clock.now += seconds * len(ids)
@@ -170,7 +170,7 @@ def test_a_command_without_a_terminal_writes_a_line_from_time_to_time(
     fake.reply = reply
     put(fake, written(tmp_path, 240))
     told = capsys.readouterr().err.splitlines()
-    assert 9 <= len(told) <= 12, told  # two minutes
+    assert 9 <= len(told) <= 12, told  # lines in two minutes
     assert all(" documents, " in line and "/s" in line for line in told)
 
 

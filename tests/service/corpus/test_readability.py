@@ -1,4 +1,4 @@
-"""The log reports once per collection that a version cannot read its documents."""
+"""The log reports once per collection that the model cannot read the documents."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_it_reads_is_not_told(encoder: Encoder, caplog: pytest.LogCaptureFi
 def test_what_it_reads_in_one_collection_hides_no_other(
     encoder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """This holds also if one write has documents of both collections."""
+    """The report comes even if each write has documents of both collections."""
     readability = Readability()
     for _ in range(MIN_WORDS):
         readability.look(encoder, [ENGLISH] * 20, ["notes"] * 20)

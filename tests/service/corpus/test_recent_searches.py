@@ -35,4 +35,4 @@ def test_memory_stays_bounded_whatever_is_searched() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 5_000_000  # 4 bytes per character, and objects
+    assert peak < 5_000_000  # 4 bytes per character, plus the objects

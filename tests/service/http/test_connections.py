@@ -237,7 +237,7 @@ def test_silent_ones_keep_nobody_out_and_are_bounded(service: Service) -> None:
         assert ask(service, head("/health", method="GET")) == 200
         until(lambda: held(service) <= MAX_HELD + SPARE, "their number has no bound")
         while ask(service, post("/embed", BODY)) == 503:
-            pass  # until the first of them have been idle for a second
+            pass  # until the first silent connections have been idle for a second
 
 
 @pytest.mark.long

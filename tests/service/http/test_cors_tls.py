@@ -93,7 +93,7 @@ def test_a_page_can_read_answers_and_refusals(client: TestClient) -> None:
         exposed = answer.headers["access-control-expose-headers"]
         for name in ("x-request-id", "x-model-version", "x-compute-tokens", "x-truncated", "retry-after"):
             assert name in exposed
-    # Every x- header that an answer has can be read.
+    # A page may read every x- header that an answer has.
     for name in answers[200].headers:
         assert not name.startswith("x-") or name in exposed
 
@@ -131,7 +131,7 @@ def test_what_no_browser_would_send_is_refused_at_start(
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The files of a self-signed certificate for 127.0.0.1 and of its key."""
+    """The certificate file and the key file of a self-signed certificate for 127.0.0.1."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command, to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
@@ -174,7 +174,7 @@ def test_handshakes_that_never_begin_are_bounded_and_keep_nobody_out(
         client = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=LIMIT, context=trusting)
         client.request("GET", "/health")
         assert client.getresponse().status == 200
-        most = MAX_HANDSHAKES + SPARE + 2  # 2 for the two clients
+        most = MAX_HANDSHAKES + SPARE + 2  # 2: the connections of the two clients
         until(lambda: held(service) <= most, "their number has no bound")
         client.close()
 

@@ -1,4 +1,4 @@
-"""Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses the fastest."""
+"""Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses one by speed."""
 
 import contextlib
 import errno
@@ -70,7 +70,7 @@ def stored(settings: Settings, query: str) -> list[tuple[str, ...]]:
 
 
 def assert_found_in(client: TestClient, encoder: Encoder) -> None:
-    """Checks that all documents are found, with the scores of `encoder`'s vectors of query and texts."""
+    """Checks that a search finds all documents, with the scores that `encoder` gives them."""
     query = "a letter from the harbour"
     found = hits(client, query, k=len(DOCUMENTS))
     vectors = encoder.encode([query, *(hit["text"] for hit in found)]).vectors
@@ -121,7 +121,7 @@ def test_nothing_mixes_while_documents_are_embedded_anew(tmp_path: Path, tiny_mo
     with serving(slowly) as client:
         while "bf16/openvino" not in seen:
             before, after = client.get("/info").json()["form"], ""
-            while before != after:  # the answer between two looks that agree is of that form
+            while before != after:  # If the form is the same before and after, the hits have it.
                 before = after or before
                 found = hits(client, "the cat sleeps", k=5)
                 after = client.get("/info").json()["form"]
@@ -161,7 +161,7 @@ def test_a_version_that_fails_the_forms_bound_stays_as_it_is_and_is_not_judged(
     monkeypatch.setitem(proof.FORMS, "bf16", 1 - 1e-9)
     with serving(settings.model_copy(update={"precision": "bf16"})) as client:
         until(lambda: failed_once(client))
-        time.sleep(1.5)  # three looks: it is not tried again
+        time.sleep(1.5)  # Three polls. The service does not try again.
         assert failed_once(client)
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
         assert client.get("/models").json()["models"][0]["state"] == "active"
@@ -309,7 +309,7 @@ def test_a_model_of_the_first_start_has_int8_only_if_it_is_asked_for(tmp_path: P
 
 
 def without_int8(store: ModelStore, manifest: Manifest) -> Manifest:
-    """Changes a version as if a release without int8 had published it."""
+    """Changes a version as if a release without int8 had published it. Returns its new manifest."""
     folder = store.folder(manifest.version)
     (folder / "onnx" / INT8_NAME).unlink()
     files = {file: checksum for file, checksum in manifest.files.items() if INT8_NAME not in file}
@@ -322,7 +322,7 @@ ANY_LOSS = 0.5
 
 
 class Speeds:
-    """A fake measurement with fixed seconds for each precision. Records the measured forms."""
+    """Replaces the measurement of speed: fixed seconds per precision. Records the measured forms."""
 
     def __init__(self, **seconds: float) -> None:
         self._seconds = seconds
@@ -365,11 +365,11 @@ def only_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("int8", "now", "chosen"),
     [
-        (0.82, FP32, INT8),  # 1.2 times as fast is 0.83 s
+        (0.82, FP32, INT8),  # The limit is 1.2 times as fast: 0.83 s.
         (0.85, FP32, FP32),
-        (1.1, INT8, INT8),  # the form of the stored vectors stays, too
+        (1.1, INT8, INT8),  # The form of the stored vectors stays if it is not much slower.
         (1.3, INT8, FP32),
-        (0.85, BF16, FP32),  # that form is gone
+        (0.85, BF16, FP32),  # BF16 is not available any more.
     ],
 )
 @pytest.mark.usefixtures("only_int8")
@@ -405,7 +405,7 @@ def test_a_form_that_loses_more_is_left_out_and_the_log_says_how_much(
     assert set(speeds.requested) == {FP32}
     assert "measures fp32/onnxruntime, int8/onnxruntime" in caplog.text
     assert "leaves int8/onnxruntime out: it loses 0.0" in caplog.text
-    assert choose(tiny_models_dir, tmp_path, loss=ANY_LOSS) == INT8  # another loss is another question
+    assert choose(tiny_models_dir, tmp_path, loss=ANY_LOSS) == INT8  # Another limit gives another choice.
 
 
 @needs_int8

@@ -1,4 +1,4 @@
-"""Maps that a service makes by itself, and the log of failures."""
+"""Maps that a service makes by itself, and the log lines of failures."""
 
 import asyncio
 import importlib.util
@@ -16,7 +16,7 @@ from service.runtime import housekeeping
 from service.runtime.housekeeping import MapMaker
 from service.runtime.runtime import Runtime
 
-# In the place of `python -m service map`: a map of as many points as the file `count` says.
+# Replaces `python -m service map`: copies map.json. Files `hang` and `broken` make it hang or fail.
 COMMAND = """#!/bin/sh
 echo "$@" >> {folder}/asked
 test -f {folder}/hang && exec sleep 1000
@@ -28,7 +28,7 @@ cp {folder}/map.json $SIMILE_DATA_DIR/maps/{version}/$5.json
 
 @pytest.fixture
 def folder(tmp_path: Path, client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of the fake command. The service has no documents and no map."""
+    """The folder of the fake command. The service has no documents and no map."""
     for name in ("default", "tickets", "small"):
         client.delete(f"/collections/{name}")
     shutil.rmtree(runtime.settings.maps_dir, ignore_errors=True)

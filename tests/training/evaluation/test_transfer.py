@@ -1,4 +1,4 @@
-"""Transfer and clustering: accuracies by hand, and test folds that no fit and no choice of l2 has seen."""
+"""Transfer and clustering: accuracies by hand, and test folds that are not used to fit or to choose l2."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -294,7 +294,7 @@ def whole_of(z: Tensor, pair: int) -> float:
 
 
 def test_bce_dot_asks_for_a_text_s_own_and_for_those_behind_it() -> None:
-    """The second view of a text is its positive, that of the next text (in a circle) its negative."""
+    """A text's positive is its second view. Its negative is the second view of the next text, in a circle."""
     u, v = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[1.0], [-1.0], [0.5]])
     reps = Reps(torch.stack([u, v], 1), torch.tensor([[0, 0], [1, 1], [2, 2]]))
     found = BceDot(negatives=1).build(UNUSED)(reps).item()
@@ -367,7 +367,7 @@ def test_the_distance_to_the_teachers_vectors_by_hand() -> None:
 
 
 def test_a_mean_over_tokens_is_of_all_processes_and_a_guest_s_text_counts_nothing() -> None:
-    """One process has a loss sum of 3 over 2 tokens, another has 4 tokens. A guest's text adds nothing."""
+    """The losses of 2 tokens sum to 3. Another process has 4 tokens. A guest (`Reps.guest`) adds nothing."""
     z, texts = torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64)
     counts = {"own": 2.0, "other": 4.0}
 

@@ -64,7 +64,7 @@ def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
 
 
 def test_a_document_is_scored_without_the_query_that_was_cut_out_of_it() -> None:
-    """The document is listed first, without the query's text. Terms and cosine are those of its rest."""
+    """The document is listed first, without the query's text. Only the rest of its text is scored."""
     documents = ["garden bridge. paper", *DOCUMENTS[7:14]]
     query = Query("garden bridge", 0, "paper")
     of = {documents[0]: 0.95, "paper": 0.3, documents[5]: 0.6}

@@ -204,7 +204,7 @@ def test_a_run_that_was_stopped_in_its_second_choice_goes_on_there(
 
 @pytest.fixture
 def unread_text(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Korean documents, which the tiny model cannot read. Lowers the number that new tokens need."""
+    """Korean documents, which the tiny model cannot read. Lowers the number of documents for `adapt`."""
     monkeypatch.setattr(auto, "MIN_TO_READ", 100)
     return documents(KOREAN, 300)
 

@@ -1,4 +1,4 @@
-"""Judgments, and the split of judged queries into those that train and those that judge."""
+"""Judgments, and the split of judged queries into those to train on and those that judge versions."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 def config_of(service: Service, file: Path, recipe: str, *names: str) -> Config:
-    """Returns a configuration. Copies the feedback to `file`, since feedback without a key does not judge."""
+    """Returns a configuration. Copies the feedback to `file`, because without a key none is held out."""
     said = [
         {"collection": name} | {key: row[key] for key in ("query", "id")}
         for name in (NAMES if names == ("*",) else names)

@@ -1,4 +1,4 @@
-"""Scores of versions as they are served, with their rankings, and by the queries that may judge."""
+"""Scores of versions as they are served, with their rankings, measured by the queries that may judge them."""
 
 from __future__ import annotations
 

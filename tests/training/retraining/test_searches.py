@@ -93,7 +93,7 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
 
 
 def judged_ones(queries: int, held: int) -> Judged:
-    """Returns judged queries: `query N` has the answer `hN`. The first `held` queries judge."""
+    """Returns judged queries: `query N` has the answer `hN`. The first `held` queries are held out."""
     said = [Judgment(f"query {at}", f"h{at}", True) for at in range(queries)]
     found = judged(said, {document.id: document.id for document in (*HELD, *TRAIN)}, 0.5)
     return found._replace(held={f"query {at}": [f"h{at}"] for at in range(held)})
@@ -403,7 +403,7 @@ def test_queries_that_choose_search_what_the_service_finds_for_them() -> None:
 
 @pytest.mark.parametrize(("count", "expected"), [(49, 0), (50, 8), (100, 16), (160, 16), (400, 16)])
 def test_dev_has_judged_queries_enough_to_choose_by(count: int, expected: int) -> None:
-    """Answers follow their queries. Two thirds train, and queries that a version learned stay in training."""
+    """Dev gets a third of the queries, with their answers, but none of the queries that a version learned."""
     said = [Judgment(f"query {at * 7919}", f"d{at}", True) for at in range(count)]
     ids = {f"d{at}": f"d{at}" for at in range(count)}
     documents = [Document(id, "", id) for id in ids]

@@ -1,4 +1,4 @@
-"""Two processes train as one does: equal losses, gradients and weights, one folder, and one end."""
+"""Two processes train as one does, with equal losses, gradients and weights. They end together."""
 
 from __future__ import annotations
 

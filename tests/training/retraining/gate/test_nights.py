@@ -38,9 +38,9 @@ def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
     ],
 )
 def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: int, candidates: int) -> None:
-    """The queries are the same every night. Candidates start from the active model, so luck could add up.
+    """Queries are the same every night. Candidates start from the active model, so lucky gains could add up.
 
-    `auto` tries up to three candidates a night, or four if the model cannot read a part of the text.
+    `auto` tries up to three candidates a night, or four if the model's vocabulary does not suit the text.
     """
     rng = np.random.default_rng(queries)
     promoted = []
@@ -64,7 +64,7 @@ def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: 
 def test_with_new_queries_every_night_it_is_one_night_in_a_hundred_for_the_first_candidate(
     candidates: int, expected: float
 ) -> None:
-    """Further candidates of a night count less: with three, it is 1 + 1/√2 + 1/√3 nights in a hundred."""
+    """Later candidates of a night count less: three cause 1 + 1/√2 + 1/√3 lucky promotions in 100 nights."""
     rng = np.random.default_rng(3)
     shown = 0
     for _ in range(NIGHTS * YEARS):

@@ -184,7 +184,7 @@ def sts(cosine: np.ndarray, spearman: float) -> dict[str, Any]:
 
 
 def test_a_small_mean_of_wild_differences_may_be_luck_and_a_steady_one_is_not() -> None:
-    """The standard error is 0.2 / sqrt(200) = 0.014: 0.01 may be luck, 0.04 not. Equal gains have none."""
+    """The standard error is 0.014, so 0.01 may be luck, but 0.04 is not. Equal gains have no error."""
     [luck] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
     assert not luck.shown
     assert luck.difference == pytest.approx(0.01)
