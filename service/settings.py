@@ -29,7 +29,7 @@ MAX_ADMITTED_MB = 256
 MAX_ANSWERS_MB = 1024
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 MAPS = "maps"  # folder of maps in the data directory
-MAP_LIBRARY, MAP_MIN_DOCUMENTS = "umap", 50  # documents
+MAP_MIN_DOCUMENTS, MAX_PLAIN = 50, 5000  # Documents on a map, and on one that needs no umap-learn.
 INDEXES = "indexes"  # folder of snapshots in the data directory
 
 HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
@@ -165,6 +165,12 @@ class Settings(BaseSettings):
         engine.
         """
         return self.precision == "auto" and self.database is None and self.place == CPU
+
+    @property
+    def calibrates_int8(self) -> bool:
+        """True if a model that the first start publishes needs an int8 graph, which takes half a minute."""
+        lossy = self.precision_loss > Settings.model_fields["precision_loss"].default
+        return self.precision == "int8" or (self.measures_form and lossy)
 
     @property
     def max_answer_bytes(self) -> int:

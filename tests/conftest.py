@@ -131,7 +131,7 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_models_dir(tmp_path_factory: pytest.TempPathFactory, tiny_source: Path) -> Path:
     """A models folder with the tiny model, published and requested. Copy it before you change it."""
     store = ModelStore(tmp_path_factory.mktemp("models") / "models")
-    store.request(publish(store, tiny_source).version)
+    store.request(publish(store, tiny_source, int8=True).version)
     return store.root
 
 
@@ -146,5 +146,5 @@ def default_models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (store.root.parent / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if store.requested() is None:
-            store.request(publish_default(store).version)
+            store.request(publish_default(store, int8=True).version)
     return store.root

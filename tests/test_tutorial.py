@@ -22,7 +22,7 @@ PAGE = ROOT / "docs/TUTORIAL.md"
 # Commands that the test leaves out, with the reason.
 LEFT_OUT = {
     "SIMILE_EXAMPLES=0 make serve": "the fixture serves, on a free port",
-    "make setup": "it is done where this test runs",
+    "make train": "it is done where this test runs",
     ".venv/bin/python -m training schedule --config retrain.toml": "it never ends",
 }
 RETRAIN = ".venv/bin/python -m training retrain --from-service http://127.0.0.1:8000 --minutes 1"

@@ -26,7 +26,7 @@ from service.errors import Empty, NotFound, Storage, Validation
 from service.http.bodies import STORED, JsonChunks, Slices, check_parameters, json_response, validated
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
-from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION, Selection
+from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION, NAME_RULE, Selection
 
 PARAMETER = "collection"
 _DESCRIBED = {
@@ -64,10 +64,7 @@ def get_collection(request: Request, given: str | None = None) -> str:
     """
     name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION) if given is None else given
     if not COLLECTION_NAME.fullmatch(name):
-        raise Validation(
-            f"A collection's name is up to 64 letters, digits, points, hyphens and underscores, not "
-            f"{name[:80]!r}; a letter, a digit or an underscore comes first."
-        )
+        raise Validation(f"{name[:80]!r} cannot be a collection. {NAME_RULE}")
     return name
 
 

@@ -92,6 +92,7 @@ class Upserted(BaseModel):
     upserted: int
     truncated: int = Field(description="Number of texts that are longer than the model's input")
     sequence: int
+    documents: int = Field(0, description="Fewer than `upserted`; absent if no id came more than once")
     ids: list[str] = Field([], description="All ids in order, if a document came without an id")
 
 
@@ -160,6 +161,8 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     stored = await runtime.corpus.put(distinct, get_collection(request))
     ids = {} if every_id else {"ids": [document.id for document in documents]}
     answer = {"upserted": len(documents), "truncated": stored.truncated, "sequence": stored.sequence}
+    if len(distinct) < len(documents):
+        answer["documents"] = len(distinct)
     headers = {VERSION_HEADER: stored.version, "x-compute-tokens": str(stored.tokens)}
     return json_response(answer | ids, headers)
 

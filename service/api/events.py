@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StrictInt
@@ -92,6 +92,8 @@ class EventsIn(BaseModel):
 
 class EventsRequest(RootModel[Annotated[dict[str, Any], ShownAs(EventIn | EventsIn)]]):
     """A single event, or a list of events in the field `events`."""
+
+    LIST_FIELD: ClassVar[str] = "events"
 
     model_config = example(
         {"search_id": "made-up", "query": "money back", "id": "refund", "type": "click", "shown": ["refund"]}

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from fastapi import APIRouter, Request
@@ -51,8 +51,8 @@ from service.store.values import MAX_SHOWN, TooMuch
 
 router = APIRouter(route_class=RoleRoute, tags=["search"])
 
-_PATH = r"title|text|metadata(\.[^.,]+)*"
-_Field = Annotated[str, Field(pattern=r"^(title|text|metadata(\.[^.]+)*)$")]
+_PATH = r"id|score|title|text|metadata(\.[^.,]+)*"
+_Field = Annotated[str, Field(pattern=r"^(id|score|title|text|metadata(\.[^.]+)*)$")]
 _Fields = Annotated[list[_Field], Field(max_length=MAX_FIELDS)]
 _Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(min_length=1)]
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
@@ -92,6 +92,7 @@ class SearchRequest(Options):
     model_config = example({"queries": ["how do I get my money back"], "k": 3}) | ConfigDict(
         extra="forbid", strict=True
     )
+    HINT: ClassVar[str] = 'One query: GET /search?q=TEXT. Several: POST /search with {"queries": ["TEXT"]}.'
     queries: Annotated[list[Any], ShownAs(Texts | _Vectors | _Similar)]
     fields: Annotated[list[StrictStr], Field(fail_fast=True), ShownAs(_Fields)] | None = Field(
         None, description=f"{_SHOWS}: title, text, metadata, metadata.NAME; null: all"

@@ -16,7 +16,7 @@ from models.manifest import Mode, SearchDefaults
 from models.search.fusion import get_mode, get_weight
 from service.active import Generation
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
-from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
+from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
 from service.batching.request import Answer, Timing
 from service.corpus.search import Hit, Query, Search
 from service.errors import Conflict, Empty, Validation
@@ -35,6 +35,7 @@ MAX_FIELDS = 100
 MAX_NAMES = 1024  # names between the dots of all fields together
 MAX_CHARACTERS = 65_536  # characters of all fields together
 METADATA = "metadata"
+ALWAYS = {"id", "score"}  # fields of every hit
 
 _Tree: TypeAlias = dict[str | None, "_Tree"]  # nested names of fields
 _END = None  # stands below the last name of a field
@@ -114,7 +115,8 @@ def _below(fields: _Tree, name: str) -> _Tree | None:
 def parse_fields(fields: Sequence[str] | None) -> Shown:
     """Parses the names of fields to return. None selects all fields.
 
-    A name is `title`, `text`, `metadata`, or `metadata.NAME`. NAME may contain dots, as in filters.
+    A name is `title`, `text`, `metadata`, or `metadata.NAME`. NAME may contain dots, as in filters. `id` and
+    `score` are accepted, and every hit has them.
 
     Raises:
         Validation: A field is unknown, or the fields are too many or too long.
@@ -134,6 +136,7 @@ def parse_fields(fields: Sequence[str] | None) -> Shown:
                 "for the object around them."
             )
     named = []
+    fields = [field for field in fields if field not in ALWAYS]
     for field in fields:
         first, *names = field.split(".")
         nothing = first not in COLUMNS or (names and first != METADATA) or "" in names
@@ -330,9 +333,10 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
 
 
 def _get_id(query: object, at: int) -> str:
-    if not isinstance(query, dict) or [*query] != ["id"] or not isinstance(query["id"], str):
+    id = number_as_text(query["id"]) if isinstance(query, dict) and [*query] == ["id"] else None
+    if not isinstance(id, str):
         raise Validation(f'queries[{at}] must be {{"id": "…"}} and nothing else, as its kind is.')
-    return given_id(query["id"], f"queries[{at}].id")
+    return given_id(id, f"queries[{at}].id")
 
 
 def given_id(id: str, name: str) -> str:

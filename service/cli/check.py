@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from models import cpus
 from models.engines.form import CPU
-from models.errors import ModelError
+from models.errors import ModelError, install_command
 from models.store import ModelStore
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
@@ -210,9 +210,7 @@ def _check_database(url: str) -> tuple[list[str], list[Found]]:
     try:  # The extra is optional.
         from service.store.postgres import offline  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise CommandError(
-            "A database needs the extra postgres: pip install 'simile[cpu,postgres]'."
-        ) from error
+        raise CommandError(f"A database needs the extra postgres: {install_command('postgres')}") from error
 
     documents, unknown, damaged, faults = offline.examine(url, SHOWN_IDS)
     lines = [

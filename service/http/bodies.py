@@ -167,7 +167,11 @@ def require_json(request: Request) -> None:
     if kind == NDJSON:
         raise MediaType("NDJSON is taken by POST /documents alone. Send application/json.")
     found = f"must be application/json, not {given}" if given else "is missing"
-    raise MediaType(f"Content-Type {found}. Send the header Content-Type: application/json.")
+    documents = request.method == "POST" and request.url.path.endswith("/documents")
+    files = f" Or send NDJSON ({NDJSON}). `python -m service import FILE` stores CSV and other files."
+    raise MediaType(
+        f"Content-Type {found}. Send the header Content-Type: application/json.{files if documents else ''}"
+    )
 
 
 def _parse(content: bytes, *, stored: bool = False) -> Any:

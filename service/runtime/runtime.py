@@ -17,6 +17,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from models import cpus
+from models.errors import install_command
 from models.store import ModelStore
 from service.active import ActiveGeneration, IndexesOf, in_memory, in_store
 from service.auth.access import hash_visitor
@@ -151,7 +152,7 @@ class Runtime:
             from service.store.postgres.store import PostgresStore  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise StartupError(
-                "SIMILE_DATABASE needs the extra postgres: pip install 'simile[cpu,postgres]'."
+                f"SIMILE_DATABASE needs the extra postgres: {install_command('postgres')}"
             ) from error
 
         shared = self._documents = PostgresStore(
@@ -215,7 +216,7 @@ class Runtime:
         if self.settings.ranking:
             self._keep("Reading judged queries", self.corpus.judged.keep)
         self._keep("Completing the index", self._index.keep_whole)
-        if self.settings.map_documents and alone and MapMaker.installed():
+        if self.settings.map_documents and alone:
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)
 
     async def stop(self) -> None:

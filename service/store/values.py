@@ -25,6 +25,10 @@ Column: TypeAlias = Literal["title", "text", "metadata"]  # Parts that an answer
 COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
 DEFAULT_COLLECTION = "default"
 COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # Also the name of a folder.
+NAME_RULE = (
+    "A collection's name is up to 64 letters a to z, digits, hyphens, underscores and points; a letter, a "
+    "digit or an underscore comes first."
+)
 DELETE_DOCUMENTS = 128  # Documents of one job. Other writes wait some tens of milliseconds.
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.

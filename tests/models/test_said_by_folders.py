@@ -215,7 +215,7 @@ def test_without_torch_the_error_names_the_command_that_installs_it(
 ) -> None:
     folder = family_source(tmp_path / "model", "albert")
     monkeypatch.setattr("models.publishing.import_process.find_spec", lambda name: None)
-    refused(folder, r"family 'albert'.*`train` is not installed\. `make setup`")
+    refused(folder, r"family 'albert'.*`train` is not installed\. `make train`")
 
 
 def test_pooling_is_refused_where_the_folder_says_its_own(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[st
     store = ModelStore(root)
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         source = tiny_source(Path(folder, "teacher"), prompts=prompts)
-        teacher = publish(store, source, origin="teacher")
+        teacher = publish(store, source, origin="teacher", int8=True)
         student, both = publish_pair(store, teacher, source)
     store.request(teacher.version)
     return [teacher.version, student.version, both.version]
@@ -64,7 +64,8 @@ def publish_pair(store: ModelStore, teacher: Manifest, source: Path) -> tuple[Ma
     """Publishes a student of `teacher`, made from its source folder, and their pair. Returns both."""
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         small = tiny_student(source, Path(folder, "student"))
-        student = publish(store, small, origin="student", lineage={TEACHER: teacher.fingerprint})
+        lineage = {TEACHER: teacher.fingerprint}
+        student = publish(store, small, origin="student", lineage=lineage, int8=True)
     return student, pair(store, teacher.version, student.version)
 
 

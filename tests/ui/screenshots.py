@@ -7,16 +7,13 @@ two of the pictures, which the README shows.
 """
 
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.parts.served import PYTHON
 from tests.ui.browsing import CHROMIUM, Browsing
-from tests.ui.made_map import write_map
 from tests.ui.service import Service, prepared
 
 QUERY = "how+do+I+get+my+money+back"
@@ -53,7 +50,7 @@ def main() -> None:
             )
             service.activate(first)  # The better version is active.
             _judge(service)
-            _map(service, first)
+            service.command("map")
             for width in SIZES:
                 for scheme in ("light", "dark"):
                     _take(browsing, service, pictures, width, scheme)
@@ -67,16 +64,6 @@ def _judge(service: Service) -> None:
         {"query": query, "id": id, "relevant": relevant} for id, relevant in JUDGED.items() if id in there
     ]
     service.post("/feedback", {"feedback": said})
-
-
-def _map(service: Service, version: str) -> None:
-    """Writes the map of a version by UMAP if the service's Python has it, else with invented positions."""
-    try:
-        service.command("map")
-    except subprocess.CalledProcessError as error:
-        print(f"The map is made up, since {PYTHON} has no umap-learn ({error}).")
-        ids = [one["id"] for one in service.get("/documents", limit=1000)["documents"]]
-        write_map(service.folder / "data", version, ids)
 
 
 def _take(browsing: Browsing, service: Service, pictures: Path, width: int, scheme: str) -> None:

@@ -331,4 +331,5 @@ def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -
             f"No share of this training finds more than the model without it: nDCG@10 is {means}."
         )
     artifacts = ModelStore(place / "artifact")
-    return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, say=say).version
+    int8 = Manifest.read(job.store.folder(str(job.active))).quantised is not None
+    return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, int8=int8, say=say).version

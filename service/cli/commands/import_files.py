@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> str:
                     progress.tell(tally.stored, read_bytes + source.position)
                 read_bytes += source.position
     except CommandError as error:
-        if isinstance(error, CannotRead) and tally.untouched:
+        if isinstance(error, CannotRead | NoAnswer) and tally.untouched:
             raise
         raise CommandError(f"{error}\n{tally.so_far()}") from error
     except KeyboardInterrupt:

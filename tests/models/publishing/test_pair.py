@@ -34,14 +34,14 @@ class Place:
         self.folder = folder
         self.store = ModelStore(folder / "models")
         self.source = tiny_source(folder / "teacher", prompts={"query": "query: "})
-        self.teacher = publish(self.store, self.source, origin="teacher")
+        self.teacher = publish(self.store, self.source, origin="teacher", int8=True)
         self.student = self.build_student(self.source, self.teacher.fingerprint, "student")
         self.pair = pair(self.store, self.teacher.version, self.student.version)
         self.at = self.store.folder(self.pair.version)
 
     def build_student(self, source: Path, teacher: str, origin: str) -> Manifest:
         small = tiny_student(source, self.folder / origin)
-        return publish(self.store, small, origin=origin, lineage={TEACHER: teacher})
+        return publish(self.store, small, origin=origin, lineage={TEACHER: teacher}, int8=True)
 
 
 @pytest.fixture(scope="module")

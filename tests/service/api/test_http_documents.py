@@ -1,5 +1,6 @@
 """`/documents` and `/search`: stored documents are found with the scores that numpy computes."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -83,9 +84,30 @@ def test_of_two_equal_ids_the_last_wins_and_both_count(client: TestClient) -> No
     answer = put(
         client, {"id": "a", "text": "red"}, {"id": "b", "text": "blue"}, {"id": "a", "text": "green"}
     )
-    assert answer["upserted"] == 3
+    assert (answer["upserted"], answer["documents"]) == (3, 2)
+    assert "documents" not in put(client, {"id": "a", "text": "green"}), "no id came more than once"
     assert client.get("/documents/a").json()["text"] == "green"
     assert client.get("/documents/count").json() == {"count": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "id"),
+    [(7, "7"), (0, "0"), (-3, "-3"), (10**18, "1000000000000000000"), ("7", "7"), ("007", "007")],
+)
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+def test_a_whole_number_is_an_id_as_in_an_import(
+    client: TestClient, given: object, id: str, kind: str
+) -> None:
+    document = {"id": given, "text": "red river"}
+    body = document if kind.endswith("ndjson") else {"documents": [document]}
+    answer = client.post("/documents", content=json.dumps(body), headers={"content-type": kind})
+    assert answer.status_code == 200
+    assert "ids" not in answer.json()
+    assert client.get(f"/documents/{id}").json() == {"id": id, "text": "red river", "metadata": {}}
+    judged = {"query": "red", "id": given, "relevant": True}
+    assert client.post("/feedback", json=judged).json()["stored"] == 1
+    near = client.post("/search", json={"queries": [{"id": given}], "k": 1})
+    assert near.status_code == 200
 
 
 def test_a_document_without_an_id_gets_one_from_its_text(client: TestClient) -> None:

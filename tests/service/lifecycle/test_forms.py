@@ -1,13 +1,16 @@
 """Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses one by speed."""
 
 import contextlib
+import errno
 import json
 import logging
+import os
 import shutil
 import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from models.engines.form import FP32, Form
 from models.engines.opening import BF16, INT8, INT8_NAME
 from models.errors import FormUnavailable
 from models.manifest import Manifest
-from models.publishing import proof
+from models.publishing import int8, proof
 from models.publishing.publish import publish
 from models.store import ModelStore
 from service.batching.workers import Layout
@@ -216,24 +219,93 @@ def test_int8_is_served_with_what_it_costs(tmp_path: Path, tiny_models_dir: Path
 
 
 @needs_int8
-def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
-    tmp_path: Path, tiny_models_dir: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("served_before", [True, False], ids=["it was active", "first start"])
+def test_int8_that_is_asked_for_later_is_added_by_publishing_the_version_again(
+    tmp_path: Path, tiny_models_dir: Path, served_before: bool
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    store = ModelStore(settings.models_dir)
+    before = without_int8(store, store.versions()[0])
+    if served_before:
+        with serving(settings) as client:
+            put(client, DOCUMENTS)
+            assert client.get("/info").json()["form"] == str(FP32)
+    with serving(settings.model_copy(update={"precision": "int8"})) as client:
+        put(client, DOCUMENTS)
+        wait_for_form(client, INT8)
+        known, after = store.versions()
+        assert (known, after.fingerprint) == (before, before.fingerprint)
+        assert client.get("/info").json()["model_version"] == after.version
+        assert_found_in(client, store.open(after.version, form=INT8))
+    with serving(settings.model_copy(update={"precision": "int8"})) as client:
+        assert client.get("/info").json()["form"] == str(INT8)
+        assert len(store.versions()) == 2, "the next start publishes nothing"
+
+
+@needs_int8
+def test_a_version_that_cannot_get_an_int8_graph_is_served_on(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = new_settings(tmp_path, tiny_models_dir)
     store = ModelStore(settings.models_dir)
     before = without_int8(store, store.versions()[0])
     with serving(settings) as client:
         put(client, DOCUMENTS)
+    monkeypatch.setattr(int8, "_MIN_MEAN", 1.1)
     with serving(settings.model_copy(update={"precision": "int8"})) as client:
         until(lambda: failed_once(client))
-        assert client.get("/info").json()["form"] == "fp32/onnxruntime"
-        after = publish(store, tiny_source(tmp_path / "again"), origin=before.origin)
-        assert (after.fingerprint, after.version == before.version) == (before.fingerprint, False)
-        assert client.post(f"/models/{after.version}/activate").status_code == 202
-        wait_for_form(client, INT8)
-        assert client.get("/info").json()["model_version"] == after.version
-        assert_found_in(client, store.open(after.version, form=INT8))
-    assert "This version has no int8 graph: it was published by an old release" in caplog.text
+        assert client.get("/info").json()["form"] == str(FP32)
+    assert f"The int8 graph of {before.version} loses too much accuracy" in caplog.text
+    assert f"`python -m models quantize {before.version}`" in caplog.text
+
+
+@needs_int8
+def test_a_models_folder_that_cannot_be_written_is_served_on(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    store = ModelStore(settings.models_dir)
+    before = without_int8(store, store.versions()[0])
+    with serving(settings) as client:
+        put(client, DOCUMENTS)
+
+    def publish(*_: object) -> Manifest:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(store.root))
+
+    monkeypatch.setattr(ModelStore, "publish", publish)
+    with serving(settings.model_copy(update={"precision": "int8"})) as client:
+        until(lambda: failed_once(client))
+        assert client.get("/info").json()["form"] == str(FP32)
+    assert f"{before.version} gets no int8 graph: [Errno 30] Read-only file system" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "calibrates"),
+    [
+        ({}, False),
+        ({"precision": "bf16"}, False),
+        ({"precision": "auto"}, False),  # by default it leaves int8 out
+        ({"precision": "auto", "precision_loss": 0.01}, True),
+        ({"precision": "auto", "precision_loss": 0.01, "device": "cuda"}, False),
+        ({"precision": "fp16", "device": "cuda"}, False),
+        pytest.param({"precision": "int8"}, True, marks=needs_int8),
+    ],
+)
+def test_a_first_start_calibrates_int8_only_if_it_is_asked_for(
+    tmp_path: Path, changed: dict[str, Any], calibrates: bool
+) -> None:
+    assert Settings(data_dir=tmp_path, **changed).calibrates_int8 is calibrates
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
+def test_a_model_of_the_first_start_has_int8_only_if_it_is_asked_for(tmp_path: Path, precision: str) -> None:
+    (tmp_path / "none").mkdir()
+    source = tiny_source(tmp_path / "source")
+    settings = new_settings(tmp_path, tmp_path / "none", precision=precision, model=str(source))
+    with serving(settings) as client:
+        assert client.get("/info").json()["form"] == f"{precision}/onnxruntime"
+    [manifest] = ModelStore(settings.models_dir).versions()
+    assert (manifest.quantised is not None) is (precision == "int8")
 
 
 def without_int8(store: ModelStore, manifest: Manifest) -> Manifest:
@@ -431,7 +503,7 @@ def test_a_later_version_that_the_form_is_not_for_is_served_in_fp32(
     settings = new_settings(tmp_path, tiny_models_dir, precision="auto", precision_loss=ANY_LOSS)
     store = ModelStore(settings.models_dir)
     first = store.versions()[0]
-    second = publish(store, tiny_source(tmp_path / "other", seed=7), origin="other")
+    second = publish(store, tiny_source(tmp_path / "other", seed=7), origin="other", int8=True)
     if why == "no int8":
         second = without_int8(store, second)
     else:
