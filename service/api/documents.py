@@ -45,6 +45,7 @@ from service.http.bodies import (
     in_chunks,
     json_array,
     json_response,
+    media_type,
     parsed_body,
     read_query,
     validated,
@@ -151,7 +152,7 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     are stored.
     """
     limit_kb = runtime.settings.max_metadata_kb
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:
+    if media_type(request) == NDJSON:
         parse = partial(build_document, max_metadata_kb=limit_kb)
         return await import_lines(request, runtime, parse, get_collection(request))
     documents, every_id = await _documents(request, runtime.settings)
