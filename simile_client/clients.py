@@ -180,7 +180,7 @@ class Client(_Options):
 
         def read(answer: Any) -> Imported:
             ids = answer.get("ids") or [document.id for document in documents]
-            return Imported(answer["upserted"], answer["truncated"], tuple(ids))
+            return Imported(answer["upserted"], answer["truncated"], tuple(ids), answer.get("unknown", 0))
 
         body = {"documents": [document.as_json() for document in documents]}
         return self._do(Call("POST", build_path(collection, "/documents"), read, body))

@@ -81,6 +81,7 @@ class Tally:
     created: int | None = 0  # None: unknown, because some were stored again after an error
     failed: int = 0
     truncated: int = 0
+    unknown: int = 0
     sequence: int = 0
     tokens: int = 0
     version: str = ""
@@ -100,6 +101,7 @@ class Tally:
         if self.created is not None:
             self.created += stored.created
         self.truncated += stored.truncated
+        self.unknown += stored.unknown
         self.sequence = max(self.sequence, stored.sequence)
         self.tokens += stored.tokens
         self.version = stored.version
@@ -320,6 +322,7 @@ class Imported(BaseModel):
     failed: int
     errors: list[LineError] = Field(description=f"The first {MAX_ERRORS} failed lines")
     truncated: int = Field(description="Number of texts that are longer than the model's input")
+    unknown: int = Field(description="Number of embedded texts with words that the model does not know")
     sequence: int
 
 

@@ -92,6 +92,7 @@ class DocumentsRequest(BaseModel):
 class Upserted(BaseModel):
     upserted: int
     truncated: int = Field(description="Number of texts that are longer than the model's input")
+    unknown: int = Field(description="Number of embedded texts with words that the model does not know")
     sequence: int
     ids: list[str] = Field([], description="All ids in order, if a document came without an id")
 
@@ -160,7 +161,8 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     distinct = list({document.id: document for document in documents}.values())
     stored = await runtime.corpus.put(distinct, get_collection(request))
     ids = {} if every_id else {"ids": [document.id for document in documents]}
-    answer = {"upserted": len(documents), "truncated": stored.truncated, "sequence": stored.sequence}
+    counts = {"truncated": stored.truncated, "unknown": stored.unknown}
+    answer = {"upserted": len(documents), **counts, "sequence": stored.sequence}
     headers = {VERSION_HEADER: stored.version, "x-compute-tokens": str(stored.tokens)}
     return json_response(answer | ids, headers)
 

@@ -101,6 +101,7 @@ class FileImported(BaseModel):
     errors: list[FileError] = Field(description=f"The first {MAX_ERRORS}")
     notes: list[FileNote] = Field(description=f"On rows that look odd, the first {MAX_ERRORS}")
     truncated: int = Field(description="Number of texts that are longer than the model's input")
+    unknown: int = Field(description="Number of embedded texts with words that the model does not know")
     sequence: int
 
 

@@ -39,9 +39,9 @@ def info(url: str) -> dict[str, Any]:
             return client.info()
 
     found: list[dict[str, Any] | SimileError] = []
-    for asked in (ask_blocking, lambda: asyncio.run(ask())):
+    for request in (ask_blocking, lambda: asyncio.run(ask())):
         try:
-            found.append(asked())
+            found.append(request())
         except SimileError as error:
             found.append(error)
     assert str(found[0]) == str(found[1])
