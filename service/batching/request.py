@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     tokens: list[int]
     truncated: list[bool]
     timing: Timing
-    unknown: Sequence[int] = ()  # Tokens of each text that are not in the model's vocabulary.
+    unknown: list[int]  # Tokens of each text that are not in the model's vocabulary.
 
 
 @dataclass(eq=False, slots=True)
