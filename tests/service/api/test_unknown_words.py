@@ -54,7 +54,7 @@ def test_an_answer_to_a_write_counts_documents(client: TestClient, text: str) ->
     lines = "\n".join(map(json.dumps, documents))
     titled = [{"id": "unknown", "text": "red river", "title": text}, documents[1]]
     late = [{"id": "unknown", "text": f"{'red river. ' * 200}{text}"}, documents[1]]
-    files = {"params": {"name": "a.jsonl", "id": "id", "text": "text"}}
+    file = "/files?name=a.jsonl&id=id&text=text"
     raw = {"content-type": "application/octet-stream"}
     for answer in (
         client.post("/documents", json={"documents": documents}),
@@ -62,11 +62,11 @@ def test_an_answer_to_a_write_counts_documents(client: TestClient, text: str) ->
         client.post("/documents", json={"documents": late}),
         client.post("/documents", content=lines, headers={"content-type": NDJSON}),
         client.post("/documents", json={"documents": titled}),
-        client.post("/files", content=lines, headers=raw, **files),
+        client.post(file, content=lines, headers=raw),
     ):
         assert answer.status_code == 200, answer.text
         assert answer.json()["unknown"] == 1
-    again = client.post("/files", content=lines, headers=raw, **files)
+    again = client.post(file, content=lines, headers=raw)
     assert again.json()["unknown"] == 0, "nothing was embedded"
 
 
