@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     hang_seconds: float = Field(20.0, ge=0)  # 0: no detection of hanging work
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_connections: int = Field(1000, ge=1)
+    idle_seconds: int = Field(75, ge=1)  # of a connection between two requests
     max_inputs: int = Field(2048, ge=1)
     max_collections: int = Field(1000, ge=1)
     # From here to max_queue_events, 0 means no limit.

@@ -305,6 +305,9 @@ def inference_headers(
     cut = sum(answer.truncated)
     if cut:
         headers["x-truncated"] = str(cut)
+    if tokens := sum(answer.unknown):
+        headers["x-unknown-tokens"] = str(tokens)
+        headers["x-unknown-texts"] = str(sum(map(bool, answer.unknown)))
     return headers
 
 

@@ -268,6 +268,11 @@ TIMED = {
     **dict.fromkeys(("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"), COUNT),
     **dict.fromkeys(("x-compute-tokens", "x-compute-characters"), COUNT),
     "x-truncated": {"description": "How many inputs were cut, if any", "schema": COUNT["schema"]},
+    "x-unknown-texts": {
+        "description": "How many inputs have unknown tokens, if any",
+        "schema": COUNT["schema"],
+    },
+    "x-unknown-tokens": {"description": "Their number in all inputs, if any", "schema": COUNT["schema"]},
 }
 _IGNORED = {"x-ignored-fields": {"description": "Fields of the body that this route does not know", **_TEXT}}
 

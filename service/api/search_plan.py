@@ -362,7 +362,7 @@ async def embed_queries(
         Conflict: The vectors are of another version than `generation`.
 
     """
-    queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
+    queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0), [])
     if queries[0].vector is not None:
         vectors = parse_vectors([query.vector for query in queries], plan.vectors_version, generation)
         return [Query(vector=vector) for vector in vectors], none, {}

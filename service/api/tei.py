@@ -184,8 +184,9 @@ async def compare_texts(request: Request, runtime: Service, body: SimilarityRequ
     )
     embedded = await embed(request, runtime, plan)
     a, b = embedded.vectors[: len(left)], embedded.vectors[len(left) :]
-    # A single left side is compared with every right side.
-    return json_response(np.einsum("nd,nd->n", np.broadcast_to(a, b.shape), b), embedded.headers)
+    # A single left side is compared with every right side. Rounding may exceed the range of a cosine.
+    cosines = np.einsum("nd,nd->n", np.broadcast_to(a, b.shape), b).clip(-1, 1)
+    return json_response(cosines, embedded.headers)
 
 
 @router.post("/", **describe(Role.READ, RootAnswer, **_EMBEDS))

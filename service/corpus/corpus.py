@@ -51,6 +51,7 @@ class Stored:
     tokens: int  # tokens that the active version computed
     version: str  # the active version
     created: int  # documents with a new id
+    unknown: int  # documents that were embedded and have words outside the model's vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +119,13 @@ class Corpus:
                         max_collections=self._settings.max_collections,
                     )
                     # Tokens of followers are not charged to the client.
-                    tokens = sum(embedding.tokens for embedding in embedded[active.number].values())
+                    made = embedded[active.number].values()
+                    tokens = sum(embedding.tokens for embedding in made)
+                    unknown = sum(embedding.unknown > 0 for embedding in made)
                     if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
-                    return Stored(put.truncated, put.sequence, tokens, active.version, put.created)
+                    said = active.version, put.created, unknown
+                    return Stored(put.truncated, put.sequence, tokens, *said)
                 except NeedsVectors as error:  # Another write, or a swap, came first.
                     write.changed.update(error.positions)
                 finally:

@@ -46,7 +46,7 @@ from models.store import ModelStore
 from models.tokens.texts import example_texts
 from service.active import Generation, IndexesOf
 from service.batching.workers import Layout
-from service.errors import StartupError, machine_error
+from service.errors import StartupError, machine_error, temporary_fault
 from service.lifecycle import capacity
 from service.settings import PREFIX, Settings
 from service.store.protocol import DocumentStore
@@ -410,6 +410,8 @@ def active_generation(
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
+        if fault := temporary_fault():
+            raise StartupError(fault) from error
         root = loader.store.root
         room = "Free some room there, or set" if error.errno in FULL_ERRORS else "Set"
         reason = error.strerror or error

@@ -18,6 +18,7 @@ from fastapi import Depends, Request
 
 from models import cpus
 from models.errors import install_command
+from models.manifest import MANY, get_language
 from models.store import ModelStore
 from service.active import ActiveGeneration, IndexesOf, in_memory, in_store
 from service.auth.access import hash_visitor
@@ -169,6 +170,9 @@ class Runtime:
         await asyncio.to_thread(self.open)
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.active.generation
+        if language := get_language(generation.manifest.origin):
+            more = "" if language == MANY else ". For other languages see docs/MODELS.md#other-languages"
+            log.info("The model %s reads %s%s", generation.manifest.origin, language, more)
         self.batcher.start()
         self.corpus = Corpus(self.active, self.batcher, self._documents, self.settings)
         self.corpus.judged.trusts = self.trusts

@@ -144,6 +144,7 @@ class Embedding:
     tokens: int = 0  # Tokens that were embedded; 0 if the vectors were stored before.
     end: int | None = None  # Characters of the first passage; None if it is the whole text.
     others: tuple[Passage, ...] = ()
+    unknown: int = 0  # Tokens of unknown words that were embedded; 0 if the vectors were stored before.
 
     @property
     def passages(self) -> tuple[Passage, ...]:

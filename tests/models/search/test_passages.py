@@ -187,7 +187,7 @@ def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_
 
     class Cuts:
         async def embed(self, _encoder: Encoder, texts: Sequence[str], **_options: object) -> Answer:
-            return Answer(np.zeros((1, 2), np.float32), [64], [True], Timing(0, 0, 0))
+            return Answer(np.zeros((1, 2), np.float32), [64], [True], Timing(0, 0, 0), [0])
 
     monkeypatch.setattr(encoder, "spans", spans)
     monkeypatch.setattr(memory, "give_back", given_back.set)

@@ -235,11 +235,11 @@ def test_half_a_surrogate_pair_is_refused_with_its_place(tokenizer: Tokenizer) -
 
 def test_ids_are_taken_as_they_are_or_cut_between_the_special_ones(tokenizer: Tokenizer) -> None:
     ids = list(tokenizer.tokenize(["the market opens"])[0].ids)
-    assert tokenizer.check_ids(ids) == (ids, False)
+    assert tokenizer.check_ids(ids) == (ids, False, 0)
     inner = list(range(5, 5 + MAX_LENGTH))
     row = [ids[0], *inner, ids[-1]]
-    assert tokenizer.check_ids(row) == ([ids[0], *inner[: MAX_LENGTH - 2], ids[-1]], True)
-    assert tokenizer.check_ids(row, left=True) == ([ids[0], *inner[2 - MAX_LENGTH :], ids[-1]], True)
+    assert tokenizer.check_ids(row) == ([ids[0], *inner[: MAX_LENGTH - 2], ids[-1]], True, 0)
+    assert tokenizer.check_ids(row, left=True) == ([ids[0], *inner[2 - MAX_LENGTH :], ids[-1]], True, 0)
     with pytest.raises(TooLong) as caught:
         tokenizer.check_ids(row, truncate=False)
     assert (caught.value.given, caught.value.allowed) == (MAX_LENGTH + 2, MAX_LENGTH)

@@ -64,6 +64,7 @@ def test_rows_are_stored_with_true_counts(service: Service) -> None:
         "errors": [],
         "notes": [],
         "truncated": 0,
+        "unknown": 0,
     }
     assert document(service, "1003")["metadata"] == {"colour": "green"}
     again = stored(service, b"id,text\n1000,red river 1000\nnew,stone\n,no id\nx,\n")

@@ -68,7 +68,7 @@ def test_new_metadata_is_not_embedded_and_equal_documents_change_nothing(client:
     document = {"id": "a", "text": "red river", "metadata": {"v": 1}}
     first = put(client, document)
     again = put(client, document)
-    assert again == {"upserted": 1, "truncated": 0, "sequence": first["sequence"]}
+    assert again == {"upserted": 1, "truncated": 0, "unknown": 0, "sequence": first["sequence"]}
 
 
 def embedded_tokens(client: TestClient) -> float:

@@ -86,6 +86,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(ser
         "created": 3,
         "failed": 9,
         "truncated": 0,
+        "unknown": 0,
         "sequence": service.client.delete("/documents/nobody").json()["sequence"],
     }
     told = {error["line"]: error["error"] for error in errors}

@@ -108,7 +108,7 @@ def test_a_store_of_each_schema_is_found_again(tmp_path: Path, tiny_models_dir: 
         assert not any("title" in document for document in page)
         new = {"id": "new", "title": "a title", "text": "stone"}
         stored = client.post("/documents", json={"documents": [new]}).json()
-        assert stored == {"upserted": 1, "truncated": 0, "sequence": 31}
+        assert stored == {"upserted": 1, "truncated": 0, "unknown": 0, "sequence": 31}
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     stored = connection.execute("SELECT vector FROM vectors WHERE revision < 60 ORDER BY revision").fetchall()
