@@ -88,6 +88,7 @@ class PostgresStore(Touch, CommonMethods):
         try:
             with self._own_connection() as raw:
                 schema.migrate(raw)
+                fulltext.bring_up_to_date(raw)
         except psycopg.ProgrammingError:  # The error quotes the URL with its password.
             raise StartupError(
                 "PostgreSQL cannot read the URL of SIMILE_DATABASE. "
