@@ -16,7 +16,7 @@ import unicodedata
 from models.tokens.normalize import BREAK, stream_safe
 
 APOSTROPHE = "'"
-# Signs, circled letters and fractions, whose normalized form would join the word before them, and superscripts.
+# Signs, circled letters and fractions, whose normalized form would join the word before them. Superscripts.
 _NOTES = "\xb9\xb2\xb3\u2070\u2074-\u2079"
 _APART = re.compile(
     "[\u2100\u2101\u2103\u2105\u2106\u2109\u2116\u2120-\u2122\u213b\u2460-\u24ff\u2776-\u2793\u3244-\u32fe"
@@ -34,16 +34,24 @@ _MARKS = re.compile(
 # Accents that й, ў and ї keep.
 _LETTERS = re.compile("(?<![\u0438\u0443\u0418\u0423])\u0306|(?<![\u0456\u0406])\u0308")
 _SAME = {
-    **dict.fromkeys("\u2018\u2019\u201b\u02b9\u02bb\u02bc\u02bd\u02be\u02bf\u02c8\u2032\ua78b\ua78c", APOSTROPHE),
+    **dict.fromkeys(
+        "\u2018\u2019\u201b\u02b9\u02bb\u02bc\u02bd\u02be\u02bf\u02c8\u2032\ua78b\ua78c", APOSTROPHE
+    ),
     **dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-"),
     **dict.fromkeys("\u2044\u2215", "/"),
     "\u2236": ":",
     "\u266f": "#",
     "\u0640": None,  # The Arabic character that lengthens words.
     # Arabic letters as Persian and Urdu write them.
-    **{"\u0649": "\u064a", "\u06a9": "\u0643", "\u06cc": "\u064a", "\u06c1": "\u0647", "\u0671": "\u0627"},
-    **{"ð": "d", "Ð": "D", "þ": "th", "Þ": "TH", "ŋ": "n", "Ŋ": "N", "ĸ": "q", "ƿ": "w", "Ƿ": "W"},
-    **{"ə": "e", "Ə": "E", "ʒ": "z", "Ʒ": "Z", "ȝ": "z", "Ȝ": "Z", "ʃ": "s", "Ʃ": "S"},
+    "\u0649": "\u064a",
+    "\u06a9": "\u0643",
+    "\u06cc": "\u064a",
+    "\u06c1": "\u0647",
+    "\u0671": "\u0627",
+    **dict(zip("ðÐŋŊĸƿǷəƏ", "dDnNqwWeE", strict=True)),
+    **dict(zip("\u0292\u01b7\u021d\u021c\u0283\u01a9", "zZzZsS", strict=True)),  # ezh, yogh, esh
+    "þ": "th",
+    "Þ": "TH",
 }
 # Letters without a decomposition, such as LATIN SMALL LETTER O WITH STROKE.
 _LATIN = re.compile(

@@ -56,7 +56,10 @@ TABLE = "fts5 (text, content='', tokenize='ascii')"  # A contentless table for t
 _WORD = re.compile("[0-9A-Za-z\x80-\U0010ffff]+")
 _SEPARATORS = {code: " " for code in range(128) if not chr(code).isalnum()}
 # Blocks of Han, kana, bopomofo and Hangul. Their punctuation has been removed before.
-_CJK = "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
+_CJK = (
+    "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
+    "\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
+)
 _RUN = re.compile(f"[{_CJK}]+")
 _PART = f"[^\\x00-/:-@\\[-`{{-\\x7f{_CJK}]+"
 _COMPOUND = re.compile(f"{_PART}(?:[-./_:]{_PART})+")
@@ -66,15 +69,15 @@ _HUMP = re.compile("[a-z][A-Z]|[A-Z]{2}[a-z]{2}|[0-9][A-Z][a-z]")
 _HUMPS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})|(?<=[0-9])(?=[A-Z][a-z])")
 _CONTRACTION = re.compile(f"(?<=[A-Za-z]){APOSTROPHE}(?:[stdmSTDM]|ll|LL|re|RE|ve|VE)(?![0-9A-Za-z])")
 # The signs of a code, as characters that no word has.
-_TYPED = str.maketrans("-./_:+#", "‐․⁄‿∶＋＃")
+_TYPED = str.maketrans("-./_:+#", "‐․⁄‿∶＋＃")  # noqa: RUF001
 _BETWEEN = "·"  # Between parts that are numbers, so that 1.5 is not 15.
 _MAX_COMPOUND = 64  # Characters of a compound that is a term as a whole.
 
 # Nouns whose s is no ending. Snowball finds neither their plurals nor the others of these forms.
 _NOUNS = """
-    alias atlas bias biceps biogas bus canvas chaos christmas chrysalis clitoris cosmos dais ethos gas ibis ios
-    iris jones lens madras mantis metropolis pancreas pelvis penis plus portcullis proboscis rhinoceros thermos
-    trellis triceps yes
+    alias atlas bias biceps biogas bus canvas chaos christmas chrysalis clitoris cosmos dais ethos gas ibis
+    ios iris jones lens madras mantis metropolis pancreas pelvis penis plus portcullis proboscis rhinoceros
+    thermos trellis triceps yes
 """
 _STEMS = {f"{noun}{ending}": noun for noun in _NOUNS.split() for ending in ("", "es", "ses")}
 _MAX_STEMS = 100_000  # Words whose stems are kept in memory, about 15 MB,
@@ -160,7 +163,7 @@ def parse_query(query: str) -> Query:
     telling = [
         word for place, word in enumerate(words) if not _is_function_word(written, place, case_tells=tells)
     ] or words
-    terms = [*dict.fromkeys([*telling, *_get_compounds(folded, hyphened=few)])][:MAX_TERMS]
+    terms = [*dict.fromkeys([*telling, *_get_compounds(folded, sentence=not few)])][:MAX_TERMS]
     beginnings = [term for term in terms if len(term) == 1 and _RUN.match(term)]
     return Query(words, {*telling}, [term for term in terms if term not in beginnings], beginnings)
 
@@ -172,7 +175,7 @@ def expression(query: str) -> str:
 
 
 def _is_function_word(written: Sequence[str], place: int, *, case_tells: bool) -> bool:
-    """Returns whether a word of a query is a function word, and no name such as WHO, Will Smith or Grade I."""
+    """Returns whether a word is a function word, and no name such as WHO, Will Smith or Grade I."""
     word = written[place]
     if word.casefold() not in FUNCTION_WORDS:
         return False
@@ -216,13 +219,15 @@ def _split(folded: str) -> list[str]:
     return list(map(_stems.__getitem__, words))
 
 
-def _get_compounds(folded: str, *, hyphened: bool = True) -> list[str]:
+def _get_compounds(folded: str, *, sentence: bool = False) -> list[str]:
     """Returns the terms of words with parts or signs, besides the parts.
+
+    Words of letters and two parts, such as boundary-layer, have none, because other texts write them as two
+    words.
 
     Args:
         folded: A folded text.
-        hyphened: Whether to include words of letters such as state-of-the-art. In a long query they would
-            count twice. Those of two parts are left out, because other texts write them as two words.
+        sentence: Whether it is a long query. Its other words would count less if a code counted many times.
     """
     # Most words are plain, which this finds out in a tenth of the time.
     odd = " ".join(
@@ -231,15 +236,16 @@ def _get_compounds(folded: str, *, hyphened: bool = True) -> list[str]:
     found: list[str] = []
     for compound in _COMPOUND.findall(odd):
         parts = _WORD.findall(compound.casefold())
-        if _HYPHENED.fullmatch(compound) and not compound.isupper():
-            found += _join(parts)[len(parts) - 1 :] if hyphened else []
+        joined = _join(parts)
+        if _HYPHENED.fullmatch(compound) and not compound.isupper():  # Such as state-of-the-art.
+            found += [] if sentence else joined[len(parts) - 1 :]
             continue
-        found += _join(parts)
-        if len(compound) <= _MAX_COMPOUND and any(map(str.isdigit, compound)):
+        found += joined[-1:] if sentence else joined
+        if len(compound) <= _MAX_COMPOUND and any(map(str.isdigit, compound)) and not sentence:
             found.append(compound.casefold().translate(_TYPED))
     if "+" in odd or "#" in odd or "." in odd:
         found += [signed.casefold().translate(_TYPED) for signed in _SIGNED.findall(odd)]
-    for word in _WORD.findall(odd) if _HUMP.search(odd) else ():
+    for word in _WORD.findall(odd) if _HUMP.search(odd) and not sentence else ():
         parts = _HUMPS.split(word) if _HUMP.search(word) else []
         if len(parts) > 1 and len(parts[0]) > 1:  # Not iPad and mRNA.
             parts = [part.lower() for part in parts]

@@ -1,6 +1,6 @@
-"""Keyword search in PostgreSQL: BM25 with the formula of SQLite's FTS5, over blocks of postings.
+"""Keyword search in PostgreSQL: BM25 by the formula of FTS5, over blocks of postings.
 
-    term_postings (collection, term, first, last, body)    body: revision - first, frequency and length of each
+    term_postings (collection, term, first, last, body)   body: revision - first, frequency, length of each
     term_changes (collection, gained, lost, removed)      changes by writes since the last fold
 
 Start reading at `nearest` and `change_postings`. A posting says how often a document has a term. The database
@@ -290,6 +290,7 @@ def bring_up_to_date(raw: Raw) -> None:
     if fact(connection, LEXICAL_RULES) == RULES:
         return
     with raw.transaction():
+        connection.take_time()
         if not fetch_value(connection, "SELECT pg_try_advisory_xact_lock(?)", REBUILD_LOCK):
             log.info("Another replica indexes the words of the documents: waiting for it")
             connection.execute("SELECT pg_advisory_xact_lock(?)", (REBUILD_LOCK,))

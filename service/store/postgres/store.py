@@ -88,7 +88,6 @@ class PostgresStore(Touch, CommonMethods):
         try:
             with self._own_connection() as raw:
                 schema.migrate(raw)
-                fulltext.bring_up_to_date(raw)
         except psycopg.ProgrammingError:  # The error quotes the URL with its password.
             raise StartupError(
                 "PostgreSQL cannot read the URL of SIMILE_DATABASE. "
@@ -100,6 +99,16 @@ class PostgresStore(Touch, CommonMethods):
                 "host, port, user and password right?"
             ) from error
         self.pool = Pool(url, connections, answer_seconds)
+        try:
+            with self.pool.connection() as raw:
+                fulltext.bring_up_to_date(raw)
+        except BaseException as error:
+            self.pool.close()
+            if not isinstance(error, psycopg.Error):
+                raise
+            raise StartupError(
+                f"The terms of the documents cannot be indexed: {reason(error)}. The next start begins again."
+            ) from error
         self._writers = max(1, connections // 4)
         self.readers = Readers(self.pool, connections - self._writers - OWN, OWN)
         self.writer: Writer

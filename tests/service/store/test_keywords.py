@@ -1,6 +1,6 @@
 """Keyword search in both stores: which texts a query finds, and which one comes first."""
+# ruff: noqa: RUF001  letters of many scripts are meant
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import permutations
@@ -62,9 +62,7 @@ def in_sqlite(folder: Path) -> Iterator[Store]:
             revision = connection.execute(sql, (collection, str(at), text)).lastrowid or 0
             places[revision] = at
             secondary_indexes.add(connection, revision)
-        return lambda query: placed(
-            fulltext.nearest(connection, query, 1000, None, collection), places
-        )
+        return lambda query: placed(fulltext.nearest(connection, query, 1000, None, collection), places)
 
     yield store
     connection.close()
@@ -111,12 +109,12 @@ def together(pairs: Sequence[tuple[str, str]], index: Index) -> list[tuple[str, 
 BOTH_WAYS = {
     "stems": (
         "viruses virus|buses bus|gases gas|statuses status|campuses campus|bonuses bonus|aliases alias|"
-        "canvases canvas|biases bias|lenses lens|censuses census|focuses focus|quizzes quiz|ties tie|pies pie|"
-        "skies sky|dying die|"
+        "canvases canvas|biases bias|lenses lens|censuses census|focuses focus|quizzes quiz|ties tie|"
+        "pies pie|skies sky|dying die|"
         "houses house|cases case|roses rose|diseases disease|kinases kinase|senses sense|courses course|"
-        "uses use|irises iris|atlases atlas|geniuses genius|boxes box|glasses glass|classes class|churches church|"
+        "uses use|irises iris|atlases atlas|geniuses genius|boxes box|glasses glass|classes class|"
         "sizes size|prizes prize|waltzes waltz|topazes topaz|fezzes fez|buzzes buzz|whizzes whiz|"
-        "lying lie|tying tie|cities city|toys toy|heroes hero|knives knive|trellises trellis|minibuses minibus"
+        "lying lie|tying tie|cities city|toys toy|heroes hero|trellises trellis|minibuses minibus"
     ),
     "letters": (
         "Łódź Lodz|Malmø Malmo|København Kobenhavn|Æsop Aesop|cœur coeur|Þór Thor|Ħal Hal|ısparta isparta|"
@@ -124,11 +122,13 @@ BOTH_WAYS = {
         "Bjørnøya Bjornoya|Ǿ O|Łukasz LUKASZ|ŁÓDŹ lodz"
     ),
     "vowel marks": (
-        "كِتَابٌ كتاب|كـــتاب كتاب|أحمد احمد|آدم ادم|إسلام اسلام|مؤمن مومن|سائل سايل|رحمٰن رحمن|"
-        "كريم کریم|علی علي|تִּקּוּן תקון|שָׁלוֹם שלום|"
-        "דָּוִד דוד|ספר סֵפֶר|ירושלים יְרוּשָׁלַיִם"
-    ).replace("תִּקּוּן", "תִּקּוּן").replace("تִּקּוּן", "תִּקּוּן"),
-    "apostrophes": "Hawaiʻi Hawai'i|мʼята м'ята|Hawaiʻi Hawai’i|Qurʾan Qur'an|ʿAli 'Ali|O’Brien O'Brien|пʼять п’ять",
+        "كِتَابٌ كتاب|كـــتاب كتاب|أحمد احمد|آدم ادم|إسلام اسلام|مؤمن مومن|سائل سايل|رحمٰن رحمن|كريم کریم|"
+        "علی علي|"
+        "תִּקּוּן תקון|שָׁלוֹם שלום|דָּוִד דוד|ספר סֵפֶר|ירושלים יְרוּשָׁלַיִם"
+    ),
+    "apostrophes": (
+        "Hawaiʻi Hawai'i|мʼята м'ята|Hawaiʻi Hawai’i|Qurʾan Qur'an|ʿAli 'Ali|O’Brien O'Brien|пʼять п’ять"
+    ),
     "digits": "١٢٣ 123|۱۲۳ 123|१२३ 123|１２３ 123|༡༢༣ 123|𝟙𝟚𝟛 123",
     "signs": (
         "Hitman™ Hitman|iPad™ iPad|iPad™️ iPad|Lego® Lego|Acme℠ Acme|Metroⓜ Metro|Tango℗ Tango|Rolex™, Rolex|"
@@ -177,7 +177,10 @@ def check_first(index: Index, query: str, texts: Sequence[str]) -> None:
 @pytest.mark.parametrize(
     ("query", "texts"),
     [
-        ("Hitman The Complete", ["Hitman™: The Complete First Season", "Football Manager: The Complete Guide"]),
+        (
+            "Hitman The Complete",
+            ["Hitman™: The Complete First Season", "Football Manager: The Complete Guide"],
+        ),
         ("ABC-123", ["Part ABC-123 ring", "ABC ABC ABC 123 123 123", "Part 123-ABC ring"]),
         ("ABC-123-A", ["ABC-123-A: ring", "ABC-123-B: ring A", "ABC-123 123-A: ring", "A-123-ABC: ring"]),
         ("ABC123", ["Part ABC123 ring", "Part ABC-123 ring", "Part ABC 123 ring"]),
