@@ -33,14 +33,15 @@ export function placeOf(text, codePoints) {
 
 /** Splits `text` into pieces: [piece, whether it is a word of `query`]. */
 export function marked(text, query) {
-  const words = (query.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) ?? []).map(stem);
+  const words = (query.match(/[\p{L}\p{M}\p{N}]{2,}/gu) ?? []).map(stem);
   if (!words.length) return [[text, false]];
-  return text.split(/([\p{L}\p{N}]+)/u).map((piece) => [piece, piece.length > 1 && words.includes(stem(piece.toLowerCase()))]);
+  return text.split(/([\p{L}\p{M}\p{N}]+)/u).map((piece) => [piece, piece.length > 1 && words.includes(stem(piece))]);
 }
 
 /** Normalizes a word about as the service does, for marking. */
 function stem(word) {
-  return word.replace(/(ings?|ed|es|s)$/, "");
+  const plain = word.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[øłđħı]/g, (letter) => "oldhi"["øłđħı".indexOf(letter)]);
+  return plain.replace(/(ings?|ed|es|(?<![su])s)$/, "");
 }
 
 /** Returns the shell command that retrains for the service at `address`. `keyed`: it has API keys. */

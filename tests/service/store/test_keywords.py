@@ -13,7 +13,7 @@ from service.store.sqlite import fulltext, secondary_indexes
 from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import Document, Embedding, Ranking
-from tests.service.catalogue import CODES, LINES
+from tests.service.part_lines import CODES, LINES
 
 Search = Callable[[str], list[list[int]]]  # Returns the places of texts, best first; equal ones together.
 Index = Callable[[Sequence[str]], Search]
@@ -248,7 +248,7 @@ def test_all_orders_of_the_parts_of_a_code_find_their_own(index: Index) -> None:
             assert search(code)[0] == [at], code
 
 
-def test_the_codes_of_a_catalogue_find_their_own(index: Index) -> None:
+def test_the_codes_of_many_like_parts_find_their_own(index: Index) -> None:
     search = index(LINES)
     first = [search(code)[0] for code in CODES]
     right = sum(

@@ -1,4 +1,4 @@
-"""Lines of a made catalogue, whose codes have many parts in common."""
+"""Lines about parts, whose codes have much in common."""
 
 import random
 
