@@ -106,7 +106,7 @@ def build(
         features[row, 6] = _share(pairs, pairwise(terms))
         features[row, 7] = _share(_telling(titled), parsed.words)
         features[row, 8] = np.log1p(len(words))
-        places.append([(place, term) for place, term in enumerate(terms) if term in telling])
+        places.append([(place, term) for place, term in enumerate(terms) if term and term in telling])
     features[:, 2], features[:, 3] = candidates.bm25, candidates.hybrid
     moved = vector + heads[:FEEDBACK_HITS].mean(axis=0) if len(heads) else vector
     features[:, 4] = heads @ (moved / (np.linalg.norm(moved) or 1))

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from models.search import terms as words
 from models.tokens import normalize
 from service.store.filters.grammar import Predicate
-from service.store.sql.connection import fact
+from service.store.sql.connection import LEXICAL_RULES, fact
 from service.store.sqlite import fulltext, secondary_indexes
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.schema import MIGRATIONS, connect, migrate
-from service.store.sqlite.secondary_indexes import LEXICAL_RULES, bring_up_to_date
+from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
 
 
