@@ -1,7 +1,7 @@
 """Keyword search in both stores: which texts a query finds, and which one comes first."""
 # ruff: noqa: RUF001  letters of many scripts are meant
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -49,7 +49,7 @@ def placed(found: Ranking, places: Mapping[int, int]) -> Ranking:
     return np.array([places[revision] for revision in found[0].tolist()], np.int64), found[1]
 
 
-def in_sqlite(folder: Path) -> Iterator[Store]:
+def in_sqlite(folder: Path) -> Generator[Store, None, None]:
     migrate(folder / "simile.db")
     connection = connect(folder / "simile.db")
     bring_up_to_date(connection)
@@ -68,7 +68,7 @@ def in_sqlite(folder: Path) -> Iterator[Store]:
     connection.close()
 
 
-def in_postgres() -> Iterator[Store]:
+def in_postgres() -> Generator[Store, None, None]:
     pytest.importorskip("psycopg", reason="needs the extra postgres")
     from service.store.postgres import fulltext as postgres_fulltext
     from service.store.postgres import writes
