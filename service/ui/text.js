@@ -36,20 +36,24 @@ export const FUNCTION_WORDS = new Set((
   "a an the this that these those and or but nor so if then than as of at by for from in into on onto to with without about over under " +
   "i me my mine we us our ours you your yours he him his she her hers it its they them their theirs who whom whose which what where when why how " +
   "is am are was were be been being do does did doing has have had having will would shall should can could may might must " +
-  "not no there here such s t d ll m re ve").split(" "));
+  "not no there here such").split(" "));
+
+/** Returns whether keyword search looks for a word next to other words. In capitals, as in WHO, it is a name. */
+const isSearched = (word) => !FUNCTION_WORDS.has(word.toLowerCase()) || word === word.toUpperCase();
 
 /** Splits `text` into pieces: [piece, whether keyword search finds it by `query`]. */
 export function marked(text, query) {
-  const all = query.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
-  const telling = all.filter((word) => !FUNCTION_WORDS.has(word));
+  const all = query.match(/[\p{L}\p{M}\p{N}]{2,}/gu) ?? [];
+  const telling = all.filter(isSearched);
   const words = (telling.length ? telling : all).map(stem);
-  const ignored = (word) => word.length < 2 || (telling.length > 0 && FUNCTION_WORDS.has(word));
-  return text.split(/([\p{L}\p{N}]+)/u).map((piece) => [piece, !ignored(piece.toLowerCase()) && words.includes(stem(piece.toLowerCase()))]);
+  const searched = (word) => word.length > 1 && (!telling.length || isSearched(word)) && words.includes(stem(word));
+  return text.split(/([\p{L}\p{M}\p{N}]+)/u).map((piece) => [piece, searched(piece)]);
 }
 
 /** Normalizes a word about as the service does, for marking. */
 function stem(word) {
-  return word.replace(/(ings?|ed|es|s)$/, "");
+  const plain = word.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[øłđħı]/g, (letter) => "oldhi"["øłđħı".indexOf(letter)]);
+  return plain.replace(/(ings?|ed|es|(?<![su])s)$/, "");
 }
 
 /** Returns the shell command that retrains for the service at `address`. `keyed`: it has API keys. */

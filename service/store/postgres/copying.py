@@ -25,7 +25,7 @@ from service.store.postgres import vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.store import MIN_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
-from service.store.sql.connection import COPYING, NONE_THERE, START_OVER, note
+from service.store.sql.connection import COPYING, LEXICAL_RULES, NONE_THERE, START_OVER, note
 from service.store.sql.connection import Connection as AnyConnection
 from service.store.sql.records import Reading, damaged_part, has_collection
 from service.store.sqlite import vectors as sqlite_vectors
@@ -47,7 +47,7 @@ TABLES: dict[str, tuple[str, int | str, str]] = {
 }
 ROWS = 4096  # Rows in one transaction.
 MAX_NAMED = 100  # Documents in a message.
-_OWN_FACTS = (COPYING, "lexical rules", "field rules")  # Not copied.
+_OWN_FACTS = (COPYING, LEXICAL_RULES, "field rules")  # Not copied.
 # Columns with what clients sent.
 _SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "search_id", "type")}
 

@@ -99,6 +99,16 @@ class PostgresStore(Touch, CommonMethods):
                 "host, port, user and password right?"
             ) from error
         self.pool = Pool(url, connections, answer_seconds)
+        try:
+            with self.pool.connection() as raw:
+                fulltext.bring_up_to_date(raw)
+        except BaseException as error:
+            self.pool.close()
+            if not isinstance(error, psycopg.Error):
+                raise
+            raise StartupError(
+                f"The terms of the documents cannot be indexed: {reason(error)}. The next start begins again."
+            ) from error
         self._writers = max(1, connections // 4)
         self.readers = Readers(self.pool, connections - self._writers - OWN, OWN)
         self.writer: Writer

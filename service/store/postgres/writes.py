@@ -257,7 +257,7 @@ def drop_collection(connection: Connection, collection: str) -> None:
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
     if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
         connection.execute("DELETE FROM collections WHERE name = ?", (collection,))
-        for table in ("tally", "postings", "unfolded"):
+        for table in ("tally", "term_postings", "term_changes"):
             connection.execute(f"DELETE FROM {table} WHERE collection = ?", (collection,))
 
 

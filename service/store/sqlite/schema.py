@@ -216,7 +216,14 @@ MIGRATIONS = {
     ALTER TABLE documents ADD COLUMN checksums BLOB;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
     """,
+    # Terms are stemmed before FTS5 gets them. `migrate` drops the tables of the other collections, and
+    # secondary_indexes.py makes and fills them.
+    15: """
+    DROP TABLE lexical_1;
+    CREATE VIRTUAL TABLE lexical_1 USING fts5 (text, content='', tokenize='ascii');
+    """,
 }
+STEMMED = 15  # From this version on, FTS5 gets terms that are stemmed already.
 SCHEMA_VERSION = max(MIGRATIONS)
 DATABASE = "simile.db"  # In the data directory.
 BUSY_SECONDS = 30.0
@@ -285,6 +292,14 @@ def migrate(path: Path) -> None:
             )
         for number, statements in MIGRATIONS.items():
             if number > version:
+                dropped = _drop_words(connection) if number == STEMMED else ""
                 connection.executescript(
-                    f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;"
+                    f"BEGIN IMMEDIATE; {dropped} {statements} PRAGMA user_version = {number}; COMMIT;"
                 )
+
+
+def _drop_words(connection: sqlite3.Connection) -> str:
+    """Returns statements that drop the tables of terms, except for the first collection's."""
+    sql = "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%' AND name GLOB 'lexical_*'"
+    names = {name for (name,) in connection.execute(sql)} - {"lexical_1"}
+    return "".join(f"DROP TABLE {name};" for name in names)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import sqlite3
 import unicodedata
 from collections import Counter
@@ -17,11 +16,11 @@ from hypothesis import strategies as st
 from models.search import terms as words
 from models.tokens import normalize
 from service.store.filters.grammar import Predicate
-from service.store.sql.connection import fact
+from service.store.sql.connection import LEXICAL_RULES, fact
 from service.store.sqlite import fulltext, secondary_indexes
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.schema import MIGRATIONS, connect, migrate
-from service.store.sqlite.secondary_indexes import LEXICAL_RULES, bring_up_to_date
+from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
 
 
@@ -67,11 +66,11 @@ def found(store: sqlite3.Connection, query: str, depth: int = 100) -> list[int]:
         ("ｶﾞｽ", ["ガス", "ス"]),  # half-width, with a separate voicing mark
         ("한글", ["한글", "글"]),  # decomposed into jamo
         ("GPUは東京、2台", ["gpu", "は東", "東京", "京", "2", "台"]),
-        ("Café CAFE\u0301 naïve", ["cafe", "cafe", "naive"]),
-        ("Straße Ÿ Ώρα", ["strasse", "y", "ωρα"]),
+        ("Café CAFE\u0301 naïve", ["cafe", "cafe", "naiv"]),
+        ("Straße Ÿ Ώρα", ["strass", "y", "ωρα"]),
         ("\uff21\uff22\uff23 ﬁne m²", ["abc", "fine", "m2"]),
-        ("don\u2019t “quote”—this…", ["don", "t", "quote", "this"]),
-        ("co\u00adoperate zero\u200bwidth", ["cooperate", "zero", "width"]),
+        ("don\u2019t “quote”—this…", ["don", "quot", "this"]),
+        ("co\u00adoperate zero\u200bwidth", ["cooper", "zero", "width"]),
         ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
         ("𠮷野家", ["𠮷野", "野家", "家"]),
         ("🦉 ★ ・", []),
@@ -90,7 +89,7 @@ def test_a_text_is_cut_into_the_tokens_that_the_rules_say(text: str, tokens: lis
         ("the river", '"river"'),
         ("To be, or not to be", '"to" OR "be" OR "or" OR "not"'),
         ("river River RIVER", '"river"'),
-        ('a" OR text:x* NEAR(y) -z', '"text" OR "x" OR "near" OR "y" OR "z"'),
+        ('a" OR text:x* NEAR(y) -z', '"text" OR "x" OR "near" OR "y" OR "z" OR "textx"'),
         ("?!  ★", ""),
     ],
 )
@@ -107,7 +106,7 @@ def test_any_text_is_found_by_itself_and_gone_when_it_is_removed(text: str) -> N
     store.isolation_level = None
     bring_up_to_date(store)
     put(store, "quite another xylophone", text)
-    tokens = words.cut(text).split() if not text.isascii() else re.findall("[0-9A-Za-z]+", text)
+    tokens = words.get_terms(text)
     assert (2 in found(store, text)) == bool(tokens)
     secondary_indexes.remove(store, 2)
     # Asks FTS5 directly, because a search finds only documents that exist.
@@ -140,10 +139,10 @@ def test_endings_accents_case_and_function_words(store: sqlite3.Connection) -> N
 
 
 def in_one_call(text: str) -> list[str]:
-    """Returns the tokens of a text by applying the rules to the whole text at once."""
-    plain = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text).casefold())
-    plain = unicodedata.normalize("NFC", plain).translate(words._characters)
-    return words._RUN.sub(words._pairs_and_last, plain).split()
+    """Returns the terms of a text by the rules themselves, applied to the whole text at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(normalize, "PIECE", 1 << 20)
+        return words.get_terms(text)
 
 
 @given(

@@ -107,7 +107,7 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
             np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
     place.write(lambda connection: writes.delete_some(connection, [row[0] for row in stored], "default"))
     assert place.write(fulltext.fold)
-    left = place.read(lambda it: it.execute("SELECT count(*) FROM postings").fetchone())
+    left = place.read(lambda it: it.execute("SELECT count(*) FROM term_postings").fetchone())
     assert left == (0,), "no term of a deleted document stays"
     sqlite.close()
 
