@@ -75,10 +75,14 @@ class _Characters(dict[int, int | str | None]):
 _characters = _Characters()
 
 
+def set_signs_apart(text: str) -> str:
+    """Puts spaces around signs. This needs the letters before a sign, so the text must be whole."""
+    return _APART.sub(_set_apart, text.replace(BREAK, ""))
+
+
 def fold(piece: str) -> str:
-    """Folds a text of limited length (normalize.pieces). ASCII stays as it is."""
-    apart = _APART.sub(_set_apart, piece.replace(BREAK, ""))
-    decomposed = unicodedata.normalize("NFKD", stream_safe(apart))
+    """Folds a text of limited length (normalize.pieces) with `set_signs_apart`. ASCII stays as it is."""
+    decomposed = unicodedata.normalize("NFKD", stream_safe(piece))
     unmarked = _LETTERS.sub("", _MARKS.sub("", decomposed))
     return unicodedata.normalize("NFC", unmarked).translate(_characters)
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import Stemmer
 
-from models.search.folding import APOSTROPHE, fold
+from models.search.folding import APOSTROPHE, fold, set_signs_apart
 from models.tokens.normalize import pieces
 
 # Raise the number if terms of texts change.
@@ -199,7 +199,7 @@ def _folded(text: str) -> str:
     """Folds a text except for the case of its letters, and removes the ends of contractions."""
     if not text.isascii():
         room = GROWTH * len(text) + SLACK
-        text = "".join(_limited(map(fold, pieces(text)), room))
+        text = "".join(_limited(map(fold, pieces(set_signs_apart(text))), room))
     return _CONTRACTION.sub(" ", text) if APOSTROPHE in text else text
 
 

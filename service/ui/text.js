@@ -46,8 +46,7 @@ export function marked(text, query) {
   const all = query.match(/[\p{L}\p{M}\p{N}]{2,}/gu) ?? [];
   const telling = all.filter(isSearched);
   const words = (telling.length ? telling : all).map(stem);
-  const searched = (word) => word.length > 1 && (!telling.length || isSearched(word)) && words.includes(stem(word));
-  return text.split(/([\p{L}\p{M}\p{N}]+)/u).map((piece) => [piece, searched(piece)]);
+  return text.split(/([\p{L}\p{M}\p{N}]{2,})/u).map((piece) => [piece, (!telling.length || isSearched(piece)) && words.includes(stem(piece))]);
 }
 
 /** Normalizes a word about as the service does, for marking. */
