@@ -23,8 +23,10 @@ from models.engines.opening import INT8, INT8_NAME, open_engine
 from models.engines.shapes import FILLED_ROWS, STEPS, Shapes, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from models.files.bounded import parse_json
+from models.graph.bert import HIDDEN
 from models.graph.file import FINGERPRINT, read_metadata
 from models.manifest import GOLDEN, QUERIES, Manifest
+from models.search.late import READ
 from models.tokens.texts import PROOF_TEXTS
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Piece, Tokenizer, Tokens, build_feed
@@ -267,6 +269,32 @@ class Encoder:
         for group in group_rows([len(row.ids) for row in rows], _GROUP_TOKENS):
             vectors[group] = self.forward([rows[i].ids for i in group])
         return Encoded(vectors, [len(row.ids) for row in rows], [row.truncated for row in rows])
+
+    @property
+    def has_tokens(self) -> bool:
+        """True if `encode_tokens` works: the graph outputs token vectors, and this version is no pair."""
+        engine = self._engine
+        return isinstance(engine, OnnxEngine) and HIDDEN in engine.outputs and self.queries is None
+
+    def encode_tokens(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        """Computes the vectors of the first READ tokens of each text, before pooling.
+
+        Special tokens are included. The vectors depend on the batch by rounding, even if the encoder is
+        deterministic.
+
+        Returns:
+            Vectors of length 1 for each text, shape (tokens, width).
+        """
+        rows = [tokens.ids[:READ] for tokens in self.tokenize(texts)]
+        found = [np.empty((0, 0), np.float32)] * len(rows)
+        for group in group_rows([len(row) for row in rows], _GROUP_TOKENS):
+            ids = [rows[at] for at in group]
+            hidden = self._run(self._engine, HIDDEN, ids, max(map(len, ids)))
+            for at, row in zip(group, hidden, strict=True):
+                vectors = row[: len(rows[at])]
+                lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+                found[at] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return found
 
     def close(self) -> None:
         """Frees the memory. The encoder cannot be used afterwards."""
