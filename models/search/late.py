@@ -38,7 +38,8 @@ def fit_projection(tokens: NDArray[np.float32]) -> NDArray[np.float32]:
     """
     _, vectors = np.linalg.eigh(tokens.T.astype(np.float64) @ tokens)  # Ascending.
     kept = vectors[:, ::-1][:, :DIMENSIONS]
-    return np.pad(kept, ((0, 0), (0, DIMENSIONS - kept.shape[1]))).astype(np.float32)
+    # Rankings store it in float16.
+    return np.pad(kept, ((0, 0), (0, DIMENSIONS - kept.shape[1]))).astype(np.float16).astype(np.float32)
 
 
 def compress(tokens: NDArray[np.float32], projection: NDArray[np.float32]) -> Tokens:
@@ -56,17 +57,23 @@ def compare(query: Tokens, documents: Sequence[Tokens | None]) -> NDArray[np.flo
         documents: Token vectors of the documents, best first in hybrid order. None: not stored.
     """
     features = np.full((len(documents), len(LATE)), np.nan)
+    known = {
+        row: tokens for row, tokens in enumerate(documents[:COMPARED]) if tokens is not None and len(tokens)
+    }
+    if not known or not len(query):
+        return features
+    ends = np.cumsum([len(tokens) for tokens in known.values()])
+    starts = [0, *ends[:-1].tolist()]
     wanted = query.astype(np.float32) / _SCALE**2
-    best = np.full((len(documents), len(query)), np.nan)
-    for row, tokens in enumerate(documents[:COMPARED]):
-        if tokens is None or not len(tokens) or not len(query):
-            continue
-        cosines = wanted @ tokens.astype(np.float32).T
-        best[row] = cosines.max(axis=1)
-        found = np.sort(cosines.max(axis=0))[-STRONGEST:]
-        features[row, 0], features[row, 2] = best[row].mean(), found.mean()
-    there = ~np.isnan(features[:, 0])
-    if there.any():
-        spread = best[there].std(axis=0)
-        features[there, 1] = best[there] @ (spread / (spread.sum() or 1))
+    cosines = wanted @ np.concatenate([*known.values()]).astype(np.float32).T
+    best = np.maximum.reduceat(cosines, starts, axis=1).T  # (documents, tokens of the query)
+    spread = best.std(axis=0)
+    strongest = np.split(cosines.max(axis=0), starts[1:])
+    features[[*known]] = np.column_stack(
+        (
+            best.mean(axis=1),
+            best @ (spread / (spread.sum() or 1)),
+            [np.sort(each)[-STRONGEST:].mean() for each in strongest],
+        )
+    )
     return features

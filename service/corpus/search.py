@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from models.manifest import Mode
 from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
 from models.search.fusion import DENSE_WEIGHT, fuse
+from models.search.late import Tokens
 from models.search.ranking import MAX_RANKED
 from service.active import Generation
 from service.errors import Conflict, NotFound
@@ -59,6 +60,7 @@ class Query(NamedTuple):
     text: str = ""
     vector: NDArray[np.float32] | None = None
     similar_to: str | None = None
+    tokens: Tokens | None = None  # Token vectors, for late interaction.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,7 @@ def find(
     for (query, own), ranking in zip(resolved, rankings, strict=True):
         others = [ranked for ranked in ranking if ranked.revision != own]
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-        ordered = order(snapshot, query.text, query.vector, best[:MAX_RANKED], stage)
+        ordered = order(snapshot, query.text, query.vector, best[:MAX_RANKED], stage, query.tokens)
         hits = [*ordered.hits, *(ranked for ranked, _ in best[MAX_RANKED:])]
         pages.append((hits[search.offset : search.reach], ordered))
     uses = Counter(ranked.revision for page, _ in pages for ranked in page)

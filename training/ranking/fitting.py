@@ -60,8 +60,8 @@ class Procedure(NamedTuple):
     def of(cls, ranking: Ranking) -> Procedure:
         """Returns the procedure by which a ranking was fitted."""
         threshold = ranking.memory_threshold if ranking.memory_threshold in THRESHOLDS else None
-        late = not ranking.weights.keys().isdisjoint(LATE)
-        return cls(threshold, ranking.trees is not None, ranking.hybrid_share > 0, late)
+        trees, averaged = ranking.trees is not None, ranking.hybrid_share > 0
+        return cls(threshold, trees, averaged, late=bool(ranking.late))
 
 
 class _Learnable(NamedTuple):

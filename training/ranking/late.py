@@ -12,13 +12,23 @@ from models.progress import Progress
 from models.search.late import COMPARED, Tokens, compare, compress, fit_projection
 from training.ranking.examples import Example
 
-MAX_DOCUMENTS = 5000  # Whose token vectors are computed, for the first queries.
+MAX_DOCUMENTS = 3000  # Whose token vectors are computed, those of the first queries.
+MIN_QUERIES = 100  # With fewer judged queries, a gain is hardly ever certain.
 _FITTED = 256  # Documents that the projection is fitted to.
 _STEP = 64
 
 
+def list_compared(examples: Sequence[Example]) -> list[str]:
+    """Returns the ids of the candidates that are compared, at most MAX_DOCUMENTS."""
+    ids = dict.fromkeys(id for each in examples for id in each.ids[:COMPARED])
+    return [*ids][:MAX_DOCUMENTS]
+
+
 def compare_tokens(
-    examples: Sequence[Example], encoder: Encoder, texts: Mapping[str, str]
+    examples: Sequence[Example],
+    encoder: Encoder,
+    texts: Mapping[str, str],
+    projection: NDArray[np.float32] | None = None,
 ) -> tuple[list[Example], NDArray[np.float32], float]:
     """Computes the features of late interaction.
 
@@ -26,15 +36,16 @@ def compare_tokens(
         examples: Judged queries, their candidates in hybrid order.
         encoder: An encoder with `has_tokens`.
         texts: Title and text of the candidates by id. Candidates without a text have no features.
+        projection: None: it is fitted to the first candidates.
 
     Returns:
         The examples with their features, the projection, and the stored bytes per document.
     """
     manifest = encoder.manifest
-    ids = dict.fromkeys(id for each in examples for id in each.ids[:COMPARED] if id in texts)
-    chosen = [*ids][:MAX_DOCUMENTS]
-    fitted = encoder.encode_tokens([manifest.document_prompt + texts[id] for id in chosen[:_FITTED]])
-    projection = fit_projection(np.concatenate(fitted))
+    chosen = [id for id in list_compared(examples) if id in texts]
+    if projection is None:
+        fitted = encoder.encode_tokens([manifest.document_prompt + texts[id] for id in chosen[:_FITTED]])
+        projection = fit_projection(np.concatenate(fitted))
 
     def encode(prompt: str, some: Sequence[str]) -> list[Tokens]:
         found: list[Tokens] = []

@@ -12,6 +12,7 @@
     events       events: one row per key, collection and event_id.
     lexical_N    the terms of the documents of collection number N, for keyword search (fulltext.py).
     fields       the values of declared metadata fields, for filters.
+    tokens       token vectors of documents for late interaction, by revision and the space of a ranking.
     facts        single values, such as whether the example corpus was loaded.
 
 Start reading at `migrate` and `foreign`. A revision number is never used again (AUTOINCREMENT), so a vector
@@ -215,6 +216,14 @@ MIGRATIONS = {
     14: """
     ALTER TABLE documents ADD COLUMN checksums BLOB;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
+    """,
+    15: """
+    CREATE TABLE tokens (
+        revision INTEGER NOT NULL,
+        space    TEXT NOT NULL,  -- the encoder and the projection (Ranking.space)
+        body     BLOB NOT NULL,  -- int8, in rows of 64
+        PRIMARY KEY (revision, space)
+    ) WITHOUT ROWID;
     """,
 }
 SCHEMA_VERSION = max(MIGRATIONS)

