@@ -34,6 +34,7 @@ clock = time.perf_counter
 
 EXPLAIN_SECONDS = 5.0  # An explanation may take this time for each query.
 REMEMBERED = 1000  # Queries whose order later pages have.
+TOKENS_WORK = 1000  # The same for late interaction.
 WORK = 2000  # The second stage costs about as much as fusing this many candidates.
 
 

@@ -35,6 +35,7 @@ class Trees(BaseModel):
 
     Node i goes to `left[i]` if `feature[i] <= threshold[i]`, and otherwise to `right[i]`. A leaf is its own
     child, and has the `value`. Features are numbered twice: first the raw ones, then the standardized ones.
+    The standardized features of late interaction follow.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,7 +54,7 @@ class Trees(BaseModel):
             raise ValueError("the arrays of the trees have different lengths")
         if not all(0 <= node < count for node in (*self.roots, *self.left, *self.right)):
             raise ValueError("a tree names a node that does not exist")
-        if not all(0 <= column < 2 * len(FEATURES) for column in self.feature):
+        if not all(0 <= column < 2 * len(FEATURES) + len(LATE) for column in self.feature):
             raise ValueError("a tree names a feature that does not exist")
         # Children come after their parent, so every walk ends.
         if any(to < at for at, both in enumerate(zip(self.left, self.right, strict=True)) for to in both):
@@ -69,7 +70,7 @@ class Trees(BaseModel):
         """Returns the sum of the trees' values for each candidate, shape (n,).
 
         Args:
-            inputs: The raw and the standardized features, shape (n, 2 f).
+            inputs: The raw and the standardized features and late interaction, shape (n, 2 f + 3).
         """
         roots, feature, threshold, left, right, value = self.arrays
         nodes = np.repeat(roots[:, None], len(inputs), axis=1)  # (trees, n)
@@ -149,15 +150,14 @@ class Ranking(BaseModel):
             late: Features of late interaction, shape (n, len(LATE)). None: unknown.
         """
         scaled = standardize(features)
-        columns = dict(zip(FEATURES, scaled.T, strict=True))
-        if late is not None:
-            columns |= dict(zip(LATE, standardize_late(late).T, strict=True))
-        linear = {name: weight * columns[name] for name, weight in self.weights.items() if name in columns}
+        tokens = np.zeros((len(features), len(LATE))) if late is None else standardize_late(late)
+        columns = dict(zip((*FEATURES, *LATE), np.hstack([scaled, tokens]).T, strict=True))
+        linear = {name: weight * columns[name] for name, weight in self.weights.items()}
         memory = {name: linear.pop(name) for name in MEMORY if name in linear}
         parts = linear
         if self.trees is not None:
             parts = _divided(parts)
-            boosted = self.trees.score(np.concatenate([features, scaled], axis=1))
+            boosted = self.trees.score(np.hstack([features, scaled, tokens]))
             parts["trees"] = (boosted - boosted.mean()) / _deviation(boosted)
         if self.hybrid_share:
             learned = {name: (1 - self.hybrid_share) * part for name, part in _divided(parts).items()}

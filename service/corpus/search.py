@@ -27,7 +27,7 @@ from models.search.ranking import MAX_RANKED
 from service.active import Generation
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
-from service.ranking import WORK, Explanation, Ordered, Stage, order
+from service.ranking import TOKENS_WORK, WORK, Explanation, Ordered, Stage, order
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import SLICE_SECONDS, pause
@@ -84,6 +84,7 @@ class Search:
         explain: Whether hits of hybrid search have an explanation.
         memory: Judged queries of the collection, for the second stage.
         judgments: Expected state of the judgments. None: any.
+        compares_tokens: Whether the second stage has late interaction.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -102,6 +103,7 @@ class Search:
     explain: bool = False
     memory: Memory | None = None
     judgments: str | None = None
+    compares_tokens: bool = False
 
     @property
     def is_ranked(self) -> bool:
@@ -126,7 +128,8 @@ class Search:
     @property
     def work(self) -> int:
         """Cost of each query, in candidates."""
-        return self.candidates + (WORK if self.is_ranked else 0)
+        stage = WORK + (TOKENS_WORK if self.compares_tokens else 0)
+        return self.candidates + (stage if self.is_ranked else 0)
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""

@@ -44,11 +44,10 @@ class TokenVectors:
         self._done: dict[tuple[str, str], int] = {}  # Last revision, by space and collection.
 
     async def add_to(self, generation: Generation, queries: Sequence[Query], search: Search) -> list[Query]:
-        """Returns the queries with their token vectors, if the ranking of the collection compares tokens."""
-        ranking = generation.rankings[search.collection]
+        """Returns the queries with their token vectors, if the search compares them."""
+        ranking, found = generation.rankings[search.collection], [*queries]
         wanted = [at for at, query in enumerate(queries) if query.text and query.vector is not None]
-        found = [*queries]
-        if not (search.is_ranked and wanted and compares_tokens(generation, ranking)):
+        if not (search.is_ranked and search.compares_tokens and wanted):
             return found
         texts = [generation.manifest.search_prompt + queries[at].text for at in wanted]
         try:

@@ -48,7 +48,7 @@ class Procedure(NamedTuple):
             weights. None: the memory of the prior.
         trees: Whether trees are added to the linear model.
         averaged: Whether the result is averaged with the hybrid order.
-        late: Whether the linear model uses late interaction.
+        late: Whether the linear model and the trees use late interaction.
     """
 
     threshold: float | None
@@ -114,7 +114,7 @@ def fit(
     own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
     ranking = Ranking(
         weights=weights | {name: prior.get(name, 0.0) for name in MEMORY},
-        trees=_fit_trees(rows) if procedure.trees and rows else None,
+        trees=_fit_trees(rows, late=procedure.late) if procedure.trees and rows else None,
         mean_query=[*(mean_query or own)],
         memory_threshold=get_default().memory_threshold,
         queries=len(examples),
@@ -231,10 +231,10 @@ def can_boost() -> bool:
     return True
 
 
-def _fit_trees(rows: Sequence[_Learnable]) -> Trees:
+def _fit_trees(rows: Sequence[_Learnable], *, late: bool) -> Trees:
     """Returns trees that do not use the features of memory."""
     seen = np.arange(len(FEATURES)) < _MEMORY
-    inputs = [np.hstack([row.features * seen, row.scaled * seen]) for row in rows]
+    inputs = [np.hstack([row.features * seen, row.scaled * seen, row.late * late]) for row in rows]
     return convert(boost([(each, row.gains, row.weights) for each, row in zip(inputs, rows, strict=True)]))
 
 
@@ -242,7 +242,7 @@ def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64], NDArray
     """Returns LightGBM's model of LambdaMART trees.
 
     Args:
-        rows: For each query: raw and standardized features, shape (n, 2 f), gains, and weights, shape (n,).
+        rows: For each query: the inputs of `Trees.score`, gains, and weights, shape (n,).
     """
     import lightgbm  # noqa: PLC0415  half a second
 

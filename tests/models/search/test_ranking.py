@@ -81,7 +81,9 @@ def test_linear_score_and_trees_decide_alike() -> None:
         {"trees": STUMP | {"left": [1, 1]}},
         {"trees": STUMP | {"left": [1, 0, 2]}},
         {"trees": STUMP | {"right": [3, 1, 2]}},
-        {"trees": STUMP | {"feature": [2 * len(FEATURES), 0, 0]}},
+        {"trees": STUMP | {"feature": [2 * len(FEATURES) + len(LATE), 0, 0]}},
+        {"weights": {"maxsim_other": 1}},
+        {"weights": {}, "late": "AAAA"},
     ],
 )
 def test_a_file_that_cannot_be_evaluated_is_refused(changed: dict[str, Any]) -> None:

@@ -15,8 +15,9 @@ from models.search.late import COMPARED, LATE, compare, compress, fit_projection
 from models.search.ranking import MAX_RANKED, Ranking
 from service.batching.request import Lane
 from service.corpus import tokens
+from service.corpus.search import CANDIDATES
 from service.errors import Backend
-from service.ranking import Rankings
+from service.ranking import TOKENS_WORK, WORK, Rankings
 from service.runtime.runtime import Runtime
 from service.store.sql.connection import fetch_column
 from tests.service.conftest import new_settings, serving
@@ -133,7 +134,7 @@ def test_an_encoder_without_token_vectors_ranks_by_the_other_features(
     wait(client, 0)
     found = hits(client, explain=True)
     assert {*found[0]["features"]} == {*FEATURES}
-    assert "maxsim" not in found[0]["contributions"]
+    assert found[0]["contributions"]["maxsim"] == 0
 
 
 def test_a_search_whose_tokens_fail_ranks_by_the_other_features(
@@ -208,8 +209,22 @@ def test_a_text_on_which_the_model_fails_is_left_out(
             raise ArithmeticError("broken")
         return forward(self, ids, **how)
 
+    wait(client)
     with monkeypatch.context() as patched:
         patched.setattr(runtime.active.generation.rankings, "_learned", {})
         wait(client, 0)
     monkeypatch.setattr(TokenEncoder, "forward", fail)
     wait(client, len(TEXTS) - 1)
+
+
+def test_late_interaction_counts_in_the_work_of_a_search(
+    client: TestClient, runtime: Runtime, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = runtime.settings.max_candidates // (2 * CANDIDATES + WORK)
+    body = {"queries": [QUERY] * most, "mode": "hybrid", "k": 1, "fields": []}
+    assert client.post("/search", json=body).status_code == 200
+    own = {"default": comparing(encoder)}
+    monkeypatch.setattr(runtime.active.generation.rankings, "_learned", own)
+    refused = client.post("/search", json=body)
+    assert refused.status_code == 422
+    assert f"{2 * CANDIDATES + WORK + TOKENS_WORK} each in mode hybrid" in refused.text
