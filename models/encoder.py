@@ -26,8 +26,8 @@ from models.files.bounded import parse_json
 from models.graph.bert import HIDDEN
 from models.graph.file import FINGERPRINT, read_metadata
 from models.manifest import GOLDEN, QUERIES, Manifest
-from models.search.late import DIMENSIONS, READ, compress
-from models.search.late import Tokens as TokenVectors
+from models.tokens.late import DIMENSIONS, READ, compress
+from models.tokens.late import Tokens as TokenVectors
 from models.tokens.texts import PROOF_TEXTS
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Piece, Tokenizer, Tokens, build_feed
@@ -310,7 +310,7 @@ class Encoder:
 
 
 class TokenEncoder(Encoder):
-    """A view of an encoder for the batcher: `forward` computes compressed token vectors (search/late.py).
+    """A view of an encoder for the batcher: `forward` computes compressed token vectors (tokens/late.py).
 
     Each row has the number of tokens, then their vectors, then zeros. `unpack` reads it.
     """

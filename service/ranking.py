@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.search.features import CHARACTERS, FEATURES, MEMORY, Candidates, Features, Memory, build
-from models.search.late import COMPARED, DIMENSIONS, LATE, Tokens, compare
 from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
+from models.tokens.late import COMPARED, DIMENSIONS, LATE, Tokens, compare
 from service.observability.logs import safe_message
 from service.store.protocol import Snapshot
 from service.store.scheduling import pause

@@ -21,7 +21,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError,
 from models.files.bounded import read_bytes
 from models.manifest import Manifest, Sha256
 from models.search.features import FEATURES, MEMORY, VERSION, Features
-from models.search.late import DIMENSIONS, LATE
+from models.tokens.late import DIMENSIONS, LATE
 
 FOLDER = "ranking"  # In the folder of a version.
 MAX_RANKED = 50  # Best hits in hybrid order that a ranking orders again.
@@ -96,7 +96,7 @@ class Ranking(BaseModel):
         mean_query: Mean of the query vectors, length 1, for the feature `hub`. Empty: `hub` is 0.
         memory_threshold: Judged queries nearer to a search than this count (`Memory.recall`).
         queries: Number of judged queries that it learned from.
-        late: The projection of late interaction in float16 (late.py). Empty: its features are not used.
+        late: The projection of late interaction in float16 (tokens/late.py). Empty: without late interaction.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

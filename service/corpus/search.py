@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from models.manifest import Mode
 from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
 from models.search.fusion import DENSE_WEIGHT, fuse
-from models.search.late import Tokens
 from models.search.ranking import MAX_RANKED
+from models.tokens.late import Tokens
 from service.active import Generation
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment

@@ -1,6 +1,6 @@
 """Token vectors for late interaction: those of queries, and those of documents, made in the background.
 
-Only collections whose ranking compares tokens have them (models/search/late.py). They are derived from the
+Only collections whose ranking compares tokens have them (models/tokens/late.py). They are derived from the
 documents. A document without token vectors is ranked by its other features. Start at `TokenVectors.keep`.
 """
 
@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from models.encoder import TokenEncoder
-from models.search.late import Tokens
 from models.search.ranking import Ranking
+from models.tokens.late import Tokens
 from service.active import ActiveGeneration, Generation, Retired
 from service.batching.batcher import Batcher
 from service.batching.request import Lane

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.features import FEATURES, MEMORY, NO_MEMORY, Features, Memory
-from models.search.late import LATE
 from models.search.ranking import Ranking, Trees, get_default, standardize, standardize_late
+from models.tokens.late import LATE
 from training.ranking.examples import Example, build_memory, remember
 
 log = logging.getLogger(__name__)

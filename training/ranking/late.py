@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.encoder import Encoder
 from models.progress import Progress
-from models.search.late import COMPARED, Tokens, compare, compress, fit_projection
+from models.tokens.late import COMPARED, Tokens, compare, compress, fit_projection
 from training.ranking.examples import Example
 
 MAX_DOCUMENTS = 3000  # Whose token vectors are computed, those of the first queries.

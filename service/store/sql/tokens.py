@@ -1,4 +1,4 @@
-"""Token vectors of documents for late interaction (models/search/late.py), in both stores.
+"""Token vectors of documents for late interaction (models/tokens/late.py), in both stores.
 
 They are derived from the documents: the service makes them again where they are missing. A row belongs to a
 revision and a space, which names the encoder and the projection.

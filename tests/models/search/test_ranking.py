@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from models.search.features import FEATURES
-from models.search.late import LATE
 from models.search.ranking import Ranking, Trees, standardize, standardize_late
+from models.tokens.late import LATE
 
 RNG = np.random.default_rng(0)
 RAW = RNG.normal(size=(6, len(FEATURES)))

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder, TokenEncoder
 from models.search.features import FEATURES
-from models.search.late import COMPARED, LATE, compare, compress, fit_projection
 from models.search.ranking import MAX_RANKED, Ranking
+from models.tokens.late import COMPARED, LATE, compare, compress, fit_projection
 from service.batching.request import Lane
 from service.corpus import tokens
 from service.corpus.search import CANDIDATES

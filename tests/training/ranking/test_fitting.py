@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from models.search.features import FEATURES, MEMORY
-from models.search.late import COMPARED, DIMENSIONS, LATE
 from models.search.ranking import Ranking, standardize
+from models.tokens.late import COMPARED, DIMENSIONS, LATE
 from tests.training.ranking.judged import COVER, judged_queries
 from training.ranking.examples import build_memory, remember
 from training.ranking.fitting import Procedure, boost, can_boost, convert, fit, fit_linear

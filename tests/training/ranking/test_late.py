@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.encoder import Encoder
-from models.search.late import COMPARED, DIMENSIONS, LATE
 from models.store import ModelStore
+from models.tokens.late import COMPARED, DIMENSIONS, LATE
 from tests.training.ranking.judged import judged_queries
 from training.ranking import late
 from training.ranking.late import compare_tokens

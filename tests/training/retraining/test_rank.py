@@ -17,9 +17,9 @@ from models.encoder import Encoder
 from models.manifest import REPORT, REPORT_PAGE
 from models.progress import silent
 from models.search.features import FEATURES, MEMORY
-from models.search.late import LATE
 from models.search.ranking import Ranking
 from models.store import ModelStore
+from models.tokens.late import LATE
 from tests.parts.json_server import json_server
 from tests.training.conftest import WORDS
 from training.errors import NothingToLearn, TrainingError

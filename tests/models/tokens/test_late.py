@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.search.late import (
+from models.tokens.late import (
     COMPARED,
     DIMENSIONS,
     LATE,
