@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-DIMENSIONS = 64  # Of a stored token vector, one byte each.
+DIMENSIONS = 128  # Of a stored token vector, one byte each.
 COMPARED = 30  # Best hits in hybrid order that are compared.
 STRONGEST = 10  # Tokens of a document that `maxsim_doc` reads.
 _SCALE = 127.0
@@ -23,7 +23,7 @@ LATE = (
     "maxsim_doc",  # Mean of the STRONGEST largest cosines of the document's tokens to a token of the query.
 )
 
-READ = 256  # Tokens of a text, so at most 16 KiB of a document are stored.
+READ = 256  # Tokens of a text, so at most 32 KiB of a document are stored.
 
 Tokens = NDArray[np.int8]  # (t, DIMENSIONS)
 

@@ -10,7 +10,7 @@ from service.store.sql.connection import Connection, fetch_column
 from service.store.sql.records import Reading, unembedded
 from service.store.values import Unembedded
 
-FORGOTTEN = 256  # Rows of one job, up to 16 KiB each.
+FORGOTTEN = 256  # Rows of one job, up to 32 KiB each.
 
 
 def get_tokens(connection: Reading, space: str, revisions: Sequence[int]) -> dict[int, bytes]:

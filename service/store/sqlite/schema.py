@@ -221,7 +221,7 @@ MIGRATIONS = {
     CREATE TABLE tokens (
         revision INTEGER NOT NULL,
         space    TEXT NOT NULL,  -- the encoder and the projection (Ranking.space)
-        body     BLOB NOT NULL,  -- int8, in rows of 64
+        body     BLOB NOT NULL,  -- int8, DIMENSIONS of models/tokens/late.py a token
         PRIMARY KEY (revision, space)
     ) WITHOUT ROWID;
     """,

@@ -15,7 +15,7 @@ from models.tokens.late import (
 )
 
 RNG = np.random.default_rng(0)
-# A component is rounded to 1/127, so a vector is off by at most sqrt(64) / 254, and a cosine by twice that.
+# A component is rounded to 1/127, so a vector is off by at most sqrt(128) / 254, and a cosine by twice that.
 ROUNDED = 2 * np.sqrt(DIMENSIONS) / 254
 
 
