@@ -46,7 +46,8 @@ def compress(tokens: NDArray[np.float32], projection: NDArray[np.float32]) -> To
     """Returns token vectors as they are stored."""
     found = tokens @ projection
     lengths = np.linalg.norm(found, axis=1, keepdims=True)
-    return np.rint(found / np.maximum(lengths, 1e-9) * _SCALE).astype(np.int8)
+    stored: Tokens = np.rint(found / np.maximum(lengths, 1e-9) * _SCALE).astype(np.int8)
+    return stored
 
 
 def compare(query: Tokens, documents: Sequence[Tokens | None]) -> NDArray[np.float64]:

@@ -21,7 +21,8 @@ ROUNDED = 2 * np.sqrt(DIMENSIONS) / 254
 
 def tokens(count: int, width: int = 96) -> np.ndarray:
     found = RNG.normal(size=(count, width)).astype(np.float32)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
+    return found
 
 
 def stored(count: int) -> Tokens:
