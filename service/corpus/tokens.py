@@ -53,7 +53,7 @@ class TokenVectors:
         try:
             tokens = await self._encode(generation, ranking, texts, Lane.INTERACTIVE)
         except ServiceError as error:  # The other features still rank.
-            log.warning("A search has no late interaction: %s", safe_message(error))
+            log.debug("A search has no late interaction: %s", safe_message(error))
             return found
         for at, each in zip(wanted, tokens, strict=True):
             found[at] = queries[at]._replace(tokens=each)
@@ -74,7 +74,7 @@ class TokenVectors:
                     pass
                 self._done = {place: last for place, last in self._done.items() if place[0] in spaces}
             except ServiceError as error:  # The next look tries again.
-                log.warning("Token vectors are missing: %s", safe_message(error))
+                log.debug("Token vectors are missing: %s", safe_message(error))
             await asyncio.sleep(EVERY_SECONDS)
 
     async def _fill(self, generation: Generation) -> None:
