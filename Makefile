@@ -23,12 +23,14 @@ SERVED := $(if $(GPU),gpu,$(if $(filter bf16 auto,$(SIMILE_PRECISION)),openvino,
 # processes). One that dies or hangs ends the run: its test would be run, and would hang, again.
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Of pip's lines, prints only large downloads and the last step. Errors and warnings are on stderr. `-u` prints at once.
+PIP_PROGRESS = sed -unE -e 's/^ *(Downloading .*\(([0-9]{2,}\.[0-9]+ MB|[0-9.]+ GB)\))/  \1/p' -e 's/^Installing collected .*/  Unpacking …$(if $(findstring train,$(EXTRAS)), torch takes about a minute)/p' -e '/^pip failed$$/q1'
 
 # A test run starts a hundred processes of the same modules: compile them once, whatever the shell says.
 test test-serving test-long test-postgres test-evaluation: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-serving test-long test-evaluation test-postgres test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
+.PHONY: help serve train map test test-all test-serving test-long test-evaluation test-postgres test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -36,7 +38,12 @@ help:  ## List the commands
 serve: $(VENV)/.installed-$(SERVED) $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 (SIMILE_PORT and others change it)
 	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
 
-test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite but for the long tests (ten minutes on two processors of an AMD EPYC)
+train: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Add what `python -m training` needs to .venv: torch and others (1 GB)
+
+map: $(VENV)/.installed-map  ## Compute the map of the documents with umap-learn; MAP_ARGS='--collection NAME'
+	@$(BIN)/python -m service map $(MAP_ARGS)
+
+test: $(VENV)/.installed-all $(MODEL_WHEEL)  ## Run the test suite but for the long tests (ten minutes on two processors of an AMD EPYC)
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 # What a service runs on. Other folders need torch, or hold the same on every Python.
@@ -46,20 +53,20 @@ test-serving: $(VENV)/.installed-dev $(MODEL_WHEEL)  ## Run tests of the service
 
 # The tests of COST measure how long others wait, so they run alone. CI leaves them and the tests marked `soak` out.
 COST := tests/service/api/test_cost_of_requests.py
-test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long; SOAK=0: without the longest
+test-long: $(VENV)/.installed-all $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long; SOAK=0: without the longest
 	@$(BIN)/python -m pytest -m 'long$(if $(filter 0,$(SOAK)), and not soak)' $(WORKERS) --ignore $(COST) $(PYTEST_ARGS)
 	@$(if $(PYTEST_ARGS)$(filter 0,$(SOAK)),,$(BIN)/python -m pytest -m long $(COST))
 
-test-evaluation: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that read evaluation sets (SIMILE_EVAL_DATA names their folder)
+test-evaluation: $(VENV)/.installed-all $(MODEL_WHEEL)  ## Run the tests that read evaluation sets (SIMILE_EVAL_DATA names their folder)
 	@$(BIN)/python -m pytest -m evaluation_data $(WORKERS) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.installed-train  ## Run every suite that this machine allows, one after the other; ends with a table (an hour)
+test-all: $(VENV)/.installed-all  ## Run every suite that this machine allows, one after the other; ends with a table (an hour)
 	@$(BIN)/python -m tests.suites $(SUITES)
 
 # What a client sees of documents, searches, feedback and swaps. The first line is what CI runs.
 STORE_TESTS := tests/simile_client $(addprefix tests/service/,corpus api/test_http_documents.py api/test_http_search.py api/test_feedback.py api/test_collections.py lifecycle/test_swap.py)
 OTHER_STORE_TESTS := $(addprefix tests/service/,api lifecycle runtime observability http auth cli) tests/test_typical_mistakes.py
-test-postgres: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run documents, searches, feedback, swaps and clients on PostgreSQL with pgvector; ALL=1: every suite that can
+test-postgres: $(VENV)/.installed-all $(MODEL_WHEEL)  ## Run documents, searches, feedback, swaps and clients on PostgreSQL with pgvector; ALL=1: every suite that can
 	@$(BIN)/python -m pytest --store postgres $(WORKERS) $(if $(filter tests/%,$(PYTEST_ARGS)),,$(STORE_TESTS) $(if $(ALL),$(OTHER_STORE_TESTS))) $(PYTEST_ARGS)
 
 test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
@@ -71,15 +78,15 @@ test-ui: $(VENV)/.installed-cpu $(UI)/.installed  ## Click through the web page 
 screenshots: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(UI)/.installed  ## Take pictures of every view of the web page, into build/screenshots
 	@SERVICE_PYTHON=$(BIN)/python $(UI)/bin/python -m tests.ui.screenshots build/screenshots
 
-test-contract: $(VENV)/.installed-train $(CONTRACT)/.installed  ## Hold the service to its OpenAPI document, with thousands of requests
+test-contract: $(VENV)/.installed-all $(CONTRACT)/.installed  ## Hold the service to its OpenAPI document, with thousands of requests
 	@$(BIN)/python -m tests.contract --schemathesis $(CONTRACT)/bin/schemathesis $(CONTRACT_ARGS)
 
-test-deploy: $(VENV)/.installed-train $(DEPLOY)/.installed  ## Check deploy/ and docs/OPERATIONS.md, the manifests by the schemas of Kubernetes (0.15 GB more)
+test-deploy: $(VENV)/.installed-all $(DEPLOY)/.installed  ## Check deploy/ and docs/OPERATIONS.md, the manifests by the schemas of Kubernetes (0.15 GB more)
 	@KUBERNETES_VALIDATE=$(DEPLOY)/bin/kubernetes-validate $(BIN)/python -m pytest tests/deploy -m '' $(PYTEST_ARGS)
 
 # `source` is bash's, and the script's variables are for this command alone.
 test-docker: SHELL := bash
-test-docker: $(VENV)/.installed-train $(MODEL_WHEEL) $(CONTAINERS)/.installed  ## Run the images and the compose file on a Docker engine (ten minutes)
+test-docker: $(VENV)/.installed-all $(MODEL_WHEEL) $(CONTAINERS)/.installed  ## Run the images and the compose file on a Docker engine (ten minutes)
 	@$(if $(DOCKER_ENGINE),source "$(DOCKER_ENGINE)" &&) TEST_DOCKER=1 HADOLINT=$(CONTAINERS)/bin/hadolint $(BIN)/python -m pytest tests/docker $(wildcard tests/monitoring) $(PYTEST_ARGS)
 
 images: SHELL := bash
@@ -88,13 +95,13 @@ images:  ## Build the images of docker-compose.yml, labelled with the revision o
 	REVISION=$$(git describe --always --dirty --abbrev=40 --exclude '*' 2> /dev/null) \
 	CREATED=$$(git log -1 --format=%cI 2> /dev/null) docker compose build service trainer
 
-check: $(VENV)/.installed-train  ## Lint, types, import contracts
+check: $(VENV)/.installed-all  ## Lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --python-version 3.13 & newest=$$!; $(BIN)/mypy && wait $$newest
 	$(BIN)/lint-imports
 
-setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that development and training need
+setup: $(VENV)/.installed-all $(MODEL_WHEEL)  ## Make .venv with all that development and training need
 
 docs: $(DOCS)/.installed  ## Make the docs into a site in build/site, with a search
 	@rm -rf build/pages && mkdir -p build/pages
@@ -102,7 +109,7 @@ docs: $(DOCS)/.installed  ## Make the docs into a site in build/site, with a sea
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
 	@echo "build/site/index.html is the docs."
 
-bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed
+bench: $(VENV)/.installed-all $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed
 	@$(BIN)/python -m benchmarks --peers $(PEERS) $(BENCH_ARGS)
 
 bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
@@ -115,14 +122,16 @@ $(VENV)/.installed-cpu: EXTRAS := cpu
 $(VENV)/.installed-gpu: EXTRAS := gpu
 $(VENV)/.installed-openvino: EXTRAS := cpu,openvino
 $(VENV)/.installed-dev: EXTRAS := cpu,dev
-$(VENV)/.installed-train: EXTRAS := cpu,dev,train,reference
+$(VENV)/.installed-map: EXTRAS := cpu,map
+$(VENV)/.installed-train: EXTRAS := cpu,train
+$(VENV)/.installed-all: EXTRAS := cpu,dev,train,reference
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Simile needs Python 3.11 or newer; name one: make serve PYTHON=python3.11")'
 	@$(PYTHON) -c 'import ensurepip' 2> /dev/null || { echo "Python has no venv here; on Debian: apt-get install python3-venv"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …$(if $(findstring train,$(EXTRAS)), At its end pip unpacks torch for about a minute and says nothing.)"
-	@$(PIP) install --progress-bar on -c constraints.txt -e '.[$(EXTRAS)]'
+	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …"
+	@{ $(PIP) install --progress-bar off -c constraints.txt -e '.[$(EXTRAS)]' || echo pip failed; } | $(PIP_PROGRESS)
 	@touch $@
 
 # An environment and pins of their own: the service must not depend on what a client of it brings.

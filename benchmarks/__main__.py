@@ -53,7 +53,7 @@ class Floor(NamedTuple):
     load: str
     other: str
     least: float
-    other_load: str = ""  # the same load if empty
+    other_load: str = ""  # load of the other contestant; empty for the same load
 
 
 FLOORS = (
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace, folder: Path) -> tuple[Results, dict[str, A
     with ExitStack() as stack:
         ours, missing = served.open_precisions(stack, options.forms.split(","), folder)
         first, engine = ours[0], ours[0].raw
-        assert engine is not None  # fp32 has one
+        assert engine is not None  # every machine has a raw engine in fp32
         raws = [one.raw for one in ours if one.raw]
         source = workloads.corpus()
         sentences = workloads.sentences(engine.tokenizer, source, 4096 // share)

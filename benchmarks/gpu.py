@@ -109,7 +109,7 @@ def _kill_marked(mark: str) -> None:
         try:
             if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to another user
             continue
 
 

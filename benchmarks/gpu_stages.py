@@ -51,7 +51,7 @@ LENGTHS, SHORT_LENGTHS = (17, 65, 128, 512), (17, 65)  # tokens of a text, speci
 BUDGETS, SMALL_BUDGETS = (8_192, 16_384, 32_768, 65_536), (256, 512)  # tokens of a batch
 CALLERS = 2  # calls at once: the copy of a batch overlaps the computation of another
 TRIAL_SECONDS = 1.0  # allowance for the trials before a measurement
-SIZES = (32, 256, 1024)  # texts of a batch of sentence-transformers
+SIZES = (32, 256, 1024)  # batch sizes of sentence-transformers, in texts
 SHAPES = {"default": (6, 384), "base": (12, 768)}  # layers and width of the two models
 LOADS, SMALL_LOADS = ((64, 1), (16, 32), (8, 256)), ((4, 1), (2, 8))  # clients and texts of a request
 WORKERS = (0, 2, 4)  # 0 is the default
@@ -412,7 +412,7 @@ def _load(server: Server, texts: list[str], clients: int, count: int, answering:
     load = Load(server.port, requests, clients, job.seconds, warm=warm, pids={"server": server.pid})
     began = time.monotonic()
     answers = Generator(load).finish()
-    wall = time.monotonic() - began  # with warm-up, as the differences below
+    wall = time.monotonic() - began  # includes the warm-up, like the differences of the metrics below
     after, loop_after = _series(server), machine.main_thread_seconds(server.pid)
     embedded = max(1.0, after["texts"] - before["texts"])
     window, embedded_rate = answers.window, answers.rate * count

@@ -1,6 +1,6 @@
 """Measure a service with a million documents: `python -m benchmarks.million --corpus FILE --model VERSION`.
 
-    import ─▶ stop, start ─▶ searches while the index is rebuilt ─▶ searches, also with filters
+    import ─▶ stop, start ─▶ searches while the index is rebuilt ─▶ searches, with and without filters
            ─▶ searches while 1,000 documents a second are added ─▶ kill -9 during additions, start
 
 Documents are real texts from FILE. `python -m service import` imports them, and the model VERSION of
@@ -49,15 +49,15 @@ QUERY_WORDS = 8
 QUERIES = 2000
 BATCH = 100  # documents of one request
 RATE = 1000  # documents added per second
-SEARCH_SECONDS = 20  # of each mode
+SEARCH_SECONDS = 20  # duration of the searches in each mode
 MODES = ("dense", "lexical", "hybrid")
 FIELDS = ("declared", "not_declared")  # metadata of each document, with the same values from 0 to 99
-FILTERS = 10  # of a field and a mode
+FILTERS = 10  # number of filters on each field in each mode
 WARM = 10  # searches
 ADDITIONS_BEFORE_KILL = 20
-KILL_SECONDS = 0.02  # after the start of another addition, which takes longer
+KILL_SECONDS = 0.02  # time from the start of an addition to the kill; an addition takes longer
 IDLE, LOOK_SECONDS, SETTLE_SECONDS = 0.05, 3.0, 600.0  # IDLE: processors that an idle service may use
-SPARE_SECONDS = 30  # of additions, while the searches start
+SPARE_SECONDS = 30  # additional time of the additions, because the searches must start first
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ LIBRARIES = {  # name: environment and engine in peers/encode.py
 }
 BATCH_SIZES = (8, 32, 128)  # texts of a library's batch, to choose from
 TRIAL_TEXTS = 128
-MIN_TEXTS = 128  # of one measurement
+MIN_TEXTS = 128  # texts of one measurement
 
 # infinity's own warm-up makes the start longer and, with ONNX Runtime, the memory larger by gigabytes.
 # Its ONNX engine ignores the model's pooling and takes the first token's vector, so the pooling is given.
@@ -45,7 +45,7 @@ INFINITY = (
 )
 INFINITY_NAME = "infinity, ONNX"
 INFINITY_SECONDS = 180.0
-RECONNECTS = 256  # in one measurement
+RECONNECTS = 256  # allowed reconnects in one measurement
 EXPORT_SECONDS = 300
 
 
@@ -178,8 +178,8 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
     stack.callback(server.close)
     ready = server.wait_for(f"http://127.0.0.1:{port}/health", INFINITY_SECONDS)
     facts = {"ready_seconds": ready}
-    # uvicorn closes connections after five idle seconds, also if its own loop stalled that long. Clients then
-    # open another one. For our service it would be a failure.
+    # uvicorn closes connections after five idle seconds, even if its own loop stalled for that time. Clients
+    # of a peer then reconnect. In a measurement of our service, a closed connection is a failure.
     served = ServedModel(name, OPENAI, port, server.pid, facts, reconnects=RECONNECTS)
     found.servers.append(served)
 

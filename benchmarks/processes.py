@@ -172,6 +172,7 @@ class Server:
             "SIMILE_PORT": str(self.port),
             "SIMILE_DATA_DIR": str(self._data_dir),
             "SIMILE_CACHE_MB": "0",
+            "SIMILE_MAP_DOCUMENTS": "0",  # A map would take processor time from what is measured.
             "SIMILE_LOG_LEVEL": "warning",
             **self._settings,
         }

@@ -47,9 +47,9 @@ SHOWN = 10  # Hits that a simulated user sees.
 VISITORS = 10  # Users who search for each query.
 RECURRING = "of the test queries that have an answer which was judged before, 0 to below 1"
 HYBRID = {"hybrid": 1.5}  # The prior of the default ranking.
-OLD_WEIGHT = 0.8  # Of vectors in the formula of the first release.
-# Of the default ranking, chosen by us: in these sets nearly no question is asked twice. They outweigh all
-# other features, whose weights add up to 1.9, and by which 50 standardized candidates differ by at most 10.
+OLD_WEIGHT = 0.8  # Weight of vectors in the formula of the first release.
+# Weights of memory in the default ranking. Chosen by us, because nearly no question of these sets is asked
+# twice. They exceed the effect of all other features, which is at most 10 between 50 standardized candidates.
 MEMORY = {"memory_best": 20.0, "memory_not": -20.0}
 MEMORY_THRESHOLD = 0.95
 

@@ -21,10 +21,10 @@ from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
 from training.retraining.rank import find_reasons
 
-NIGHTS = 10  # Of a run.
-JUDGED = 180  # Queries of the last night of a run.
-WRONG = (0.0, 0.5, 1.0)  # Shares of the judged queries with a random answer, one of them each night.
-WORSE, BETTER = -0.5, 2.0  # Points of a true gain.
+NIGHTS = 10  # Nights of a run.
+JUDGED = 180  # Judged queries in the last night of a run.
+WRONG = (0.0, 0.5, 1.0)  # Shares of the judged queries that get a random answer; each night has one of them.
+WORSE, BETTER = -0.5, 2.0  # True gains, in points, that count as worse and as better.
 
 
 def main() -> None:

@@ -32,8 +32,8 @@ from benchmarks.rounds import CONTENDED, p50_p99
 from models.store import ModelStore
 
 ADDED_MS = 100.0  # promise: p99 during the rebuild minus p99 before
-SHARE = 0.3  # of the capacity
-CLIENTS = 16  # that measure the capacity
+SHARE = 0.3  # load as a share of the capacity
+CLIENTS = 16  # clients that measure the capacity
 QUERIES = 2000
 QUERY_CHARACTERS = 80
 CONNECTIONS, MAX_CONNECTIONS = 16, 512

@@ -41,17 +41,17 @@ from models.publishing.default import publish_named
 from models.store import ModelStore
 
 SLEEP_MS = "BENCH_SLEEP_MS"
-ENCODER_MS = 50.0  # of the encoder, for each text
+ENCODER_MS = 50.0  # time that the encoder sleeps for each text
 TOKEN_VECTORS = 4096  # a token's vector is chosen by its number modulo this
 COUNTS = (1, 2, 4, 8)
-MIN_SHARE = 0.9  # of the searches that the encoders allow, while processors are free
-FREE = 0.7  # share of the machine's processors below which they limit no replica
-CLIENTS = 4  # of each replica
+MIN_SHARE = 0.9  # share of the searches that the encoders allow, required while processors are free
+FREE = 0.7  # If less than this share of the processors is in use, CPU time is not the limit.
+CLIENTS = 4  # clients of each replica
 BATCH = 64  # documents of a request that fills the store
 QUERIES, QUERY_WORDS = 2048, 6
 WRITES = 6400  # requests of a generator
-SETTLE_SECONDS = 5.0  # until all generators are running, on a busy machine as well
-MAX_CONNECTIONS = 200  # of all replicas
+SETTLE_SECONDS = 5.0  # time until all generators are running, even on a busy machine
+MAX_CONNECTIONS = 200  # connections of all replicas together
 PROCESSOR_COLUMNS = ("CPUs: replicas", "CPUs: database", "CPUs: generators", "CPUs: others")
 
 
@@ -91,7 +91,8 @@ class _Bench:
         """Store `count` sentences as documents. Searches later use the first words of these sentences."""
         progress(f"storing {count} documents")
         models = ModelStore(self._folder / "models")
-        # Requested, so that a replica does not publish it again. The sleeping encoder would fail the proof.
+        # The model is requested here, because otherwise a replica would publish the default model again. The
+        # proof would then fail, because the sleeping encoder computes other vectors.
         models.request(publish_named(models, "default").version)
         with self._replica(0.0) as server:
             self._texts = workloads.sentences(server.tokenizer(), workloads.corpus(), count).texts

@@ -202,7 +202,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Return the spread of values, none of which is contended."""
+        """Return the spread of `values`. None of the measurements may be contended."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
     def text(self, digits: int = 2) -> str:

@@ -22,7 +22,7 @@ from training.methods.sources import sentences
 from training.text.lines import read_records
 
 DOCUMENTS = 1500
-MIN_WORDS = 6  # of a query
+MIN_WORDS = 6  # words of a query
 NOT_LINKED = "korsts"
 
 
@@ -50,7 +50,7 @@ def write_simple(source: Path, folder: Path, count: int) -> None:
         if candidates and len(documents) < count:
             number = len(documents)
             documents[f"article-{number}"] = Content(full, title)
-            # As in BEIR, a search leaves out the document with its query's name, so the names differ.
+            # As in BEIR, a search leaves out a document with the id of the query, so the ids must differ.
             queries[f"query-{number}"] = min(candidates, key=_digest).strip()
     folder.mkdir(exist_ok=True)
     contents = [{"_id": name, "title": each.title, "text": each.text} for name, each in documents.items()]

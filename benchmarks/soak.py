@@ -38,7 +38,7 @@ from benchmarks.load import JSON, Answers, Generator, Load, build_request
 from benchmarks.machine import Sample, repeating, sampling, take_sample, thirds
 from benchmarks.processes import Server, metric, swap
 
-GROWTH = 0.05  # of idle memory and of maximum memory
+GROWTH = 0.05  # allowed growth of idle memory and of maximum memory
 MORE_THREADS = 4  # pools of a bounded size may start a thread at any time
 FILES_OF_A_THREAD = 2  # a reading thread opens the store's database and its log
 
@@ -51,7 +51,7 @@ TEXTS = 4000
 # Requests of the clients.
 CLIENTS = 8
 REQUESTS = 8000  # drawn beforehand, and repeated
-NAMES, OWNERS = 1600, 8  # of documents
+NAMES, OWNERS = 1600, 8  # numbers of document ids, and of owners in metadata
 MAX_TEXTS = 48
 LONG_WORDS = 600
 TOO_MANY_INPUTS = 2049
@@ -73,7 +73,7 @@ DOCUMENT_READS = ["/documents?limit=50", "/documents/count"]
 OPERATOR_READS = ["/info", "/models", "/health", "/ready", "/metrics"]
 
 # The client that disconnects.
-ABORT_SECONDS = 0.3  # between two requests
+ABORT_SECONDS = 0.3  # pause between two requests
 HUGE_BYTES = 64 << 20  # declared, never sent
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends a reset
 TIMEOUT_SECONDS = 60
@@ -111,7 +111,7 @@ def draw_requests(texts: Sequence[str], count: int) -> list[Request]:
         condition = f"&filter={_quoted({'kind': chance.randrange(4)})}" if chance.random() < 0.3 else ""
         return f"/search?k={pick([1, 10, 100])}&q={quote(pick(texts)[:80])}{condition}"
 
-    kinds: dict[Callable[[], Request], int] = {  # and their weights
+    kinds: dict[Callable[[], Request], int] = {  # weight of each kind
         lambda: _post("embed", "/embed", {"inputs": pick(texts)}): 6,
         lambda: _post("embed many", "/embed", {"inputs": some(MAX_TEXTS)} | pick(OPTIONS)): 3,
         lambda: _post("embed long", "/embed", long_text()): 1,

@@ -27,6 +27,7 @@ try:
     from models.publishing.limited import MAX_SECONDS, MEMORY_FACTOR, MIN_MB, Limits, publish_limited
     from models.publishing.pair import pair
     from models.publishing.proof import check_golden
+    from models.publishing.publish import quantize
     from models.sources.folder import LONGEST, NO_OVERRIDES, Overrides
     from models.store import ModelStore, models_dir
 except ModuleNotFoundError as missing:
@@ -57,12 +58,12 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = Parser(prog="python -m models", description="Published versions of embedding models.")
     add_version(parser)
-    parser.add_argument(
-        "--models-dir",
-        type=Path,
-        default=models_dir(environ),
-        help="where the versions are (SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models; now %(default)s)",
-    )
+    place: dict[str, Any] = {
+        "type": Path,
+        "help": "where the versions are (SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models; now "
+        f"{models_dir(environ)})",
+    }
+    parser.add_argument("--models-dir", default=models_dir(environ), **place)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser(
         "import", help="publish a model, after verifying that it computes correct vectors"
@@ -111,6 +112,12 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         help=f"end an import that takes more memory (default: {MIN_MB}, and {MEMORY_FACTOR} times the "
         "folder's size)",
     )
+    command.add_argument(
+        "--int8",
+        action="store_true",
+        default=environ.get("SIMILE_PRECISION") in {"int8", "auto"},
+        help="add an int8 graph (half a minute; the default if SIMILE_PRECISION is int8 or auto)",
+    )
     command.set_defaults(run=_import)
     command = commands.add_parser(
         "pair",
@@ -129,6 +136,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     for name, run, text in (
         ("show", _show, "print a version's manifest"),
         ("verify", _verify, "check every file of a version and compute its golden vectors again"),
+        ("quantize", _quantize, "publish a version again with an int8 graph, for SIMILE_PRECISION=int8"),
         ("activate", _activate, "verify a version and request it: the service builds its index and swaps"),
     ):
         command = commands.add_parser(name, help=text)
@@ -139,6 +147,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     command.add_argument("--keep", type=int, metavar="N", help="delete all but the newest N and those in use")
     command.set_defaults(run=_prune)
     commands.add_parser("rollback", help="go back to the previous version").set_defaults(run=_rollback)
+    for command in commands.choices.values():
+        command.add_argument("--models-dir", default=argparse.SUPPRESS, **place)
     return parser
 
 
@@ -152,7 +162,13 @@ def _import(store: ModelStore, options: argparse.Namespace) -> None:
         )
     limits = Limits(options.max_seconds, options.max_memory)
     manifest = publish_limited(
-        store, options.source, options.name, step_to_stderr, overrides=overrides, limits=limits
+        store,
+        options.source,
+        options.name,
+        step_to_stderr,
+        overrides=overrides,
+        int8=options.int8,
+        limits=limits,
     )
     print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
 
@@ -193,6 +209,14 @@ def _verify(store: ModelStore, options: argparse.Namespace) -> None:
     print(
         f"{options.version} is whole: {len(encoder.manifest.files)} files, golden vectors within {worst:.1g}"
     )
+
+
+def _quantize(store: ModelStore, options: argparse.Namespace) -> None:
+    manifest = quantize(store, options.version, step_to_stderr)
+    if manifest.version == options.version:
+        print(f"{options.version} has an int8 graph already.")
+    else:
+        print(f"{manifest.version} published. `python -m models activate {manifest.version}` serves it.")
 
 
 def _activate(store: ModelStore, options: argparse.Namespace) -> None:

@@ -20,7 +20,9 @@ ModelError
 from __future__ import annotations
 
 import errno
+import shlex
 import sys
+from pathlib import Path
 
 FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}  # The disk or the quota is full.
 
@@ -126,5 +128,18 @@ def not_installed(program: str, error: ModuleNotFoundError) -> str:
         raise error
     return (
         f"python -m {program} needs {package}, which is not installed for {sys.executable}. In Simile's "
-        f"folder, `make setup` installs all it needs; then run .venv/bin/python -m {program}."
+        f"folder, `make {'train' if program == 'training' else 'serve'}` installs all it needs; then run "
+        f".venv/bin/python -m {program}."
     )
+
+
+def install_command(extra: str) -> str:
+    """Returns a command that adds an extra to this environment, from any working directory.
+
+    The extras are in Simile's sources only. If this environment has none, the command needs a checkout.
+    """
+    python, sources = shlex.quote(sys.executable), Path(__file__).parents[1]
+    if (sources / "pyproject.toml").is_file():
+        pins, wanted = shlex.quote(str(sources / "constraints.txt")), shlex.quote(f"{sources}[{extra}]")
+        return f"{python} -m pip install -c {pins} -e {wanted}"
+    return f"in a checkout of Simile, {python} -m pip install -c constraints.txt '.[{extra}]'"

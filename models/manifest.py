@@ -32,6 +32,7 @@ REPORT = "report.json"  # The gate's measurements, for GET /models/{version}/rep
 QUERIES = "queries"  # Folder of a pair with the version that encodes its queries.
 TEACHER = "teacher"  # Key in the lineage of a student: the fingerprint whose vectors it learned.
 ANCHOR = "anchor"  # Key in the lineage: the imported version before the first retraining.
+ENGLISH, MANY = "English", "many languages"  # Results of `get_language`.
 _VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")
 
 Mode = Literal["dense", "lexical", "hybrid"]
@@ -95,6 +96,10 @@ class SearchDefaults(_Strict):
     fusion: Fusion | None = None  # None: the formula of older releases, so `weight` is ignored.
     # Tokens of a passage; None for the default (search/passages.py).
     passage_tokens: Annotated[int, Field(ge=16)] | None = None
+
+
+# Origins of English models. Names such as bge-small-en-v1.5 and multilingual-e5-small tell by themselves.
+_ENGLISH = {"all-minilm-l6-v2", "all-minilm-l12-v2", "all-mpnet-base-v2", "gte-modernbert-base"}
 
 
 class Manifest(_Strict):
@@ -166,6 +171,14 @@ def tidy_origin(origin: str) -> str:
     last = origin.rstrip("/").rsplit("/", 1)[-1].lower()
     tidy = re.sub(r"[^a-z0-9.]+", "-", last).strip("-.")[:64].rstrip("-.")
     return tidy or "model"
+
+
+def get_language(origin: str) -> str | None:
+    """Returns what a model with a well-known origin reads, such as ENGLISH, or None if this is not known."""
+    name = tidy_origin(origin)
+    if "multilingual" in name:
+        return MANY
+    return ENGLISH if name in _ENGLISH or "-en-" in f"{name}-" else None
 
 
 ONNX = "onnx/model.onnx"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 MAX_CHARACTERS = 80  # Limit of names and values that error messages repeat.
@@ -59,18 +60,51 @@ _MISSING = re.compile(r"the following arguments are required: (.+)")
 _ONE_OF = re.compile(r"one of the arguments (.+) is required")
 
 
+# Names of commands in other programs.
+_ELSEWHERE = {
+    "create": ("add",),
+    "delete": ("prune", "remove"),
+    "load": ("import",),
+    "ls": ("list",),
+    "new": ("add",),
+    "publish": ("import",),
+    "remove": ("prune",),
+    "rm": ("prune", "remove"),
+    "run": ("serve",),
+    "start": ("serve",),
+    "use": ("activate",),
+}
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that reports mistakes in one line. Subparsers are of the same class."""
+
+    _given: Sequence[str] = ()
 
     def hint(self, message: str) -> str:
         """Returns a suggestion for a message of argparse, or an empty text."""
         if choice := _CHOICE.search(message):
-            return did_you_mean(choice[2], _choices(choice))
+            names = _choices(choice)
+            ours = next((name for name in _ELSEWHERE.get(choice[2], ()) if name in names), choice[2])
+            return did_you_mean(ours, names)
+        if missing := _MISSING.search(message):
+            return self._write_option(missing[1].split(", "))
         unknown = _UNKNOWN.search(message)
         return "" if unknown is None else did_you_mean(unknown[1].split()[0], self._option_string_actions)
 
+    def _write_option(self, missing: Sequence[str]) -> str:
+        """Returns how to write a missing option with one of its values, or an empty text."""
+        for action in self._actions:
+            option = next(iter(action.option_strings), "")
+            if action.choices and option in missing:
+                values = [*map(str, action.choices)]
+                given = next((value for value in self._given if value in values), None)
+                return f" Write {option} {given or ' or '.join(values)}."
+        return ""
+
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Rejects unknown arguments, with a message that names the subcommand."""
+        self._given = sys.argv[1:] if args is None else args
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -83,7 +117,15 @@ class Parser(argparse.ArgumentParser):
 
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Adds `--version`, from the metadata of the installed package."""
-    parser.add_argument("--version", action="version", version=f"Simile {version('simile')}")
+    parser.add_argument("--version", action="version", version=f"Simile {simile_version()}")
+
+
+def simile_version() -> str:
+    """Returns the version of the installed distribution, or "unknown" if Simile was never installed here."""
+    try:
+        return version("simile-search")  # `simile` on the package index is another project.
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def positive(text: str) -> int:

@@ -342,7 +342,7 @@ class ModelStore:
     def _sweep(self) -> None:
         """Removes unfinished folders that no process has locked. The caller must hold the store's lock."""
         for left in self.root.glob(f"{_TEMPORARY}*"):
-            with contextlib.suppress(OSError):  # Its builder may be removing it, or be another user.
+            with contextlib.suppress(OSError):  # The folder may be vanishing, or belong to another user.
                 holder = lock(left)
                 if holder is not None:
                     shutil.rmtree(left, ignore_errors=True)

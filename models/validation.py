@@ -47,6 +47,8 @@ def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
     if kind == "extra_forbidden":
         return no_field(str(last), _names(within), within=where.rpartition(".")[0])
     if kind == "missing":
+        if hint := getattr(within, "HINT", ""):
+            return f"{where} is missing. {hint}"
         known, fields = _names(within), value if isinstance(value, Mapping) else ()
         unknown = next((name for name in fields if name not in known), None)
         return f"{where} is missing." + (f" {no_field(str(unknown), known)}" if unknown is not None else "")
@@ -55,9 +57,18 @@ def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
         near = did_you_mean(value, expected.split("'")[1::2]) if isinstance(value, str) else ""
         # Bounds apply to numbers, but a query parameter is text, which must not be quoted.
         given = str(value)[:MAX_CHARACTERS] if kind in _BOUNDS else shown(value)
-        return f"{where} must be {expected}, not {given}.{near}"
+        around = _wrapped(model, value) if where == "the body" else ""
+        return f"{where} must be {expected}, not {given}.{near}{around}"
     reason = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     return f"{where}: {reason[:1].lower()}{reason[1:]}."
+
+
+def _wrapped(model: type[BaseModel], value: object) -> str:
+    """Shows the object that a body should be instead of `value`, with the field that takes `value`."""
+    required = (field.alias or name for name, field in model.model_fields.items() if field.is_required())
+    name = getattr(model, "LIST_FIELD", None) or next(required, None)
+    inside = "[…]" if isinstance(value, list) else "…"
+    return "" if name in {None, "root"} else f' Send {{"{name}": {inside}}}.'
 
 
 def _expected(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str | None:

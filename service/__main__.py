@@ -13,6 +13,7 @@ docs/DOCUMENTS.md describes `import`, `export`, `backup`, `restore` and `check -
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Iterable
 from importlib.metadata import distributions
@@ -22,7 +23,7 @@ from typing import NoReturn
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-from models.errors import not_installed
+from models.errors import install_command, not_installed
 from models.messages import Parser, add_version
 
 try:
@@ -155,18 +156,17 @@ def refuse_clashes(installed: Iterable[str] | None = None) -> None:
     """
     if installed is None:
         installed = (found.metadata["Name"] or "" for found in distributions())
+    pip = f"{shlex.quote(sys.executable)} -m pip"
     names = {name.lower().replace("_", "-") for name in installed}
     for module, family in FAMILIES.items():
         found = sorted(family & names)
         if not found:
-            raise StartupError(
-                f"No {module} is installed. In the project's folder: pip install -c constraints.txt '.[cpu]'."
-            )
+            raise StartupError(f"No {module} is installed: {install_command('cpu')}")
         if len(found) > 1:
             raise StartupError(
                 f"{' and '.join(found)} are installed together and overwrite each other's files. Make a new "
-                "virtual environment with one of the extras cpu, gpu and gpu-cuvs, or run: pip uninstall -y "
-                f"{' '.join(found)} && pip install {found[-1]}"
+                "virtual environment with one of the extras cpu, gpu and gpu-cuvs, or run: "
+                f"{pip} uninstall -y {' '.join(found)} && {pip} install {found[-1]}"
             )
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version as package_version
 
 from fastapi import FastAPI
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from models.messages import simile_version
 from service.api import (
     cohere,
     collections,
@@ -78,7 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = App(
         title="Simile",
-        version=package_version("simile"),
+        version=simile_version(),
         description="Sentence embeddings and search that retrain themselves.",
         lifespan=lifespan,
         redirect_slashes=False,

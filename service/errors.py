@@ -15,6 +15,7 @@ import math
 import os
 import re
 import sqlite3
+import tempfile
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -240,8 +241,21 @@ def _descriptors_are_out() -> bool:
     return False
 
 
+def temporary_fault() -> str:
+    """Returns a sentence that says why temporary files cannot be written, or an empty string."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        place = "" if reason.startswith("No usable") else f"{tempfile.gettempdir()} cannot be written: "
+        return f"{place}{reason}. Set TMPDIR to a folder for temporary files, such as the data directory."
+    return ""
+
+
 def _full() -> Storage:
-    return Storage("The disk is full. Nothing of this was stored. Free some room, then send again.")
+    message = "The disk is full. Nothing of this was stored. Free some room, then send again."
+    return Storage(f"{message} {temporary_fault()}".rstrip())
 
 
 def _read_only(error: Exception) -> Storage:
@@ -249,7 +263,8 @@ def _read_only(error: Exception) -> Storage:
 
 
 def _failing(error: Exception) -> Storage:
-    return Storage(f"The disk fails, or is full ({error}). Look at the data directory, then send again.")
+    where = temporary_fault() or "Look at the data directory, then send again."
+    return Storage(f"The disk fails, or is full ({error}). {where}")
 
 
 def _no_descriptors() -> Unhealthy:

@@ -17,7 +17,7 @@ MODEL = 2.0
 # The same for external weights, without the token embeddings, which stay mapped. The ratio was 1.12 with
 # 1.54 GB of layers.
 BESIDE = 1.2
-GIVE_BACK_SECONDS = 1.0  # The last reference is gone by then.
+GIVE_BACK_SECONDS = 1.0  # After this delay, the last reference to the memory is gone.
 UNLIMITED = 1 << 60  # cgroups version 1 report almost 2^63 bytes for "no limit".
 
 _V2 = ("memory.max", "memory.current", "inactive_file")

@@ -126,6 +126,7 @@ def run(app: FastAPI, listener: socket.socket) -> None:
         http=http,
         ws="none",
         proxy_headers=False,  # The service does not read them, and any client can forge them.
+        timeout_keep_alive=settings.idle_seconds,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     server = Server(config, runtime)

@@ -29,7 +29,7 @@ MAX_ADMITTED_MB = 256
 MAX_ANSWERS_MB = 1024
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 MAPS = "maps"  # folder of maps in the data directory
-MAP_LIBRARY, MAP_MIN_DOCUMENTS = "umap", 50  # documents
+MAP_MIN_DOCUMENTS, MAX_PLAIN = 50, 5000  # Documents on a map, and on one that needs no umap-learn.
 INDEXES = "indexes"  # folder of snapshots in the data directory
 
 HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     hang_seconds: float = Field(20.0, ge=0)  # 0: no detection of hanging work
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_connections: int = Field(1000, ge=1)
+    idle_seconds: int = Field(75, ge=1)  # of a connection between two requests
     max_inputs: int = Field(2048, ge=1)
     max_collections: int = Field(1000, ge=1)
     # From here to max_queue_events, 0 means no limit.
@@ -165,6 +166,12 @@ class Settings(BaseSettings):
         engine.
         """
         return self.precision == "auto" and self.database is None and self.place == CPU
+
+    @property
+    def calibrates_int8(self) -> bool:
+        """True if a model that the first start publishes needs an int8 graph, which takes half a minute."""
+        lossy = self.precision_loss > Settings.model_fields["precision_loss"].default
+        return self.precision == "int8" or (self.measures_form and lossy)
 
     @property
     def max_answer_bytes(self) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
@@ -25,13 +28,36 @@ T = TypeVar("T")
 P = ParamSpec("P")
 URL = "http://127.0.0.1:8000"
 _LATER = {429, 503}  # The service is full or not ready, and did nothing, so a retry is safe.
-_PAUSE, _MAX_SECONDS = 0.5, 60.0  # Before the first retry, and at most. Retry-After overrides the pause.
+_PAUSE, _MAX_SECONDS = 0.5, 60.0  # First pause, and limit of all pauses, even by Retry-After.
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is this machine by its name or address, without asking a name server."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def find_proxy(url: str) -> str | None:
+    """Returns the proxy that the environment names for a URL, without its user and password."""
+    parts = urlsplit(url)
+    host, proxies = parts.hostname or "", getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or is_loopback(host) or proxy_bypass(host):
+        return None
+    scheme, there, rest = proxy.rpartition("://")
+    return scheme + there + rest.rpartition("@")[2]
 
 
 class _Options:
     """Base class of both clients: options, connection and retries. See `Client`."""
 
-    _kind: Any  # The class of `_http`.
+    _kind: Any  # The class of `_http`, set by subclasses.
+    _direct: Any  # Its transport without a proxy, set by subclasses.
     _http: Any
 
     def __init__(
@@ -40,7 +66,22 @@ class _Options:
         self._url = url
         self._retries = retries
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self._http = self._kind(base_url=url, timeout=timeout, headers=headers)
+        # A client with its own transport ignores the proxy variables.
+        transport = self._direct() if is_loopback(urlsplit(url).hostname or "") else None
+        self._proxy = find_proxy(url)
+        try:
+            self._http = self._kind(base_url=url, timeout=timeout, headers=headers, transport=transport)
+        except (ImportError, ValueError) as error:  # A SOCKS proxy without socksio, or an unknown scheme.
+            if self._proxy is None:
+                raise
+            raise SimileError(f"The proxy{self._through} cannot be used: {error}") from error
+
+    @property
+    def _through(self) -> str:
+        """The proxy as the end of a phrase, with the way around it. Empty without a proxy."""
+        if self._proxy is None:
+            return ""
+        return f" {self._proxy} (proxy variables of the environment; NO_PROXY names hosts without a proxy)"
 
     def _pause(self, attempt: int, answer: httpx2.Response | None) -> float | None:
         """Returns the seconds to wait before the next try, or None for no further try.
@@ -55,15 +96,19 @@ class _Options:
         return min(float(header) if header.isdigit() else _PAUSE * 2.0 ** min(attempt, 9), _MAX_SECONDS)
 
     def _unanswered(self, error: httpx2.HTTPError) -> SimileError:
+        by = f" through the proxy{self._through}" if self._proxy else ""
         if isinstance(error, httpx2.TimeoutException):
-            return SimileError(f"{self._url} did not answer in time. Send less at once, or raise timeout.")
-        return SimileError(f"{self._url} does not answer ({type(error).__name__}). Is the service running?")
+            advice = "Send less at once, or raise timeout."
+            return SimileError(f"{self._url} did not answer in time{by}. {advice}")
+        kind = type(error).__name__
+        return SimileError(f"{self._url} does not answer{by} ({kind}). Is the service running?")
 
 
 class Client(_Options):
     """A blocking client. Use it in a `with` statement, or call `close`. It is thread-safe.
 
-    Every method raises SimileError if the service rejects the request or does not answer.
+    Every method raises SimileError if the service rejects the request or does not answer. Proxy variables of
+    the environment (`HTTPS_PROXY`) apply, but not to this machine.
 
     Args:
         url: Base URL of the service.
@@ -73,6 +118,7 @@ class Client(_Options):
     """
 
     _kind = httpx2.Client
+    _direct = httpx2.HTTPTransport
     _http: httpx2.Client
 
     def embed(
@@ -134,7 +180,7 @@ class Client(_Options):
 
         def read(answer: Any) -> Imported:
             ids = answer.get("ids") or [document.id for document in documents]
-            return Imported(answer["upserted"], answer["truncated"], tuple(ids))
+            return Imported(answer["upserted"], answer["truncated"], tuple(ids), answer.get("unknown", 0))
 
         body = {"documents": [document.as_json() for document in documents]}
         return self._do(Call("POST", build_path(collection, "/documents"), read, body))
@@ -187,7 +233,7 @@ class Client(_Options):
                 raise self._unanswered(error) from error
             wait = None if answer is not None and answer.is_success else self._pause(attempt, answer)
             if wait is None:
-                return _read(call, answer, failed)
+                return _read(call, answer, failed, self._through)
             time.sleep(wait)
             attempt += 1
 
@@ -215,6 +261,7 @@ class AsyncClient(_Options):
     """
 
     _kind = httpx2.AsyncClient
+    _direct = httpx2.AsyncHTTPTransport
     _http: httpx2.AsyncClient
 
     embed = _awaited(Client.embed)
@@ -241,7 +288,7 @@ class AsyncClient(_Options):
                 raise self._unanswered(error) from error
             wait = None if answer is not None and answer.is_success else self._pause(attempt, answer)
             if wait is None:
-                return _read(call, answer, failed)
+                return _read(call, answer, failed, self._through)
             await asyncio.sleep(wait)
             attempt += 1
 
@@ -261,11 +308,12 @@ def _sent(call: Call[T]) -> dict[str, Any]:
     return {"json": call.body, "params": call.params, "headers": named}
 
 
-def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | None) -> T:
-    """Parses the response.
+def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | None, through: str) -> T:
+    """Parses the response. `through` names the proxy for errors that may come from it.
 
     Raises:
-        SimileError: The status is an error, or the body is not of Simile. Without a response, `failed`.
+        SimileError: The status is an error, or the body is not an answer of Simile. If `answer` is None, the
+            error is `failed`.
     """
     if answer is None:
         raise failed or SimileError("The service did not answer.")
@@ -277,7 +325,9 @@ def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | N
         try:
             return call.read(content)
         except (KeyError, TypeError, AttributeError):
-            raise SimileError(f"The server at {answer.url} is not Simile.", answer.status_code) from None
+            by = through and f" The request went through the proxy{through}."
+            raise SimileError(f"The server at {answer.url} is not Simile.{by}", answer.status_code) from None
     refusal = content if isinstance(content, dict) else {}
-    message = str(refusal.get("error") or f"HTTP status {answer.status_code}")
+    by = through and f" through the proxy{through}"
+    message = str(refusal.get("error") or f"HTTP status {answer.status_code}{by}")
     raise SimileError(message, answer.status_code, str(refusal.get("error_type", "")))

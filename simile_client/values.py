@@ -68,11 +68,15 @@ class SearchAnswer:
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of storing documents: how many were stored, how many were truncated, and their ids."""
+    """The result of storing documents: how many were stored, how many were truncated, and their ids.
+
+    `unknown` is the number of newly embedded documents with words that the model does not know.
+    """
 
     upserted: int
     truncated: int
     ids: tuple[str, ...]
+    unknown: int = 0
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from types import SimpleNamespace
 from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # Before numpy and torch are imported, which would take every processor, each worker for itself.
+    # Before numpy and torch are imported. They would use all processors in each worker.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell without job control starts what is in the background deaf to Ctrl-C, and so would be every process
-# that a test interrupts.
+# A shell without job control makes background processes ignore Ctrl-C. Processes that a test starts and
+# interrupts would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -35,7 +35,7 @@ from tests import evaldata, postgres
 from tests.service.busy_host import BUSY
 from tests.tiny import tiny_source as make_tiny_source
 
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # its name; None in a run of one process
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # the name of this worker, or None without xdist
 MAX_WORKERS = 4
 
 
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     end = watchdog.end
 
     def say_and_end(reason: str) -> None:
-        """Reports on the real stderr that the watchdog of a hanging service ends this process."""
+        """Reports on the real stderr that a service's watchdog ends this process, then ends it."""
         if (capture := config.pluginmanager.get_plugin("capturemanager")) is not None:
             capture.suspend_global_capture(in_=True)
         print(f"\n{WORKER or 'pytest'} is ended by the watchdog of a service: {reason}", file=sys.stderr)
@@ -63,7 +63,7 @@ def pytest_unconfigure() -> None:
     postgres.stop()
 
 
-@pytest.hookimpl(tryfirst=True)  # before its fixtures
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("sqlite")
     if postgres.chosen and mark is not None:
@@ -73,7 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker more than processors, since tests also wait; at most MAX_WORKERS. None for one file."""
+    """Returns the number of workers: processors + 1, at most MAX_WORKERS. Returns 0 for one file of tests."""
     if len(config.args) == 1 and not Path(config.args[0]).is_dir():
         return 0
     return min(MAX_WORKERS, cpus.available() + 1)
@@ -82,7 +82,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts files with few tests first, because such files take long.
 
-    Workers take whole files in this order, so none still runs a long file when the others have ended.
+    Workers take whole files in this order, so no worker is left alone with a long file at the end.
     """
     if WORKER:
         tests = Counter(item.path for item in items)
@@ -98,7 +98,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Adds a worker's number of deselected tests to the closing line. All workers deselect the same."""
+    """Shows the number of deselected tests in the closing line. It is the same for every worker."""
     reporter = node.config.pluginmanager.get_plugin("terminalreporter")
     deselected = getattr(node, "workeroutput", {}).get("deselected", 0)
     if deselected and reporter is not None:
@@ -131,7 +131,7 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_models_dir(tmp_path_factory: pytest.TempPathFactory, tiny_source: Path) -> Path:
     """A models folder with the tiny model, published and requested. Copy it before you change it."""
     store = ModelStore(tmp_path_factory.mktemp("models") / "models")
-    store.request(publish(store, tiny_source).version)
+    store.request(publish(store, tiny_source, int8=True).version)
     return store.root
 
 
@@ -141,10 +141,10 @@ def default_models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not wheel_path().is_file():
         pytest.skip(f"needs the default model's wheel at {wheel_path()} (`make test` downloads it)")
     root = tmp_path_factory.getbasetemp()
-    store = ModelStore((root.parent if WORKER else root) / "default" / "models")  # one for all workers
+    store = ModelStore((root.parent if WORKER else root) / "default" / "models")  # one folder for all workers
     store.root.parent.mkdir(exist_ok=True)
     with (store.root.parent / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if store.requested() is None:
-            store.request(publish_default(store).version)
+            store.request(publish_default(store, int8=True).version)
     return store.root

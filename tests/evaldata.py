@@ -17,7 +17,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 def require(item: pytest.Item) -> None:
-    """Skips a test if a set that it needs is absent, and names the set."""
+    """Skips a test if an evaluation set that it needs is absent. The reason names the set."""
     for mark in item.iter_markers("evaluation_data"):
         [name] = mark.args
         if not NAMED or not (FOLDER / name).is_dir():

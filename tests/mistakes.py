@@ -1,4 +1,4 @@
-"""The form that all error messages for typical mistakes must have."""
+"""Checks the form of error messages for typical mistakes."""
 
 FOREIGN = (
     "Traceback",

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-START_SECONDS = 120  # that a server may take on a busy machine
-chosen = False  # by `pytest --store postgres`: services of tests keep their documents there
+START_SECONDS = 120  # limit for the start of a server on a busy machine
+chosen = False  # set by `pytest --store postgres`: tests store documents in PostgreSQL
 _numbers = itertools.count()
 _folders: list[Path] = []
 _failed: list[str] = []  # the reason why no server can be started here
@@ -25,8 +25,8 @@ _failed: list[str] = []  # the reason why no server can be started here
 
 @cache
 def server() -> Any:
-    """Returns the server of this process, which is started at the first call."""
-    # Short: a socket's path has 107 characters at most.
+    """Returns the PostgreSQL server of this test process. The first call starts it."""
+    # A short name, because a socket's path has 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     _folders.append(folder)
     return _started(folder)
@@ -60,7 +60,7 @@ def _started(folder: Path) -> Any:
 
 @contextmanager
 def another(folder: Path, moved: Path | None = None) -> Iterator[Any]:
-    """Yields a server for one test, which may stop it. `moved`: data folder of a stopped server to use."""
+    """Yields a server that one test may stop. `moved` is the data folder of a stopped server that it runs."""
     folder.mkdir()
     if moved is not None:
         moved.rename(folder / "data")
@@ -80,7 +80,7 @@ def standby() -> Iterator[str]:
         copy = [followed.bin_path / "pg_basebackup", "-D", folder, "-R", "-X", "stream", "-c", "fast"]
         copy += ["-h", socket_of(followed.get_uri()).parent, "-U", "postgres"]
         subprocess.run(copy, check=True, capture_output=True)
-        for left in (".s.PGSQL.5432.lock", "log", ".handle_pids.json"):  # of the other one
+        for left in (".s.PGSQL.5432.lock", "log", ".handle_pids.json"):  # files of the followed server
             (folder / left).unlink(missing_ok=True)
         if os.geteuid() == 0:
             for path in (folder, *folder.rglob("*")):
@@ -106,7 +106,7 @@ def stop() -> None:
 
 
 def place() -> dict[str, Any]:
-    """Returns the settings for the store of documents: a new database with `--store postgres`, else none."""
+    """Returns settings of the document store: a new database with `--store postgres`, else no settings."""
     return {"database": new_database()} if chosen else {}
 
 

@@ -13,7 +13,7 @@ class Relay:
 
     def __init__(self, to: Path) -> None:
         self.to = to
-        # Said in a transaction: its commit is passed on, and its answer is not.
+        # Text in a transaction whose COMMIT is relayed, but whose answer is dropped.
         self.drop_commit: bytes | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._matching = threading.Event()
@@ -51,7 +51,7 @@ class Relay:
         while True:
             try:
                 client, _ = listener.accept()
-            except OSError:  # it was closed
+            except OSError:  # The listener was closed.
                 return
             server = socket.socket(socket.AF_UNIX)
             try:

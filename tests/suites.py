@@ -37,7 +37,7 @@ def no_chromium() -> str | None:
 
 
 def no_docker() -> str | None:
-    """Returns why no Docker engine can be used, or None if an engine answers or DOCKER_ENGINE starts one."""
+    """Returns why no Docker engine can be used. None if an engine answers or DOCKER_ENGINE starts one."""
     if os.environ.get("DOCKER_ENGINE"):
         return None
     if shutil.which("docker") is None:
@@ -50,7 +50,7 @@ def no_data() -> str | None:
     return None if os.environ.get("SIMILE_EVAL_DATA") else "needs evaluation sets (SIMILE_EVAL_DATA)"
 
 
-# Each suite with a function that returns the reason to leave it out, or None.
+# By suite: a function that returns why this machine cannot run the suite, or None.
 SUITES: dict[str, Callable[[], str | None]] = {
     "test": lambda: None,
     "test-postgres": lambda: None,
@@ -68,7 +68,7 @@ def run(suite: str) -> Row:
     """Runs one suite through make and shows its output as it comes.
 
     Returns:
-        Its row of the table. If the suite runs pytest several times, the counts are added.
+        The suite's row of the table. If it runs pytest several times, the counts are added.
 
     """
     began = time.monotonic()
@@ -92,7 +92,7 @@ def run(suite: str) -> Row:
     status = process.wait()
     failed = counts["failed"] + counts["error"]
     if status and not failed:
-        failed = 1  # it ended before pytest could count
+        failed = 1  # The suite ended before pytest counted failures.
     minutes = f"{(time.monotonic() - began) / 60:.1f}"
     return Row(suite, str(counts["passed"]), str(failed), str(counts["skipped"]), minutes)
 

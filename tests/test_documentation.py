@@ -21,14 +21,13 @@ from service.settings import PREFIX, Settings, allowed_hosts
 from tests.service.process import Service
 
 ROOT = Path(__file__).resolve().parents[1]
-# What the compose file decides itself, what keys.yml and gpu.yml add, and what a file of the user's must be
-# mounted for.
+# Settings that the compose file fixes, that keys.yml or gpu.yml add, or that need a file to be mounted.
 NOT_PASSED_ON = {
     "HOST", "PORT", "DATA_DIR", "MODELS_DIR", "INSECURE", "LOG_FORMAT", "API_KEYS_FILE", "DEVICE",
     "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE",
     "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE", "ALLOWED_HOSTS",
 }  # fmt: skip
-OF_A_COLLECTION = """search documents documents/count documents/{id} files files/preview map
+OF_A_COLLECTION = """search searches documents documents/count documents/{id} files files/preview map
     feedback feedback/count feedback/summary events events/count"""
 OF_THE_SERVICE = """embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me info
     examples collections collections/{collection} collections/{collection}/clicked models
@@ -44,7 +43,7 @@ def blocks(text: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    """Returns the curl commands of a document's shell blocks, with continued lines."""
+    """Returns the curl commands of a document's shell blocks, with all their lines."""
     joined = "\n".join(blocks(text))
     return [
         part.strip()
@@ -115,7 +114,7 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
 
 
 def test_the_example_queries_find_their_documents(service: Service) -> None:
-    """At least 29 of 30 queries must have their document in the first place, as when they were written."""
+    """At least 29 of the 30 example queries must find their document at rank 1."""
     service.client.post("/documents", json={"documents": examples()})
     queries = json.loads((ROOT / "tests/examples_queries.json").read_bytes())
     texts = [entry["query"] for entry in queries]
@@ -159,7 +158,7 @@ def test_every_limit_stands_in_the_table_with_its_default() -> None:
     for name in limits:
         [row] = [line for line in lines if line.startswith(f"| `{PREFIX}{name.upper()}` |")]
         default = Settings.model_fields[name].default
-        if isinstance(default, int | float):  # the page names the settings that the others follow from
+        if isinstance(default, int | float):  # Other defaults depend on a setting that the page names.
             cell = row.split("|")[2].replace("`", "")
             assert str(int(default)) in cell.split() or f"{default:g}" in cell.split(), row
 
@@ -188,7 +187,7 @@ def test_the_balancer_logs_no_query_string() -> None:
     [written] = [line for line in lines if line.startswith("log-format ")]
     names = set(re.findall(r"%(?:\{[^}]*\})?(\[[^\]]*\]|\w+)", written.replace("[%tr]", "%tr")))
     assert {"HM", "HPO", "ST"} <= names
-    # The request line, the address with its query, the query, captured headers, and any sample.
+    # Fields that contain queries or headers: no log line may have these.
     assert not {name for name in names if name in {"r", "HU", "HQ", "hrl", "hsl"} or name.startswith("[")}
     assert not [line for line in lines if "capture" in line.partition("#")[0].split()]
 
@@ -202,7 +201,7 @@ def test_every_metric_is_in_the_table_with_its_labels_and_nothing_else() -> None
     text = (ROOT / "docs/METRICS.md").read_text(encoding="utf-8")
     expected = set()
     for series in Metrics().registry._collector_to_names:
-        if not isinstance(series, MetricWrapperBase):  # the process's own
+        if not isinstance(series, MetricWrapperBase):  # the metrics of the process itself
             continue
         [family] = series.describe()
         full = family.name + ("_total" if family.type == "counter" else "")
@@ -241,7 +240,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     assert by_role["write"] == {*writes, "delete /collections/{collection}"}
     changes = ("{version}/activate", "{version}/keep", "rollback")
     clicked = "put /collections/{collection}/clicked"
-    admin = {clicked, "post /retraining", *(f"post /models/{change}" for change in changes)}
+    searches = {"get /searches", "get /collections/{collection}/searches"}
+    admin = {clicked, "post /retraining", *searches, *(f"post /models/{change}" for change in changes)}
     assert by_role["admin"] == admin
     families = dict.fromkeys(("/v1/embeddings", "/embeddings"), "OpenAIRefusal")
     families["/v2/embed"] = "CohereRefusal"

@@ -21,7 +21,7 @@ RETIRED = {
     r"\w*([Jj]udgement|JUDGEMENT|[Nn]eighbour|[Cc]olour|[Cc]atalogue|[Bb]ehaviour)\w*": "American spelling",
     r"\w*([Tt]oken|[Nn]ormal|[Qq]uant|[Oo]ptim|[Ss]tandard|[Ii]nitial|[Ss]ummar)is(e\w*|ing|ation)": "-ize",
 }
-# In the product only: tests may have a small class Store or a helper such as `rows_of`.
+# These are retired in the product only. Tests may have a class Store or a helper such as `rows_of`.
 RETIRED_IN_PRODUCT = {
     r"Store": "ModelStore, DocumentStore",
     r"_?[a-z]\w*_of": "a verb: get_…, build_…, parse_…",

@@ -39,7 +39,7 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_do(
     assert said.startswith(
         f"python -m {program} needs {package}, which is not installed for {sys.executable}."
     )
-    assert "`make setup`" in said
+    assert f"`make {'train' if program == 'training' else 'serve'}`" in said
     assert said.count("\n") == 1, "no traceback"
 
 

@@ -23,7 +23,7 @@ def cells() -> list[str]:
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (
         4,
         4,
-    )  # Jupyter reads it without ids of cells
+    )  # Jupyter also reads notebooks without cell ids.
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
 
 

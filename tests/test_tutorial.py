@@ -19,10 +19,10 @@ from training.retraining.config import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/TUTORIAL.md"
-# Commands that are left out, and the reason.
+# Commands that the test leaves out, with the reason.
 LEFT_OUT = {
     "SIMILE_EXAMPLES=0 make serve": "the fixture serves, on a free port",
-    "make setup": "it is done where this test runs",
+    "make train": "it is done where this test runs",
     ".venv/bin/python -m training schedule --config retrain.toml": "it never ends",
 }
 RETRAIN = ".venv/bin/python -m training retrain --from-service http://127.0.0.1:8000 --minutes 1"
@@ -61,7 +61,7 @@ def test_the_tutorial_runs_word_by_word(tmp_path: Path, default_models_dir: Path
     assert (requested.kind, "-triples-" in requested.version) == ("want", True)
     [version] = [name for name in store.names() if "-ranking-" in name]
     assert (store.folder(version) / CARD).read_text(encoding="utf-8") in done.stdout
-    # Some answers before them end without a line break.
+    # Some earlier answers end without a line break.
     *before_and_judged, ranked = re.findall(r'(\d+):"id":"T-1008"\n', done.stdout)
     assert before_and_judged == ["13", "24", "13", "1", "1", "13"]
     assert int(ranked) < 13, ranked

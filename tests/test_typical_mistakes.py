@@ -122,6 +122,24 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
             "Name only the hub id: BAAI/bge-small-en.",
         ),
         ("models show", "VERSION is missing."),
+        ("models delete x", "Did you mean prune?"),
+        ("models remove x", "Did you mean prune?"),
+        ("models rm x", "Did you mean prune?"),
+        ("models use x", "Did you mean activate?"),
+        ("models publish x", "Did you mean import?"),
+        ("models ls", "Did you mean list?"),
+        ("models rollback --models-dir none", "There is no version to go back to"),
+        ("models --models-dir none rollback", "There is no version to go back to"),
+        ("models quantize mine --models-dir none", "There is no published version 'mine'."),
+        ("service start", "Did you mean serve?"),
+        ("service load rows.csv", "Did you mean import?"),
+        ("service keys delete bob", "Did you mean remove?"),
+        ("service keys create bob", "Did you mean add?"),
+        ("service keys add bob read", "--role is missing. Write --role read."),
+        ("service keys add bob admin", "--role is missing. Write --role admin."),
+        ("service keys add bob", "--role is missing. Write --role read or write or admin."),
+        ("service keys add", "name, --role is missing. Write --role read or write or admin."),
+        ("service import rows.csv --collection Büro", "A collection's name is up to 64 letters a to z"),
         ("training retune", "COMMAND must be train, blank,"),
         ("training advise", "give one of --from-service, --config."),
         ("training advise --from-service", "argument --from-service: a value must follow."),
@@ -172,4 +190,7 @@ def test_an_import_goes_to_the_port_of_the_settings(
     (tmp_path / "rows.csv").write_text("id,text\n1,a\n")
     monkeypatch.setenv("SIMILE_PORT", "1")
     _, said = said_by_service("import", "rows.csv")
-    assert "http://127.0.0.1:1 does not answer" in said
+    assert plain(said).startswith("http://127.0.0.1:1 does not answer ("), "one line"
+    monkeypatch.setenv("SIMILE_PORT", "2")
+    _, said = said_by_service("import", "rows.csv", "rows.csv", "--collection", "a")
+    assert plain(said).startswith("http://127.0.0.1:2 does not answer (")

@@ -98,17 +98,17 @@ def ran(outcome: str, times: int = 1) -> Callable[[dict[str, Any]], bool]:
 
 
 def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(place: Path) -> None:
-    faulthandler.cancel_dump_traceback_later()  # pytest's limit of all that is waited for here
+    faulthandler.cancel_dump_traceback_later()  # This test waits longer than pytest's limit.
     models = place / "models"
     with Service(place) as service:
         first = service.client.get("/info").json()["model_version"]
-        load = Load(service, Oracle(models, [first]), pause_seconds=0.1)  # a run is niced: leave it something
+        load = Load(service, Oracle(models, [first]), pause_seconds=0.1)  # leaves time for runs
         assert service.put(STATIC).status_code == 200
         load.start()
         try:
             write_config(place, "noised", 4)
             with scheduled(place):
-                # Worse: refused, kept with its report; and the same again is nothing new.
+                # A worse candidate is refused and kept with its report. The next run learns nothing new.
                 until(place, ran("refused"), load)
                 [refused] = {path.name for path in models.glob("2*")} - {first}
                 report = json.loads((models / refused / REPORT).read_bytes())
@@ -117,7 +117,7 @@ def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(pla
                 until(place, ran("nothing to learn"), load)
                 assert service.client.get("/info").json()["model_version"] == first
 
-                # Killed in the middle of its steps, and done again from where it was.
+                # A run that is killed during its steps is resumed at its checkpoint.
                 write_config(place, "active", 400)
                 until(place, lambda _: [*(place / "work").glob("*/run/checkpoint.safetensors")], load)
                 os.kill(
@@ -164,5 +164,5 @@ def resumed_at(place: Path) -> list[int]:
     ]
     events = [
         json.loads(line) for line in lines if line.endswith("}")
-    ]  # the killed one may have left half a line
+    ]  # The killed run may have left an incomplete line.
     return [event["step"] for event in events if event["event"] == "resume"]

@@ -44,7 +44,7 @@ def answer_of(query: str) -> str:
 
 
 class Place:
-    """A service with keys: of an admin, of a page with visitors, and an untrusted key."""
+    """A service with three keys: of an admin, of a page with visitors, and an untrusted one."""
 
     def __init__(self, service: Service, keys: dict[str, str]) -> None:
         self.service = service

@@ -93,7 +93,7 @@ def tiny_tokenizer() -> Tokenizer:
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
     )
     tokenizer.add_special_tokens(list(_SPECIAL))
-    # As careless as many published files: the wrong maximum, and padding that must not be obeyed.
+    # Many published files also have a wrong maximum, and padding that must be ignored.
     tokenizer.enable_truncation(16)
     tokenizer.enable_padding(length=16)
     return tokenizer
@@ -130,7 +130,7 @@ def _config(vocabulary: int) -> dict[str, Any]:
 
 def _weights(config: dict[str, Any], seed: int) -> dict[str, NDArray[np.float32]]:
     generator = np.random.default_rng(seed)
-    # Wider than a trained model starts with, so that attention and every layer move the vector.
+    # Wider than usual initial weights, so that attention and every layer change the vector.
     weights = {
         name: generator.normal(0, 0.2, shape).astype(np.float32)
         for name, shape in Backbone.from_config(config).shapes()
@@ -138,8 +138,8 @@ def _weights(config: dict[str, Any], seed: int) -> dict[str, NDArray[np.float32]
     for name in weights:
         if name.endswith("LayerNorm.weight"):
             weights[name] += 1
-    weights["embeddings.word_embeddings.weight"] *= 5  # so that texts differ by their words most of all
-    # Unused by the graph, as in real checkpoints.
+    weights["embeddings.word_embeddings.weight"] *= 5  # so that mostly the words make texts differ
+    # The graph does not use the pooler. Real checkpoints have one, too.
     return weights | {"pooler.dense.weight": np.zeros((WIDTH, WIDTH), np.float32)}
 
 

@@ -6,15 +6,15 @@ assert begun.wait(LIMIT)                                    events have the same
 """
 
 from collections.abc import Callable
-from time import monotonic, sleep  # the clock itself, even if a test replaces it
+from time import monotonic, sleep  # by name, so that a test that patches `time` keeps them
 from typing import TypeVar
 
-LIMIT = 600.0  # it only says that something hangs, and measures nothing; pyproject.toml has one above it
+LIMIT = 600.0  # Seconds. It only detects hangs. The limit in pyproject.toml is larger.
 T = TypeVar("T")
 
 
 def until(true: Callable[[], T | None], say: Callable[[], object] | str = "", pause: float = 0.01) -> T:
-    """Returns the first true value of `true()`. Without one until LIMIT, fails with the text of `say`."""
+    """Calls `true` until its value is true, and returns it. Fails after LIMIT, with the text of `say`."""
     deadline = monotonic() + LIMIT
     while not (found := true()):
         if monotonic() > deadline:

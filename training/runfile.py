@@ -128,14 +128,17 @@ class Result:
     out: Path
     steps: int  # done
     interrupted: bool  # received a request to stop; unless it is `finished`, the run can be resumed
-    loss: float  # of the last step
+    loss: float  # loss of the last step
     # Score by number of steps, None if it was not a number; empty without a dev set.
     dev: dict[int, float | None] = field(default_factory=dict)
     finished: bool = True  # `best` and `last` exist
 
     @property
     def best(self) -> Path:
-        """The folder with the weights of the highest dev score. Without a dev set, they equal `last`."""
+        """The folder with the chosen weights: of the highest dev score, or of the best share (runs/mix.py).
+
+        Without such a choice, they equal `last`.
+        """
         return self.out / "best"
 
     @property

@@ -55,7 +55,7 @@ def open_session(graph: bytes, provider: Provider) -> onnxruntime.InferenceSessi
     if provider.name not in onnxruntime.get_available_providers():
         raise DeviceUnavailable(
             f"SIMILE_DEVICE requests a GPU, but this onnxruntime ({onnxruntime.__version__}) has no CUDA. "
-            "In the project's folder and a new virtual environment: pip install -c constraints.txt '.[gpu]'. "
+            "In Simile's folder, `make serve SIMILE_DEVICE=cuda` installs one that has it, in .venv-gpu. "
             "Or set SIMILE_DEVICE=cpu."
         )
     if provider.name == CUDA:

@@ -12,7 +12,7 @@ from models.cpus import CPUINFO, facts
 from models.engines.form import CPU, FP32, Device, Engine, Form, Place
 from models.engines.nvidia import cuda_provider
 from models.engines.onnx import OnnxEngine
-from models.errors import FormUnavailable
+from models.errors import FormUnavailable, install_command
 
 BF16 = Form("bf16", "openvino")
 CUDA_FP32, CUDA_FP16 = Form("fp32", "onnxruntime-cuda"), Form("fp16", "onnxruntime-cuda")
@@ -86,9 +86,10 @@ Open = Callable[[Path, Form, int, int, Place, int], Engine]
 def _open_int8(file: Path, form: Form, threads: int, *_: object) -> Engine:
     quantized = file.with_name(INT8_NAME)
     if not quantized.is_file():
+        version = file.parents[1].name
         raise FormUnavailable(
-            "This version has no int8 graph: it was published by an old release, or from ONNX only, or "
-            "lost too much accuracy. Publish it again with `python -m models import`, or serve fp32."
+            f"{version} has no int8 graph. Add one: `python -m models quantize {version}`, then activate the "
+            "version that it publishes. Or serve fp32."
         )
     return OnnxEngine(quantized, form, threads)
 
@@ -129,8 +130,8 @@ def _why_no_bf16() -> str | None:
     """Returns why this machine cannot compute bf16, or None if it can."""
     if find_spec("openvino") is None:
         return (
-            "bf16 needs OpenVINO, which is not installed: in the project's folder, "
-            "pip install -c constraints.txt '.[openvino]', or `make serve SIMILE_PRECISION=bf16`."
+            "bf16 needs OpenVINO, which is not installed. `make serve SIMILE_PRECISION=bf16` installs it, or "
+            f"{install_command('openvino')}"
         )
     if not has_bf16():
         return "This processor has no bf16 instructions; serve fp32, which is the default."

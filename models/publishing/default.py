@@ -68,13 +68,20 @@ class Located(NamedTuple):
 
 
 def publish_named(
-    store: ModelStore, name: str, origin: str = "", say: Say = silent, opened: Opened | None = None
+    store: ModelStore,
+    name: str,
+    origin: str = "",
+    say: Say = silent,
+    opened: Opened | None = None,
+    *,
+    int8: bool = False,
 ) -> Manifest:
     """Publishes `default`, a folder or a hub id, unless this model is already published.
 
     Args:
         origin: Model name in the version's name. By default, the origin of a published version, or else the
             last part of the folder or hub id. Ignored for `default`.
+        int8: Whether to add an int8 graph.
 
     Raises:
         Damaged: The default model in the container image was changed.
@@ -83,9 +90,9 @@ def publish_named(
         ProofFailed: The graph computes wrong vectors.
     """
     if name == "default":
-        return publish_default(store, say)
+        return publish_default(store, say, int8=int8)
     folder, origin, lineage = locate(name, origin, say)
-    return publish(store, folder, origin=origin, lineage=lineage, opened=opened, say=say)
+    return publish(store, folder, origin=origin, lineage=lineage, opened=opened, int8=int8, say=say)
 
 
 def locate(name: str, origin: str = "", say: Say = silent) -> Located:
@@ -101,8 +108,11 @@ def locate(name: str, origin: str = "", say: Say = silent) -> Located:
     return Located(fetch(name), origin or name, {"source": name})
 
 
-def publish_default(store: ModelStore, say: Say = silent) -> Manifest:
+def publish_default(store: ModelStore, say: Say = silent, *, int8: bool = False) -> Manifest:
     """Publishes the default model, unless it is already published.
+
+    Args:
+        int8: Whether to add an int8 graph. A copy in a container image is published as it is.
 
     Raises:
         Damaged: The copy in the container image was changed.
@@ -113,8 +123,8 @@ def publish_default(store: ModelStore, say: Say = silent) -> Manifest:
         say(f"copying {seeded[-1].version}")
         return store.publish(partial(_copy, seed.folder(seeded[-1].version), seeded[-1]))
     with default_source() as folder:
-        lineage = {"source": REQUIREMENT}
-        return publish(store, folder, origin=ORIGIN, lineage=lineage, known=reference_vectors(), say=say)
+        lineage, known = {"source": REQUIREMENT}, reference_vectors()
+        return publish(store, folder, origin=ORIGIN, lineage=lineage, known=known, int8=int8, say=say)
 
 
 def _copy(origin: Path, manifest: Manifest, folder: Path) -> Manifest:

@@ -23,7 +23,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from models.errors import ModelError, Unsupported
+from models.errors import ModelError, Unsupported, install_command
 from models.graph.families import knows
 from models.manifest import FILE_NAME as MANIFEST
 from models.progress import Say
@@ -31,7 +31,7 @@ from models.publishing.publish import Prepared, prepare, publish
 from models.sources.folder import Overrides, Source, read_source
 from models.store import ModelStore
 
-_INSTALL = "`make setup` installs it, or in Simile's folder: pip install -c constraints.txt '.[train]'"
+_INSTALL = f"`make train` installs it, or {install_command('train')}"
 
 
 def main() -> None:
@@ -51,7 +51,8 @@ def main() -> None:
     opened = partial(open_with_overrides, overrides) if request["torch"] else None
     store = ModelStore(Path(request["store"]))
     try:
-        folder, about = Path(request["folder"]), {name: request[name] for name in ("origin", "lineage")}
+        folder = Path(request["folder"])
+        about = {name: request[name] for name in ("origin", "lineage", "int8")}
         manifest = publish(store, folder, **about, opened=opened, say=lambda step: tell({"say": step}))
     except MemoryError:
         tell({"kind": "MemoryError"})
@@ -88,7 +89,7 @@ def open_with_overrides(overrides: Overrides, folder: Path, say: Say) -> Prepare
             family = source.config.get("model_type")
             raise Unsupported(
                 f"{folder} is of the family {family!r}, which needs torch for the export, but the extra "
-                f"`train` is not installed. {_INSTALL}."
+                f"`train` is not installed. {_INSTALL}"
             )
         return prepare(source)
     from models.publishing.from_torch.backbone import converted  # noqa: PLC0415  torch

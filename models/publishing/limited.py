@@ -59,6 +59,7 @@ def publish_limited(
     *,
     overrides: Overrides = NO_OVERRIDES,
     torch: bool = True,
+    int8: bool = False,
     limits: Limits = Limits(),  # noqa: B008  it cannot be changed
 ) -> Manifest:
     """Publishes a source like `publish_named`. A child process publishes folders and hub ids.
@@ -68,6 +69,7 @@ def publish_limited(
         origin: Model name in the version's name.
         overrides: Settings that complete or replace those of the folder.
         torch: Whether torch may export the graph.
+        int8: Whether to add an int8 graph.
         limits: Time and memory of the child process.
 
     Raises:
@@ -75,7 +77,7 @@ def publish_limited(
         OSError: The store cannot be written.
     """
     if source == "default":  # Its files have known digests, so it needs no limits.
-        return publish_named(store, source, origin, say)
+        return publish_named(store, source, origin, say, int8=int8)
     located = locate(source, origin, say)  # The limits depend on the folder's size.
     limits = Limits(limits.seconds or MAX_SECONDS, limits.memory_mb or _memory_for(located.folder))
     request = {
@@ -85,6 +87,7 @@ def publish_limited(
         "lineage": located.lineage,
         "asked": [overrides.pooling, overrides.max_length, dict(overrides.prompts)],
         "torch": torch,
+        "int8": int8,
         "cpu_seconds": _cpu_seconds(limits),
         "memory_mb": limits.memory_mb,
     }

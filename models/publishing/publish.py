@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,9 @@ import onnx
 
 from models import cpus
 from models.encoder import ONNX, Encoder
+from models.engines.opening import INT8, require
 from models.errors import ProofFailed, Unsupported
+from models.files.folders import copy_tree
 from models.graph import families, file, reference
 from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors, require_finite
 from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, table_graph
@@ -28,7 +31,7 @@ from models.graph.file import LARGEST
 from models.graph.head import STATIC_MEAN, append_head
 from models.graph.imported import adopt, load_onnx
 from models.graph.nodes import Aside, build_model, save
-from models.manifest import Manifest, tidy_origin, version_name
+from models.manifest import FILE_NAME, Manifest, tidy_origin, version_name
 from models.progress import Say, silent
 from models.publishing.calibration import calibrate
 from models.publishing.fingerprint import (
@@ -44,6 +47,7 @@ from models.publishing.layout import write_card, write_layout
 from models.publishing.proof import Reference, Vectors, prove, write_golden
 from models.sources.folder import Source, read_source
 from models.store import ModelStore
+from models.tokens.texts import PROOF_TEXTS
 
 
 class Prepared(NamedTuple):
@@ -67,6 +71,7 @@ def publish(
     lineage: Mapping[str, Any] | None = None,
     known: Vectors | None = None,
     opened: Opened | None = None,
+    int8: bool = False,
     say: Say = silent,
 ) -> Manifest:
     """Publishes a sentence-transformers or Hugging Face folder, unless the model is already published.
@@ -78,6 +83,7 @@ def publish(
         lineage: Where the model comes from, for the manifest.
         known: Vectors of PROOF_TEXTS that the model must return.
         opened: Prepares the folder instead of `read_source` and `prepare` (import_process.py).
+        int8: Whether to add an int8 graph, which takes most of the time.
 
     Raises:
         ModelUnavailable: The folder is missing.
@@ -90,7 +96,8 @@ def publish(
     for link in prepared.source.skipped:
         say(f"skipping {link}: a link that points outside of the folder")
     origin = origin or _get_origin(folder)
-    return publish_prepared(store, prepared, origin=origin, lineage=lineage or {}, known=known, say=say)
+    lineage = lineage or {}
+    return publish_prepared(store, prepared, origin=origin, lineage=lineage, known=known, int8=int8, say=say)
 
 
 @contextlib.contextmanager
@@ -114,20 +121,61 @@ def publish_prepared(
     parent: str | None = None,
     lineage: Mapping[str, Any],
     known: Vectors | None = None,
+    int8: bool = False,
     say: Say = silent,
 ) -> Manifest:
     """Publishes a source whose graph was prepared. See `publish` for most arguments.
 
     Args:
-        parent: The version that the model was trained from.
+        parent: The version that the model was trained from. If it has an int8 graph, so has the new version.
     """
     manifest = _manifest(prepared, origin, parent, lineage)
+    int8 = int8 or any(each.version == parent and each.quantised for each in store.versions())
     existing = store.find(manifest)
-    quantized = existing and (existing.quantised or not prepared.weights)
+    quantized = existing and (existing.quantised or not (int8 and prepared.weights))
     # A version of an old release is published again if it has no calibration or a slower graph.
     if existing and existing.calibration.int8 and existing.packed >= manifest.packed and quantized:
         return existing
-    return store.publish(partial(_build, prepared=prepared, manifest=manifest, known=known, say=say))
+    build = partial(_build, prepared=prepared, manifest=manifest, known=known, int8=int8, say=say)
+    return store.publish(build)
+
+
+def quantize(store: ModelStore, version: str, say: Say = silent) -> Manifest:
+    """Publishes a version again with an int8 graph, unless it has one. Its vector space stays the same.
+
+    Raises:
+        Damaged: A file of the version was changed.
+        FormUnavailable: This processor cannot compute int8.
+        UnknownVersion: The version is missing.
+        Unsupported: No int8 graph can be built from its weights, or the graph loses too much accuracy.
+    """
+    manifest = store.verify(version)
+    if manifest.quantised:
+        return manifest
+    require(INT8)
+    source = read_source(store.folder(version))
+    weights = prepare(source).weights
+    if weights is None:
+        raise Unsupported(f"{version} has no weights that an int8 graph can be built from. Serve it in fp32.")
+    now = datetime.now(UTC)
+    changed = {
+        "version": version_name(now, manifest.origin, manifest.fingerprint),
+        "created": now.isoformat(timespec="seconds"),
+        "files": {},
+    }
+
+    def build(folder: Path) -> Manifest:
+        copy_tree(source.folder, folder, {FILE_NAME})
+        with closing(Encoder(folder, manifest, threads=cpus.available())) as encoder:
+            verified = encoder.encode(PROOF_TEXTS).vectors
+            cost = add_int8(folder, encoder, verified, *weights, source.head, say)
+        if cost is None:
+            raise Unsupported(f"The int8 graph of {version} loses too much accuracy. Serve it in fp32.")
+        published = manifest.model_copy(update=changed | {"quantised": cost})
+        write_card(folder, published)
+        return published
+
+    return store.publish(build)
 
 
 def prepare(source: Source) -> Prepared:
@@ -226,7 +274,7 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
 
 
 def _build(
-    folder: Path, *, prepared: Prepared, manifest: Manifest, known: Vectors | None, say: Say
+    folder: Path, *, prepared: Prepared, manifest: Manifest, known: Vectors | None, int8: bool, say: Say
 ) -> Manifest:
     say("writing the ONNX file")
     write_layout(prepared.source, folder)
@@ -240,13 +288,13 @@ def _build(
         encoder = Encoder(folder, manifest, threads=cpus.available())
         verified = prove(encoder, prepared.reference, known, prepared.computed_in, say)
     except Exception as error:
-        if not type(error).__module__.startswith("onnxruntime"):  # Its errors share no base class.
+        if not type(error).__module__.startswith("onnxruntime"):  # These errors share no base class.
             raise
         reason = str(error).splitlines()[0]
         raise ProofFailed(f"ONNX Runtime cannot compute the graph: {reason}") from error
     write_golden(folder, verified)
     found: dict[str, object] = {"calibration": calibrate(encoder, verified)}
-    if prepared.weights:
+    if int8 and prepared.weights:
         found["quantised"] = add_int8(folder, encoder, verified, *prepared.weights, prepared.source.head, say)
     published = manifest.model_copy(update=found)
     write_card(folder, published)

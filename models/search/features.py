@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.terms import FUNCTION_WORDS, split_query, split_words, stem
+from models.search.terms import FUNCTION_WORDS, get_words, parse_query
 
 VERSION = 2  # Raise it if the meaning of a feature changes. Rankings of other versions are ignored.
 FEATURES = (
     "dense",  # Cosine of the best passage.
     "second",  # Cosine of the second-best passage, or of the only one.
-    "bm25",  # Of title and text. 0 if keyword search did not find the document.
+    "bm25",  # BM25 of title and text. 0 if keyword search did not find the document.
     "hybrid",  # The fused score.
     "feedback",  # Cosine of the head with the query vector moved towards the best hits.
     "cover",  # Share of the query's terms in the document.
@@ -40,7 +40,7 @@ FEATURES = (
     "memory_not",  # Similarity of the most similar judged query that this document does not answer.
 )
 MEMORY = FEATURES[-3:]
-CHARACTERS = 2000  # Of a text and of a title that are read for features.
+CHARACTERS = 2000  # Limit of a text and of a title that are read for features.
 COVER_CHARACTERS = 10_000  # Splitting them takes about 2 ms.
 WINDOW = 20  # Words, about a sentence.
 FEEDBACK_HITS = 3  # Hits that move the query vector (pseudo relevance feedback; Rocchio, 1971).
@@ -87,10 +87,9 @@ def build(
     """
     features = np.zeros((len(candidates.texts), len(FEATURES)))
     heads = np.zeros((len(features), len(vector)))
-    query_stems = split_query(query)
-    stems = stem({*query_stems})
-    query_stems = [stems[word] for word in query_stems]
-    wanted, telling, pairs = {*query_stems}, _telling(query_stems), {*pairwise(query_stems)}
+    parsed = parse_query(query)
+    telling, pairs = parsed.telling, {*pairwise(parsed.words)}
+    wanted = {word: word for word in parsed.words}
     places: list[list[tuple[int, str]]] = []  # Of the query's terms in each document.
     for row, (passages, title, text) in enumerate(
         zip(candidates.passages, candidates.titles, candidates.texts, strict=True)
@@ -100,16 +99,14 @@ def build(
         if len(passages):
             heads[row] = passages[0]
             features[row, :2] = cosines[0], cosines[min(1, len(cosines) - 1)]
-        titled = split_words(title)
-        words = titled + split_words(text)
-        stems = stem({*words})
-        matching = {word: stemmed for word, stemmed in stems.items() if stemmed in wanted}
-        features[row, 5] = _share(telling, matching.values())
-        terms = [*map(matching.get, words)]
+        titled = get_words(title)
+        words = titled + get_words(text)
+        features[row, 5] = _share(telling, words)
+        terms = [*map(wanted.get, words)]
         features[row, 6] = _share(pairs, pairwise(terms))
-        features[row, 7] = _share(_telling([stems[word] for word in titled]), query_stems)
+        features[row, 7] = _share(_telling(titled), parsed.words)
         features[row, 8] = np.log1p(len(words))
-        places.append([(place, term) for place, term in enumerate(terms) if term in telling])
+        places.append([(place, term) for place, term in enumerate(terms) if term and term in telling])
     features[:, 2], features[:, 3] = candidates.bm25, candidates.hybrid
     moved = vector + heads[:FEEDBACK_HITS].mean(axis=0) if len(heads) else vector
     features[:, 4] = heads @ (moved / (np.linalg.norm(moved) or 1))
@@ -124,8 +121,8 @@ def get_cover(query: str, text: str) -> float:
 
     The result is at least the share of one term, because keyword search has found the text.
     """
-    telling = _telling([*stem({*split_query(query)}).values()])
-    share = _share(telling, stem({*split_words(text[:COVER_CHARACTERS])}).values())
+    telling = parse_query(query).telling
+    share = _share(telling, get_words(text[:COVER_CHARACTERS]))
     return max(share, 1 / max(1, len(telling)))
 
 
@@ -144,7 +141,7 @@ def _get_proximities(places: Sequence[Sequence[tuple[int, str]]], terms: Abstrac
     shares = []
     for found in places:
         inside, best, first = Counter[str](), 0.0, 0
-        weight = 0.0  # Of the terms inside the window.
+        weight = 0.0  # Weight of the terms inside the window.
         for place, term in found:
             weight += 0.0 if inside[term] else weights[term]
             inside[term] += 1
@@ -160,10 +157,10 @@ def _get_proximities(places: Sequence[Sequence[tuple[int, str]]], terms: Abstrac
 
 def _telling(stems: Sequence[str]) -> set[str]:
     """Returns the stems without function words, or all stems if all are function words."""
-    return {word for word in stems if word not in _FUNCTION_STEMS} or set(stems)
+    return {*stems} - _FUNCTION_STEMS or {*stems}
 
 
-_FUNCTION_STEMS = frozenset(stem(FUNCTION_WORDS).values())
+_FUNCTION_STEMS = frozenset(get_words(" ".join(FUNCTION_WORDS)))
 
 
 def _share(wanted: AbstractSet[object], found: Iterable[object]) -> float:
@@ -184,7 +181,7 @@ class Memory:
     ) -> None:
         self.vectors = vectors
         self._unrelated = unrelated if unrelated < 1 else 0.0
-        self._judged: dict[str, list[tuple[int, float]]] = {}  # Of each document: its queries and gains.
+        self._judged: dict[str, list[tuple[int, float]]] = {}  # Queries and gains, by document.
         for at, gains in enumerate(answers):
             for id, gain in gains.items():
                 self._judged.setdefault(id, []).append((at, gain))

@@ -198,7 +198,7 @@ def sentence_ends(text: str) -> Iterator[list[int]]:
     while at < len(text):
         end = min(at + PIECE, len(text))
         most = min(end + PIECE, len(text))
-        # A piece ends after a letter or digit, which is never inside a border.
+        # End the piece after a letter or digit. BORDER matches neither, so no match is cut.
         while end < most and not text[end - 1].isalnum():
             end += 1
         yield [border.end() for border in BORDER.finditer(text, at, end)]

@@ -23,7 +23,7 @@ from models.manifest import Manifest, Sha256
 from models.search.features import FEATURES, MEMORY, VERSION, Features
 from models.tokens.late import DIMENSIONS, LATE
 
-FOLDER = "ranking"  # In the folder of a version.
+FOLDER = "ranking"  # Subfolder of a version's folder.
 MAX_RANKED = 50  # Best hits in hybrid order that a ranking orders again.
 _FLAT = 1e-9  # A feature with a smaller deviation does not tell the candidates apart.
 _HYBRID = FEATURES.index("hybrid")

@@ -318,7 +318,7 @@ def _tokenizer(backbone: Path, convert: Convert | None, *, lowers: bool) -> dict
     elif not tokenizer:
         raise Unsupported(
             f"{backbone} has no tokenizer.json. `python -m models import` can convert its tokenizer, "
-            "once `make setup` has installed the extra `train`."
+            "once `make train` has installed the extra `train`."
         )
     if not lowers or _lowercases(tokenizer.get("normalizer")):
         return tokenizer

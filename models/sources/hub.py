@@ -7,6 +7,8 @@ the hub's cache.
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from pathlib import Path
 
 from models.errors import ModelUnavailable, Unsupported
@@ -61,7 +63,8 @@ def _snapshot(hub_id: str, allowed: tuple[str, ...]) -> Path:
     try:
         from huggingface_hub import snapshot_download  # noqa: PLC0415  slow to import, rarely needed
     except ImportError:
-        message = f"{hub_id} is not a folder. To fetch it from the hub: pip install huggingface_hub"
+        fetcher = f"{shlex.quote(sys.executable)} -m pip install huggingface_hub"
+        message = f"{hub_id} is not a folder. To fetch it from the hub: {fetcher}"
         raise ModelUnavailable(message) from None
     try:
         folder = snapshot_download(hub_id, allow_patterns=list(allowed), ignore_patterns=list(_IGNORED))

@@ -29,8 +29,8 @@ _IDEOGRAPHS = "\u4e00-\u9fff"
 LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ʯΑ-ΡΣ-ωЀ-ҁא-תء-غف-يぁ-ゖァ-ヺ가-힣\U0001f300-\U0001f64f"
 _MARKS = "\u0300-\u036f"
 _LONG_GAP = 64  # Longer runs of whitespace are shortened.
-FURTHEST = 1 << 17  # Characters in which a safe cut is searched.
-LONGEST_RUN = 1 << 22  # Characters that are shortened in one piece.
+FURTHEST = 1 << 17  # Maximum number of characters in which a safe cut is searched for.
+LONGEST_RUN = 1 << 22  # Limit of the characters of a piece before its runs are shortened.
 _SPACE = re.compile(r"\s")
 
 

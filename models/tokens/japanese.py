@@ -9,6 +9,8 @@ The package `fugashi` contains MeCab.
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -19,14 +21,13 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from models.errors import Unsupported
+from models.errors import Unsupported, install_command
 
 JAPANESE = "BertJapaneseTokenizer"  # The tokenizer_class of such folders.
 WORDS = "simile_words"  # Key in tokenizer.json.
 _DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
 _USUAL = "unidic_lite"  # The default of transformers.
 _SPECIAL = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
-_INSTALL = "In Simile's folder: pip install -c constraints.txt '.[japanese]'"
 
 
 def described(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,8 +128,12 @@ def _tagger(dictionary: str | None, option: str) -> Any:
             option = f'-d "{folder}" -r "{Path(folder) / "mecabrc"}" {option}'
     except ModuleNotFoundError as missing:
         raise Unsupported(
-            f"This model needs the package {missing.name} to find Japanese words. {_INSTALL}; "
-            f"dictionaries other than unidic_lite are separate packages: pip install {dictionary}."
+            f"This model needs the package {missing.name} to find Japanese words: "
+            + (
+                f"{shlex.quote(sys.executable)} -m pip install {missing.name}"
+                if missing.name in _DICTIONARIES[1:]
+                else install_command("japanese")
+            )
         ) from None
     return fugashi.GenericTagger(option)
 

@@ -22,7 +22,7 @@ Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 MAX_MARKS = 30  # Marks in a row, by UAX #15.
 BREAK = "\u034f"  # COMBINING GRAPHEME JOINER, which stops the sorting of marks.
 PIECE = 4096  # characters
-LONGEST_RUN = 1024  # Characters after a piece in which its end is searched.
+LONGEST_RUN = 1024  # Maximum number of characters after a piece in which its end is searched for.
 # The fewest characters that can decompose to more than 30 marks: two from each, after a letter with three.
 _SUSPICIOUS = 14
 _BMP = 0xFFFF

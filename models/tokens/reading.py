@@ -19,6 +19,12 @@ _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+# Frequent English words. They are at least 16 % of English texts, and at most 5 % of texts in ten languages.
+_ENGLISH = re.compile(
+    r"\b(?:the|of|and|to|for|that|with|are|it|this|from|have|has|which|you|not|can|if|will|when)\b"
+)
+ENGLISH_SHARE = 0.08
+ENGLISH_TOKENS = 1.7  # Tokens per word: English texts have fewer, other languages 1.9 and more.
 _STRANGE = "\U00012000"  # A cuneiform sign. If it is a single token, that is the unknown token.
 
 
@@ -39,6 +45,23 @@ class Count(NamedTuple):
                 f"a word takes {self.tokens / max(self.words, 1):.1f} tokens, so it is spelled and not read"
             )
         return ""
+
+
+def count_english(texts: Sequence[str]) -> int:
+    """Counts the frequent English words of texts."""
+    return sum(len(_ENGLISH.findall(text.lower())) for text in texts)
+
+
+def foreign(found: Count, english: int) -> str:
+    """Returns the reason why texts are not for an English model, or an empty text.
+
+    Args:
+        found: The counts of the texts, by the model's tokenizer.
+        english: Their frequent English words.
+    """
+    if english < ENGLISH_SHARE * found.words and found.tokens > ENGLISH_TOKENS * found.words:
+        return f"they do not look English, and a word takes {found.tokens / found.words:.1f} tokens"
+    return ""
 
 
 def count(texts: Sequence[str], tokenize: Callable[[list[str]], Sequence[Sequence[int]]]) -> Count:

@@ -98,6 +98,20 @@ def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
 
 
+def find_unknown(content: Mapping[str, Any], opened: tokenizers.Tokenizer) -> int:
+    """Returns the id of all words outside the vocabulary, or -1 if the tokenizer splits them into bytes.
+
+    Args:
+        content: The content of tokenizer.json.
+        opened: The tokenizer.
+    """
+    model = content.get("model") or {}
+    if model.get("unk_id") is not None:  # Unigram
+        return int(model["unk_id"])
+    id = opened.token_to_id(str(model.get("unk_token")))
+    return -1 if id is None else int(id)
+
+
 def build_feed(
     rows: Sequence[Sequence[int]], inputs: Iterable[str], length: int = 0, pad_id: int = 0
 ) -> dict[str, NDArray[np.int64]]:
@@ -133,6 +147,7 @@ class Tokens(NamedTuple):
 
     ids: Sequence[int]  # With special ids; at most the model's maximum.
     truncated: bool
+    unknown: int = 0  # Number of `ids` that stand for any word outside the vocabulary.
 
 
 class Piece(NamedTuple):
@@ -170,6 +185,7 @@ class Tokenizer:
         self.room = max_length - len(self._before) - len(self._after)
         if self.room < 1:
             raise Unsupported(f"A maximum of {max_length} tokens leaves no room besides the special tokens.")
+        self._unknown = find_unknown(content, self._tokenizer)
         self._cuts = Cuts.of(content)
         self._first = min(_FIRST_PIECE * max_length, _LARGEST_PIECE)
         self._most = max(_MAX_LOOKED_AT, _FIRST_PIECE * max_length)
@@ -276,11 +292,13 @@ class Tokenizer:
 
     def _tokens(self, index: int, content: list[int], count: int, truncate: bool, left: bool) -> Tokens:
         if count <= self.room:
-            return Tokens([*self._before, *content, *self._after], truncated=False)
+            unknown = content.count(self._unknown)
+            return Tokens([*self._before, *content, *self._after], truncated=False, unknown=unknown)
         if not truncate:
             raise TooLong(index, given=count + self.max_length - self.room, allowed=self.max_length)
         kept = content[-self.room :] if left else content[: self.room]
-        return Tokens([*self._before, *kept, *self._after], truncated=True)
+        unknown = kept.count(self._unknown)
+        return Tokens([*self._before, *kept, *self._after], truncated=True, unknown=unknown)
 
     def _content(
         self, texts: Sequence[str], truncate: bool, left: bool, is_needed: Callable[[], bool]

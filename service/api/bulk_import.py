@@ -12,6 +12,7 @@ tries again.
 
 import asyncio
 import bisect
+import codecs
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
@@ -39,7 +40,7 @@ from service.errors import (
 from service.files.columns import Seen
 from service.files.lines import MAX_LINE_BYTES
 from service.http import exact_json
-from service.http.bodies import Slices, StreamedBody, collect_fields, json_response
+from service.http.bodies import Slices, StreamedBody, collect_fields, json_response, not_utf8
 from service.lifecycle.builder import HARMLESS
 from service.runtime.runtime import Runtime
 from service.store.values import Document
@@ -49,7 +50,6 @@ GROUP_BYTES = 1 << 18  # per group, below the smallest allowed budget of all bod
 UNDER_WAY = 4  # Groups in progress. While the first is committed, the others keep the encoder busy.
 RETRY_SECONDS = 0.2
 MAX_ERRORS = 100  # errors in an answer
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Some programs start a file with it.
 IDLE_SECONDS = 0.5  # After this time without bytes, the pending documents are stored.
 STEP_BYTES = 4096  # Bytes that are split into lines in one step. 4096 line ends take some milliseconds.
 Parse: TypeAlias = Callable[[dict[str, Any]], Document]
@@ -81,6 +81,7 @@ class Tally:
     created: int | None = 0  # None: unknown, because some were stored again after an error
     failed: int = 0
     truncated: int = 0
+    unknown: int = 0
     sequence: int = 0
     tokens: int = 0
     version: str = ""
@@ -100,6 +101,7 @@ class Tally:
         if self.created is not None:
             self.created += stored.created
         self.truncated += stored.truncated
+        self.unknown += stored.unknown
         self.sequence = max(self.sequence, stored.sequence)
         self.tokens += stored.tokens
         self.version = stored.version
@@ -297,7 +299,7 @@ class Lines:
         content, self._rest = bytes(self._rest), bytearray()
         too_long, self._too_long = self._too_long, False
         if self._number == 1:
-            content = content.removeprefix(_BYTE_ORDER_MARK)
+            content = content.removeprefix(codecs.BOM_UTF8)  # Some programs start a file with it.
         if too_long:
             yield self._number, None
         elif content and not content.isspace():
@@ -320,6 +322,7 @@ class Imported(BaseModel):
     failed: int
     errors: list[LineError] = Field(description=f"The first {MAX_ERRORS} failed lines")
     truncated: int = Field(description="Number of texts that are longer than the model's input")
+    unknown: int = Field(description="Number of embedded texts with words that the model does not know")
     sequence: int
 
 
@@ -401,9 +404,8 @@ def _object(line: bytes | None) -> dict[str, Any]:
     except exact_json.Inexact as error:
         raise Validation(str(error)) from error
     except orjson.JSONDecodeError as error:
-        raise Validation(
-            f"The line is not valid JSON in UTF-8: {error.msg}, column {error.colno}."
-        ) from error
+        invalid = f"The line is not valid JSON in UTF-8: {error.msg}, column {error.colno}."
+        raise Validation(not_utf8("The line", line) or invalid) from error
     if not isinstance(value, dict):
         raise Validation('The line is no JSON object. Send {"id": …, "text": …, "metadata": {…}} on each.')
     return value

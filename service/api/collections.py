@@ -2,7 +2,7 @@
 
 Routes without a collection use the default one.
 
-    /collections/{collection}/documents  /files  /search  /feedback  /events  /map    as without a collection
+    /collections/{collection}/documents  /files  /search  /searches  /feedback  /events  /map    as without
     GET /collections   DELETE /collections/{collection}   PUT /collections/{collection}/clicked
 
 A collection exists from its first document until the collection is deleted. One model embeds all collections,
@@ -26,7 +26,7 @@ from service.errors import Empty, NotFound, Storage, Validation
 from service.http.bodies import STORED, JsonChunks, Slices, check_parameters, json_response, validated
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
-from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION
+from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION, NAME_RULE, Selection
 
 PARAMETER = "collection"
 _DESCRIBED = {
@@ -64,10 +64,7 @@ def get_collection(request: Request, given: str | None = None) -> str:
     """
     name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION) if given is None else given
     if not COLLECTION_NAME.fullmatch(name):
-        raise Validation(
-            f"A collection's name is up to 64 letters, digits, points, hyphens and underscores, not "
-            f"{name[:80]!r}; a letter, a digit or an underscore comes first."
-        )
+        raise Validation(f"{name[:80]!r} cannot be a collection. {NAME_RULE}")
     return name
 
 
@@ -118,7 +115,7 @@ async def list_collections(request: Request, runtime: Service) -> Response:
     f"/{{{PARAMETER}}}", **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED])
 )
 async def delete_collection(request: Request, runtime: Service) -> Response:
-    """Delete a collection with all documents, judgments, events and maps.
+    """Delete a collection with all documents, judgments, events, remembered searches and maps.
 
     The default collection is only emptied.
 
@@ -129,6 +126,8 @@ async def delete_collection(request: Request, runtime: Service) -> Response:
     name = await existing(request, runtime)
     await asyncio.to_thread(_delete_maps, runtime.settings.maps_dir, name)
     deleted, sequence = await runtime.corpus.drop(name)
+    if runtime.searches is not None:
+        runtime.searches.forget(Selection(name))
     audit("delete-collection", request.scope, collection=name, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
 

@@ -45,6 +45,7 @@ from service.http.bodies import (
     in_chunks,
     json_array,
     json_response,
+    media_type,
     parsed_body,
     read_query,
     validated,
@@ -91,7 +92,9 @@ class DocumentsRequest(BaseModel):
 class Upserted(BaseModel):
     upserted: int
     truncated: int = Field(description="Number of texts that are longer than the model's input")
+    unknown: int = Field(description="Number of embedded texts with words that the model does not know")
     sequence: int
+    documents: int = Field(0, description="Fewer than `upserted`; absent if no id came more than once")
     ids: list[str] = Field([], description="All ids in order, if a document came without an id")
 
 
@@ -151,7 +154,7 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     are stored.
     """
     limit_kb = runtime.settings.max_metadata_kb
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:
+    if media_type(request) == NDJSON:
         parse = partial(build_document, max_metadata_kb=limit_kb)
         return await import_lines(request, runtime, parse, get_collection(request))
     documents, every_id = await _documents(request, runtime.settings)
@@ -159,7 +162,10 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     distinct = list({document.id: document for document in documents}.values())
     stored = await runtime.corpus.put(distinct, get_collection(request))
     ids = {} if every_id else {"ids": [document.id for document in documents]}
-    answer = {"upserted": len(documents), "truncated": stored.truncated, "sequence": stored.sequence}
+    counts = {"truncated": stored.truncated, "unknown": stored.unknown}
+    answer = {"upserted": len(documents), **counts, "sequence": stored.sequence}
+    if len(distinct) < len(documents):
+        answer["documents"] = len(distinct)
     headers = {VERSION_HEADER: stored.version, "x-compute-tokens": str(stored.tokens)}
     return json_response(answer | ids, headers)
 

@@ -110,9 +110,10 @@ def parse_inputs(inputs: object, settings: Settings, name: str = "inputs") -> Ro
 
     """
     limit = settings.max_inputs
-    inputs = [inputs] if isinstance(inputs, str) else inputs
+    single = isinstance(inputs, str)
+    inputs = [inputs] if single else inputs
     if isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
-        return parse_texts(inputs, limit, name)
+        return parse_texts(inputs, limit, name, single=single)
     kinds = "a text, a list of texts, or token ids, all of one kind"
     return parse_token_rows(inputs, limit, name, kinds, max_ids=settings.max_ids, setting="SIMILE_MAX_IDS")
 
@@ -156,8 +157,14 @@ def parse_token_rows(
     return ids
 
 
-def parse_texts(texts: Sequence[object], limit: int, name: str) -> list[str]:
+def parse_texts(texts: Sequence[object], limit: int, name: str, *, single: bool = False) -> list[str]:
     """Returns `texts` after checking each value.
+
+    Args:
+        texts: The parsed JSON.
+        limit: Largest number of texts.
+        name: Name of the field, for error messages.
+        single: Whether the field held one text instead of a list.
 
     Raises:
         Empty: The list is empty, or a text has no visible character.
@@ -170,6 +177,8 @@ def parse_texts(texts: Sequence[object], limit: int, name: str) -> list[str]:
         if not isinstance(text, str):
             raise Validation(f"{name}[{at}] must be a text, as the first one is.", param=name)
         if not text or text.isspace():
+            if single:
+                raise Empty(f"{name} is empty, or white space only. Send a text.", param=name)
             raise Empty(f"{name}[{at}] is empty, or white space only. Leave it out.", param=name)
         checked.append(text)
     return checked
@@ -296,6 +305,9 @@ def inference_headers(
     cut = sum(answer.truncated)
     if cut:
         headers["x-truncated"] = str(cut)
+    if tokens := sum(answer.unknown):
+        headers["x-unknown-tokens"] = str(tokens)
+        headers["x-unknown-texts"] = str(sum(map(bool, answer.unknown)))
     return headers
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StrictInt
@@ -92,6 +92,8 @@ class EventsIn(BaseModel):
 
 class EventsRequest(RootModel[Annotated[dict[str, Any], ShownAs(EventIn | EventsIn)]]):
     """A single event, or a list of events in the field `events`."""
+
+    LIST_FIELD: ClassVar[str] = "events"
 
     model_config = example(
         {"search_id": "made-up", "query": "money back", "id": "refund", "type": "click", "shown": ["refund"]}
@@ -216,10 +218,14 @@ async def delete_events(
     the name of the key as `key`. If the selection contains events of another key, the answer is 403, and
     nothing is deleted. A key of role admin may delete any events. Events are deleted in steps, and other
     writes may run between the steps. After an error, only some events are deleted. Send the request again to
-    delete the rest. Events that arrive during the deletion stay.
+    delete the rest. Events that arrive during the deletion stay. Without `id` and `key`, the searches that
+    `GET /searches` counts are forgotten as well.
     """
     selection = await to_forget(request, runtime, params)
-    return await forget(request, "delete-events", selection, runtime.corpus.store.forget_events)
+    answer = await forget(request, "delete-events", selection, runtime.corpus.store.forget_events)
+    if runtime.searches is not None:
+        runtime.searches.forget(selection)
+    return answer
 
 
 def _parse_event(value: object, name: str) -> EventIn:

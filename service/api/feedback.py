@@ -1,7 +1,7 @@
 """Routes for judgments: users say whether a hit is relevant. Retraining learns from the stored judgments."""
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool
@@ -61,6 +61,8 @@ class JudgmentsIn(BaseModel):
 
 class FeedbackRequest(RootModel[Annotated[dict[str, Any], ShownAs(JudgmentIn | JudgmentsIn)]]):
     """A single judgment, or a list of judgments in the field `feedback`."""
+
+    LIST_FIELD: ClassVar[str] = "feedback"
 
     model_config = example({"query": "how do I get my money back", "id": "refund", "relevant": True})
 

@@ -25,7 +25,7 @@ from service.files.detection import find_format
 from service.files.preview import SHOWN_ROWS, preview
 from service.files.reader import FileReader, Options, Unpacked, build_options
 from service.files.values import BadFile, BadRow, Format, Row, query_parameter
-from service.http.bodies import RAW_FILE, Slices, StreamedBody, collect_fields, json_response
+from service.http.bodies import RAW_FILE, Slices, StreamedBody, collect_fields, json_response, media_type
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 from service.store.values import DEFAULT_COLLECTION
@@ -101,6 +101,7 @@ class FileImported(BaseModel):
     errors: list[FileError] = Field(description=f"The first {MAX_ERRORS}")
     notes: list[FileNote] = Field(description=f"On rows that look odd, the first {MAX_ERRORS}")
     truncated: int = Field(description="Number of texts that are longer than the model's input")
+    unknown: int = Field(description="Number of embedded texts with words that the model does not know")
     sequence: int
 
 
@@ -246,8 +247,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _require_raw(request: Request) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != RAW_FILE:
+    if media_type(request) != RAW_FILE:
         raise MediaType(f"Content-Type must be {RAW_FILE}: the body is the file as it is, in any format.")
 
 

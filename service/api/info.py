@@ -4,7 +4,6 @@
 """
 
 import asyncio
-from importlib.metadata import version as package_version
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
@@ -14,6 +13,7 @@ from starlette.responses import Response
 
 from models.encoder import Encoder
 from models.manifest import Mode
+from models.messages import simile_version
 from service.api.openapi import Role, describe
 from service.auth.access import Account
 from service.corpus.examples import example_rows
@@ -141,7 +141,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
             "max_client_batch_size": settings.max_inputs,
             "auto_truncate": True,
             "tokenization_workers": layout.workers,
-            "version": package_version("simile"),
+            "version": simile_version(),
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),

@@ -17,6 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
@@ -129,6 +130,11 @@ def _check_user(value: str) -> str:
     return value
 
 
+def number_as_text(value: object) -> object:
+    """Returns a whole number as text, as `import` does with ids. Returns other values unchanged."""
+    return str(value) if type(value) is int else value
+
+
 def _without_null(text: str) -> str:
     if "\0" in text:
         message = "It has the character U+0000, which cannot be stored. Leave it out"
@@ -147,9 +153,11 @@ StoredTitle = Annotated[StrictStr, _STORED, _described(pattern=rf"^([^\x00]*{_IN
 StoredQuery = Annotated[
     StrictStr, Field(max_length=MAX_QUERY_CHARACTERS), _STORED, _described(pattern=_STORED_INK)
 ]
-DocumentId = Annotated[
+_TextId = Annotated[
     StrictStr, Field(min_length=1, max_length=MAX_ID_CHARACTERS), _STORED, _described(pattern=_PATTERN)
 ]
+_NumberId = Annotated[int, Field(ge=-(2**63), lt=2**64)]  # that JSON parsers read exactly
+DocumentId = Annotated[_TextId, BeforeValidator(number_as_text), ShownAs(_TextId | _NumberId)]
 EventName = Annotated[
     StrictStr, Field(min_length=1, max_length=MAX_NAME_CHARACTERS), _STORED, _described(pattern=_PATTERN)
 ]
@@ -260,6 +268,11 @@ TIMED = {
     **dict.fromkeys(("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"), COUNT),
     **dict.fromkeys(("x-compute-tokens", "x-compute-characters"), COUNT),
     "x-truncated": {"description": "How many inputs were cut, if any", "schema": COUNT["schema"]},
+    "x-unknown-texts": {
+        "description": "How many inputs have unknown tokens, if any",
+        "schema": COUNT["schema"],
+    },
+    "x-unknown-tokens": {"description": "Their number in all inputs, if any", "schema": COUNT["schema"]},
 }
 _IGNORED = {"x-ignored-fields": {"description": "Fields of the body that this route does not know", **_TEXT}}
 

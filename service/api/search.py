@@ -1,9 +1,10 @@
-"""The routes `GET /search?q=` and `POST /search`. Start reading at `_search`."""
+"""The routes `GET /search?q=`, `POST /search` and `GET /searches`. Start reading at `_search`."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from fastapi import APIRouter, Request
@@ -39,9 +40,10 @@ from service.api.search_plan import (
     parse_query,
     parse_where,
 )
+from service.corpus.recent_searches import sum_up
 from service.corpus.search import Page, Query, Search
-from service.errors import NotFound, Storage, Validation
-from service.http.bodies import JsonChunks, in_chunks, json_array
+from service.errors import Conflict, NotFound, Storage, Validation
+from service.http.bodies import JsonChunks, check_parameters, in_chunks, json_array, json_response
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 from service.settings import Settings
@@ -49,8 +51,8 @@ from service.store.values import MAX_SHOWN, TooMuch
 
 router = APIRouter(route_class=RoleRoute, tags=["search"])
 
-_PATH = r"title|text|metadata(\.[^.,]+)*"
-_Field = Annotated[str, Field(pattern=r"^(title|text|metadata(\.[^.]+)*)$")]
+_PATH = r"id|score|title|text|metadata(\.[^.,]+)*"
+_Field = Annotated[str, Field(pattern=r"^(id|score|title|text|metadata(\.[^.]+)*)$")]
 _Fields = Annotated[list[_Field], Field(max_length=MAX_FIELDS)]
 _Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(min_length=1)]
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
@@ -90,6 +92,7 @@ class SearchRequest(Options):
     model_config = example({"queries": ["how do I get my money back"], "k": 3}) | ConfigDict(
         extra="forbid", strict=True
     )
+    HINT: ClassVar[str] = 'One query: GET /search?q=TEXT. Several: POST /search with {"queries": ["TEXT"]}.'
     queries: Annotated[list[Any], ShownAs(Texts | _Vectors | _Similar)]
     fields: Annotated[list[StrictStr], Field(fail_fast=True), ShownAs(_Fields)] | None = Field(
         None, description=f"{_SHOWS}: title, text, metadata, metadata.NAME; null: all"
@@ -138,6 +141,17 @@ class SearchAnswers(BaseModel):
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
+class QueryCount(BaseModel):
+    query: str
+    searches: int
+
+
+class QueriesAnswer(BaseModel):
+    searches: int = Field(description="Counted searches of the collection, at most since the start")
+    frequent: list[QueryCount] = Field(description="Queries with at least two searches, most searches first")
+    without_results: list[QueryCount] = Field(description="Queries without a hit, most searches first")
+
+
 _SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
 
 
@@ -162,6 +176,26 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
     more = {"passages": body.passages, "explain": body.explain, "vectors_version": body.model}
     plan = await _plan(request, runtime, body, queries, body.fields, model, several=True, **more)
     return await _search(request, runtime, plan, {})
+
+
+@router.get("/searches", **describe(Role.ADMIN, QueriesAnswer, raises=[Conflict, NotFound]))
+async def sum_up_searches(request: Request, runtime: Service) -> Response:
+    """Return the 20 most frequent queries, and the 20 most frequent queries without results.
+
+    This process counts the latest searches that it remembers for events (`SIMILE_EVENTS`), at most since its
+    start. Nothing is on disk. Not counted: later pages, searches of a named version (`x-model-version`), and
+    a query that the next search of the same `user` continues, because a page may search while the user types.
+    """
+    check_parameters(request)
+    collection = await existing(request, runtime)
+    if runtime.searches is None:
+        raise Conflict("This service remembers no searches (SIMILE_EVENTS=0). Set SIMILE_EVENTS=1.")
+    found = await asyncio.to_thread(sum_up, runtime.searches.of(collection))
+    lists = {
+        name: [{"query": query, "searches": count} for query, count in getattr(found, name)]
+        for name in ("frequent", "without_results")
+    }
+    return json_response({"searches": found.searches, **lists})
 
 
 async def _plan(
@@ -225,8 +259,9 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         search_ids: list[str] = []
         if runtime.searches is not None:
             visitor = runtime.hash_visitor(plan.options.user)
-            note = partial(runtime.searches.note, plan.collection, search.offset, visitor=visitor)
-            search_ids = [note(text, ids) for text, ids in zip(texts, shown_ids, strict=True)]
+            note = partial(runtime.searches.note, plan.collection, search.offset)
+            how: dict[str, Any] = {"visitor": visitor, "pinned": plan.version is not None}
+            search_ids = [note(text, ids, **how) for text, ids in zip(texts, shown_ids, strict=True)]
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)

@@ -16,7 +16,7 @@ from models.manifest import Mode, SearchDefaults
 from models.search.fusion import get_mode, get_weight
 from service.active import Generation
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
-from service.api.openapi import MAX_K, MAX_OFFSET, USER, User
+from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
 from service.batching.request import Answer, Timing
 from service.corpus.search import Hit, Query, Search
 from service.corpus.tokens import compares_tokens
@@ -34,8 +34,9 @@ TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of o
 
 MAX_FIELDS = 100
 MAX_NAMES = 1024  # names between the dots of all fields together
-MAX_CHARACTERS = 65_536  # of all fields together
+MAX_CHARACTERS = 65_536  # characters of all fields together
 METADATA = "metadata"
+ALWAYS = {"id", "score"}  # fields of every hit
 
 _Tree: TypeAlias = dict[str | None, "_Tree"]  # nested names of fields
 _END = None  # stands below the last name of a field
@@ -115,7 +116,8 @@ def _below(fields: _Tree, name: str) -> _Tree | None:
 def parse_fields(fields: Sequence[str] | None) -> Shown:
     """Parses the names of fields to return. None selects all fields.
 
-    A name is `title`, `text`, `metadata`, or `metadata.NAME`. NAME may contain dots, as in filters.
+    A name is `title`, `text`, `metadata`, or `metadata.NAME`. NAME may contain dots, as in filters. `id` and
+    `score` are accepted, and every hit has them.
 
     Raises:
         Validation: A field is unknown, or the fields are too many or too long.
@@ -135,6 +137,7 @@ def parse_fields(fields: Sequence[str] | None) -> Shown:
                 "for the object around them."
             )
     named = []
+    fields = [field for field in fields if field not in ALWAYS]
     for field in fields:
         first, *names = field.split(".")
         nothing = first not in COLUMNS or (names and first != METADATA) or "" in names
@@ -332,9 +335,10 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
 
 
 def _get_id(query: object, at: int) -> str:
-    if not isinstance(query, dict) or [*query] != ["id"] or not isinstance(query["id"], str):
+    id = number_as_text(query["id"]) if isinstance(query, dict) and [*query] == ["id"] else None
+    if not isinstance(id, str):
         raise Validation(f'queries[{at}] must be {{"id": "…"}} and nothing else, as its kind is.')
-    return given_id(query["id"], f"queries[{at}].id")
+    return given_id(id, f"queries[{at}].id")
 
 
 def given_id(id: str, name: str) -> str:
@@ -360,7 +364,7 @@ async def embed_queries(
         Conflict: The vectors are of another version than `generation`.
 
     """
-    queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0))
+    queries, none = plan.queries, Answer(np.empty((0, 0), np.float32), [], [], Timing(0.0, 0.0, 0.0), [])
     if queries[0].vector is not None:
         vectors = parse_vectors([query.vector for query in queries], plan.vectors_version, generation)
         return [Query(vector=vector) for vector in vectors], none, {}

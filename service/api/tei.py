@@ -24,6 +24,7 @@ from service.api.embedding import (
     VERSION_HEADER,
     Plan,
     Rows,
+    check_count,
     check_dimensions,
     embed,
     get_prompt,
@@ -183,8 +184,9 @@ async def compare_texts(request: Request, runtime: Service, body: SimilarityRequ
     )
     embedded = await embed(request, runtime, plan)
     a, b = embedded.vectors[: len(left)], embedded.vectors[len(left) :]
-    # A single left side is compared with every right side.
-    return json_response(np.einsum("nd,nd->n", np.broadcast_to(a, b.shape), b), embedded.headers)
+    # A single left side is compared with every right side. Rounding may exceed the range of a cosine.
+    cosines = np.einsum("nd,nd->n", np.broadcast_to(a, b.shape), b).clip(-1, 1)
+    return json_response(cosines, embedded.headers)
 
 
 @router.post("/", **describe(Role.READ, RootAnswer, **_EMBEDS))
@@ -219,7 +221,7 @@ def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
             "Send either inputs (source_sentence and sentences) or pairs, not both and not neither."
         )
     if body.inputs is not None:
-        left = parse_texts([body.inputs.source_sentence], limit, "source_sentence")
+        left = parse_texts([body.inputs.source_sentence], limit, "source_sentence", single=True)
         return left, parse_texts(body.inputs.sentences, limit, "sentences")
     pairs = body.pairs or []
     if not pairs:
@@ -227,9 +229,9 @@ def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
     for at, pair in enumerate(pairs):
         if not isinstance(pair, list) or len(pair) != 2:
             raise Validation(f"pairs[{at}] must be a list of two texts.")
-    # A pair counts as two inputs.
-    texts = parse_texts([text for pair in pairs for text in pair], limit, "pairs, as a flat list,")
-    return texts[::2], texts[1::2]
+    check_count([text for pair in pairs for text in pair], limit, "pairs, as a flat list,")
+    checked = [parse_texts(pair, 2, f"pairs[{at}]") for at, pair in enumerate(pairs)]
+    return [left for left, _ in checked], [right for _, right in checked]
 
 
 class TokenizeRequest(BaseModel):
@@ -269,10 +271,11 @@ async def split_texts_into_tokens(request: Request, runtime: Service, body: Toke
 
     `start` and `stop` count characters of the text with its prompt, and are null for special tokens.
     """
-    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    single = isinstance(body.inputs, str)
+    inputs = [body.inputs] if single else body.inputs
     if not isinstance(inputs, list):
         raise Validation("inputs must be a text, or a list of texts.")
-    texts = parse_texts(inputs, runtime.settings.max_inputs, "inputs")
+    texts = parse_texts(inputs, runtime.settings.max_inputs, "inputs", single=single)
     limit = runtime.settings.max_tokenize_characters
 
     def work(encoder: Encoder) -> Steps:

@@ -199,6 +199,7 @@ class Batcher:
             vectors=np.empty((len(inputs), encoder.dimension), dtype=np.float32),
             tokens=[0] * len(inputs),
             truncated=[False] * len(inputs),
+            unknown=[0] * len(inputs),
             missing=len(inputs),
             arrived=time.monotonic(),
         )
@@ -211,11 +212,12 @@ class Batcher:
         series = self._metrics.by_version.inference(encoder.manifest.version, lane)
         if series is not None:
             series.truncated.inc(sum(call.truncated))
+            series.unknown.inc(sum(map(bool, call.unknown)))
         count = max(1, len(call.tokens))
         queued = max(0.0, call.wait_seconds - call.tokenize_seconds) / count
         timing = Timing(call.tokenize_seconds / count, queued, call.inference_seconds / count)
         _note(call.arrived, timing)
-        return Answer(call.vectors, call.tokens, call.truncated, timing)
+        return Answer(call.vectors, call.tokens, call.truncated, timing, call.unknown)
 
     async def _fill(self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool) -> None:
         if not call.truncate and any(len(source) > LONG_CHARACTERS for source in inputs):

@@ -29,13 +29,14 @@ PROTECTED_SHARE = 0.8  # of the bytes, for texts that were requested more than o
 CHARACTERS_PER_TOKEN = 64  # Texts with more characters per token of the model's maximum have no key.
 KEY_BYTES = 16
 # Bytes of an entry without its vector. With this value a full cache of 64 MiB uses 64 MiB of the process.
-ENTRY_BYTES = 416
+ENTRY_BYTES = 424
 
 
 class Entry(NamedTuple):
     vector: bytes  # float32
     tokens: int
     truncated: bool
+    unknown: int
     space: int
 
     @property
@@ -123,7 +124,7 @@ class Cache:
         space, key = self._spaces.get(item.call.encoder), item.key
         if space is None or key is None or key in self._probation or key in self._protected:
             return
-        entry = Entry(vector, len(item.ids), item.truncated, space.number)
+        entry = Entry(vector, len(item.ids), item.truncated, item.unknown, space.number)
         self._probation[key] = entry
         self.nbytes += entry.nbytes
         evicted = 0
@@ -181,7 +182,7 @@ class InFlight:
                 entry = None if cache is None else cache.find(key)
                 if entry is not None:
                     vector = np.frombuffer(entry.vector, np.float32)
-                    _fill(call, position, vector, entry.tokens, entry.truncated)
+                    _fill(call, position, vector, entry.tokens, entry.truncated, entry.unknown)
                     continue
                 item = self._items.get(key) or begun.get(key)
                 if item is not None:
@@ -234,7 +235,7 @@ class InFlight:
             if item.is_kept and self._cache is not None:
                 self._cache.keep(item, vector.tobytes())
             for call, position in item.waiters:
-                _fill(call, position, vector, len(item.ids), item.truncated)
+                _fill(call, position, vector, len(item.ids), item.truncated, item.unknown)
                 before = started - call.arrived  # Negative if the call joined during the forward pass.
                 call.tokenize_seconds += item.tokenize_seconds
                 call.wait_seconds += max(0.0, before)
@@ -257,8 +258,11 @@ class InFlight:
             del self._items[item.key]
 
 
-def _fill(call: EmbedCall, position: int, vector: NDArray[np.float32], tokens: int, truncated: bool) -> None:
+def _fill(
+    call: EmbedCall, position: int, vector: NDArray[np.float32], tokens: int, truncated: bool, unknown: int
+) -> None:
     call.vectors[position] = vector
     call.tokens[position] = tokens
     call.truncated[position] = truncated
+    call.unknown[position] = unknown
     call.missing -= 1

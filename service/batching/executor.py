@@ -229,7 +229,7 @@ def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
                 nothing = ": the model's tokenizer finds no tokens in this text."
                 refused.append((item, Refusal(Validation, nothing)))
             else:
-                item.ids, item.truncated = outcome.ids, outcome.truncated
+                item.ids, item.truncated, item.unknown = outcome
     return refused
 
 

@@ -41,6 +41,7 @@ class Answer(NamedTuple):
     tokens: list[int]
     truncated: list[bool]
     timing: Timing
+    unknown: list[int]  # Tokens of each text that are not in the model's vocabulary.
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +62,7 @@ class EmbedCall:
     items: "list[Item]" = field(default_factory=list)  # Unfinished items, also those of other calls.
     untokenized: "deque[Item]" = field(default_factory=deque)  # items that take this call's turns
     ready: "deque[Item]" = field(default_factory=deque)  # tokenized items that take this call's turns
+    unknown: list[int] = field(default_factory=list)  # as in `Answer`
     # These three are sums over the items. The wait lasts until the forward pass and includes tokenizing.
     tokenize_seconds: float = 0.0
     wait_seconds: float = 0.0
@@ -82,6 +84,7 @@ class Item:
     is_kept: bool = False  # The cache stores its vector.
     ids: Sequence[int] = ()
     truncated: bool = False
+    unknown: int = 0
     tokenize_seconds: float = 0.0
     counted: bool = False  # The item counts in a lane's texts and tokens.
     taken: bool = False  # The item is in a batch.

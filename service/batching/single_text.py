@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 MAX_THREADS = 4  # The matrix products of a short text are too small for more.
 MIN_SINGLE_TEXTS = 8  # single texts before the second session is opened
-RETRY_SECONDS = 60.0  # after memory was too short
+RETRY_SECONDS = 60.0  # pause after a lack of memory
 STOP_SECONDS = 5.0  # Wait for an opening session. The default model takes half a second.
 
 

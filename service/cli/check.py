@@ -7,17 +7,18 @@ documents' checksums and the names in their metadata.
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from models import cpus
 from models.engines.form import CPU
-from models.errors import ModelError
+from models.errors import ModelError, install_command
 from models.store import ModelStore
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
-from service.errors import CommandError, StartupError
+from service.errors import CommandError, StartupError, temporary_fault
 from service.http.connections import check_certificate
 from service.index import gpu
 from service.index.ivf_snapshots import damage
@@ -93,6 +94,7 @@ def report(settings: Settings) -> str:
         "index": "searched on the CPU" if number is None else f"large ones searched on GPU {number}",
         "documents": _documents(settings),
         "disk": _disk(settings.data_dir),
+        "temporary files": temporary_fault() or _disk(Path(tempfile.gettempdir())),
         "keys": _keys(settings),
     }
     lines.append("")
@@ -210,9 +212,7 @@ def _check_database(url: str) -> tuple[list[str], list[Found]]:
     try:  # The extra is optional.
         from service.store.postgres import offline  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise CommandError(
-            "A database needs the extra postgres: pip install 'simile[cpu,postgres]'."
-        ) from error
+        raise CommandError(f"A database needs the extra postgres: {install_command('postgres')}") from error
 
     documents, unknown, damaged, faults = offline.examine(url, SHOWN_IDS)
     lines = [

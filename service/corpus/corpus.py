@@ -52,6 +52,7 @@ class Stored:
     tokens: int  # tokens that the active version computed
     version: str  # the active version
     created: int  # documents with a new id
+    unknown: int  # documents that were embedded and have words outside the model's vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +121,13 @@ class Corpus:
                         max_collections=self._settings.max_collections,
                     )
                     # Tokens of followers are not charged to the client.
-                    tokens = sum(embedding.tokens for embedding in embedded[active.number].values())
+                    made = embedded[active.number].values()
+                    tokens = sum(embedding.tokens for embedding in made)
+                    unknown = sum(embedding.unknown > 0 for embedding in made)
                     if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
-                    return Stored(put.truncated, put.sequence, tokens, active.version, put.created)
+                    said = active.version, put.created, unknown
+                    return Stored(put.truncated, put.sequence, tokens, *said)
                 except NeedsVectors as error:  # Another write, or a swap, came first.
                     write.changed.update(error.positions)
                 finally:
@@ -291,7 +295,7 @@ class Corpus:
                 return await self.store.search(work, heavy=search.is_heavy(len(queries)))
             except Judged as changed:
                 remembered = await self.judged.get(generation, search.collection, changed.state)
-                # Writes may come faster than searches. The second state is good enough.
+                # Writes may change the state again. After the second attempt, any state is accepted.
                 search = _with_memory(search, remembered, exact=state is None)
                 state = changed.state
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 from functools import partial
 
 from models.encoder import Encoder
+from models.manifest import ENGLISH, get_language
 from models.search.content import Content
 from models.search.passages import Split, learned_tokens, passage_tokens, split
-from models.tokens.reading import MIN_WORDS, Count
+from models.tokens.reading import MIN_WORDS, Count, count_english, foreign
 from models.tokens.reading import count as count_words
 from service import memory
 from service.active import Generation
@@ -65,8 +66,10 @@ class DocumentEncoder:
         texts = [prompt + each.whole for each in contents]
         heads = await self._batcher.embed(generation.encoder, texts, lane=lane)
         found = [
-            Embedding(vector, cut, tokens)
-            for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)
+            Embedding(vector, cut, tokens, unknown=unknown)
+            for vector, cut, tokens, unknown in zip(
+                heads.vectors, heads.truncated, heads.tokens, heads.unknown, strict=True
+            )
         ]
         if self.passages:
             long = {
@@ -125,10 +128,11 @@ class DocumentEncoder:
         parts = [prompt + split_at[at].lead + contents[at].text[slice(*span)] for at, span in spans]
         answer = await self._batcher.embed(generation.encoder, parts, lane=lane)
         others: dict[int, list[Passage]] = {at: [] for at in split_at}
-        tokens = dict.fromkeys(split_at, 0)
-        for (at, span), vector, count in zip(spans, answer.vectors, answer.tokens, strict=True):
-            others[at].append(Passage(vector, *span))
-            tokens[at] += count
+        tokens, unknown = dict.fromkeys(split_at, 0), dict.fromkeys(split_at, 0)
+        for n, (at, span) in enumerate(spans):
+            others[at].append(Passage(answer.vectors[n], *span))
+            tokens[at] += answer.tokens[n]
+            unknown[at] += answer.unknown[n]
         for at, where in split_at.items():
             found[at] = replace(
                 found[at],
@@ -136,6 +140,7 @@ class DocumentEncoder:
                 tokens=found[at].tokens + tokens[at],
                 end=where.head.end,
                 others=tuple(others[at]),
+                unknown=found[at].unknown + unknown[at],
             )
 
 
@@ -144,6 +149,7 @@ class Readability:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Count] = {}  # by version and collection
+        self._english: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
     def knows(self, version: str, collection: str) -> bool:
@@ -163,10 +169,15 @@ class Readability:
                     continue
                 known = self._counts.get((version, collection), Count())
                 found = self._counts[version, collection] = known + seen
-                if found.words >= MIN_WORDS and (reason := found.unreadable()):
+                english = self._english.get((version, collection), 0) + count_english(starts)
+                self._english[version, collection] = english
+                reason = found.unreadable()
+                if not reason and get_language(encoder.manifest.origin) == ENGLISH:
+                    reason = foreign(found, english)
+                if found.words >= MIN_WORDS and reason:
                     log.warning(
-                        "%s cannot read the documents of the collection %s: %s. Use keyword search, or "
-                        "retrain it (docs/RETRAINING.md).",
+                        "%s cannot read the documents of the collection %s: %s. Use keyword search, or a "
+                        "model of their language (docs/MODELS.md), or retrain it (docs/RETRAINING.md).",
                         version,
                         collection,
                         reason,

@@ -36,7 +36,7 @@ MAX_ROWS = 20_000  # Judgments of a collection that are remembered, the latest o
 WAITED = 64  # New queries that a search waits for. More are embedded in the background.
 WAIT_SECONDS = 1.0  # A search waits at most this long for its memory. Then it uses the one before.
 TOGETHER = 256  # Queries in one call of the batcher.
-EVERY_SECONDS = 10.0  # Between two looks for judgments in the background.
+EVERY_SECONDS = 10.0  # Between two checks for judgments in the background.
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class JudgedQueries:
                 names = await self._store.judged_collections()
                 for generation in self._active.generations:
                     await self._keep(generation, names)
-            except ServiceError as error:  # The next look tries again.
+            except ServiceError as error:  # The next check tries again.
                 log.debug("Judged queries: %s", safe_message(error))
             await asyncio.sleep(EVERY_SECONDS)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.messages import did_you_mean
 from service.files.values import BadFile, BadRow, Spelling, command_option
 from service.store.filters.names import describe_fault, unreachable_names
-from service.store.values import COLLECTION_NAME
+from service.store.values import COLLECTION_NAME, NAME_RULE
 
 Placed: TypeAlias = Literal["each", "one", "unsaid"]
 IDS = ("id", "_id")  # BEIR's files have `_id`.
@@ -172,7 +172,7 @@ class Columns:
     def _collection(self, fields: dict[str, Any]) -> str:
         name = fields.get("collection")
         if not isinstance(name, str) or not COLLECTION_NAME.fullmatch(name):
-            raise BadRow("'collection' is not the name of a collection (--all-collections)")
+            raise BadRow(f"'collection' is not the name of a collection (--all-collections). {NAME_RULE}")
         return name
 
     def refuse_unsaid(self, fields: dict[str, Any]) -> None:

@@ -15,8 +15,10 @@ the route processes it.
 """
 
 import asyncio
+import codecs
 import contextlib
 import gc
+import re
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
@@ -58,6 +60,7 @@ NDJSON = "application/x-ndjson"
 RAW_FILE = "application/octet-stream"
 STREAMED = {NDJSON.encode(), RAW_FILE.encode()}  # media types of bodies of any length
 ROOM_SECONDS = 0.05  # between two checks for free budget
+_CHARSET = re.compile(r';\s*charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 
 
 async def read_body(request: Request, model: type[M], *, stored: bool = False) -> M:
@@ -159,26 +162,75 @@ def _ignored(body: BaseModel, value: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{name}.{inner}" for inner in _ignored(read, member))
 
 
-def require_json(request: Request) -> None:
+def media_type(request: Request) -> str:
+    """Returns the media type of a body, without parameters.
+
+    Raises:
+        MediaType: The body is compressed (Content-Encoding), or is text in another charset than UTF-8.
+
+    """
+    encodings = ", ".join(request.headers.getlist("content-encoding"))
+    if any(each.strip().lower() not in {"", "identity"} for each in encodings.split(",")):
+        raise MediaType(
+            f"Content-Encoding {encodings[:MAX_CHARACTERS]} is not supported. Send the body uncompressed, "
+            "without this header."
+        )
     given = request.headers.get("content-type", "")
     kind = given.partition(";")[0].strip().lower()
+    charset = _CHARSET.search(given)
+    if charset is not None and kind != RAW_FILE:
+        try:
+            name = codecs.lookup(charset[1]).name
+        except LookupError:
+            name = ""
+        if name not in {"utf-8", "ascii"}:
+            raise MediaType(
+                f"The charset {charset[1][:MAX_CHARACTERS]} is not supported. Send the body in UTF-8."
+            )
+    return kind
+
+
+def require_json(request: Request) -> None:
+    given = request.headers.get("content-type", "")
+    kind = media_type(request)
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return
     if kind == NDJSON:
         raise MediaType("NDJSON is taken by POST /documents alone. Send application/json.")
     found = f"must be application/json, not {given}" if given else "is missing"
-    raise MediaType(f"Content-Type {found}. Send the header Content-Type: application/json.")
+    documents = request.method == "POST" and request.url.path.endswith("/documents")
+    files = f" Or send NDJSON ({NDJSON}). `python -m service import FILE` stores CSV and other files."
+    raise MediaType(
+        f"Content-Type {found}. Send the header Content-Type: application/json.{files if documents else ''}"
+    )
 
 
 def _parse(content: bytes, *, stored: bool = False) -> Any:
-    if not content:
+    text = content.removeprefix(codecs.BOM_UTF8)
+    if not text:
         raise Validation("The body is empty. Send a JSON object.")
     try:
-        return exact_json.loads(content) if stored else orjson.loads(content)
+        return exact_json.loads(text) if stored else orjson.loads(text)
     except exact_json.Inexact as error:
         raise Validation(str(error)) from None
     except orjson.JSONDecodeError as error:
-        raise Validation(f"The body is not valid JSON: {error}.") from None
+        raise Validation(not_utf8("The body", content) or f"The body is not valid JSON: {error}.") from None
+
+
+def not_utf8(name: str, content: bytes) -> str:
+    """Returns the message for text that is not UTF-8, or an empty string. Its first byte is byte 0.
+
+    Args:
+        name: What `content` is, at the beginning of a sentence.
+        content: Text that could not be parsed as JSON.
+
+    """
+    start = content.find(0, 0, 4)  # Only UTF-16 and UTF-32 begin JSON with null bytes.
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        start = min(start, error.start) if start >= 0 else error.start
+    return "" if start < 0 else f"{name} is not UTF-8 (byte {start}). Send UTF-8, uncompressed."
 
 
 def _parse_large(content: bytes, max_values: int, *, stored: bool = False) -> Any:

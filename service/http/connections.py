@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 SPARE = 16
 # A connection that became idle more recently stays open, because its next request may be on the way.
-IDLE_SECONDS = 1.0
+MIN_IDLE_SECONDS = 1.0
 # File descriptors for SQLite, indexes, models, logs, pipes and TLS handshakes.
 OTHER_FILES = 550
 # Limit of the request line and all headers. The longest useful URL has 55 KiB: a judged query of 4,096
@@ -75,7 +75,7 @@ class Connections:
             The kind of place that the connection got. `Place.NONE` means that the connection must be closed.
 
         """
-        if len(self._open) < self.most or self._make_room(self._open, IDLE_SECONDS):
+        if len(self._open) < self.most or self._make_room(self._open, MIN_IDLE_SECONDS):
             self._open.add(connection)
             place = Place.USUAL
         elif len(self._spare) < SPARE or self._make_room(self._spare, 0):

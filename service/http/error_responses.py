@@ -15,6 +15,14 @@ from starlette.routing import Match, Route
 from models.messages import did_you_mean
 from service.errors import MethodNotAllowed, NotFound, ServiceError, Validation
 
+MAIN_ROUTES = "POST /embed, /similarity, /search and /documents"
+# What to do instead of a method that a route does not take, by the route's path in its collection.
+INSTEAD = {
+    "/documents": "POST /documents stores documents, and replaces those with the same id.",
+    "/documents/{id:anything}": "POST /documents with the same id replaces it.",
+    "/collections": "A collection's first document makes it: POST /collections/NAME/documents.",
+    "/collections/{collection}": "Its first document makes a collection: POST /collections/NAME/documents.",
+}
 NOSNIFF = (b"x-content-type-options", b"nosniff")  # Browsers must not guess the media type.
 
 
@@ -50,11 +58,18 @@ def response(path: str, error: ServiceError) -> Response:
     return Response(orjson.dumps(body), status, error.headers, "application/json")
 
 
-def _methods(request: Request) -> set[str]:
+def _other_method(request: Request) -> MethodNotAllowed:
+    path = request.url.path
     routes = [route for route in request.app.router.routes if isinstance(route, Route)]
     matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     methods = {method for route in matching for method in route.methods or ()}
-    return methods | {"HEAD"} if "GET" in methods else methods
+    allowed = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
+    plain = (route.path.removeprefix("/collections/{collection}") or route.path for route in matching)
+    instead = next((f" {INSTEAD[each]}" for each in plain if each in INSTEAD), "")
+    if request.method not in {"PUT", "PATCH", "POST"}:
+        instead = ""
+    message = f"{path} does not take {request.method}; it takes {allowed}.{instead}"
+    return MethodNotAllowed(message, headers={"allow": allowed})
 
 
 def install(app: FastAPI) -> None:
@@ -69,14 +84,12 @@ def install(app: FastAPI) -> None:
                 access.identify(request.scope)  # Clients without a key must not learn which paths exist.
             plain = [route.path for route in request.app.router.routes if isinstance(route, Route)]
             hint = did_you_mean(path, (each for each in plain if "{" not in each))
+            hint = hint or f" There are {MAIN_ROUTES}."
             raise NotFound(
-                f"There is no route {request.method} {path}.{hint} GET /docs lists them."
+                f"There is no route {request.method} {path}.{hint} GET /docs lists all."
             ) from error
         if error.status_code == 405:
-            allowed = ", ".join(sorted(_methods(request)))
-            raise MethodNotAllowed(
-                f"{path} does not take {request.method}; it takes {allowed}.", headers={"allow": allowed}
-            ) from error
+            raise _other_method(request) from error
         raise Validation(str(error.detail)) from error
 
     app.add_exception_handler(HTTPException, on_http)

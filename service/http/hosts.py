@@ -29,8 +29,9 @@ ONCE = frozenset(
 _USUAL_PORT = {"http": 80, "https": 443}
 _AUTHORITY = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>[0-9]{0,5}))?")
 METHODS = ("GET", "POST", "DELETE")
-SENT = ("Authorization", "Content-Type", "x-request-id", "x-model-version", "x-timeout-ms")
-READ = ("x-request-id", "x-embedding-shape", "x-content-type-options", "retry-after")
+# Headers of a refused preflight.
+_KEPT = {"vary", "access-control-allow-origin"}
+READ = ("x-request-id", "x-embedding-shape", "x-ignored-fields", "x-content-type-options", "retry-after")
 
 
 class Authority(NamedTuple):
@@ -130,7 +131,8 @@ def _authority(text: bytes) -> Authority | None:
 class Cors(CORSMiddleware):
     """Starlette's CORS middleware, with the service's error answers and request ids.
 
-    A preflight needs no API key.
+    A preflight needs no API key. Pages of allowed origins may send any header, because a list would always
+    lack the newest headers of clients. They may also reach a private network from a public one.
 
     Args:
         exposed: Headers of answers that pages may read, in addition to those in READ.
@@ -145,7 +147,8 @@ class Cors(CORSMiddleware):
             app,
             allow_origins=allow_origins,
             allow_methods=METHODS,
-            allow_headers=SENT,
+            allow_headers=("*",),
+            allow_private_network=True,
             expose_headers=(*READ, *exposed),
         )
 
@@ -157,9 +160,9 @@ class Cors(CORSMiddleware):
         elif answer.status_code != 200:
             refusal = Forbidden(
                 f"{bytes(answer.body).decode()}. SIMILE_CORS_ORIGINS names the origins that may call this; "
-                f"their pages may use {', '.join(METHODS)} and send {', '.join(SENT)}."
+                f"their pages may use {', '.join(METHODS)}."
             )
-            kept = {name: value for name, value in answer.headers.items() if not name.startswith("content-")}
+            kept = {name: value for name, value in answer.headers.items() if name in _KEPT}
             answer = response("/", refusal)
             answer.headers.update(kept)
         answer.headers["x-content-type-options"] = "nosniff"

@@ -37,8 +37,8 @@ from service.store.values import RowNames
 # Lists per square root of the rows, rounded to a power of two: 512 for 50,000 rows, 2,048 for a million.
 LISTS_PER_ROOT = 2
 SAMPLE_PER_LIST = 48  # training rows per list
-LOOKED_AT, POWER = 4.0, 0.75  # A search reads 4 n^0.75 of n rows: 27 % of 50,000, 13 % of a million,
-PER_HIT = 32  # but at least this many rows per requested document.
+LOOKED_AT, POWER = 4.0, 0.75  # A search reads 4 n^0.75 of n rows: 27 % of 50,000, 13 % of a million.
+PER_HIT = 32  # It reads at least this many rows per requested document.
 OVER = 4  # candidates per requested document, because 8-bit codes are inexact
 # If so few rows are allowed, or such a share of the segment, scoring all of them is about as fast.
 EXACT_ROWS, EXACT_SHARE = 20_000, 0.1
@@ -158,7 +158,7 @@ class Clustered(Segment):
                 continue
             for at, row in zip(places, rows, strict=True):
                 found = selection.among(row[row >= 0])
-                # Fewer candidates are complete only if the lists have no more rows.
+                # Fewer than `count` matches are complete only if the searched lists have no other rows.
                 if len(found) >= count or len(row) > np.count_nonzero(row >= 0):
                     complete[at] = found[:count]
         return complete
@@ -218,7 +218,7 @@ def build(
         unknown = np.flatnonzero(theirs < 0)
         if len(unknown):
             theirs[unknown] = lists.quantizer.search(chunk[unknown], 1)[1][:, 0]
-        # FAISS's float16 codes. numpy computes them, because FAISS rounds differently.
+        # numpy computes the float16 codes in FAISS's format, because FAISS itself would round differently.
         exact.add_sa_codes(chunk.astype(np.float16).view(np.uint8))
         numbers = theirs.astype(np.int64)
         lists.add_core(len(chunk), faiss.swig_ptr(chunk), None, faiss.swig_ptr(numbers))

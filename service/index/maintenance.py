@@ -30,7 +30,7 @@ from service.index.view import View
 # Recall at K of the latest queries. With 50 queries (500 hits) the standard error is about half a percent.
 MIN_QUERIES, MAX_QUERIES, K = 50, 200, 10
 EVERY_SECONDS = 3600.0
-PAUSE_SECONDS = 0.05  # Between two queries. An exact search of a million rows takes as long.
+PAUSE_SECONDS = 0.05  # Pause between two queries, as long as an exact search of a million rows.
 BASE_ROWS = 50_000  # Exact search of 50,000 rows takes a few milliseconds.
 DELTA_SHARE = 0.1  # Largest tail as a share of the base, and at most `BASE_ROWS` rows.
 

@@ -104,9 +104,10 @@ class Part:
         return self.without(places[self.segment.names[places] == names])
 
     def with_rows(self, rows: Rows) -> "Part":
-        """Returns a part with the alive rows and `rows`.
+        """Returns a part with the rows of this part that are alive, and with `rows`.
 
-        All rows are copied to a new buffer if the old one has no room or many dead rows, or is not `Exact`.
+        All rows are copied to a new buffer in three cases: the old buffer has no room for `rows`, it has many
+        dead rows, or it is not `Exact`.
         """
         added, segment = len(rows.names), self.segment
         if self.is_wasteful or not isinstance(segment, Exact) or segment.room < added:

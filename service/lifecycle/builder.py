@@ -22,18 +22,18 @@ from service.store.values import DEFAULT_COLLECTION, Embedding, Unembedded
 log = logging.getLogger(__name__)
 
 STEP_DOCUMENTS = 64
-STEP_BYTES = 16 << 20  # of the texts of a step; a single text may be larger
+STEP_BYTES = 16 << 20  # limit of the texts of a step; a single text may be larger
 LOAD_ROWS = 1024  # A write waits for at most one such step: 5 ms at 384 dimensions.
-STORE_ROWS = 1024  # per write job; the passages of a document stay together
+STORE_ROWS = 1024  # rows per write job; the passages of a document stay together
 LAST_LOOKS = 3  # A build ends after so many steps with only recent documents. The swap embeds the rest.
-RECOUNT_SECONDS = 10.0  # between counts of documents, because writes continue
+RECOUNT_SECONDS = 10.0  # time between counts of documents, because writes continue
 HARMLESS = Content("A short sentence.")
-RECENT_SECONDS = 60.0  # of work that the rate is computed from
+RECENT_SECONDS = 60.0  # The rate is computed from the work of this time.
 MIN_STEPS = 3  # steps before a rate is known
 SAY_SECONDS = 30.0
 RETRY_SECONDS, MAX_SECONDS = 0.5, 60.0  # after a full queue, a full disk, or a failing model
 
-Tell = Callable[[int, int], None]  # documents done, and in total
+Tell = Callable[[int, int], None]  # number of embedded documents, and of all documents
 
 
 class Builder:

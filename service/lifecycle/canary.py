@@ -107,7 +107,7 @@ async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> dict[
                     await corpus.search(generation, [Query(vector=rows[query])], search, _ids)
                     for generation, rows in vectors.items()
                 ]
-                if any(found):  # Otherwise the collection was emptied meanwhile.
+                if any(found):  # Without hits, the collection was emptied meanwhile.
                     common = len(found[0] & found[1]) / max(map(len, found))
                     shares.setdefault(name, []).append(common)
     if not shares:

@@ -35,7 +35,7 @@ from service.store.values import FAILED, Active, Known
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-BUSY_SECONDS = 0.05  # between two iterations while vectors are being deleted
+BUSY_SECONDS = 0.05  # pause between two iterations while vectors are being deleted
 # A generation that was active still follows writes for this time, for searches that began on it.
 LINGER_SECONDS = 5.0
 
@@ -327,8 +327,8 @@ class Controller:
         finished = self._task.done()
         if finished:
             self._form_failed |= swap.state == FAILED and swap.version == active
-            self._kept = ""  # It is active now, or cannot be opened.
-            if self._task.exception() is not None:  # It could not even store its failure.
+            self._kept = ""  # The version is active now, or cannot be opened.
+            if self._task.exception() is not None:  # The task could not even store its failure.
                 log.error("The swap to %s failed", swap.version, exc_info=self._task.exception())
                 self._not_before = time.monotonic() + RETRY_SECONDS
         elif target is not None and target.version == swap.version:
@@ -478,7 +478,7 @@ class Following:
         self.follow(self._ahead or active)
 
     def _go_over(self, generation: Generation) -> None:
-        generation.is_loaded = generation.is_complete = True  # The store has checked this.
+        generation.is_loaded = generation.is_complete = True  # The store has checked both.
         self._active.replace(generation)
         self._ahead = None
         self._metrics.serve(generation.manifest, generation.encoder.form)

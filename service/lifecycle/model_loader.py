@@ -36,6 +36,7 @@ from models.errors import (
     ProofFailed,
     UnknownVersion,
     Unreadable,
+    Unsupported,
 )
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
@@ -45,7 +46,7 @@ from models.store import ModelStore
 from models.tokens.texts import example_texts
 from service.active import Generation, IndexesOf
 from service.batching.workers import Layout
-from service.errors import StartupError, machine_error
+from service.errors import StartupError, machine_error, temporary_fault
 from service.lifecycle import capacity
 from service.settings import PREFIX, Settings
 from service.store.protocol import DocumentStore
@@ -60,7 +61,7 @@ RETRY_SECONDS, MAX_SECONDS = 2.0, 30.0
 FORM_FILE = "form.json"
 MIN_GAIN = 1.2  # A smaller gain is within the noise of a busy machine.
 _TEXTS, _REPEATS = 64, 5  # about a second for a small encoder
-_MEASURE_SECONDS = 5.0  # for the repeats of one engine, so a large encoder runs fewer
+_MEASURE_SECONDS = 5.0  # time limit for one engine, so a large encoder has fewer repeats
 _FACTS = ("model name", "cpu family", "model", "CPU implementer", "CPU part")  # on x86 and Arm
 
 
@@ -409,6 +410,8 @@ def active_generation(
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
+        if fault := temporary_fault():
+            raise StartupError(fault) from error
         root = loader.store.root
         room = "Free some room there, or set" if error.errno in FULL_ERRORS else "Set"
         reason = error.strerror or error
@@ -443,6 +446,7 @@ def _again(
 
     """
     form, version = read_form(active.form), active.version
+    _add_int8(loader.store, settings, loader.store.requested() or version)
     _prepare(loader, version, settings, form)
     try:
         encoder = loader.open(version, form)
@@ -475,11 +479,35 @@ def _first(store: DocumentStore, loader: ModelLoader, settings: Settings) -> tup
         if settings.memory_check and source.is_dir() and (reason := capacity.no_publishing(source)):
             raise StartupError(reason)
         say = partial(log.info, "Publishing %s: %s", settings.model)
-        version = publish_limited(models, settings.model, say=say, torch=False).version
+        published = publish_limited(
+            models, settings.model, say=say, torch=False, int8=settings.calibrates_int8
+        )
+        version = published.version
         models.request(version)
+    version = _add_int8(models, settings, version)
     _prepare(loader, version, settings)
     encoder = loader.open(version)
     return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder
+
+
+def _add_int8(models: ModelStore, settings: Settings, version: str) -> str:
+    """Publishes and requests `version` again with an int8 graph if SIMILE_PRECISION=int8 needs one.
+
+    Returns:
+        The version with the graph, or `version` if it has one, needs none or cannot get one.
+
+    """
+    if settings.precision != "int8" or read_manifest(models.folder(version)).quantised:
+        return version
+    from models.publishing.publish import quantize  # noqa: PLC0415  it imports onnx
+
+    try:
+        again = quantize(models, version, partial(log.info, "Adding int8 to %s: %s", version)).version
+    except (Unsupported, OSError) as error:  # or the models folder is read-only
+        log.warning("%s gets no int8 graph: %s", version, error)
+        return version
+    models.request(again)
+    return again
 
 
 def _prepare(loader: ModelLoader, version: str, settings: Settings, now: Form = FP32) -> None:

@@ -51,7 +51,7 @@ RETRY_SECONDS, MEMORY_LOOK_SECONDS = 2.0, 5.0
 # Writes wait at most this long for the last documents: at the first attempt, and at later attempts.
 LAST_SECONDS, MAX_LAST_SECONDS = 0.5, 2.0
 MACHINE = Path("/")  # folder that contains `proc` and `sys`
-ATTEMPTS = 5  # to build an index that missed writes
+ATTEMPTS = 5  # attempts to build an index that missed writes
 SKIPPED_SHARE = 0.01  # A model that fails on a larger share of the documents is rejected.
 
 

@@ -37,6 +37,7 @@ class Inference:
 
     tokens: Counter
     truncated: Counter
+    unknown: Counter
     padding_tokens: Counter
     batch_texts: Histogram
     batch_tokens: Histogram
@@ -59,6 +60,7 @@ class VersionMetrics:
         # The keys are the fields of Inference.
         self._by_version = {
             "truncated": counter("truncated_texts", "Texts cut at the model's maximum length"),
+            "unknown": counter("unknown_texts", "Texts with tokens outside the model's vocabulary"),
             "failures": counter("inference_failures", "Forward passes that failed or gave no finite vector"),
         }
         self._by_lane: dict[str, Counter | Histogram] = {

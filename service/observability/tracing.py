@@ -9,12 +9,13 @@ other libraries would also create spans, and these might contain texts of users,
 
 import threading
 import time
-from importlib.metadata import version as package_version
 from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from models.errors import install_command
+from models.messages import simile_version
 from service.errors import StartupError
 from service.observability.logs import RequestRecord
 
@@ -36,8 +37,7 @@ class Tracing:
         except ImportError as error:
             raise StartupError(
                 "Traces are turned on (SIMILE_OTEL, or OTEL_EXPORTER_OTLP_ENDPOINT), but OpenTelemetry is "
-                "not installed. In the project's folder: pip install -c constraints.txt '.[otel]'. Or set "
-                "SIMILE_OTEL=0."
+                f"not installed. Set SIMILE_OTEL=0, or install it: {install_command('otel')}"
             ) from error
         self._exporter: Any = None
         self._provider: Any = None
@@ -65,7 +65,7 @@ class Tracing:
             self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         except ValueError as error:
             raise StartupError(f"An OTEL_ variable has a value that cannot be used: {error}") from error
-        self._tracer = self._provider.get_tracer("simile", package_version("simile"))
+        self._tracer = self._provider.get_tracer("simile", simile_version())
 
     def record(self, record: RequestRecord) -> None:
         """Creates the spans of an answered request. If the client sent a span, it becomes their parent."""

@@ -13,7 +13,7 @@ import orjson
 
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError
-from service.settings import MAP_LIBRARY, MAP_MIN_DOCUMENTS, PREFIX, Settings
+from service.settings import MAP_MIN_DOCUMENTS, MAX_PLAIN, PREFIX, Settings
 from service.store.protocol import DocumentStore
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.01  # Between two steps, so that other writes come first.
 
 LOOK_SECONDS = 60.0  # Between two checks for maps. No map is computed while the collection grows.
 LONGEST_SECONDS = 900.0  # limit for one map
-MAX_COLLECTIONS = 20  # with maps: the largest collections within the limit
+MAX_COLLECTIONS = 20  # Only this many collections get maps, the largest ones first.
 GROWN = 2  # A collection that grew or shrank by this factor gets a new map.
 _NICE = 19  # Priority of the process: searches go first.
 
@@ -77,19 +77,16 @@ async def _fill(store: DocumentStore) -> None:
 class MapMaker:
     """Background task that computes maps. It runs `python -m service map` in a separate process.
 
-    Collections of up to SIMILE_MAP_DOCUMENTS documents get a map. A map of 20,000 documents takes about a
-    minute.
+    Collections of up to SIMILE_MAP_DOCUMENTS documents get a map, and without umap-learn those of up to
+    MAX_PLAIN. A map of 20,000 documents takes about a minute.
     """
 
     def __init__(self, corpus: Corpus, settings: Settings) -> None:
         self._corpus, self._settings = corpus, settings
+        umap = importlib.util.find_spec("umap") is not None
+        self._most = settings.map_documents if umap else min(settings.map_documents, MAX_PLAIN)
         self._counted: dict[str, int] = {}  # documents of each collection at the last check
         self._mapped: dict[Path, int] = {}  # documents of each collection when its map was made or failed
-
-    @staticmethod
-    def installed() -> bool:
-        """Returns whether the library that computes maps is installed."""
-        return importlib.util.find_spec(MAP_LIBRARY) is not None
 
     async def run(self) -> None:
         """Checks every minute whether maps must be computed. Runs until it is cancelled."""
@@ -109,7 +106,7 @@ class MapMaker:
         sizes = {
             name: count
             for name, count in self._counted.items()
-            if MAP_MIN_DOCUMENTS <= count <= self._settings.map_documents and before.get(name) == count
+            if MAP_MIN_DOCUMENTS <= count <= self._most and before.get(name) == count
         }
         for name in sorted(sizes, key=lambda name: -sizes[name])[:MAX_COLLECTIONS]:
             file = self._settings.maps_dir / self._corpus.active.generation.version / f"{name}.json"

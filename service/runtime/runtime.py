@@ -17,6 +17,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from models import cpus
+from models.errors import install_command
+from models.manifest import MANY, get_language
 from models.store import ModelStore
 from service.active import ActiveGeneration, IndexesOf, in_memory, in_store
 from service.auth.access import hash_visitor
@@ -151,7 +153,7 @@ class Runtime:
             from service.store.postgres.store import PostgresStore  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise StartupError(
-                "SIMILE_DATABASE needs the extra postgres: pip install 'simile[cpu,postgres]'."
+                f"SIMILE_DATABASE needs the extra postgres: {install_command('postgres')}"
             ) from error
 
         shared = self._documents = PostgresStore(
@@ -168,6 +170,9 @@ class Runtime:
         await asyncio.to_thread(self.open)
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.active.generation
+        if language := get_language(generation.manifest.origin):
+            more = "" if language == MANY else ". For other languages see docs/MODELS.md#other-languages"
+            log.info("The model %s reads %s%s", generation.manifest.origin, language, more)
         self.batcher.start()
         self.corpus = Corpus(self.active, self.batcher, self._documents, self.settings)
         self.corpus.judged.trusts = self.trusts
@@ -216,7 +221,7 @@ class Runtime:
             self._keep("Reading judged queries", self.corpus.judged.keep)
             self._keep("Making token vectors", self.corpus.tokens.keep)
         self._keep("Completing the index", self._index.keep_whole)
-        if self.settings.map_documents and alone and MapMaker.installed():
+        if self.settings.map_documents and alone:
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)
 
     async def stop(self) -> None:

@@ -73,7 +73,7 @@ class VectorSink(Protocol):
         """
 
     def discard(self, revisions: Sequence[int]) -> None:
-        """Removes all rows of these revisions."""
+        """Removes all rows of the given revisions."""
 
 
 class Snapshot(Protocol):
@@ -83,7 +83,7 @@ class Snapshot(Protocol):
     """
 
     def renew(self) -> None:
-        """Changes to the latest state of the store, which the next method call fixes."""
+        """Releases the current state. The next method call fixes the latest one."""
 
     def require(self, generation: int, *, kept: bool) -> None:
         """Checks that a generation may be searched in this state. Call this first where possible.
@@ -256,8 +256,8 @@ class Documents(Protocol):
         Args:
             documents: Documents with distinct ids.
             embedded: Embeddings by generation and by position in `documents`. If the stored title and text
-                are the same, the position may be missing, and the stored vectors stay. May grow during the
-                call.
+                are the same, the position may be missing, and the stored vectors stay. The mapping may
+                grow during the call.
             split: Whether stored vectors count as missing if the text was truncated instead of split.
             collection: Name of the collection, which is created if it does not exist.
             max_collections: Maximum number of collections.
@@ -324,7 +324,7 @@ class Documents(Protocol):
     async def fill_with_examples(self, put: Callable[[], Awaitable[None]], /) -> None:
         """Runs `put`, which stores the example corpus, if the corpus was requested and is not stored yet.
 
-        If several processes share the store, one of them runs `put`. If it fails, another process runs it.
+        If several processes share the store, one of them runs `put`. If that process fails, another one does.
         """
 
 
@@ -530,7 +530,7 @@ class Generations(Protocol):
     ) -> Mapping[str, Any] | None:
         """Compares a version's search results with those of the active version, and stores the comparison.
 
-        If several processes share the store, one of them compares. If it fails, another process compares.
+        If several processes share the store, one of them compares. If that process fails, another one does.
 
         Args:
             version: The version to compare.

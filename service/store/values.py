@@ -19,18 +19,22 @@ RowNames: TypeAlias = NDArray[np.int64]
 Ranking: TypeAlias = tuple[Revisions, NDArray[np.float32]]  # Documents and their scores, best first.
 PASSAGE_BITS = 16
 MAX_PASSAGES = 1 << PASSAGE_BITS  # Passages of a text.
-MEASURED_PASSAGES = 64  # Passages of a hit whose vectors the second stage reads, the first ones.
+MEASURED_PASSAGES = 64  # The second stage reads the vectors of at most this many first passages of a hit.
 
 Column: TypeAlias = Literal["title", "text", "metadata"]  # Parts that an answer may leave out.
 COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
 DEFAULT_COLLECTION = "default"
 COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # Also the name of a folder.
+NAME_RULE = (
+    "A collection's name is up to 64 letters a to z, digits, hyphens, underscores and points; a letter, a "
+    "digit or an underscore comes first."
+)
 DELETE_DOCUMENTS = 128  # Documents of one job. Other writes wait some tens of milliseconds.
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
 # Limit of a query in a judgment or an event. Percent-encoded, it fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
-TIES = 1000  # Documents that may tie with the last hit.
+TIES = 1000  # Maximum number of further documents that tie with the last hit.
 MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 
@@ -140,6 +144,7 @@ class Embedding:
     tokens: int = 0  # Tokens that were embedded; 0 if the vectors were stored before.
     end: int | None = None  # Characters of the first passage; None if it is the whole text.
     others: tuple[Passage, ...] = ()
+    unknown: int = 0  # Tokens of unknown words that were embedded; 0 if the vectors were stored before.
 
     @property
     def passages(self) -> tuple[Passage, ...]:

@@ -83,8 +83,8 @@ function drawViews(shown) {
 
 /** Updates the header: documents, version, collection and key. */
 async function drawStatus() {
-  const [info, { collections }] = await Promise.all([get("info"), get("collections")]);
-  session.version = info.model_version;
+  const [{ active, models }, { collections }] = await Promise.all([get("models"), get("collections")]);
+  session.models = models;
   const total = collections.find(({ name }) => name === session.collection)?.documents ?? 0;
   const names = [...new Set(["default", session.collection, ...collections.map(({ name }) => name)])];
   const choose = (name) => { session.collection = name; forgetJudgements(); show(); drawStatus(); };
@@ -94,7 +94,7 @@ async function drawStatus() {
     h("span", { class: "dot", "aria-hidden": "true" }),
     h("span", {}, `${total.toLocaleString("en")} documents`),
     names.length > 1 ? select("Collection", names, session.collection, choose) : "",
-    h("a", { href: "#/versions", class: "version", title: "The active version" }, info.model_version),
+    h("a", { href: "#/versions", class: "version", title: `The active version: ${active}` }, session.nameOf(active)),
     session.name ? h("button", { type: "button", class: "quiet", onclick: leave }, `${session.name} (${session.role}): forget key`) : "");
 }
 

@@ -1,6 +1,7 @@
 // Blind comparison: columns in random order without names, counts of the preferred side, and a sign test.
 
 import { h } from "./dom.js";
+import { session } from "./session.js";
 
 /** Returns the two-sided p-value of `more` out of `number` preferences for one side. */
 export function signTest(more, number) {
@@ -32,13 +33,13 @@ export class Blind {
     if (answer === undefined) {
       return h("div", { class: "card verdict row center" },
         h("span", {}, "Which is better?"),
-        h("button", { type: "button", onclick: () => prefer(order[0]) }, "Left"),
+        h("button", { type: "button", onclick: () => prefer(order[0]) }, "First"),
         h("button", { type: "button", onclick: () => prefer("neither") }, "Neither"),
-        h("button", { type: "button", onclick: () => prefer(order[1]) }, "Right"));
+        h("button", { type: "button", onclick: () => prefer(order[1]) }, "Second"));
     }
-    const names = { a: `A (${a}, ${amode})`, b: `B (${b}, ${bmode})` };
+    const names = { a: `A (${session.nameOf(a)}, ${amode || "automatic"})`, b: `B (${session.nameOf(b)}, ${bmode || "automatic"})` };
     return h("div", { class: "card verdict", role: "status" },
-      h("p", {}, `Left was ${names[order[0]]}, right ${names[order[1]]}. ${answer === "neither" ? "You preferred neither." : `You preferred ${answer.toUpperCase()}.`}`),
+      h("p", {}, `The first was ${names[order[0]]}, the second ${names[order[1]]}. ${answer === "neither" ? "You preferred neither." : `You preferred ${answer.toUpperCase()}.`}`),
       h("p", { class: "note" }, this.#tally()));
   }
 

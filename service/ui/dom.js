@@ -2,9 +2,18 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Creates an element. `on…` are listeners, true is an empty attribute, null and false are omitted. */
+/** Creates an element. `on…` are listeners, true is an empty attribute, null and false are omitted. Messages (note, problem, reason) are prose. */
 export function h(tag, properties = {}, ...children) {
   return filled(document.createElement(tag), properties, children);
+}
+
+/** Returns a message in pieces, with code elements for what is between backticks. */
+export const prose = (message) => message.split(/`([^`]+)`/).map((piece, at) => (at % 2 ? h("code", {}, piece) : piece));
+
+/** Creates the short name of a version, and a button that copies its id. Without a clipboard (plain HTTP), it shows the id. */
+export function versionName(version, name) {
+  const copy = iconButton("copy", `Copy the id ${version}`, { class: "icon quiet", onclick: () => navigator.clipboard.writeText(version).then(() => { copy.replaceChildren(icon("check")); say("Copied."); }) });
+  return h("span", {}, foreign("span", { class: "version", title: version }, name), " ", navigator.clipboard ? copy : foreign("code", { class: "id" }, version));
 }
 
 /** Creates an SVG element. */
@@ -19,7 +28,9 @@ function filled(element, properties, children) {
     else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  const message = /\b(note|problem|reason)\b/.test(properties.class);
+  const shown = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  element.append(...shown.flatMap((child) => (message && typeof child === "string" ? prose(child) : [child])));
   return element;
 }
 
@@ -38,6 +49,7 @@ const PATHS = {
   down: "M17 13V4h3v9h-3zm-3-9H6.5a2 2 0 0 0-2 1.6l-1.2 6A2 2 0 0 0 5.3 14H10l-.8 4.2a1.9 1.9 0 0 0 1.8 2.3l3.5-6.5V5.5z",
   close: "M6 6l12 12M18 6L6 18",
   check: "M5 13l4 4L19 7",
+  copy: "M9 9h11v11H9zM5 15H4V4h11v1",
   circle: "M12 5a7 7 0 1 0 .01 0z",
   like: "M10 4a6 6 0 1 1 0 12 6 6 0 0 1 0-12zm4.5 10.5L20 20M7.5 10h5M10 7.5v5",
   lasso: "M12 4c5 0 9 2.5 9 6s-4 6-9 6-9-2.5-9-6 4-6 9-6zM8 16c-2 1-2 4 0 4",

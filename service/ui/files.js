@@ -130,7 +130,7 @@ async function store(file, choices, place, signal) {
   bar.value = bar.max;
   line.append(` ${answer.summary}`);
   place.append(
-    h("ul", { class: "plain refused" }, answer.errors.slice(0, SHOWN_ERRORS).map(({ line: first, last_line: last, error }) => foreign("li", { class: "problem" }, `Line ${first}${last > first ? ` to ${last}` : ""}: ${error}`))),
+    h("ul", { class: "plain refused" }, answer.errors.slice(0, SHOWN_ERRORS).map(({ line: first, last_line: last, error }) => foreign("li", { class: "problem" }, `Line ${first}${last > first ? ` to ${last}` : ""}: `, error))),
     h("ul", { class: "plain refused" }, answer.notes.slice(0, SHOWN_ERRORS).map(({ line: at, note }) => foreign("li", { class: "note" }, `Line ${at}: ${note}`))));
   say(`${file.name}: ${answer.summary}`);
 }

@@ -2,7 +2,8 @@
 
 import { text } from "./api.js";
 import { curves } from "./curve.js";
-import { foreign, h, later, svg } from "./dom.js";
+import { foreign, h, later, prose, svg } from "./dom.js";
+import { session } from "./session.js";
 import { count, moment } from "./text.js";
 
 const WIDTH = 640;
@@ -17,13 +18,13 @@ export function report({ headline, reasons = [], summary = [], gains = [], rows 
   return [
     first ? foreign("p", { class: "lead" }, first) : "",
     h("p", {}, headline ?? ""),
-    h("ul", {}, [...reasons, ...others].map((sentence) => foreign("li", {}, sentence))),
+    h("ul", {}, [...reasons, ...others].map((sentence) => foreign("li", {}, prose(sentence)))),
     gains.length ? forest(gains, changed.sides) : "",
-    meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the active version"}.`) : "",
+    meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ? session.nameOf(meta.active.version) : "the active version"}.`) : "",
     curves(curve),
     ...["gained", "lost"].filter((word) => changed[word]?.length).map((word) => h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, changed[word], changed.sides))),
     changed.gained && !changed.sides ? later("Both answers to each query", () => everyAnswer(version)) : "",
-    warnings.length ? h("details", {}, h("summary", {}, "Warnings about the texts"), h("ul", {}, warnings.map((warning) => foreign("li", {}, warning)))) : "",
+    warnings.length ? h("details", {}, h("summary", {}, "Warnings about the texts"), h("ul", {}, warnings.map((warning) => foreign("li", {}, prose(warning))))) : "",
     rows.length ? figures(rows) : "",
     candidate.geometry ? geometry(candidate.geometry, active.geometry ?? {}) : "",
   ];

@@ -1,6 +1,7 @@
 // The current key and collection of this tab.
 
 import { get } from "./api.js";
+import { nameOf } from "./text.js";
 
 const COLLECTION = "simile-collection";
 const ROLES = ["read", "write", "admin"];
@@ -9,11 +10,16 @@ export const session = {
   known: false,
   name: null, // name of the key; null if the service has no keys
   role: "read",
-  version: "",
+  models: [], // of GET /models
 
   async load() {
     if (this.known) return;
-    Object.assign(this, await get("me"), { known: true });
+    const [me, { models }] = await Promise.all([get("me"), get("models").catch(() => ({ models: [] }))]);
+    Object.assign(this, me, { known: true, models });
+  },
+
+  nameOf(version) {
+    return nameOf(version, this.models);
   },
 
   forget() {

@@ -1,20 +1,45 @@
-// The first steps of a new user, and ways to add texts to an empty store.
+// The first steps of a new user, queries to begin with, and ways to add texts to an empty store.
 
 import { addForm } from "./add.js";
 import { addressOf, get, key, within } from "./api.js";
-import { h, icon } from "./dom.js";
+import { foreign, h, icon } from "./dom.js";
 import { storeExamples } from "./files.js";
 import { ENOUGH } from "./judgements.js";
 import { recent } from "./recent.js";
 import { session } from "./session.js";
-import { retrainCommand } from "./text.js";
+import { count, headlineOf, retrainCommand } from "./text.js";
+
+// Of the examples: two that share no word with their answer, one that keywords answer, and one that needs both.
+const EXAMPLES = ["how do I get my money back", "why is it colder in winter", "exit code 137", "my plants have yellow leaves"];
+
+/** Returns four queries: of the examples if they are stored, else the titles or beginnings of documents. */
+export async function toTry() {
+  const find = (filter) => get(within(session.collection, "documents"), { limit: EXAMPLES.length, filter });
+  const examples = await find('{"example": true}');
+  if (examples.documents.length) return EXAMPLES.map((query) => ({ query }));
+  const { documents } = await find("");
+  return [...new Set(documents.map((one) => headlineOf(one).headline.replace(/ …$/, "")))].map((query) => ({ query }));
+}
+
+/** Returns the most frequent queries, and those without results, which only admins may read. */
+export async function mostAsked() {
+  if (!session.may("admin")) return "";
+  const { frequent, without_results: without } = await get(within(session.collection, "searches")).catch(() => ({ frequent: [], without_results: [] }));
+  return h("div", { class: "columns" }, queries("Most frequent queries", frequent), queries("Queries without results", without));
+}
+
+/** Returns a list of links that search, or "" without queries. */
+export function queries(title, found) {
+  return found.length ? h("section", {}, h("h2", {}, title), h("ul", { class: "plain" }, found.map(({ query, searches }) => h("li", {},
+    foreign("a", { href: `#/search?${new URLSearchParams({ q: query })}` }, query), searches ? h("span", { class: "note" }, ` ${count(searches, "search")}`) : "")))) : "";
+}
 
 /** Returns the four steps, or "" if all are done. Calls `then` after something was stored. */
 export async function start(stored, then, signal) {
   const [{ answered }, { models }, info] = await Promise.all([get(within(session.collection, "feedback/summary")).catch(() => ({ answered: 0 })), get("models"), get("info")]);
   const steps = [
     [stored > 0, "Add texts", "Paste one below, upload a file, or load the examples."],
-    [recent.all().length > 0, "Search", "Ask a question in the box above."],
+    [recent.all().length > 0, "Search", "Click a query, or type one above."],
     [answered >= ENOUGH, `Judge ${ENOUGH} queries`, h("span", {}, `${answered} so far have a relevant document. Press a thumb next to a hit, or work through a list: `, h("a", { href: "#/judge" }, "Judge"), ".")],
     [models.some(({ parent }) => parent), "Retrain", h("span", {}, "The model learns from texts and judgments: ", h("code", {}, retrainCommand(addressOf("").href, info, key.get())), ".")],
   ];

@@ -31,16 +31,29 @@ export function placeOf(text, codePoints) {
   return place;
 }
 
-/** Splits `text` into pieces: [piece, whether it is a word of `query`]. */
+// Words that keyword search ignores next to other words: FUNCTION_WORDS of models/search/terms.py.
+export const FUNCTION_WORDS = new Set((
+  "a an the this that these those and or but nor so if then than as of at by for from in into on onto to with without about over under " +
+  "i me my mine we us our ours you your yours he him his she her hers it its they them their theirs who whom whose which what where when why how " +
+  "is am are was were be been being do does did doing has have had having will would shall should can could may might must " +
+  "not no there here such").split(" "));
+
+/** Returns whether keyword search looks for a word next to other words. In capitals, as in WHO, it is a name. */
+const isSearched = (word) => !FUNCTION_WORDS.has(word.toLowerCase()) || word === word.toUpperCase();
+
+/** Splits `text` into pieces: [piece, whether keyword search finds it by `query`]. */
 export function marked(text, query) {
-  const words = (query.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) ?? []).map(stem);
-  if (!words.length) return [[text, false]];
-  return text.split(/([\p{L}\p{N}]+)/u).map((piece) => [piece, piece.length > 1 && words.includes(stem(piece.toLowerCase()))]);
+  const all = query.match(/[\p{L}\p{M}\p{N}]{2,}/gu) ?? [];
+  const telling = all.filter(isSearched);
+  const words = (telling.length ? telling : all).map(stem);
+  const searched = (word) => word.length > 1 && (!telling.length || isSearched(word)) && words.includes(stem(word));
+  return text.split(/([\p{L}\p{M}\p{N}]+)/u).map((piece) => [piece, searched(piece)]);
 }
 
 /** Normalizes a word about as the service does, for marking. */
 function stem(word) {
-  return word.replace(/(ings?|ed|es|s)$/, "");
+  const plain = word.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[øłđħı]/g, (letter) => "oldhi"["øłđħı".indexOf(letter)]);
+  return plain.replace(/(ings?|ed|es|(?<![su])s)$/, "");
 }
 
 /** Returns the shell command that retrains for the service at `address`. `keyed`: it has API keys. */
@@ -49,7 +62,7 @@ export function retrainCommand(address, { models_dir: models }, keyed) {
   return `${keyed ? "SIMILE_SERVICE_KEY=KEY " : ""}python -m training retrain --from-service ${quoted(address.replace(/\/$/, ""))} --models-dir ${quoted(models)}`;
 }
 
-export const count = (number, noun) => `${number.toLocaleString("en")} ${number === 1 ? noun : `${noun.replace(/y$/, "ie")}s`}`;
+export const count = (number, noun) => `${number.toLocaleString("en")} ${number === 1 ? noun : `${noun.replace(/y$/, "ie").replace(/ch$/, "che")}s`}`;
 
 export const percent = (share) => `${Math.round(100 * share)} %`;
 
@@ -68,8 +81,18 @@ export function duration(seconds) {
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
 
-/** Formats a time in the user's time zone. */
+/** Formats a time in the user's time zone, such as "today 17:32" or "21 Nov 2026, 17:32". */
 export function moment(iso) {
   const date = new Date(iso);
-  return Number.isNaN(date.getTime()) ? "at an unknown time" : date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+  if (Number.isNaN(date.getTime())) return "at an unknown time";
+  const day = ["yesterday", "today", "tomorrow"][1 + Math.round((new Date(date).setHours(0, 0, 0, 0) - new Date().setHours(0, 0, 0, 0)) / 86_400_000)];
+  return day ? `${day} ${date.toLocaleTimeString("en-GB", { timeStyle: "short" })}` : date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+}
+
+/** Returns the short name of a version, such as "v3 · triples · today 17:32": its place by age, its recipe or source, and its time. */
+export function nameOf(version, models) {
+  const [, year, month, day, hour, minute, second, origin] = version.match(/^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)-(.+)-[0-9a-f]{8}$/) ?? [];
+  if (!origin) return version;
+  const number = models.some((one) => one.version === version) ? `v${models.filter((one) => one.version <= version).length} · ` : "";
+  return `${number}${origin} · ${moment(`${year}-${month}-${day}T${hour}:${minute}:${second}Z`)}`;
 }

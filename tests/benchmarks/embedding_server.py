@@ -1,4 +1,4 @@
-"""A server that computes vectors from characters, for tests of the load generators."""
+"""A server whose vectors depend only on the text, for tests of the load generators."""
 
 import json
 import threading
@@ -22,12 +22,12 @@ class EmbeddingServer(ThreadingHTTPServer):
     """Answers `POST /embed` as the service does, with faults on request.
 
     Attributes:
-        mixed: True if texts get the vectors of different texts.
+        mixed: True if each text gets the vector of another text.
         status: Status of all answers.
-        closes: Number of next requests whose connection it closes without an answer.
+        closes: How many of the next requests it answers by closing the connection.
         idle_seconds: Seconds until it closes an idle connection. None: never.
         slow_seconds: Delay of requests with the text "slow".
-        bodies: How often it answered each request body.
+        bodies: Number of answers by request body.
 
     """
 

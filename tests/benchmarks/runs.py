@@ -2,7 +2,7 @@
 
 from benchmarks.rounds import Measured
 
-CLEAN, BUSY = 0.01, 0.5  # foreign shares
+CLEAN, BUSY = 0.01, 0.5  # processor shares of other programs
 
 
 def rates(*values: float, foreign: float = CLEAN, **more: float) -> list[Measured | None]:

@@ -1,4 +1,4 @@
-"""The benchmark run on a GPU keeps every figure, and a failed stage does not end it."""
+"""A benchmark run on a GPU keeps every figure, and a failed stage does not end the run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Growth of memory on curves with known growth, and samples of a real process."""
+"""Memory growth, computed from curves whose growth is known, and samples of a real process."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ sys.stdin.readline()
 
 
 def curve(*megabytes: float) -> list[Sample]:
-    """Return samples of these megabytes of memory, one per second."""
+    """Return one sample per second, with the given megabytes of memory."""
     return [Sample(float(at), value, files=1, threads=1) for at, value in enumerate(megabytes)]
 
 

@@ -21,7 +21,7 @@ ANSWERS[b"/slow"] = ANSWERS[b"/"]
 
 
 class Answering:
-    """An HTTP server on its own thread. With `stalls`, it answers no connection for a while, once."""
+    """An HTTP server on its own thread. With `stalls`, it once answers no connection for a while."""
 
     def __init__(self, *, stalls: bool = False) -> None:
         self.stall: tuple[float, float] | None = None
@@ -101,7 +101,7 @@ def test_a_stalled_service_is_charged_for_every_arrival_during_the_stall(server:
     assert stalling.stall is not None
     stopped, resumed = stalling.stall
     meanwhile = found.between(stopped, resumed)
-    # 200 a second for half a second are a hundred. Five standard deviations of a Poisson count are fifty.
+    # 200 per second in half a second: 100 requests. Five standard deviations of a Poisson count are 50.
     expected = 200 * (min(resumed, begin + 1.5) - stopped)
     assert 0.5 * expected < len(meanwhile.arrived) < 1.5 * expected
     waited = (resumed - meanwhile.arrived) * 1000

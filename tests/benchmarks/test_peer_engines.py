@@ -1,4 +1,4 @@
-"""Peers (other embedding servers) start with pinned packages, and failures give their reasons."""
+"""Peers (other embedding servers) start with pinned packages. A failed start reports its reason."""
 
 import re
 from contextlib import ExitStack

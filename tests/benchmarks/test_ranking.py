@@ -1,4 +1,4 @@
-"""Folds, figures and simulated nights of the benchmarks of rankings."""
+"""The ranking benchmarks: folds, figures and simulated nights."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_share_of_the_test_queries_has_an_answer_that_was_judged_before(share:
 
 
 def find_at(example: Example, place: int) -> Example:
-    """Returns a copy of a query whose answer is at place `place` of the hybrid order, from 0."""
+    """Returns a copy of a judged query, with its answer at position `place` of the hybrid order, from 0."""
     order = np.arange(len(example.ids))
     answer = int(np.argmax(example.gains))
     order[[place, answer]] = order[[answer, place]]

@@ -74,7 +74,7 @@ def test_batches_have_every_text_once_sorted_within_the_budget(engine: RawEngine
 
 
 def record_rows(engine: RawEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of texts of each call of the engine."""
+    """Return a list to which each call of the engine appends its number of texts."""
     rows: list[int] = []
     [call, *_] = engine.calls
 

@@ -1,4 +1,4 @@
-"""The order and the end of rounds, and medians and ratios compared with values by hand."""
+"""The order and the end of rounds; medians and ratios, compared with values worked out by hand."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ OURS, RAW, PEER = ("Simile fp32", "64 x 1"), ("raw fp32", "sentences"), ("infini
 
 
 class Recorded:
-    """A contestant that appends its turns to `order`. `foreign`: other programs' CPU share in each turn."""
+    """A contestant that appends its turns to `order`. `foreign` has other programs' CPU share per turn."""
 
     def __init__(self, name: str, order: list[str], foreign: Iterator[float] | None = None) -> None:
         self.name = name

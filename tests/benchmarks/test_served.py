@@ -34,7 +34,7 @@ def test_vectors_do_not_depend_on_the_texts_of_a_call() -> None:
 def test_a_window_is_counted_in_texts_of_the_mean_length() -> None:
     ours = ServedModel("Simile fp32", OURS, 1, os.getpid())
     made = ours.requests(WORKLOAD, 3)
-    assert len(made.lines) == 13  # the 40th text does not fill a request
+    assert len(made.lines) == 13  # The 40th text does not fill a request of three.
     # Two seconds: the sixth request of the workload was answered once, the third twice.
     window = Window(2.0, {"server": 0.5, "load": 0.0003}, 0.1)
     request, times, status = np.array([0, 1, 1]), np.array([10.0, 30.0, 20.0]), np.full(3, 200)

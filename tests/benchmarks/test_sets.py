@@ -1,4 +1,4 @@
-"""Evaluation sets drawn from larger ones: their content, and that draws are reproducible."""
+"""Evaluation sets drawn from larger ones: their content and reproducible draws."""
 
 import gzip
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ def test_a_simple_sentence_is_the_query_for_the_full_article(tmp_path: Path) -> 
     }
     assert (
         not found.queries.keys() & found.documents.keys()
-    )  # a search leaves out the document with its query's name
+    )  # A search leaves out the document whose id is that of the query.
 
     write(file, [table[0], *reversed(table[1:])])
     write_simple(file, tmp_path / "second", 9)

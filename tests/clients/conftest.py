@@ -1,6 +1,6 @@
-"""Client libraries of others with the running service: `make test-clients`, in a separate environment.
+"""Third-party client libraries with the running service: `make test-clients`, in a separate environment.
 
-The project's own environment does not have these clients. There, the tests are one skip.
+The project's own environment lacks these clients. There, the test modules are skipped without an import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.parts.skipped import skipped_unless
 INSTALLED = find_spec("openai") is not None
 
 if INSTALLED:
-    # Read when the clients are imported. Offline mode blocks even loopback; these keys would win over ours.
+    # Clients read these at their import. Offline mode blocks loopback, too. The keys would override ours.
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGINGFACE_API_KEY"):
         os.environ.pop(name, None)
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
@@ -56,7 +56,7 @@ def service(request: pytest.FixtureRequest) -> Running:
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Snippets write to the working directory. Chroma caches databases by path until they are cleared."""
+    """Runs each test in an empty folder, because snippets write files. Clears Chroma's cache of databases."""
     monkeypatch.chdir(tmp_path)
     yield
     if "chromadb" in sys.modules:

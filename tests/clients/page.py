@@ -26,7 +26,7 @@ def snippets() -> dict[str, str]:
 
 
 def curls() -> list[str]:
-    """Returns the curl commands of the shell blocks, with continued lines."""
+    """Returns the curl commands of the shell blocks, with all their lines."""
     blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```", text(), flags=re.DOTALL | re.MULTILINE))
     parts = re.split(r"^(?=curl )", blocks, flags=re.MULTILINE)
     return [part.strip() for part in parts if part.startswith("curl ")]
@@ -46,7 +46,7 @@ def run(heading: str, service: Running) -> dict[str, Any]:
     """Run the block of `heading` against `service`, and return the names that it defines."""
     names: dict[str, Any] = {"__name__": "snippet"}
     lines_before = text().partition(snippets()[heading])[0].count("\n")
-    # Behind as many empty lines as stand before it, so that a traceback names the page's own line.
+    # The empty lines give a traceback the line numbers of the page.
     source = "\n" * lines_before + here(snippets()[heading], service)
     exec(compile(source, str(PAGE), "exec"), names)
     return names

@@ -1,4 +1,4 @@
-"""The service for tests of client libraries. Of the project, imports only `tests`."""
+"""The service for tests of client libraries. Imports only `tests` of the project."""
 
 import hashlib
 from pathlib import Path

@@ -46,7 +46,7 @@ def test_small_numbers_are_as_sent_and_follow_the_vector(service: Running) -> No
     assert found.uint8 == sent["uint8"]
     np.testing.assert_array_equal(np.array(found.uint8) - np.array(found.int8), 128)
     vectors, small = np.array(found.float_), np.array(found.int8)
-    levels = np.sum(vectors * small, axis=1)  # of a vector of length 1: how many to 1.0
+    levels = np.sum(vectors * small, axis=1)  # int8 steps per 1.0, as vectors have length 1
     np.testing.assert_allclose(levels, levels[0], rtol=0.01, err_msg="one range for all")
     np.testing.assert_allclose(small / levels[:, None], vectors, atol=1 / levels[0])
     for text, together in zip(names["texts"], found.int8, strict=True):

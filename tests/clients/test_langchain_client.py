@@ -38,7 +38,7 @@ def test_many_texts_short_vectors_and_asynchronous_calls_give_the_same(service: 
 def test_without_the_parameter_the_refusal_names_it(
     service: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A vocabulary of bytes replaces the client's, which is a download. Neither has the model's ids."""
+    """Bytes replace the client's vocabulary, which needs a download. Neither has the model's ids."""
     letters = tiktoken.Encoding(
         name="cl100k_base",
         pat_str=r"\S+|\s+",

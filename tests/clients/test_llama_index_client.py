@@ -19,7 +19,7 @@ def test_the_snippet_gives_the_vectors_of_embed(service: Running) -> None:
 
 def test_many_texts_and_the_asynchronous_calls_give_the_same(service: Running) -> None:
     model = TextEmbeddingsInference(model_name="simile", base_url=service.url, auth_token=service.key)
-    texts = [f"Text number {number} of some." for number in range(23)]  # more than two of its batches
+    texts = [f"Text number {number} of some." for number in range(23)]  # more than two batches of the client
     expected = service.embed(texts)
     np.testing.assert_allclose(model.get_text_embedding_batch(texts), expected, atol=1e-6)
     np.testing.assert_allclose(asyncio.run(model.aget_text_embedding_batch(texts)), expected, atol=1e-6)

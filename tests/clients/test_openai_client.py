@@ -125,7 +125,7 @@ def test_a_spent_rate_is_a_rate_limit_error(keyed_service: Running) -> None:
     assert refused.value.status_code == 429
     assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
     assert "minute" in refused.value.body["message"]
-    client_of(keyed_service).embeddings.create(model="any", input="a")  # others go on
+    client_of(keyed_service).embeddings.create(model="any", input="a")  # Other keys are still accepted.
 
 
 def test_other_refusals_have_their_exception(service: Running) -> None:
@@ -137,7 +137,7 @@ def test_other_refusals_have_their_exception(service: Running) -> None:
     with pytest.raises(openai.APIStatusError, match="SIMILE_MAX_BODY_MB") as large:
         client.embeddings.create(model="any", input="a" * (17 << 20))
     assert large.value.status_code == 413
-    unread = [f"{at} {TEXTS[2]}" for at in range(400)]  # the cache has the vectors of earlier texts
+    unread = [f"{at} {TEXTS[2]}" for at in range(400)]  # No vectors of these texts are in the cache.
     with pytest.raises(openai.InternalServerError) as late:
         client.embeddings.create(model="any", input=unread, extra_headers={"x-timeout-ms": "1"})
     assert late.value.status_code == 504

@@ -1,4 +1,4 @@
-"""docs/CLIENTS.md is true: its snippets and curl commands work, and its versions are the tested ones."""
+"""The snippets and curl commands of docs/CLIENTS.md work, and its versions are the tested ones."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Hold the running service to its OpenAPI document: `make test-contract`.
+"""Test if the running service keeps to its OpenAPI document: `make test-contract`.
 
 schemathesis sends allowed and forbidden requests to a service with tiny models; the document must promise
 each answer. Three runs at once test the routes of collections, all other routes, and all other routes with
@@ -35,15 +35,15 @@ DOCUMENTS = {
 }
 
 
-COLLECTION = "known"  # it has the same documents
-MIRRORED = r"^/collections/\{collection\}/"  # what the plain routes do, in a collection
+COLLECTION = "known"  # a collection with the same documents as the default one
+MIRRORED = r"^/collections/\{collection\}/"  # plain routes, repeated within a collection
 
 
 class Part(NamedTuple):
     """A group of routes that is tested in a run of its own."""
 
-    options: tuple[str, ...]  # of schemathesis
-    share: float  # of --examples
+    options: tuple[str, ...]  # options of schemathesis
+    share: float  # share of --examples
     keyed: bool = False
 
 

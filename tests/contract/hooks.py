@@ -99,7 +99,7 @@ def _fit(options: dict[str, Any]) -> None:
         options["prompt_name"] = FACTS["prompts"][0]
     if isinstance(options.get("model"), str):
         options["model"] = _now_and_then(options["model"], FACTS["versions"])
-    if options.get("truncate") in (False, "NONE"):  # a text may be too long for that
+    if options.get("truncate") in (False, "NONE"):  # A generated text may be too long without truncation.
         del options["truncate"]
     queries = options.get("queries")
     if isinstance(queries, list) and queries:
@@ -107,7 +107,7 @@ def _fit(options: dict[str, Any]) -> None:
 
 
 def _fit_query(operation: str, query: dict[str, Any]) -> None:
-    """Fits query parameters that require or exclude each other, which OpenAPI cannot state."""
+    """Changes query parameters that require or exclude each other. OpenAPI cannot state such rules."""
     names = {"query", "id", "key", "user"}
     if operation in ("DELETE /feedback", "DELETE /events") and not names & query.keys():
         query["id"] = "none"
@@ -152,9 +152,9 @@ def _fit_mode(options: dict[str, Any]) -> None:
 
 
 def _whole(value: Any) -> Any:
-    """Writes whole numbers of 64 bits without a point, and larger ones with an exponent.
+    """Returns `value` with whole numbers of 64 bits as int, and larger numbers as float.
 
-    3.0 is an integer to JSON Schema, and not to the service. Filters compare 64-bit integers and any float.
+    3.0 is an integer to JSON Schema, but not to the service. Filters compare 64-bit integers and any float.
     JSON Schema does not know that difference.
     """
     if isinstance(value, dict):

@@ -12,11 +12,11 @@ FILES = sorted(FOLDER.rglob("*.yaml"))
 
 
 class Pod(NamedTuple):
-    """The template of a pod. All pods of the project have one container."""
+    """A pod, or the template of one. All pods of the project have one container each."""
 
     name: str
     spec: dict[str, Any]
-    claims: dict[str, dict[str, Any]]  # those that its StatefulSet makes, by volume
+    claims: dict[str, dict[str, Any]]  # claims that its StatefulSet creates, by volume
 
     @property
     def container(self) -> dict[str, Any]:
@@ -26,7 +26,7 @@ class Pod(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables of the container, with those of ConfigMaps and Secrets."""
+        """The environment variables of the container, also from ConfigMaps and Secrets."""
         told: dict[str, str] = {}
         for source in self.container.get("envFrom", []):
             told |= one("ConfigMap", source["configMapRef"]["name"])["data"]

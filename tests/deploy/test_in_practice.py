@@ -72,7 +72,7 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
     keys(tmp_path, "read")
     mount = f'mount --bind "{shared}" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
     replica = Service(tmp_path, None, **variables("simile-embed", tmp_path))
-    until((shared / "state.json").exists)  # written soon after the start
+    until((shared / "state.json").exists)  # The owner writes it soon after the start.
     state = (shared / "state.json").read_bytes()
     with replica.client:
         try:
@@ -92,7 +92,7 @@ def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
 
 
 def complaints(replica: Service) -> list[str]:
-    """Returns the replica's log lines about state.json, two polls of the file after the first line."""
+    """Waits for a log line about state.json and two more polls of the file. Returns all such lines."""
     until(lambda: "state.json" in replica.log.read_text(), replica.log.read_text)
     time.sleep(2 * POLL_SECONDS)
     return [line for line in replica.log.read_text().splitlines() if "state.json" in line]

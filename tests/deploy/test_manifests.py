@@ -1,4 +1,4 @@
-"""Settings, routes, exit statuses, images and folders in the manifests exist in the project."""
+"""Checks that settings, routes, exit statuses, images and folders in the manifests exist."""
 
 import os
 import re
@@ -27,7 +27,7 @@ from training.retraining.schedule import _STOPPING_SECONDS
 
 COMPOSE = ROOT / "docker-compose.yml"
 SERVING = ("simile", "simile-embed", "simile-replicas")
-DEFAULT_CONNECTIONS, KEPT_CONNECTIONS = 100, 3  # of PostgreSQL; for superusers
+DEFAULT_CONNECTIONS, KEPT_CONNECTIONS = 100, 3  # PostgreSQL's limit, of which it keeps 3 for superusers
 MEMORY = {"Mi": 2**20, "Gi": 2**30}
 
 
@@ -46,7 +46,7 @@ def test_every_setting_of_a_pod_exists_and_none_is_made_of_a_services_name(name:
     told = {variable for variable in pod(name).variables if variable.startswith(PREFIX)}
     assert told
     assert told <= known
-    # A Service `simile` would set SIMILE_PORT=tcp://…, and one `simile-embed` SIMILE_EMBED_PORT.
+    # Kubernetes would set SIMILE_PORT=tcp://… for a Service `simile`.
     assert pod(name).spec["enableServiceLinks"] is False
 
 
@@ -61,7 +61,7 @@ def test_commands_of_a_pod_take_its_settings_on_top_of_those_of_its_image(
     for variable in [variable for variable in os.environ if variable.startswith(PREFIX)]:
         monkeypatch.delenv(variable)
     for variable, value in (variables_of_image(here.container["image"]) | here.variables).items():
-        mounted = value.startswith("/run/secrets/")  # there the Secret's file, here one like it
+        mounted = value.startswith("/run/secrets/")  # Here, another file replaces the Secret's.
         monkeypatch.setenv(variable, str(keys) if mounted else value)
     settings = read()
     assert str(settings.models_dir) == "/models"
@@ -69,7 +69,7 @@ def test_commands_of_a_pod_take_its_settings_on_top_of_those_of_its_image(
 
 
 def variables_of_image(image: str) -> dict[str, str]:
-    """The ENV variables of docker/Dockerfile, up to the target that Compose builds `image` from."""
+    """Returns the ENV variables of `image`: those of its target in docker/Dockerfile and of the bases."""
     [target] = {
         service["build"]["target"]
         for service in compose()["services"].values()
@@ -110,7 +110,7 @@ def test_every_mount_has_a_volume_and_every_volume_a_source(name: str) -> None:
     mounted = {mount["name"] for mount in here.mounts.values()}
     assert mounted == set(volumes) | set(here.claims)
     names = {(document["kind"], document["metadata"]["name"]) for document in everything()}
-    names.add(("PersistentVolumeClaim", "data-simile-0"))  # what the StatefulSet calls its claim
+    names.add(("PersistentVolumeClaim", "data-simile-0"))  # the StatefulSet creates this claim
     for volume in volumes.values():
         if "persistentVolumeClaim" in volume:
             assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in names
@@ -128,7 +128,7 @@ def test_the_owner_is_one_and_alone_on_its_data() -> None:
     assert set(pod("simile").claims) == {"data"}
     assert one("StatefulSet", "simile")["spec"]["serviceName"] == "simile-owner"
     assert pod("simile").mounts["/data"]["name"] == "data"
-    # The other pod on that claim is created by hand, and states that the owner is away then.
+    # The only other pod with this claim is created by hand, while the owner is stopped.
     users = [here.name for here in pods() if "data-simile-0" in str(here.spec.get("volumes"))]
     assert users == ["simile-maintenance"]
 
@@ -231,7 +231,7 @@ def test_an_endpoint_forgets_a_pod_before_it_stops() -> None:
 
 
 def test_a_refusal_ends_the_job_and_makes_no_new_pod() -> None:
-    """Otherwise, the job would train the same text again, or count a refused candidate as a failure."""
+    """A new pod would train on the same texts again, or count a refused candidate as a failure."""
     cron = one("CronJob", "simile-retrain")["spec"]
     job = cron["jobTemplate"]["spec"]
     assert cron["concurrencyPolicy"] == "Forbid"

@@ -164,7 +164,7 @@ def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
         assert (done.returncode, "All is sound." in done.stdout) == (0, True), done.stdout + done.stderr
     shutil.move(here / "backups", there / "backups")
     shutil.rmtree(here)
-    restored = Service(there)  # for its port and its client
+    restored = Service(there)  # gives a port and a client
     variables = {"SIMILE_PORT": str(restored.port), "SIMILE_WORKERS": "1", "PYTHONPATH": str(ROOT)}
     with restored.log.open("wb") as log:
         restored.process = subprocess.Popen(

@@ -25,7 +25,7 @@ UNITS = sorted(FOLDER.glob("*.service"))
 STATE = "/var/lib/simile"
 ANALYZE = shutil.which("systemd-analyze")
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze, of the package systemd")
-EXPOSURE = 20  # tenths; 100 is a unit without any hardening
+EXPOSURE = 20  # In tenths. A unit without hardening has about 100.
 
 
 class Unit:
@@ -120,7 +120,7 @@ def test_the_trainer_does_not_see_the_store() -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, tiny_models_dir: Path) -> Path:
-    """A folder with a models folder, which replaces /var/lib/simile."""
+    """A folder that replaces /var/lib/simile. It has a models folder."""
     shutil.copytree(tiny_models_dir, tmp_path / "models")
     return tmp_path
 
@@ -132,7 +132,7 @@ def moved(unit: Unit, home: Path) -> dict[str, str]:
 @pytest.mark.long
 def test_the_service_runs_as_its_unit_says_and_stops_cleanly(home: Path) -> None:
     unit, service = Unit("simile.service"), Service(home)
-    [_, *arguments] = unit.command  # but for the interpreter
+    [_, *arguments] = unit.command  # the command without the interpreter
     told = {"SIMILE_PORT": str(service.port), "PYTHONPATH": str(ROOT)}
     environment = plain_environment(**(moved(unit, home) | told))
     with service.client, service.log.open("wb") as log:

@@ -44,14 +44,14 @@ def engine() -> None:
 @pytest.fixture(scope="session")
 def service_image(engine: None) -> str:
     """The name of the service's image, built from this tree. A failed build is a failure, not a skip."""
-    faulthandler.cancel_dump_traceback_later()  # a build has a limit of its own, above that of a test
+    faulthandler.cancel_dump_traceback_later()  # A build has its own, longer limit.
     docker("compose", "build", "service", environment=image_environment(), seconds=1200)
     return f"simile-service:{TAG}"
 
 
 @pytest.fixture(scope="session")
 def wheels() -> dict[str, str]:
-    """The variables that say where the build gets torch: the caller's, or a folder that pip fills."""
+    """Build variables that say where torch comes from: those of the caller, or a folder that pip fills."""
     named = {name: os.environ[name] for name in ("TORCH_WHEELS", "TORCH_INDEX_URL") if os.environ.get(name)}
     if named:
         return named

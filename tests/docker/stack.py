@@ -18,7 +18,7 @@ TAG = "test"
 
 
 def image_environment() -> dict[str, str]:
-    """Returns the environment of a build: docker-compose.yml alone, whatever the caller's .env says."""
+    """Returns the environment of a build from docker-compose.yml alone. It overrides the caller's .env."""
     return plain_environment(SIMILE_TAG=TAG, COMPOSE_FILE="docker-compose.yml", COMPOSE_PROFILES="")
 
 

@@ -25,7 +25,7 @@ DOCKERFILES = (
     "docker/Dockerfile",
     *(f"tests/docker/standins/{name}/Dockerfile" for name in ("haproxy", "pgvector", "prometheus")),
 )
-DATABASE = "postgresql://simile@postgres/simile"  # its password is in PGPASSWORD
+DATABASE = "postgresql://simile@postgres/simile"  # PGPASSWORD has the password.
 
 
 def target(port: dict[str, Any]) -> int:
@@ -117,7 +117,7 @@ def test_everything_that_stays_up_tells_whether_it_is_well_and_prometheus_waits_
     services = config(("docker/postgres.yml",), ("monitoring",))["services"]
     checked = {name for name, service in services.items() if service.get("healthcheck", {}).get("test")}
     assert checked == set(services) - {"service"}, "the service's check is in its image"
-    # Otherwise a first start that fails would go unnoticed.
+    # With depends_on, Prometheus would not report a first start that fails.
     assert "depends_on" not in services["prometheus"]
 
 

@@ -57,7 +57,7 @@ def test_it_says_what_it_is(configured: Any) -> None:
     labels = configured["Config"]["Labels"]
     assert labels["org.opencontainers.image.title"] == "Simile"
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
-    assert labels["org.opencontainers.image.version"] == version("simile")
+    assert labels["org.opencontainers.image.version"] == version("simile-search")
 
 
 def test_it_has_no_torch_and_no_compiler(service_image: str) -> None:

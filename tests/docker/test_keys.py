@@ -43,7 +43,7 @@ def test_nobody_gets_in_without_a_key(keyed: Stack) -> None:
 def test_a_key_added_beside_the_running_service_counts_within_seconds(keyed: Stack) -> None:
     header = add(keyed, "writer", "write")
     document = {"documents": [{"id": "one", "text": "A first text."}]}
-    for _ in range(50):  # it looks once a second, and with a request
+    for _ in range(50):  # The service checks the file once a second.
         answer = keyed.client.post("/documents", json=document, headers=header)
         if answer.status_code != 401:
             break
@@ -58,7 +58,7 @@ def test_the_trainer_reads_with_its_own_key_and_no_log_has_it(keyed: Stack) -> N
     header = add(keyed, "filler", "write")
     keyed.compose("restart", "service")
     keyed.wait_until_ready()
-    # A tenth is kept back, and training requires at least 100.
+    # A tenth is held out, and training requires at least 100.
     documents = [{"id": f"note-{at}", "text": f"Note {at} tells of machine {at}."} for at in range(240)]
     assert keyed.client.post("/documents", json={"documents": documents}, headers=header).status_code == 200
     retrain = ["retrain", "--from-service", "http://service:8000", "--recipe", "simcse-unsup"]
@@ -66,7 +66,7 @@ def test_the_trainer_reads_with_its_own_key_and_no_log_has_it(keyed: Stack) -> N
     said = keyed.compose("run", "--rm", "-T", "trainer", *retrain, seconds=600, both=True)
     assert "is published and requested" in said
     [mount] = [mount for mount in keyed.inspect("trainer")["Mounts"] if "trainer_key" in mount["Destination"]]
-    # The service swaps within seconds: then these are its logs, whole.
+    # The service swaps within seconds. After that, its logs are complete.
     until(lambda: " is active" in keyed.compose("logs", "service", both=True), pause=0.5)
     said += keyed.compose("logs", both=True)
     assert Path(mount["Source"]).read_text().strip() not in said

@@ -51,7 +51,7 @@ def test_32_callers_of_2048_inputs_are_served_or_refused_and_nothing_is_killed(
 ) -> None:
     name, address = small
     text = " ".join(([*WORDS.split()] * 70)[:words])
-    patient = 4 if words <= 18 else 0  # who come a moment before the rest; of long texts 2,048 take minutes
+    patient = 4 if words <= 18 else 0  # callers that send first and wait long
     body = json.dumps({"inputs": [f"{at} {text}" for at in range(INPUTS)]}).encode()
     seen: Counter[int | str] = Counter()
     said: list[str] = []

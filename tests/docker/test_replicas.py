@@ -17,8 +17,8 @@ from tests.service.process import is_ready
 from tests.waiting import LIMIT, until
 
 REPLICAS, CLIENTS = 3, 6
-PASSWORD = "a secret word / @ #"  # with signs that a URL would not take
-ONE_MORE = 30  # answers that each client gets after an event
+PASSWORD = "a secret word / @ #"  # has characters that a URL must escape
+ONE_MORE = 30  # answers per client after each event
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_a_replica_that_is_killed_amid_a_request_fails_none(replicas: Stack) -> 
             assert client.getresponse().read()
         for client in clients:
             client.sock.sendall(begun.encode() + body[:20])
-        # The balancer has read what came before this request.
+        # The balancer has read the data that was sent before this request.
         assert replicas.client.get("/ready").status_code == 200
         victim = containers(replicas)[0]
         docker("kill", "--signal=KILL", victim)

@@ -96,8 +96,8 @@ def test_a_killed_service_comes_back_with_every_answered_document(story: Stack) 
 
 def test_a_service_that_dies_by_itself_is_started_anew(story: Stack) -> None:
     before = count(story)
-    kill = "kill -9 $(cat /proc/1/task/1/children)"  # init's one child
-    story.compose("exec", "-T", "service", "sh", "-c", kill, status=None)  # it ends with the container
+    kill = "kill -9 $(cat /proc/1/task/1/children)"  # the only child of init
+    story.compose("exec", "-T", "service", "sh", "-c", kill, status=None)  # killed with the container
     until(lambda: story.inspect()["RestartCount"], partial(story.compose, "logs", "service"), pause=0.2)
     story.wait_until_ready()
     assert count(story) == before
@@ -158,7 +158,7 @@ def test_sigterm_answers_a_request_that_is_in_hand_while_the_port_closes(story: 
     assert story.client.post("/embed", json={"inputs": texts[:64]}).status_code == 200
     some = texts[
         : int(64 * 10 / (time.monotonic() - begun))
-    ]  # ten seconds of them; the port closes after two
+    ]  # ten seconds of requests; the port closes after two
     answers: list[tuple[int, float]] = []
 
     def ask() -> None:

@@ -3,7 +3,7 @@ beside this file.
 
     python tests/golden/make.py SOURCE_FOLDER models/publishing/golden/all-minilm-l6-v2.safetensors
 
-Needs torch and sentence-transformers, which the project itself does not.
+Needs torch and sentence-transformers, which the project itself does not need.
 """
 
 from __future__ import annotations

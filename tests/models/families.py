@@ -43,7 +43,7 @@ class Family(NamedTuple):
     settings: dict[str, Any]
     tokenizer: str
     pooling: str | Sequence[str] = "mean"
-    dense: tuple[int, ...] = ()  # the width of each
+    dense: tuple[int, ...] = ()  # the output width of each dense module
     padding_side: str = "right"
 
 
@@ -148,7 +148,7 @@ def family_source(folder: Path, name: str, seed: int = 0, **settings: Any) -> Pa
 
 
 def assembled(raw: Path, folder: Path, behind: Sequence[torch.nn.Module], **saved: Any) -> Path:
-    """Saves a raw folder with sentence-transformers, with the modules `behind` after the transformer."""
+    """Saves the model of `raw` by sentence-transformers, with the modules `behind` after the transformer."""
     with quiet():
         stages = [modules.Transformer(str(raw), max_seq_length=64), *behind]
         SentenceTransformer(modules=stages, **saved).save_pretrained(str(folder), create_model_card=False)
@@ -157,7 +157,7 @@ def assembled(raw: Path, folder: Path, behind: Sequence[torch.nn.Module], **save
 
 def _static() -> torch.nn.Module:
     tokenizer = learned("wordpiece")
-    tokenizer.no_truncation()  # which sentence-transformers obeys
+    tokenizer.no_truncation()  # Sentence-transformers would apply it.
     static: torch.nn.Module = modules.StaticEmbedding(
         tokenizer, embedding_weights=torch.randn(tokenizer.get_vocab_size(), WIDTH)
     )
@@ -204,7 +204,7 @@ def raw_source(folder: Path, family: Family, settings: dict[str, Any] | None = N
 
 
 def _spread(model: Any) -> None:
-    """Moves biases away from 0 and scales from 1. Otherwise a graph that leaves one out would pass."""
+    """Moves biases from 0 and scales from 1, so that a graph without one fails. Enlarges word vectors."""
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if tensor.dim() == 1:

@@ -1,4 +1,4 @@
-"""Rows of token ids as a batch that an engine takes."""
+"""Converts rows of token ids to the inputs of a graph."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""XLM-RoBERTa folders of any size with random weights, written tensor by tensor; no torch.
+"""XLM-RoBERTa folders of any size with random weights, written tensor by tensor, without torch.
 
 large_source(folder)                                   2.5 GB: 250,002 words, 30 layers of width 1024
-large_source(folder, layers=2, width=32, heads=2)      the vocabulary is most of it
+large_source(folder, layers=2, width=32, heads=2)      small, except for the vocabulary
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.tokens.texts import PROOF_TEXTS
 WORDS = 250_002
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 _SYLLABLES = [a + b for a in "bcdfghjklmnprstvwz" for b in "aeiou"]  # 90
-_STEP = 1 << 22  # numbers that are drawn at a time
+_STEP = 1 << 22  # random numbers that are drawn at once
 
 
 def large_source(

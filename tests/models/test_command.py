@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from models.__main__ import main
 from models.store import ModelStore, models_dir
+from tests.models.forms import needs_int8
 from tests.tiny import tiny_source as make_tiny_source
 
 
@@ -32,6 +34,41 @@ def test_a_folder_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "verifying" in first.err
     assert _run(tmp_path / "models", "import", str(source)) == 0
     assert capsys.readouterr().out == f"{version} was published before\n"
+
+
+@needs_int8
+@pytest.mark.parametrize(
+    ("options", "environ", "int8"),
+    [
+        ([], {}, False),
+        ([], {"SIMILE_PRECISION": "fp32"}, False),
+        ([], {"SIMILE_PRECISION": "bf16"}, False),
+        ([], {"SIMILE_PRECISION": "int8"}, True),
+        ([], {"SIMILE_PRECISION": "auto"}, True),
+        (["--int8"], {}, True),
+    ],
+)
+def test_an_import_adds_int8_only_if_it_is_asked_for(
+    tmp_path: Path, options: list[str], environ: dict[str, str], int8: bool
+) -> None:
+    source, root = make_tiny_source(tmp_path / "source"), tmp_path / "models"
+    assert main(["--models-dir", str(root), "import", str(source), *options], environ=environ) == 0
+    [manifest] = ModelStore(root).versions()
+    assert (manifest.quantised is not None) is int8
+
+
+@needs_int8
+def test_a_version_is_quantized_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, root = make_tiny_source(tmp_path / "source"), tmp_path / "models"
+    assert _run(root, "import", str(source)) == 0
+    version = capsys.readouterr().out.split()[0]
+    time.sleep(1.1)  # a version is named after the second it was made in
+    assert _run(root, "quantize", version) == 0
+    said = capsys.readouterr().out
+    again = said.split()[0]
+    assert said == f"{again} published. `python -m models activate {again}` serves it.\n"
+    assert _run(root, "quantize", again) == 0
+    assert capsys.readouterr().out == f"{again} has an int8 graph already.\n"
 
 
 def test_the_list_marks_what_is_wanted_and_live_and_names_what_is_not_served(

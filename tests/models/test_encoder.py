@@ -64,7 +64,7 @@ def test_encode_keeps_the_order_and_counts_tokens(encoder: Encoder, alone: np.nd
 
 
 def test_many_texts_are_encoded_in_groups_and_come_back_in_order(encoder: Encoder, alone: np.ndarray) -> None:
-    encoded = encoder.encode(TEXTS * 20)  # more tokens than one group takes
+    encoded = encoder.encode(TEXTS * 20)  # more tokens than fit into one group
     np.testing.assert_allclose(encoded.vectors, np.tile(alone, (20, 1)), atol=1e-6, rtol=0)
 
 
@@ -132,7 +132,7 @@ def test_token_ids_give_the_vector_of_their_text(encoder: Encoder) -> None:
     ids = encoder.check_ids(list(encoder.tokenize([text])[0].ids))
     np.testing.assert_array_equal(encoder.forward([ids.ids]), encoder.encode([text]).vectors)
     with pytest.raises(BadTokens):
-        encoder.check_ids([2, 250, 3])  # one above the vocabulary
+        encoder.check_ids([2, 250, 3])  # 250 is the first id beyond the vocabulary.
 
 
 def test_left_truncation_keeps_the_end(encoder: Encoder) -> None:

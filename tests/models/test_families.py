@@ -84,7 +84,7 @@ def test_a_family_is_served_as_sentence_transformers_computes_it(tmp_path: Path,
         np.testing.assert_allclose(together, expected[order], atol=CLOSE)
         alone = [client.post("/embed", json={"inputs": text}).json()[0] for text in TEXTS]
         np.testing.assert_allclose(alone, expected, atol=CLOSE)
-    again = reference(store.folder(manifest.version), TEXTS)  # the version is such a folder, too
+    again = reference(store.folder(manifest.version), TEXTS)  # A version is such a folder, too.
     np.testing.assert_allclose(again, expected, atol=CLOSE)
     assert imported(store.folder(manifest.version), store) == manifest
 

@@ -1,4 +1,4 @@
-"""Vocabularies of 250,000 tokens, of both kinds in multilingual models: served, and trained from."""
+"""Models with 250,000 tokens, Unigram or BPE as in multilingual models, are served and trained from."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_vocabulary_of_250000_is_trained_from(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_of_250000_words_learns_more_of_them(tmp_path: Path) -> None:
-    """Tests the first step of `adapt`, for a base whose vocabulary takes new tokens."""
+    """The first step of `adapt` is to add tokens, if the kind of the base's vocabulary allows it."""
     raw = large_source(tmp_path / "raw", layers=1, width=32, heads=2, kind="wordpiece")
     said = ["the bababadudu and the bababadudu"] * 8
     assert extend(raw, said, tmp_path / "more", 5) > 0

@@ -1,4 +1,4 @@
-"""Folders with values that make no sense, or with unusual sizes: refused in a sentence, or served."""
+"""Folders with invalid values or unusual sizes are either refused with a one-line reason, or served."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_word_table_may_have_more_rows_than_the_tokenizer_has_words(tmp_path: Path) -> None:
-    """Some models pad the table to a multiple of 64 rows, for instance."""
+    """For example, some models pad the table to a multiple of 64 rows."""
     folder = family_source(tmp_path / "model", "bert")
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("word_embeddings.weight"))
@@ -99,13 +99,13 @@ def test_a_table_is_of_floats_that_are_finite(tmp_path: Path) -> None:
     [(name, table)] = load_file(weights).items()
     save_file({name: table.astype(np.int8)}, weights)
     refused(folder, "has no floats")
-    table[-1, 0] = np.inf  # of a word that no text of the proof has
+    table[-1, 0] = np.inf  # the row of a token that no text of the proof has
     save_file({name: table}, weights)
     refused(folder, "is not finite")
 
 
 def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path: Path) -> None:
-    """Uses a family that Simile does not list, with RoBERTa's id of padding."""
+    """Uses a family that Simile does not list, with RoBERTa's padding id, 1."""
     import transformers
 
     sizes = FAMILIES["roberta"].settings | {"pad_token_id": 1}

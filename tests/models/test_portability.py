@@ -65,7 +65,7 @@ def fastembed(folder: Path, texts: Sequence[str]) -> Any:
 
 
 def onnx_runtime(folder: Path, texts: Sequence[str]) -> Any:
-    """Returns the vectors by ONNX Runtime and tokenizers alone, as any program can compute them."""
+    """Returns vectors from ONNX Runtime and the package tokenizers alone, as any program gets them."""
     runtime, tokenizers = pytest.importorskip("onnxruntime"), pytest.importorskip("tokenizers")
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     session = runtime.InferenceSession(folder / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])

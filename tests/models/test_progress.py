@@ -13,7 +13,7 @@ Wait = Callable[[float], None]
 
 @pytest.fixture
 def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
-    """Returns a function that advances the clock of the progress by `seconds`."""
+    """A function that advances the clock of progress messages by a number of seconds."""
     now = [1000.0]
     monkeypatch.setattr(progress, "clock", lambda: now[0])
 

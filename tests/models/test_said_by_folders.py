@@ -1,4 +1,4 @@
-"""Everything that a sentence-transformers folder can state besides its family, against the library."""
+"""Settings of a sentence-transformers folder give the library's vectors. Families: test_families.py."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BEHIND: dict[str, Callable[[], list[torch.nn.Module]]] = {
 }
 
 
-@pytest.mark.parametrize("family", ["bert", *_long("albert")])  # ours, torch's
+@pytest.mark.parametrize("family", ["bert", *_long("albert")])  # graphs by Simile and by torch
 @pytest.mark.parametrize("kind", BEHIND)
 def test_poolings_and_layers(tmp_path: Path, family: str, kind: str) -> None:
     torch.manual_seed(3)
@@ -215,7 +215,7 @@ def test_without_torch_the_error_names_the_command_that_installs_it(
 ) -> None:
     folder = family_source(tmp_path / "model", "albert")
     monkeypatch.setattr("models.publishing.import_process.find_spec", lambda name: None)
-    refused(folder, r"family 'albert'.*`train` is not installed\. `make setup`")
+    refused(folder, r"family 'albert'.*`train` is not installed\. `make train`")
 
 
 def test_pooling_is_refused_where_the_folder_says_its_own(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ DASHBOARD = MONITORING / "grafana/dashboards/simile.json"
 
 @dataclass(frozen=True)
 class Rule:
-    """A recording rule, whose `name` is that of its series, or an alerting rule with the alert's name."""
+    """An alerting rule or a recording rule. `name` is the name of its alert or series."""
 
     name: str
     expression: str

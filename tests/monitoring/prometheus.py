@@ -53,7 +53,7 @@ class Prometheus:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()  # its data is not needed
+        self._process.kill()  # No test needs the data later.
         self._process.wait()
         self._client.close()
 

@@ -9,7 +9,7 @@ from tests.monitoring.files import DASHBOARD, MONITORING, dashboard, panels, rea
 
 ROWS = ["State", "Traffic", "Latency", "Batching", "Cache", "Index", "Documents"]
 ROWS += ["Swaps and versions", "Replicas and database", "Retraining", "Process and machine"]
-WIDTH = 24  # of Grafana's grid
+WIDTH = 24  # columns of Grafana's grid
 
 
 def test_the_dashboard_asks_the_datasource_that_is_provisioned() -> None:

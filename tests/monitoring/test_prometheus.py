@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs Prometheus and promtool (Debian: apt-get install prometheus)",
 )
 
-# Their series come with a caller's key, or with scores.
+# These series exist only after a request with a key, or with scores.
 LATER = {"simile_key_requests_total", "simile_key_tokens_total", "simile_model_score"}
 WITH_TRAFFIC = ["Requests by route", "Searches", "Vectors and similarities", "Wait in the queue"]
 WITH_TRAFFIC += ["Forward pass", "Tokens embedded", "Texts of a batch", "Share found", "Documents stored"]
@@ -47,7 +47,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
         prometheus.wait_for("simile_ready == 1")
         for round in range(3):
             talk(service, round)
-            # Behind a new scrape, so that the next round lies between two.
+            # Waits for a scrape, so that the next round is between two scrapes.
             prometheus.wait_for(f'simile_requests_total{{route="/embed", status="200"}} >= {3 * (round + 1)}')
         prometheus.wait_for("simile:requests:rate5m > 0")
         prometheus.wait_for('simile:request_seconds:p99{kind="search"} > 0')
@@ -55,7 +55,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 def talk(service: Service, round: int) -> None:
-    """Sends requests of many kinds. Of three texts for /embed, only the second differs between rounds."""
+    """Sends requests of many kinds. In a later round, only the second of three texts for /embed is new."""
     for text in ("a river", f"a stone and {round} letters", "the cat sleeps"):
         assert service.client.post("/embed", json={"inputs": text}).status_code == 200
     assert service.put({f"{round}-{at}": f"red river {round} {at}" for at in range(20)}).status_code == 200
@@ -76,7 +76,7 @@ def samples(text: str) -> set[str]:
 
 
 def names(expression: str) -> set[str]:
-    """Returns the series of this project and of its process that a PromQL expression names."""
+    """Returns the names of all `simile` and `process` series in a PromQL expression."""
     bare = re.sub(r'"[^"]*"', "", expression)
     return set(re.findall(r"\b(?:simile|process)[_:][a-z0-9_:]+", bare))
 
@@ -114,7 +114,7 @@ def test_what_rules_and_dashboard_ask_for_is_in_a_scrape_or_recorded(watched: Wa
 def test_no_rule_and_no_panel_selects_a_label_that_does_not_exist(watched: Watched) -> None:
     known = labels(scraped(watched.service))
     known["error_type"] |= set(error_types())
-    known["status"] |= {"503"}  # begins with the first
+    known["status"] |= {"503"}  # A series with this status exists only after the first 503.
     for expression in [rule.expression for rule in rules()] + [query for _, query in queries()]:
         selected = re.findall(r'(\w+)=~?"([^"]*)"', expression)
         for label, pattern in selected:

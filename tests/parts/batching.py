@@ -1,4 +1,4 @@
-"""A started batcher, and an encoder that tests can block with a gate. Start reading at `placed`."""
+"""A running batcher, and an encoder that tests can block with a gate. Start reading at `placed`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,16 +37,16 @@ class Place:
         return first
 
     async def passes(self, begun: int) -> None:
-        """Waits until this number of forward passes have begun."""
+        """Waits until `begun` forward passes have begun."""
         await until(lambda: len(self.encoder.begun) == begun)
 
     async def waiting(self, texts: int) -> None:
-        """Waits until this number of texts are pending in all lanes."""
+        """Waits until `texts` texts are pending, in all lanes together."""
         scheduler = self.batcher._scheduler
         await until(lambda: sum(scheduler.lanes[lane].texts for lane in Lane) == texts)
 
     async def shared(self, texts: int) -> None:
-        """Waits until this number of texts share the computation of an equal text."""
+        """Waits until `texts` texts share the computation of an equal text."""
         await until(lambda: self.counted("shared") == texts)
 
     @property

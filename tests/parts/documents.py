@@ -41,7 +41,7 @@ def put_texts(client: TestClient, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def hits(client: TestClient, q: str, **options: Any) -> list[dict[str, Any]]:
-    """Returns the hits of a search, which is dense unless `options` name a mode."""
+    """Returns the hits of a search. It is dense unless `options` names a mode."""
     answer = client.get("/search", params={"q": q, "mode": "dense", **options})
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["hits"]
@@ -56,6 +56,6 @@ def activate_another(client: TestClient, models_dir: Path) -> None:
 
 
 def encoder_of(client: TestClient) -> Encoder:
-    """Returns the active model of the client's service."""
+    """Returns the encoder of the active version."""
     encoder: Encoder = client.app.state.runtime.active.generation.encoder  # type: ignore[attr-defined]
     return encoder

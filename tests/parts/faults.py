@@ -1,4 +1,4 @@
-"""Faults for `monkeypatch.setattr`."""
+"""Faults that tests inject with `monkeypatch`."""
 
 from collections.abc import Callable
 from typing import Any

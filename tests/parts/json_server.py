@@ -17,7 +17,7 @@ Answer = Callable[[str, dict[str, Any], Mapping[str, str]], tuple[Any, ...]]
 def json_server(answer: Answer) -> Iterator[str]:
     """Yields the URL. `answer` gets path, parameters, headers, and returns status, body and maybe headers.
 
-    For a POST or PUT the parameters are those of the JSON body.
+    For a POST or PUT, the parameters are the members of the JSON body.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -27,7 +27,7 @@ def json_server(answer: Answer) -> Iterator[str]:
         def do_POST(self) -> None:
             self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
-        do_PUT = do_POST  # noqa: N815  the name that BaseHTTPRequestHandler calls
+        do_PUT = do_POST  # noqa: N815  BaseHTTPRequestHandler calls this name
 
         def _answer(self, parameters: dict[str, Any]) -> None:
             status, body, *headers = answer(urlsplit(self.path).path, parameters, dict(self.headers))

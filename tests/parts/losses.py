@@ -1,4 +1,4 @@
-"""Random vectors, and gradients of losses against finite differences."""
+"""Random vectors, and a comparison of gradients with finite differences."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Place:
         return dict(found)
 
     def has(self, line: str) -> bool:
-        """True if `GET /metrics` contains `line`."""
+        """Returns whether `GET /metrics` contains `line`."""
         return line in self.client.get("/metrics").text
 
     def swaps(self, outcome: str, count: int) -> bool:

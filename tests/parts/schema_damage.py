@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from tests.waiting import until
 
-# SQL that removes a part, SQL that repairs it, what /ready says, and a request that needs the part.
+# SQL that removes a part, SQL that restores it, text of /ready without it, and a request that needs it.
 Damage = tuple[str, str, str, tuple[str, str, Any] | None]
 JUDGMENT = {"query": "a", "id": "a", "relevant": True}
 EVENT = {"search_id": "s", "id": "a", "type": "click", "query": "a", "shown": ["a"]}
@@ -26,7 +26,7 @@ def check_damages(
     run: Callable[[str], object],
     names: Callable[[str], Mapping[str, object]],
 ) -> None:
-    """Checks that damage is reported, and repaired. `names` gives the values for braces in the SQL."""
+    """Checks that damage is reported until it is repaired. `names` gives values for braces in the SQL."""
     for remove, repair, named, request in damages:
         until(lambda: not ready(client), lambda: ready(client))
         if request is not None and request[0] == "GET":

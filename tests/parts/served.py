@@ -1,4 +1,4 @@
-"""The service as users run it, with the project's own Python. Of the project, imports only `tests`."""
+"""The service as users run it, with the project's own Python. Imports only `tests` of the project."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Skips each test module that needs packages of another environment, without importing it."""
+"""Skips test modules whose packages are in another environment, and does not import these modules."""
 
 from __future__ import annotations
 

@@ -27,19 +27,19 @@ def coarse_vectors(rows: int, dimension: int, seed: int) -> NDArray[np.float32]:
 
 
 def firsts(revisions: Iterable[int]) -> RowNames:
-    """Returns row names of documents with one passage."""
+    """Returns the name of each revision's first row, for documents with one passage."""
     return np.array(list(revisions), np.int64) << PASSAGE_BITS
 
 
 def nearest(rows: Rows, query: NDArray[np.float32], k: int) -> list[tuple[float, int]]:
-    """Returns (score, revision) of the best `k` rows, and of all that tie with the last, by brute force."""
+    """Computes (score, revision) of the best `k` rows, and of all rows that tie with the last one."""
     ranked = sorted((-round(float(vector @ query), 6), revision) for revision, vector in rows.items())
     last = ranked[min(k, len(ranked)) - 1][0] if ranked else 0.0
     return [(-score, revision) for score, revision in ranked if score <= last]
 
 
 def best(rows: Rows, query: NDArray[np.float32], k: int, allowed: Collection[int]) -> list[tuple[float, int]]:
-    """Returns (score, name) of the best row of each of the best `k` `allowed` documents, and of ties."""
+    """Returns the best row (score, name) of each document: the best `k` of `allowed`, and ties."""
     found: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
     for name, vector in rows.items():
         if name >> 16 in allowed:
@@ -58,7 +58,7 @@ def found(
 
 
 def revisions(index: Index) -> list[int]:
-    """Returns the sorted revisions of all documents."""
+    """Returns the revisions of all documents in `index`, sorted."""
     names = [name for part in index.view.parts for name in part.rows().names.tolist()]
     return sorted({name >> PASSAGE_BITS for name in names})
 
@@ -78,6 +78,6 @@ def settle(index: Index) -> None:
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = maintenance.BASE_ROWS) -> None:
-    """Makes an index of a few dozen rows merge as one of tens of thousands does."""
+    """Lowers the limits, so that an index of a few dozen rows merges like one of tens of thousands."""
     monkeypatch.setattr(maintenance, "BASE_ROWS", base_rows)
     monkeypatch.setattr(segments, "CHUNK_ROWS", 5)

@@ -18,7 +18,7 @@ class Others:
         self._before = self._seconds()
 
     def leave_none(self) -> bool:
-        """Returns whether the others left less than one processor, so that measured times do not count."""
+        """Returns whether other processes left less than one processor. Then, measured times do not count."""
         passed = time.monotonic() - self._began
         taken = (self._seconds() - self._before) / passed
         return (os.cpu_count() or 1) - taken < 1

@@ -45,7 +45,7 @@ class Bystander:
         return [Look(*json.loads(line)) for line in lines]
 
     def since(self, begin: float, seconds: float = 60) -> list[Look]:
-        """Returns answers after `begin`. Waits up to `seconds` for a new request of each kind."""
+        """Returns answers after `begin`. Waits up to `seconds` for new ones of each kind."""
         now = time.monotonic()
         while True:
             looks = [look for look in self.looks() if look.answered >= begin]

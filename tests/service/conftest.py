@@ -25,7 +25,7 @@ from tests.tiny import tiny_source
 from tests.waiting import LIMIT, until
 
 HOST = "testserver"  # host name of TestClient
-MAX_FAILURES = 3  # failures of a part of the service, after which it is not expected to recover
+MAX_FAILURES = 3  # A part of the service with so many failures is not expected to recover.
 
 
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
@@ -70,7 +70,7 @@ def encoder(runtime: Runtime, running: TestClient) -> Encoder:
 
 @pytest.fixture
 def client(running: TestClient) -> Iterator[TestClient]:
-    """A client of the module's service. After each test, the service must still answer."""
+    """A client of the service that all tests of a module share. After each test, it must still answer."""
     yield running
     assert running.post("/embed", json={"inputs": "and now for something else"}).status_code == 200
     assert running.get("/health").status_code == 200
@@ -101,7 +101,7 @@ def _fused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def serving(settings: Settings) -> Iterator[TestClient]:
-    """Starts a service and waits until it is ready."""
+    """Starts a service, and yields a client when it is ready."""
     with TestClient(create_app(settings)) as client:
         wait_until_ready(client)
         yield client
@@ -139,7 +139,7 @@ def turned(client: TestClient, models_dir: Path) -> dict[str, object]:
 
 
 def wait_until_ready(client: TestClient) -> None:
-    """Waits for a green `/ready`. Fails early, with the exception, if a part of the service keeps failing."""
+    """Waits until `/ready` answers 200. Fails early, with the exception, if a part keeps failing."""
     with _counted_failures() as failures:
 
         def is_ready() -> bool:
@@ -152,7 +152,7 @@ def wait_until_ready(client: TestClient) -> None:
 
 @contextmanager
 def _counted_failures() -> Iterator[dict[str, tuple[int, str]]]:
-    """Yields how often the service logs each message with an exception from now on, and the last text.
+    """Yields {message: (count, last text)} of logged exceptions, updated while the service runs.
 
     Parts of the service retry after a failure, so a bug in one of them would only be seen as a long wait.
     """

@@ -18,7 +18,7 @@ def default(setting: str) -> int:
 
 
 BODY = (default("max_body_mb") << 20) - 4096  # just below the limit of a body
-LONG = BODY - 4096  # bytes of one text or value that fills a body
+LONG = BODY - 4096  # bytes of a text or value that fills a body by itself
 MANY = default("max_inputs")
 SHARE = BODY // MANY - 100  # bytes of each of `MANY` texts
 VALUES = default("max_values") - 1000
@@ -38,7 +38,7 @@ REFUSED_THERE = frozenset({400})
 
 
 class Facts(NamedTuple):
-    """Facts about the service that requests contain."""
+    """Values of the running service that requests contain."""
 
     version: str
     dimension: int
@@ -59,7 +59,7 @@ class Case(NamedTuple):
     name: str
     make: Callable[[Facts], Request]
     expected: frozenset[int] = ALLOWED
-    beside: frozenset[int] = frozenset({429})  # also expected for several requests at once
+    beside: frozenset[int] = frozenset({429})  # also expected if several requests run at once
     timed: bool = True  # The deadline applies.
     prepare: Callable[[Service, str], None] = _nothing  # before each try
     at: str = ""  # path of the collection to prepare
@@ -74,7 +74,7 @@ def of(unit: str, characters: int) -> str:
 
 
 def sized(unit: str, size: int) -> str:
-    """Returns a text with at most `size` bytes of UTF-8, and about as many."""
+    """Returns a text of nearly `size` bytes of UTF-8, and not more."""
     return of(unit, size * len(unit) // len(unit.encode()))
 
 
@@ -92,12 +92,12 @@ def packed(value: object) -> bytes:
 
 
 def filled(before: bytes, item: bytes, after: bytes, size: int = BODY) -> bytes:
-    """Repeats `item` up to a body of at most `size` bytes."""
+    """Returns a body of at most `size` bytes: `before`, as many items as fit, and `after`."""
     return before + b",".join([item] * ((size - len(before) - len(after)) // (len(item) + 1))) + after
 
 
 def valued(before: bytes, item: bytes, worth: int, after: bytes) -> bytes:
-    """Repeats `item`, which counts as `worth` values, up to the limit of values."""
+    """Returns a body with as many items as the limit of values allows. Each counts as `worth` values."""
     return before + b",".join([item] * (VALUES // worth)) + after
 
 
@@ -118,7 +118,7 @@ def got(route: str, name: str, path: str, expected: frozenset[int] = ALLOWED) ->
 
 
 def embedding() -> Iterator[Case]:
-    """Yields texts and ids for `/embed`, and different formats for similar routes."""
+    """Yields requests for `/embed`, and for similar routes in their own formats."""
     route, ids = "POST /embed", default("max_ids")
     for kind in ("words", "marks", "characters that grow", "one word"):
         yield posted(route, f"one text of {kind}", lambda kind: {"inputs": sized(UNITS[kind], LONG)}, kind)

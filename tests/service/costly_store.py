@@ -37,7 +37,7 @@ from tests.service.costly import (
 from tests.service.process import Service
 
 COLLECTION = "/collections/{collection}"
-PLACE = "/collections/busy"  # the collection of requests within one
+PLACE = "/collections/busy"  # the collection that cases of collection routes use
 DOOMED = "doomed"  # name of a collection and of a field, both to be deleted
 METADATA_BYTES = default("max_metadata_kb") << 10
 NEVER = {"there is no such field": 1}
@@ -57,7 +57,7 @@ def heavy(id: str) -> dict[str, object]:
 
 
 def fill(service: Service) -> None:
-    """Stores documents in four collections. The default one exceeds the largest answer."""
+    """Stores documents in four collections. Those of the default one exceed the largest answer."""
     for at in ("", PLACE, "/collections/other", "/collections/third"):
         documents: list[dict[str, object]] = [
             {"id": f"d-{n}", "text": f"red {words(40 + n)}", "metadata": {"kind": n % 7}} for n in range(200)
@@ -92,7 +92,7 @@ def searches() -> Iterator[Case]:
 
 
 def filters(route: str, path: str) -> Iterator[Case]:
-    """Yields filters without matches for a route with a filter parameter."""
+    """Yields requests with filters that match nothing, for a route with a filter parameter."""
     chosen: dict[str, object] = {
         "many conditions": CONDITIONS,
         "many values": {"nothing": {"$in": list(range(LINE // 10))}},
@@ -126,7 +126,7 @@ def _vectors(facts: Facts) -> Request:
 
 
 def _requested(most: int) -> Iterator[Case]:
-    """Yields queries of up to `most` characters, and filters."""
+    """Yields searches with queries of up to `most` characters, and with filters."""
     route = "POST /search"
     for kind in KINDS:
         yield posted(
@@ -197,7 +197,7 @@ def documents() -> Iterator[Case]:
 
 
 def lines(name: str, body: Callable[[], bytes]) -> Case:
-    """Returns an import, which has no deadline."""
+    """Returns a case that imports the JSON lines of `body`. An import has no deadline."""
 
     def make(facts: Facts) -> Request:
         return Request("/documents", body(), "application/x-ndjson")
@@ -255,6 +255,7 @@ def events() -> Iterator[Case]:
     yield posted(route, "2,048 long queries", used, UNITS["words"], SHARE - 200, 0)
     yield posted(route, "2,048 pages of a hundred hits", used, "red ", 100, 100)
     yield posted(route, "empty objects", lambda: filled(b'{"events":[', b"{}", b"]}"), expected=REFUSED)
+    yield got("GET /searches", "it", "/searches")
     yield got("GET /events", "all that a page holds", "/events?limit=1000")
     yield got("GET /events/count", "it", "/events/count")
     longest = quote(of(UNITS["marks"], MAX_QUERY_CHARACTERS), safe="")

@@ -1,4 +1,4 @@
-"""An encoder whose vectors identify text and encoder, a batcher, and helpers for event loops."""
+"""A fake encoder whose vectors identify encoder and text; a started batcher; helpers for event loops."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ from tests.waiting import LIMIT
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Waits until `true()`. Before the first check, calls that have begun join their lanes of the queue."""
+    """Waits until `true()`. Lets calls that have begun join the queue before the first check."""
     await asyncio.sleep(0)
     while not true():  # noqa: ASYNC110  another thread changes it
         await asyncio.sleep(0.001)
@@ -66,10 +66,10 @@ async def running(
 
 
 class CountingEncoder:
-    """An encoder with one token per character. A text's vector is (name, tokens, first character's code).
+    """An encoder with one token per character. Vectors are (name, number of tokens, first character's code).
 
-    A pass waits for `gate`. `begun` has the text lengths of each pass that began, `batches` of each that
-    passed the gate.
+    A forward pass waits for `gate`. `begun` has the text lengths of each pass that began, `batches` those of
+    each pass that went through the gate.
     """
 
     dimension = 3
@@ -97,7 +97,7 @@ class CountingEncoder:
         self._counting = threading.Lock()
 
     def allow(self, passes: int = -1) -> None:
-        """Opens the gate for all passes, or for `passes` including those at the gate. Needs one worker."""
+        """Opens the gate for all passes or for `passes`. A waiting pass counts. Needs one worker."""
         with self._counting:
             self._allowed = passes
             self.gate.set()
@@ -138,7 +138,7 @@ QUEUED = CountingEncoder().as_encoder()
 
 
 def call_in(lane: Lane, texts: int = 1) -> EmbedCall:
-    """Returns a call that is queued and never answered. All such calls share an encoder."""
+    """Returns a call to put into a queue. It is never answered. All such calls share one encoder."""
     unused: Any = None
     return EmbedCall(QUEUED, lane, True, False, True, unused, unused, [], [], texts, 0.0)
 

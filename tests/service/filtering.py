@@ -33,7 +33,7 @@ def holds(key: str, value: Any, metadata: dict[str, Any]) -> bool:
 
 
 def named_values(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields each value with its names joined by dots. Objects and arrays are values too."""
+    """Yields (dotted name, value) for each value at any depth. Objects and arrays are values too."""
     for name, value in metadata.items():
         yield name, value
         for member in value if isinstance(value, list) else [value]:
@@ -72,7 +72,7 @@ TIME = re.compile(
 
 
 def moment(value: Any) -> Fraction | None:
-    """Returns the seconds of a time since the year 1 (UTC), or None for other values. Not for the year 0."""
+    """Returns the seconds of a time since the year 1 (UTC). None for other values, and in the year 0."""
     found = TIME.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
@@ -94,7 +94,7 @@ def kind(value: Any) -> type:
 
 odd_names = ["c", "é", 'q"u"o', "back\\slash", "a[0]", " ", "0", "key", "@", "?", "'", "\n"]
 dotted_names = ["a.b", "a.b.c", "b.a", "a.a", "b.c"]
-# The first two often combine to the names with dots.
+# Nested names from the first two often equal the names with dots.
 names = st.sampled_from(["a", "b"]) | st.sampled_from(dotted_names) | st.sampled_from(odd_names)
 texts = st.sampled_from(
     ["", "a", "b", "B", "1", "true", "null", "{}", "[1]", "{", "東京", "🦉", "\ufffd", "é", "e\u0301"]
@@ -151,7 +151,7 @@ fields = st.lists(names, min_size=1, max_size=3).map(".".join)
 
 
 def parts_of(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields every field of some metadata with each of its scalars."""
+    """Yields (field, value) for all values of metadata. An array gives its members."""
     for name, inner in named_values(value):
         yield from ((name, member) for member in (inner if isinstance(inner, list) else [inner]))
 

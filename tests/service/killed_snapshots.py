@@ -23,7 +23,7 @@ from tests.service.brute_force import revisions as living
 from tests.service.brute_force import stored_vectors
 from tests.service.store_worker import DIMENSION, FINGERPRINT, get_vector
 
-HURT = 0.2  # share of checks that damage the active generation's snapshot first
+HURT = 0.2  # share of checks that first damage the snapshot of the active generation
 QUERIES, K = 5, 10
 CLOSE = 2e-6  # for two scores rounded to 1e-6
 
@@ -37,7 +37,7 @@ class KilledSnapshots:
         self.used = self.refused = self.hurt = 0
 
     def check(self, connection: sqlite3.Connection, number: int, *, active: bool) -> None:
-        """Checks the vectors of a generation in the store and in a new index."""
+        """May damage the snapshot. Then checks a generation's vectors in the store and in a new index."""
         texts: dict[int, str] = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
         names, stored = _stored(connection, number)
         revisions = names >> PASSAGE_BITS
@@ -79,7 +79,7 @@ class KilledSnapshots:
 
 
 def is_whole(file: Path) -> bool:
-    """Returns whether the file exists with a correct checksum, without code of the service."""
+    """Returns whether the file exists with a correct checksum. Uses no code of the service."""
     if not file.exists():
         return False
     content = file.read_bytes()
@@ -116,7 +116,7 @@ def _stored(connection: sqlite3.Connection, number: int) -> tuple[RowNames, NDAr
 
 
 def _check_lists(index: Index) -> None:
-    """Checks that each row is in exactly the list of its nearest center."""
+    """Checks that each row is in the list of its nearest center, and in no other."""
     for part in index.view.parts:
         if isinstance(part.segment, Clustered):
             segment = part.segment

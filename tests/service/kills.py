@@ -15,7 +15,7 @@ from service.store.sqlite.schema import connect, migrate
 from tests.service.killed_snapshots import KilledSnapshots
 from tests.service.store_worker import BUILDER, MERGERS, THREADS, parity_of
 
-Texts = dict[str, str]  # id to text of one thread
+Texts = dict[str, str]  # the documents of one thread: text by id
 
 
 def applied(texts: Texts, operation: dict[str, Any]) -> Texts:

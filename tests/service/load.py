@@ -93,12 +93,12 @@ class Load:
         return "write"
 
     def overlapping(self, begin: float, end: float) -> dict[str, int]:
-        """Counts requests that began and ended within this time, by kind."""
+        """Counts requests that began and ended between `begin` and `end`, by kind."""
         inside = [kind for kind, began, ended in self.done if begin <= began and ended <= end]
         return {kind: inside.count(kind) for kind in ("search", "write", "embed")}
 
     def waits(self, moments: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Returns each request's seconds above the median: for requests during a swap, and for others."""
+        """Returns the seconds above the median of requests during a swap, and of other requests."""
         usual = median(end - begin for _, begin, end in self.done)
         at_a_swap: list[float] = []
         elsewhere: list[float] = []

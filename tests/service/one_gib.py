@@ -1,4 +1,4 @@
-"""Limits the memory of a service if possible, and measures it.
+"""Limits the memory of a service if possible, and measures its memory.
 
 The kernel measures the peak (VmHWM), which is reset before each case. It includes pages of files.
 """
@@ -14,7 +14,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 @contextmanager
 def limited(to: int = GIB) -> Iterator[tuple[str, ...]]:
-    """Yields the prefix of a command that limits its memory, or () if cgroups are not writable."""
+    """Yields a prefix that limits a command's memory to `to` bytes, or () if cgroups are not writable."""
     name = f"simile-test-{os.getpid()}"
     for group, file in ((_GROUPS / name, "memory.max"), (_GROUPS / "memory" / name, "memory.limit_in_bytes")):
         try:
@@ -35,12 +35,12 @@ def limited(to: int = GIB) -> Iterator[tuple[str, ...]]:
 
 
 def resident(process: int) -> int:
-    """Returns the bytes in memory now."""
+    """Returns the resident memory of a process in bytes."""
     return _of(process, "VmRSS")
 
 
 def peak(process: int) -> int:
-    """Returns the largest number of bytes since `forget_peak`."""
+    """Returns the largest resident memory since `forget_peak`, in bytes."""
     return _of(process, "VmHWM")
 
 

@@ -83,7 +83,7 @@ def serving(folder: Path, models_dir: Path, **others: object) -> Iterator[Place]
 
 
 def occupied(place: Place, pool: ThreadPoolExecutor, begun: list[int]) -> list[Future[httpx2.Response]]:
-    """Sends two requests, each to its own worker. `begun` receives an entry per forward pass."""
+    """Sends two requests, each to its own worker. The caller's fault adds an entry to `begun` per pass."""
     answers = []
     for at in range(2):
         answers.append(pool.submit(place.embed, TEXTS[at]))

@@ -53,7 +53,7 @@ class Service:
             SIMILE_MODELS_DIR=str(folder / "models"),
             SIMILE_PORT=str(self.port),
             # With a fixed number of workers, no start measures the fastest layout.
-            **{"SIMILE_CACHE_MB": "0", "SIMILE_WORKERS": "2", **variables},
+            **{"SIMILE_CACHE_MB": "0", "SIMILE_WORKERS": "2", "SIMILE_MAP_DOCUMENTS": "0", **variables},
         )
         self.log = folder / "service.log"
         self.process: subprocess.Popen[bytes]

@@ -38,7 +38,7 @@ class Answer(NamedTuple):
     body: bytes
 
     def refused(self, path: str, status: int, kind: str) -> str:
-        """Checks an error body of the API family of `path`, and returns its message.
+        """Checks that the answer is an error of the API family of `path`. Returns the error message.
 
         Args:
             status: The status on native routes. OpenAI's and Cohere's routes answer 400 instead of 422.
@@ -109,7 +109,7 @@ class Wire:
 
 
 def held(service: Service, wire: Wire | None = None) -> int:
-    """Returns the number of the service's connections, also half-closed ones. `wire` counts only that one."""
+    """Counts the service's connections, also half-closed ones. With `wire`, counts only this one."""
     here, there = f":{service.port:04X}", "" if wire is None else f":{wire.socket.getsockname()[1]:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
@@ -125,7 +125,7 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 
 
 def head(target: str | bytes, *headers: str | bytes, method: str = "POST") -> bytes:
-    """Returns a request's head for JSON."""
+    """Returns the request line and headers of a request with a JSON body."""
     first = b" ".join([method.encode(), _bytes(target), b"HTTP/1.1"])
     lines = [first, b"Host: localhost", b"Content-Type: application/json", *map(_bytes, headers)]
     return b"\r\n".join([*lines, b"", b""])

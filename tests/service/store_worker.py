@@ -2,10 +2,10 @@
 
     python -m tests.service.store_worker FOLDER SEED
 
-It prints `try THREAD OPERATION` before each operation and `ack THREAD OPERATION` after it (JSON). Each
-writing thread has its own ids. The last thread builds and activates one generation after the other. Every
-generation has an index, which is loaded as the service loads it. A base needs few rows, so many are built.
-`try 4 {"snapshot": generation}` means that its lists will be written to disk, `ack` that they are.
+Each writing thread has its own ids. It prints `try THREAD OPERATION` before each operation and `ack THREAD
+OPERATION` after it (JSON). Thread 3 builds and activates one generation after another, printing only `ack`.
+Every generation has an index, loaded as the service loads it. A base needs few rows, so many bases arise.
+`try 4 {"snapshot": generation}` means that its lists will be written to disk, `ack` that they are on disk.
 
     {"put": {id: text, …}}     several documents, in one transaction
     {"delete": id}
@@ -49,7 +49,7 @@ from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embeddin
 from tests.service.deleting import delete
 
 THREADS = 3
-BUILDER, MERGERS = THREADS, THREADS + 1  # numbers of two threads
+BUILDER, MERGERS = THREADS, THREADS + 1  # thread numbers in the printed lines
 IDS_PER_THREAD = 12
 DIMENSION, FINGERPRINT = 8, "f"
 STEP = 5  # documents per step of a build
@@ -75,7 +75,7 @@ def embedding(text: str, generation: int) -> Embedding:
 
 
 class Told(IvfSnapshots):
-    """Prints when a base was built, and when its snapshot is on disk."""
+    """Snapshots that print when a base was built, and when it is on disk."""
 
     def __init__(self, folder: Path, number: int) -> None:
         super().__init__(folder / INDEXES / DEFAULT_COLLECTION, Origin(number, FINGERPRINT, DIMENSION))
@@ -186,7 +186,7 @@ def begin_for(manifest: Manifest, transaction: Transaction) -> int:
 
 
 def build_or_swap(transaction: Transaction, number: int) -> bool:
-    """Embeds some documents without a vector. Otherwise activates the generation and returns True."""
+    """Embeds the next documents without a vector. If none is left, activates and returns True."""
     step = lacking(transaction.connection, number, 0, STEP)
     if step:
         found = unembedded(cast("Snapshot", transaction.connection), step)

@@ -32,9 +32,9 @@ _made = TemporaryDirectory(prefix="simile-tests-")  # published models, by seed
 
 
 def published(root: Path, count: int) -> list[str]:
-    """Puts `count` published models with different weights into `root`, and requests the first.
+    """Puts `count` published models with different weights into `root`, requests the first, and returns all.
 
-    Each is published once per process and copied later.
+    Each model is published once per process and copied later.
     """
     made, store = ModelStore(Path(_made.name) / "models"), ModelStore(root)
     versions = []
@@ -50,21 +50,22 @@ def published(root: Path, count: int) -> list[str]:
 
 
 def published_pair(root: Path, prompts: dict[str, str] | None = None) -> list[str]:
-    """Puts a tiny teacher, its student and a pair of both into `root`, and requests the teacher."""
+    """Puts a tiny teacher, its student and their pair into `root`, requests the teacher, returns all."""
     store = ModelStore(root)
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         source = tiny_source(Path(folder, "teacher"), prompts=prompts)
-        teacher = publish(store, source, origin="teacher")
+        teacher = publish(store, source, origin="teacher", int8=True)
         student, both = publish_pair(store, teacher, source)
     store.request(teacher.version)
     return [teacher.version, student.version, both.version]
 
 
 def publish_pair(store: ModelStore, teacher: Manifest, source: Path) -> tuple[Manifest, Manifest]:
-    """Publishes and returns a student of `teacher`, whose folder was `source`, and the pair of both."""
+    """Publishes a student of `teacher`, made from its source folder, and their pair. Returns both."""
     with TemporaryDirectory(prefix="simile-tests-") as folder:
         small = tiny_student(source, Path(folder, "student"))
-        student = publish(store, small, origin="student", lineage={TEACHER: teacher.fingerprint})
+        lineage = {TEACHER: teacher.fingerprint}
+        student = publish(store, small, origin="student", lineage=lineage, int8=True)
     return student, pair(store, teacher.version, student.version)
 
 
@@ -100,7 +101,7 @@ class Oracle:
             self.of(version)
 
     def of(self, version: str) -> dict[str, NDArray[np.float32]]:
-        """Returns the vectors of all texts and queries, by the teacher of a pair. Opens new versions."""
+        """Returns a version's vectors of all texts and queries, for a pair its teacher's. Opens it once."""
         with self._opening:
             if version not in self._vectors:
                 encoder = ModelStore(self._root).open(version)
@@ -129,7 +130,7 @@ class Oracle:
         assert difference < TOLERANCE, f"the vector of {text!r} is not {version}'s"
 
     def check_search(self, answer: Mapping[str, Any]) -> None:
-        """Checks that every score is the named version's."""
+        """Checks that every score is that of the version that the answer names."""
         known = self.of(answer["model"])
         query = self._queries[answer["model"]][answer["query"]]
         expected = np.array([known[hit["text"]] for hit in answer["hits"]]) @ query

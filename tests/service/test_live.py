@@ -38,7 +38,7 @@ def test_a_request_keeps_its_generation_when_another_takes_its_place() -> None:
 
 
 def test_a_pair_that_closes_is_told_of_for_both_of_its_encoders() -> None:
-    """Otherwise the cache would keep the query encoder's vectors."""
+    """If `on_close` got only one encoder, the cache would keep the query encoder's vectors."""
     pair, encoder = generation(1)
     student = ClosingEncoder(2).as_encoder()
     encoder.queries = student

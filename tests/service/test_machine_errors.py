@@ -161,7 +161,7 @@ def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> No
 
 
 def requested(service: Service, path: str) -> httpx2.Response:
-    """Returns the answer, and retries failed connections."""
+    """Sends a GET request, and repeats it after failed connections. Returns the answer."""
 
     def answer() -> httpx2.Response | None:
         with suppress(httpx2.TransportError):
@@ -182,7 +182,7 @@ def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, t
         listing = requested(service, "/models")
         [model] = listing.json()["models"]
         while listing.status_code == 200 and listing.json()["models"][0]["fingerprint"] is not None:
-            left -= 1  # Its manifest was readable.
+            left -= 1  # The service could still read the manifest.
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (left, usual[1]))
             listing = requested(service, "/models")
         if listing.status_code == 200:
@@ -209,7 +209,7 @@ def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, t
 def test_accepting_without_a_descriptor_is_one_line_on_any_event_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """asyncio's loop reports this some two thousand times a second."""
+    """asyncio's loop reports this error some two thousand times a second."""
     error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     context = {"message": f"accept {id(caplog)}: out of system resource", "exception": error}
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""Both clients with the service, and with a stub server that answers with overload and other errors."""
+"""Both clients, with the service and with a stub server that answers with overload or other errors."""
 
 import asyncio
 import re
@@ -47,6 +47,8 @@ def test_documents_are_stored_found_judged_and_deleted(service: str) -> None:
             client.search("river", user="two words")
         assert client.delete("a b/0") == 1
         assert client.delete("a b/0") == 0
+        assert stored.unknown == 0
+        assert client.put([Document("ቡና ጥሩ ነው"), Document("🍎 red")], collection="odd").unknown == 2
         elsewhere = client.put([Document("paper")], collection="other")
         assert len(elsewhere.ids) == 1
         assert client.search("paper", collection="other").hits[0].id == elsewhere.ids[0]

@@ -54,7 +54,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Run:
-    """A function that trains the tiny model in fp32 on one thread. Keywords go to `train` and Options."""
+    """A function that trains the tiny model. Keywords replace recipe, corpus, base or fields of Options."""
 
     def begin(out: str, **changed: Any) -> Result:
         given: dict[str, Any] = {
@@ -74,7 +74,7 @@ def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Ru
 
 @pytest.fixture
 def job(tmp_path: Path, tiny_models_dir: Path, recipe: Recipe, corpus: Corpus) -> Job:
-    """A job whose active version is the tiny model, which scores 1 on the evaluation set."""
+    """A retraining job. Its active version is the tiny model, whose score on the evaluation set is 1."""
     shutil.copytree(tiny_models_dir, tmp_path / "models")
     store = ModelStore(tmp_path / "models")
     version = store.requested()

@@ -14,6 +14,6 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
 
 
 def compute_digest(*texts: str, before: str = "") -> str:
-    """Returns the SHA-256 of `before` and of all texts, each after its length in bytes as eight bytes."""
+    """Returns the SHA-256 of `before` and each text in UTF-8. Eight bytes with its length precede a text."""
     whole = before.encode() + b"".join(len(t.encode()).to_bytes(8, "big") + t.encode() for t in texts)
     return hashlib.sha256(whole).hexdigest()

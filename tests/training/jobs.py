@@ -17,7 +17,7 @@ from training.retraining.config import Config, CorpusTable, GateTable, Judgments
 
 
 def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[str, ...]) -> Path:
-    """Writes STS-B with the cosines of `encode` as gold scores, so its model scores 1. Returns the folder."""
+    """Writes STS-B with gold scores from the cosines of `encode`, whose model therefore scores 1."""
     (folder / "stsb").mkdir(parents=True)
     vectors = encode(list(texts))
     for split, step in (("train", 1), ("dev", 2), ("test", 3)):
@@ -59,7 +59,7 @@ def configured(
     gate: GateTable | None = None,
     **corpus: Any,
 ) -> Config:
-    """Returns a configuration with these documents and judged queries."""
+    """Writes documents and judged queries, and returns a configuration that reads them."""
     write_documents(folder, rows, judged)
     return Config(
         corpus=CorpusTable(file=folder / "documents.jsonl", **corpus),
@@ -110,6 +110,6 @@ def tiny_config(
 
 
 def as_if_served(models: Path, service: Service) -> Path:
-    """Gives `models` the id of the service's models folder, so that commands accept it as this folder."""
+    """Copies the id of the service's models folder, so that commands take `models` for this folder."""
     shutil.copy(service.folder / "models" / "id", models / "id")
     return models

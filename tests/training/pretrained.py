@@ -63,7 +63,7 @@ def config_of(family: str, **more: Any) -> Any:
 
 
 def pretrained(folder: Path, family: str = "bert") -> Any:
-    """Writes a model without pooling, with random weights, to `folder`. Returns it as transformers' model."""
+    """Writes a masked language model with random weights to `folder`. Returns transformers' model."""
     raw_source(folder)
     torch.manual_seed(7)
     model = FAMILIES[family].guesser(config_of(family)).eval()
@@ -99,7 +99,7 @@ def padded(tokens: Tokens) -> tuple[Tensor, Tensor]:
 
 
 def trainer_of(recipe: Recipe, folder: Path, corpus: Corpus | None = None) -> Trainer:
-    """Returns a trainer of a new backbone in `folder`, on `corpus` or 40 rows that the recipe can read."""
+    """Writes a backbone to `folder`. Returns its trainer on `corpus`, or on 40 rows that suit the recipe."""
     encoder, head = load_encoder(raw_source(folder), recipe, torch.device("cpu"))
     given = Given(
         corpus or corpus_for(recipe, 40),

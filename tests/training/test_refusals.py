@@ -25,7 +25,7 @@ from training.methods.recipe_files import declared
 from training.methods.stages import find_stages
 from training.text.service import fetch_count, fetch_info
 
-# Runs commands in a process where importing torch fails. Prints the status and the output of each.
+# Runs commands in a process where importing torch fails. Prints each status and output.
 RUN = """
 import contextlib, io, json, sys
 from training.__main__ import main
@@ -267,7 +267,7 @@ def test_dots_of_strings_and_comments_are_not_counted(text: str, value: object) 
 
 @pytest.mark.parametrize("part", ['"', "'", '"""', "'''", '\\"', '"\\', '"""\\', '\\"""', "#", '"\n'])
 def test_a_mebibyte_of_quotes_is_refused_in_time(part: str) -> None:
-    """No clock is read. Quadratic time would take an hour, and the watchdog of the suite would end it."""
+    """No time is measured. With quadratic time, the suite's watchdog would end the test after an hour."""
     with pytest.raises(ValueError, match=r"."):
         parse_toml(f"x = {part * ((1 << 20) // len(part))}")
 

@@ -34,7 +34,7 @@ def source_with(folder: Path, tokenizer: dict[str, Any], vocabulary: int | None 
 
 
 def byte_level() -> dict[str, Any]:
-    """Returns a tokenizer.json as RoBERTa's. A learned word and its space are one token; others are split."""
+    """Returns a tokenizer.json like RoBERTa's. A learned word and its space are one token, others several."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

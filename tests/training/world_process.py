@@ -119,7 +119,7 @@ def _refuse_if(wrong: bool, words: str) -> None:
 
 
 def _left(out: Path, world: World) -> bool:
-    """Returns True if `out` exists after all processes have come here."""
+    """Waits for all processes. Then returns True if `out` exists."""
     with world.together():
         pass
     return out.exists()

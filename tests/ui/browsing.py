@@ -33,7 +33,7 @@ class Watched:
         page.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
 
     def _console(self, message: Any) -> None:
-        # Chromium writes a line for each refused request, also for those that a test provokes.
+        # Chromium writes a line for each refused request, even for those that a test provokes.
         if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
             self.problems.append(f"console: {message.text}")
 

@@ -1,6 +1,6 @@
 """The page in a real Chromium: `make test-ui`, in a separate environment.
 
-Without playwright, as in the project's own environment, or without Chromium, these tests are one skip.
+The project's own environment lacks playwright. Without it, the test modules are skipped without an import.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if INSTALLED:
         """A service with over 5,000 documents, some hostile, two versions with maps, and a refused one."""
         folder = tmp_path_factory.mktemp("ui")
         second = prepared(folder, "tiny")
-        # Without passages, so that a busy machine embeds 5,000 abstracts twice within a minute.
+        # Passages are off, so that a busy machine embeds 5,000 abstracts twice within a minute.
         with Service(folder, SIMILE_GRACE_SECONDS="86400", SIMILE_PASSAGES="0") as service:
             for start in range(0, 5000, 1000):
                 service.put(corpus()[start : start + 1000])

@@ -23,7 +23,7 @@ FIRST_PAINT = """() => new Promise((done) => {
   };
   look();
 })"""
-# Times each callback of a frame: what the page itself needs for it.
+# Measures each frame callback: the time that the page itself needs for the frame.
 TIMED = """() => {
   window.drawn = [];
   const request = window.requestAnimationFrame.bind(window);

@@ -7,20 +7,17 @@ two of the pictures, which the README shows.
 """
 
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.parts.served import PYTHON
 from tests.ui.browsing import CHROMIUM, Browsing
-from tests.ui.made_map import write_map
 from tests.ui.service import Service, prepared
 
 QUERY = "how+do+I+get+my+money+back"
-# Each picture: its view, and an element that is visible once the view is drawn.
+# By picture: its view, and an element that is visible once the view is drawn.
 VIEWS = {
     "search": (f"search?q={QUERY}&mode=hybrid", "li.hit"),
     "steps": ("search", ".steps li"),
@@ -31,7 +28,7 @@ VIEWS = {
     "map": (f"map?q={QUERY}", ".panel ol li"),
     "versions": ("versions", ".pill.active"),
     "health": ("health", ".verdict-line"),
-    "start": ("search", "#add-text"),  # last: it goes to an empty collection
+    "start": ("search", "#add-text"),  # last, because it leaves the page in an empty collection
 }
 WHOLE = {"versions"}  # pictures of more than the first screen
 SIZES = (1280, 390)
@@ -51,9 +48,9 @@ def main() -> None:
             first = next(
                 one["version"] for one in service.get("/models")["models"] if one["state"] == "retired"
             )
-            service.activate(first)  # the better one is live
+            service.activate(first)  # The better version is active.
             _judge(service)
-            _map(service, first)
+            service.command("map")
             for width in SIZES:
                 for scheme in ("light", "dark"):
                     _take(browsing, service, pictures, width, scheme)
@@ -67,16 +64,6 @@ def _judge(service: Service) -> None:
         {"query": query, "id": id, "relevant": relevant} for id, relevant in JUDGED.items() if id in there
     ]
     service.post("/feedback", {"feedback": said})
-
-
-def _map(service: Service, version: str) -> None:
-    """Writes the map of a version by UMAP if the service's Python has it, else with invented positions."""
-    try:
-        service.command("map")
-    except subprocess.CalledProcessError as error:
-        print(f"The map is made up, since {PYTHON} has no umap-learn ({error}).")
-        ids = [one["id"] for one in service.get("/documents", limit=1000)["documents"]]
-        write_map(service.folder / "data", version, ids)
 
 
 def _take(browsing: Browsing, service: Service, pictures: Path, width: int, scheme: str) -> None:

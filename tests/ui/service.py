@@ -1,4 +1,4 @@
-"""The service for tests of the page. Of the project, imports only `tests`."""
+"""The service for tests of the page. Imports only `tests` of the project."""
 
 import gzip
 import hashlib
@@ -34,7 +34,7 @@ class Service(Served):
         lines = [
             f"{name}:{role}:{hashlib.sha256(key.encode()).hexdigest()}" for name, (role, key) in KEYS.items()
         ]
-        # The tests bring maps of their own.
+        # The tests write their own maps.
         told = {"SIMILE_WORKERS": "2", "SIMILE_MAP_DOCUMENTS": "0"} | variables
         super().__init__(folder, lines if keys else [], KEYS["ada"][1], **told)
 
@@ -50,7 +50,7 @@ class Service(Served):
         until(lambda: self.get("/models")["active"] == version)
 
     def command(self, *words: str) -> None:
-        """Run `python -m service …` with the same settings."""
+        """Runs `python -m service …` with the settings of this service."""
         subprocess.run([PYTHON, "-m", "service", *words], cwd=ROOT, env=self.environment, check=True)
 
 

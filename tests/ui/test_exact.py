@@ -1,4 +1,4 @@
-"""The page stores input unchanged, and shows refusals of pressed buttons."""
+"""The page stores input unchanged, and shows the reason if an action is refused."""
 
 import json
 import re
@@ -73,7 +73,7 @@ def test_a_column_named_metadata_is_kept_and_line_breaks_stay(
 def test_a_file_is_shown_as_it_reads_before_anything_is_stored(
     admin: Watched, keyed: Service, tmp_path: Path
 ) -> None:
-    """A table with semicolons, cp1252, an id column `Nr`, decimal commas, a short row; an Excel file."""
+    """The table has semicolons, cp1252, decimal commas and a short row. The second file is an Excel file."""
     table = tmp_path / "preise.csv"
     text = "Nr;Ware;Preis;Rest\nk-1;<b>größer</b> Stein;9,50;x\nk-2;blauer Fluss;12,25;y\nk-3;Brücke\n"
     table.write_bytes(text.encode("cp1252"))
@@ -89,7 +89,7 @@ def test_a_file_is_shown_as_it_reads_before_anything_is_stored(
     assert keyed.client.get("/documents/k-1").status_code == 404
     admin.check_accessible()
     admin.check_fits()
-    # Another separator is another table, and back.
+    # Another separator gives another table.
     admin.the("select[aria-label='Cells are separated by']").select_option(",")
     expect(admin.the(".preview thead th")).to_have_count(1)
     admin.the("select[aria-label='Cells are separated by']").select_option(";")

@@ -61,6 +61,7 @@ def test_the_page_asks_for_a_key_and_shows_what_its_role_may_do(browsing: Browsi
     with browsing.page(keyed.url) as page:
         page.open("documents")
         expect(page.the("#key")).to_be_focused()
+        expect(page.the("main code")).to_have_text("python -m service keys add NAME --role read")
         page.check_accessible()
         page.the("#key").fill("a wrong one")
         page.button("Use this key").click()
@@ -73,6 +74,10 @@ def test_the_page_asks_for_a_key_and_shows_what_its_role_may_do(browsing: Browsi
         page.open("search?q=river")
         expect(page.the("li.hit")).to_have_count(2)
         expect(page.the(".thumbs")).to_have_count(0)
+        page.open("search")
+        expect(page.the("main")).to_contain_text("Your last searches")
+        expect(page.the("main")).not_to_contain_text("Most frequent queries")  # for admins
+        page.open("search?q=river")
         assert page.page.context.cookies() == []
         assert KEYS["rita"][1] not in page.page.evaluate("JSON.stringify(localStorage) + location.href")
         page.button("rita (read): forget key").click()

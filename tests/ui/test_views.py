@@ -124,12 +124,15 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     expect(refused).to_contain_text(
         "Recipe pairs. Questions as they come: +2.2 points, between -0.3 and +4.7."
     )
-    expect(page.the(".version-card:has(.pill.active)")).to_contain_text("From made-for-tests-source-")
+    name = re.compile(r"^v[12] · made-for-tests-source-[01] · (today|yesterday) \d\d:\d\d$")
+    expect(page.the("#status .version")).to_have_text(name)
+    expect(page.the(".version-card:has(.pill.active) h2 .version")).to_have_text(name)
+    expect(refused).to_contain_text(re.compile(r"Trained from v1 · made-for-tests-source-0 · "))
     refused.locator("summary", has_text="The gate's report").click()
     expect(refused.locator(".lead")).to_contain_text("Questions as they come: 0.322 → 0.344")
     expect(refused.locator(".lead + p")).to_have_text("Refused.")
     expect(refused.locator("svg .interval")).to_have_count(3)
-    page.page.wait_for_timeout(2500)  # it is drawn again meanwhile, and stays open
+    page.page.wait_for_timeout(2500)  # Meanwhile the page draws the report again. It must stay open.
     expect(refused.locator("svg .interval")).to_have_count(3)
     expect(refused.locator("svg.curve")).to_have_count(2)
     refused.locator("summary", has_text="Both answers to each query").click()
@@ -146,6 +149,25 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     page.check_accessible()
 
 
+def test_the_id_of_a_version_is_copied(page: Watched, service: Service) -> None:
+    page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.open("versions")
+    for version in [one["version"] for one in service.get("/models")["models"]]:
+        page.button(f"Copy the id {version}").click()
+        expect(page.the("#said")).to_have_text("Copied.")
+        page.page.wait_for_function(
+            "id => navigator.clipboard.readText().then(text => text === id)", arg=version
+        )
+
+
+def test_without_a_clipboard_the_id_is_shown(page: Watched, service: Service) -> None:
+    """Browsers have no clipboard on a page that comes over plain HTTP from another machine."""
+    page.page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.open("versions")
+    ids = sorted(one["version"] for one in service.get("/models")["models"])
+    expect(page.the(".version-card h2 code")).to_have_text(ids[::-1])
+
+
 def test_the_retraining_in_hand_and_the_last_ones_are_told(page: Watched) -> None:
     page.open("versions")
     told = page.page.get_by_role("region", name="Retraining")
@@ -159,14 +181,14 @@ def test_the_retraining_in_hand_and_the_last_ones_are_told(page: Watched) -> Non
     expect(told.locator("pre")).to_contain_text("Refused: search for a text by its title fell")
     told.locator("summary", has_text="Earlier runs").click()
     expect(told.locator("li")).to_have_count(1)
-    page.page.wait_for_timeout(2500)  # the list is drawn again meanwhile
+    page.page.wait_for_timeout(2500)  # Meanwhile the page draws the list again.
     expect(told.locator("pre")).to_be_visible()
 
 
 def test_a_version_is_opened_to_be_compared(page: Watched, service: Service) -> None:
     refused = next(one["version"] for one in service.get("/models")["models"] if one["state"] == "refused")
     page.open("versions")
-    card = page.the(".version-card", has=page.page.locator(f"h2 .version:text('{refused}')"))
+    card = page.the(".version-card", has=page.page.locator(f"h2 [title='{refused}']"))
     card.get_by_role("button", name="Open to compare …").click()
     expect(page.the("dialog")).to_contain_text("This does not activate it.")
     page.the("dialog").get_by_role("button", name="Open").click()
@@ -187,7 +209,7 @@ def test_an_empty_service_begins_with_four_steps_and_the_examples(page: Watched,
     page.page.reload()
     expect(page.the("main")).to_contain_text("Nothing is stored yet")
     expect(page.the(".steps li")).to_have_count(4)
-    expect(page.the(".steps .done")).to_have_text(["Retrain (done)"])  # the refused one
+    expect(page.the(".steps .done")).to_have_text(["Retrain (done)"])  # by the refused version
     page.check_accessible()
     page.button("Load examples").click()
     expect(page.the("main")).to_contain_text("The next steps")
@@ -202,14 +224,98 @@ def test_an_empty_service_begins_with_four_steps_and_the_examples(page: Watched,
     service.client.delete("/collections/begun")
 
 
+def test_four_queries_can_be_clicked(page: Watched, service: Service) -> None:
+    """They are titles or beginnings of documents; of the examples, questions."""
+    page.open("search")
+    page.the("h2", has_text="Try one of these").wait_for()
+    links = page.the("section", has_text="Try one of these").locator("a")
+    for link, one in zip(links.all(), service.get("/documents", limit=4)["documents"], strict=True):
+        assert one.get("title", one["text"]).startswith(link.inner_text())
+    first = links.first.inner_text()
+    links.first.click()
+    expect(page.the("#q")).to_have_value(first)
+    expect(page.the("li.hit").first).to_be_visible()
+    service.post("/collections/begun/documents", {"documents": service.get("/examples")["documents"]})
+    page.page.evaluate("sessionStorage.setItem('simile-collection', 'begun')")
+    page.page.goto("about:blank")
+    page.open("search")
+    expect(links).to_have_count(4)
+    for query in links.all_inner_texts():
+        page.open("search")
+        page.the("main a", has_text=query).first.click()
+        expect(page.the("#q")).to_have_value(query)
+        expect(page.the("li.hit")).to_have_count(10)
+    service.client.delete("/collections/begun")
+
+
+def test_an_admin_sees_what_is_searched_and_what_is_not_found(page: Watched, service: Service) -> None:
+    own = "/collections/own"
+    service.post(f"{own}/documents", {"documents": [{"id": "a", "text": "red river"}]})
+    for query in ("river", "river", "xqzzt"):
+        service.get(f"{own}/search", q=query, mode="lexical")
+    page.open("search")
+    page.page.evaluate("sessionStorage.setItem('simile-collection', 'own')")
+    page.page.reload()
+    frequent = page.the("section:has(> h2:text('Most frequent queries')) li")
+    expect(frequent).to_have_text(["river 2 searches"])
+    expect(page.the("section:has(> h2:text('Queries without results')) li")).to_have_text(["xqzzt 1 search"])
+    page.check_accessible()
+    frequent.locator("a").click()
+    expect(page.the("li.hit")).to_have_count(1)
+    service.client.delete(own)
+
+
+def test_the_mode_that_automatic_stands_for_is_told(page: Watched) -> None:
+    page.open(f"search?q={QUERY}")
+    expect(page.the("select[aria-label=Mode] option").first).to_have_text("automatic: hybrid")
+    expect(page.the("main p.note").first).to_have_text(re.compile(r"^10 hits in \d+ ms, hybrid$"))
+    expect(page.the("select[aria-label=Mode] option")).to_have_text(
+        ["automatic: hybrid", "hybrid", "dense (meaning)", "keywords"]
+    )
+
+
+@pytest.mark.parametrize(("width", "below"), [(360, True), (390, True), (1280, False)])
+def test_compare_has_one_column_on_a_phone(
+    browsing: Browsing, service: Service, width: int, below: bool
+) -> None:
+    with browsing.page(service.url, width) as page:
+        page.open(f"compare?q={QUERY}")
+        expect(page.the(".column li.hit")).to_have_count(20)
+        first, second = (page.the(".column").nth(at).bounding_box() for at in (0, 1))
+        assert first is not None
+        assert second is not None
+        assert (second["y"] >= first["y"] + first["height"], first["x"] == second["x"]) == (below, below)
+        page.check_fits()
+
+
+@pytest.mark.parametrize(
+    ("message", "codes"),
+    [
+        ("While it is active, `python -m service map` makes one.", ["python -m service map"]),
+        ("`one` and `two`", ["one", "two"]),
+        ("no code", []),
+        ("a single ` stays", []),
+        ("`<img src=x onerror=alert(1)>`", ["<img src=x onerror=alert(1)>"]),
+        ("an empty `` stays", []),
+    ],
+)
+def test_backticks_in_a_message_become_code(page: Watched, message: str, codes: list[str]) -> None:
+    page.page.route("**/map", lambda route: route.fulfill(status=404, json={"error": message}))
+    page.page.route("**/search?*", lambda route: route.fulfill(status=422, json={"error": message}))
+    for view, place in (("map", "main .card p"), ("search?q=a", "main .problem")):
+        page.open(view)
+        expect(page.the(place)).to_have_text(re.sub("`([^`]+)`", r"\1", message))
+        expect(page.the(f"{place} code")).to_have_text(codes)
+
+
 def test_an_admin_rolls_back_and_activates_again(page: Watched, service: Service) -> None:
     active = service.get("/models")["active"]
     page.open("versions")
     page.button("Roll back …").click()
     expect(page.the("dialog")).to_contain_text("The version before")
     page.the("dialog").get_by_role("button", name="Roll back").click()
-    expect(page.the(f".version-card:has(.pill.active) .version:not(:text('{active}'))")).to_be_visible()
-    again = page.the(".version-card", has=page.page.locator(f"h2 .version:text('{active}')"))
+    expect(page.the(f".version-card:has(.pill.active) .version:not([title='{active}'])")).to_be_visible()
+    again = page.the(".version-card", has=page.page.locator(f"h2 [title='{active}']"))
     again.get_by_role("button", name="Activate …").click()
     expect(page.the("dialog")).to_contain_text("first pages")
     page.the("dialog").get_by_role("button", name="Activate").click()
@@ -279,8 +385,8 @@ def test_blind_comparison_hides_names_until_it_is_judged(page: Watched) -> None:
     expect(page.the(".column.a")).to_have_count(0)
     expect(page.the(".sides")).to_be_hidden()
     assert "A" not in page.the(".column h2").all_inner_texts()
-    page.button("Left").click()
-    expect(page.the(".verdict")).to_contain_text("You preferred")
+    page.button("First").click()
+    expect(page.the(".verdict")).to_contain_text(re.compile(r"The first was [AB] \(v\d · .*You preferred"))
     expect(page.the(".verdict")).to_contain_text("So far: ")
 
 
@@ -420,7 +526,7 @@ def test_the_counter_says_what_the_newest_report_knows(
 def test_the_counter_remembers_the_newest_report_that_knows(
     page: Watched, service: Service, coming: str
 ) -> None:
-    """The newer report has no gain to settle, or is about another collection."""
+    """The page skips a newer report that has no gain to settle, or is about another collection."""
     found = service.get("/models")
     refused = next(one for one in found["models"] if one["gate"] == "on")
     newer = "29990101T000000-made-ranking-00000000"

@@ -30,9 +30,9 @@ class EvaluationSet(NamedTuple):
     key: str  # in the JSON and on the command line
     title: str  # in the table
     folders: tuple[str, ...]  # the first existing one counts
-    published: int  # scored pairs of the split as others report on it
-    subsets: bool = False  # True if it is made of sources that papers tell apart
-    lowest: float = 0.0  # gold score
+    published: int  # number of scored pairs in the split that papers report on
+    subsets: bool = False  # True if papers distinguish the sources of the set
+    lowest: float = 0.0  # lowest possible gold score
 
 
 def _year(year: int, published: int) -> EvaluationSet:
@@ -52,14 +52,14 @@ SETS = (
 # Sets in other languages are optional and do not count in the mean.
 OTHERS = (EvaluationSet("korsts", "KorSTS", ("korsts",), 1379),)
 BY_KEY = {known.key: known for known in (*SETS, *OTHERS)}
-_HIGHEST = 5.0  # gold score of every set
+_HIGHEST = 5.0  # highest possible gold score, in every set
 
 
 class Pairs(NamedTuple):
     left: list[str]
     right: list[str]
     gold: NDArray[np.float64]  # (n,)
-    subset: list[str]  # of each pair; empty if the set has no subsets
+    subset: list[str]  # subset of each pair; empty if the set has no subsets
     unscored: int  # rows without a gold score, left out
 
 

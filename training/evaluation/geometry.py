@@ -21,7 +21,7 @@ from training.evaluation.data import Pairs
 from training.evaluation.encoding import Encode, Vectors
 
 _ALIKE = 4.0  # pairs with a higher gold score mean the same (SimCSE, section 3)
-_ROWS = 512  # of the cosine matrix at a time: 64 MB for the 15,500 sentences of STS-B
+_ROWS = 512  # rows of the cosine matrix in memory: 64 MB for the 15,500 sentences of STS-B
 
 
 def geometry(splits: Iterable[Pairs], encode: Encode) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def geometry(splits: Iterable[Pairs], encode: Encode) -> dict[str, Any]:
         "alignment": alignment(x[alike], y[alike]) if alike.any() else math.nan,
         "uniformity": uniformity(sentences),
         **spread(sentences),
-        "pairs": int(alike.sum()),  # with the same meaning
+        "pairs": int(alike.sum()),  # pairs with the same meaning
         "sentences": len(sentences),
     }
 

@@ -31,9 +31,9 @@ DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
 # Splits a document into one or more passages. The number is their length in tokens; None is the usual length.
 Split = Callable[[Content, int | None], list[str]]
-CANDIDATES = 1000  # of each ranking that hybrid search fuses, as in service/corpus/search.py
+CANDIDATES = 1000  # length of each ranking that hybrid search fuses, as in service/corpus/search.py
 _QUERIES = 64  # queries whose cosines are in memory at a time
-_DECIMALS = 6  # of a cosine; float32 products of equal vectors differ in later decimals
+_DECIMALS = 6  # decimals of a cosine; float32 products of equal vectors differ in later ones
 
 Scores = dict[int, float]  # from the places of documents to their scores, best first
 
@@ -71,7 +71,7 @@ class WordIndex:
             return dict(rows.fetchall())
 
     def get_cover(self, query: str, ranking: Mapping[int, float]) -> float:
-        """Returns the share of the query's terms in the best hit of `ranking`, or 1 if it is empty."""
+        """Returns the share of the query's terms in the best hit of `ranking`, or 1 if there is no hit."""
         return get_cover(query, self._texts[next(iter(ranking))]) if ranking else 1.0
 
     def close(self) -> None:

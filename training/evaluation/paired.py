@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 0.01  # one-sided, of a first test: one false promotion in a hundred nights of one candidate each
-POWER = 0.8  # of the least gain that would have been seen: in four nights of five
+POWER = 0.8  # probability to detect the least detectable gain: four nights of five
 
 
 class Interval(NamedTuple):
@@ -43,7 +43,7 @@ class Spread(NamedTuple):
     mean: float
     error: float  # standard error of the mean
     queries: int
-    pieces: int  # of evidence: groups of queries
+    pieces: int  # pieces of evidence: groups of queries
 
     def half(self, level: float) -> float:
         """Returns half the width of the interval at a one-sided `level`. Infinite for a single cluster."""

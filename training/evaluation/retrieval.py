@@ -98,8 +98,9 @@ def retrieval(
     split: Split,
     unrelated: float = 1.0,
 ) -> dict[str, Any]:
-    """Returns the means of the figures of `judge`, and the numbers of queries, documents and vectors.
+    """Returns the means of the figures of `judge`, and counts.
 
+    The counts are those of queries, documents, documents without text, and vectors without a direction.
     Top-level figures are for dense search. The keys `lexical` and `hybrid` have the figures of these modes.
     """
     lists, undefined = search(collection, encode_queries, encode_documents, split, unrelated)
@@ -199,7 +200,7 @@ def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
         yield record.at, query, document, gain
 
 
-DEPTH = 100  # of the longest list that a figure looks at
+DEPTH = 100  # length of the longest list that a figure reads
 
 
 Ranking = dict[
@@ -236,5 +237,5 @@ def mean(rankings: Sequence[Ranking]) -> Ranking:
 
 
 def dcg(gains: Sequence[float]) -> float:
-    """Returns the discounted sum of gains, the first rank first."""
+    """Returns the discounted cumulative gain. `gains` are in the order of ranks."""
     return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))

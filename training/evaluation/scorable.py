@@ -157,7 +157,7 @@ class Server:
         self.version: str | None = info.get("model_version")
         self.fingerprint: str | None = info.get("fingerprint")
         self.form: str | None = info.get("form")
-        # Of a pair. No route returns its vectors.
+        # The student of a pair, which encodes queries. No route returns its vectors.
         self.query_encoder: dict[str, Any] | None = info.get("query_encoder")
 
     def close(self) -> None:

@@ -176,7 +176,7 @@ def of_mean(
         before: Scores of queries by the model before.
         after: Scores of the same queries by the model after.
         level: Probability that the interval contains the true difference, such as 0.95.
-        groups: Group of each query. Queries of a group are not independent. None: all are.
+        groups: Group of each query. Queries of a group are not independent. None: all queries are.
     """
     return spread(before, after, groups).interval((1 - level) / 2)
 

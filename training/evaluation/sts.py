@@ -27,8 +27,8 @@ def similarity(pairs: Pairs, encode: Encode) -> dict[str, Any]:
     each = [spearman(cosine[part], pairs.gold[part]) for part in parts]
     return {
         "spearman_all": spearman(cosine, pairs.gold),
-        "spearman_mean": float(np.mean(each)),  # over subsets, each counting once
-        # Over subsets, each counting as often as it has pairs.
+        "spearman_mean": float(np.mean(each)),  # over subsets, with equal weights
+        # Mean over subsets, weighted by their numbers of pairs.
         "spearman_wmean": float(np.average(each, weights=[part.sum() for part in parts])),
         "pearson_all": pearson(cosine, pairs.gold),
         "pairs": len(pairs.gold),

@@ -51,8 +51,8 @@ class Known(NamedTuple):
     title: str  # in the table
     classes: tuple[str, ...]
     published: dict[str, str]  # size of each split in SentEval
-    columns: tuple[str, ...]  # of the label and of one or two sentences
-    files: Mapping[str, tuple[str, ...]]  # of each split, relative to DIR
+    columns: tuple[str, ...]  # columns of the label and of one or two sentences
+    files: Mapping[str, tuple[str, ...]]  # files of each split, relative to DIR
     beside: bool = False  # True if it does not count in the mean
 
 

@@ -35,9 +35,9 @@ Labels = NDArray[np.int64]  # (n,), from 0 to the number of classes - 1
 # The range of SentEval's weight decay in half decades. The strongest comes first and wins ties.
 L2 = tuple(10 ** (-exponent / 2) for exponent in range(4, 11))
 FOLDS = 10
-STARTS = 10  # of k-means; our choice
+STARTS = 10  # runs of k-means; our choice
 _SEED = 1111
-_ITERATIONS = 1000  # of Newton's method; about ten are enough
+_ITERATIONS = 1000  # maximum steps of Newton's method; about ten are enough
 
 _NESTED = f"nested {FOLDS}-fold cross-validation"
 _FOLDS = f"l2 by {FOLDS}-fold cross-validation on train, scored on test"
@@ -49,7 +49,7 @@ class Classifier(NamedTuple):
 
     model: Any  # sklearn's LogisticRegressionCV
     mean: Floats  # (d,), of the training features
-    scale: float  # after subtracting the mean
+    scale: float  # factor for the features minus the mean
     l2: float
     accuracy: float  # on the held-out examples that chose l2
 

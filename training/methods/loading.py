@@ -64,7 +64,7 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         source = replace(source, head=Head(_STATIC[recipe.pool], source.head.layers, "static"))
     elif raw:
         views = (view.text for view in recipe.views if isinstance(view, Template))
-        template = next(views) if recipe.pool == "mask" else None  # the model is published with the first
+        template = next(views) if recipe.pool == "mask" else None  # the template of the published model
         source = replace(source, head=_head(recipe, source, template))
         if recipe.pool in _STATIC:  # [CLS] and [SEP] do not count; they would have the largest weights
             source = replace(source, tokenizer=source.tokenizer | {"post_processor": None})
@@ -125,7 +125,7 @@ def _freeze_embeddings(encoder: TrainedEncoder) -> None:
     backbone: Any = encoder.backbone  # some families have no separate module for them
     whole = getattr(backbone, "embeddings", None) or backbone.get_input_embeddings()
     whole.requires_grad_(requires_grad=False)
-    wider = getattr(backbone, "embeddings_project", None)  # of an ELECTRA whose layers are wider
+    wider = getattr(backbone, "embeddings_project", None)  # in an ELECTRA whose layers are wider
     if wider is not None:
         wider.requires_grad_(requires_grad=False)
 
@@ -155,7 +155,7 @@ def build_student(teacher: TrainedEncoder, layers: int) -> TrainedEncoder:
     """Builds a student of `layers` layers, or a table of tokens if 0. Do not use the teacher afterwards.
 
     Raises:
-        TrainingError: The teacher has too few layers, is a table itself, or is of another family.
+        TrainingError: The teacher is a table itself, has too few layers, or its layers cannot be removed.
 
     """
     if teacher.source.is_table:

@@ -40,7 +40,7 @@ NO_TEXT = -1  # number of the texts that fill up a row with fewer negatives than
 
 
 class Extra(NamedTuple):
-    """Vectors that are negatives of every text, in addition to the texts of the batch."""
+    """Further negatives of every text of the batch, except of texts with the same number."""
 
     z: Tensor  # (K, P)
     texts: Tensor  # int64 (K,): number of each vector's text, or NO_TEXT
@@ -59,7 +59,8 @@ class Reps(NamedTuple):
     share: slice = slice(None)  # the texts of `views` among the N
     dropout: float = 0.0
     total: Callable[[Tensor], Tensor] = lambda count: count.clamp(min=1)  # sums a count over all processes
-    guest: bool = False  # fewer texts than processes: this process has another's text, which does not count
+    # True if this process has no text of its own. It then has the text of another process, which is ignored.
+    guest: bool = False
 
     @property
     def known(self) -> Tensor:
@@ -97,7 +98,7 @@ class Materials(NamedTuple):
 class Objective:
     """Base class of objectives. The fields are the parameters that a recipe sets."""
 
-    weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
+    weight: Weight = field(default=1.0, kw_only=True)  # weight of its loss in the sum
     # Inputs in addition to z: any of `hidden`, `aside`, `teacher`, `layers`.
     reads: ClassVar[frozenset[str]] = frozenset()
     module: ClassVar[Any] = None  # built from Materials if the objective has its own weights
@@ -117,7 +118,7 @@ class Objective:
 
 
 class InFloat32(nn.Module):
-    """A module that computes `loss` in float32, also under autocast."""
+    """A module that computes `loss` in float32, even under autocast."""
 
     loss: Callable[[Reps], Tensor]
 

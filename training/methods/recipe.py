@@ -151,7 +151,7 @@ class Optim:
 class Student:
     """Settings of a student: a smaller encoder built from the base, its teacher (loading.py)."""
 
-    layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)]  # of the base's; 0: a table of tokens
+    layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)]  # layers of the base; 0: a table of tokens
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ class Recipe:
     name: str
     source: Annotated[RowSource, _AnyOf("source")]
     views: tuple[AnyView, ...]
-    pool: Pool  # of a raw backbone
-    head: AnyHead  # of a raw backbone
+    pool: Pool  # pooling of a raw backbone
+    head: AnyHead  # head of a raw backbone
     objectives: tuple[Annotated[Objective, _AnyOf("objectives")], ...]  # empty: no training
     dropout: Dropout
     max_length: Annotated[int, Field(ge=3, le=1 << 20, strict=True)]  # tokens, in training; not in service
@@ -183,7 +183,7 @@ class Recipe:
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
     def described(self) -> dict[str, Any]:
-        """Returns the recipe as JSON values, with the name of every block, but without `name` and `seed`."""
+        """Returns the recipe as JSON values, without `name`, `seed`, and newer keys that have the default."""
         found: dict[str, Any] = to_jsonable_python(asdict(self))
         del found["name"], found["seed"]
         # Newer keys are left out at their defaults, so that older recipes keep their digests.

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    recipe: str  # as for `train`
-    share: Rate  # of the minutes, in proportion to the other stages
+    recipe: str  # name or path, as for `train`
+    share: Rate  # share of the minutes, relative to the other stages
     set: dict[str, Any] = field(default_factory=dict)  # keys of the recipe with other values
 
 
@@ -42,7 +42,7 @@ class Stages:
 
     name: str
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
-    minutes: AboveZero  # of all steps; the run ends earlier if the texts end
+    minutes: AboveZero  # maximum time of all stages, which end earlier if the texts end
     vocabulary: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] = 0  # tokens to learn from the texts
 
     def recipes(self) -> list[Recipe]:

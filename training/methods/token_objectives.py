@@ -85,7 +85,7 @@ class RtdModule(nn.Module):
             )
         self._kind = str(source.config.get("model_type")), int(source.config.get("pad_token_id") or 0)
         self.language.requires_grad_(requires_grad=False)
-        # It ends with the run, so all its weights train even if the encoder is partly frozen.
+        # The discriminator is not published, so all its weights train even if the encoder is partly frozen.
         self.discriminator: Any = copy.deepcopy(encoder.backbone).requires_grad_(requires_grad=True)
         self.classifier = bert_linear(encoder.source.width, 2, materials.generator)
         self._family, self._pad_id = encoder.family, encoder.pad_id

@@ -229,7 +229,15 @@ def _words(tokens: Tokens, lexicon: Lexicon) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _keep_words(tokens: Tokens, special: Tensor, words: Tensor, stay: Tensor) -> Tokens:
-    """Removes all words for which `stay`, bool, shape (all words,), is False. Special tokens stay."""
+    """Removes the words that do not stay.
+
+    Args:
+        tokens: The texts.
+        special: Which tokens are special, bool, shape (all tokens,). They stay.
+        words: Index of the word of each token.
+        stay: Which words stay, bool, shape (all words,).
+
+    """
     kept = special.clone()
     kept[~special] = stay[words[~special]]
     return tokens.keep(kept)

@@ -218,7 +218,7 @@ class FileTexts(NamedTuple):
     """The documents of a file, in the order of the file."""
 
     records: list[Record]  # only records with a text
-    texts: list[str]  # of each
+    texts: list[str]  # texts of these records
     blank: int  # dropped lines, which have only white space
 
 

@@ -39,7 +39,7 @@ from training.text.service import add_options, chosen
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
-_MIN_SHARE = 0.001  # of the letters; rarer scripts are not shown
+_MIN_SHARE = 0.001  # share of the letters; rarer scripts are not shown
 _SHOWN = 3  # openings
 
 
@@ -162,7 +162,7 @@ class Figures:
     blank: int  # dropped before
     repeated: int  # dropped before
     sampled: int  # all texts, or SAMPLE of them
-    near_duplicates: int  # of an earlier text of the sample; the whole corpus may have more
+    near_duplicates: int  # near-duplicates of earlier texts in the sample; the corpus may have more
     characters: Spread
     tokens: Spread  # without special tokens
     short: float  # share with fewer than SHORT_TOKENS tokens
@@ -171,7 +171,7 @@ class Figures:
     unknown: float  # share of [UNK] among the tokens
     tokens_per_word: float
     scripts: dict[str, float]  # share of the letters, the most frequent first
-    vocabulary: dict[str, int]  # entries with a letter of each of these scripts
+    vocabulary: dict[str, int]  # by script, the number of entries with one of its letters
     openings: dict[str, float]  # share of the texts that begin with these words
 
 
@@ -246,7 +246,7 @@ def _sample(texts: Sequence[str]) -> Sequence[str]:
 def _tokens(
     texts: Sequence[str], file: Path
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[int], int]:
-    """Returns the numbers of tokens and of unknown tokens of each text. And how many tokens are special."""
+    """Returns each text's numbers of tokens and of unknown tokens, and the number of special tokens."""
     tokenizer = Tokenizer(file, _WHOLE)
     unknown = _unknown_id(file)
     lengths: list[int] = []
@@ -298,15 +298,15 @@ def _entries(file: Path, scripts: Iterable[str]) -> dict[str, int]:
 
 
 # Thresholds without a source are our choice.
-REPEATED = 0.05  # of the lines
-NEAR_DUPLICATES = 0.05  # of the texts
+REPEATED = 0.05  # share of the lines
+NEAR_DUPLICATES = 0.05  # share of the texts
 MEDIAN_TOKENS = 5
-SHORT = 0.1  # of the texts
-BATCHES = 10  # of one pass over the corpus
-OVER_MAX_LENGTH = 0.5  # of the texts
-FOR_SPANS = 0.5  # of the texts
-FOREIGN = 0.2  # of the letters, in one script other than Latin
-ENTRIES = 1000  # of a vocabulary; fewer means that it has only letters of the script, and no words
+SHORT = 0.1  # share of the texts
+BATCHES = 10  # batches of one pass over the corpus
+OVER_MAX_LENGTH = 0.5  # share of the texts
+FOR_SPANS = 0.5  # share of the texts
+FOREIGN = 0.2  # share of the letters that are in one script other than Latin
+ENTRIES = 1000  # entries of a script in a vocabulary; fewer are only letters, and no words
 # Share of the texts with one of the ten most frequent pairs of first words. Measured: premises of NLI 0.14,
 # those of SNLI 0.43; sentences of Wikipedia 0.07, of film reviews 0.08. SimCSE fails on NLI premises.
 HOMOGENEOUS = 0.12

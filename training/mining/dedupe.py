@@ -28,7 +28,7 @@ from training.errors import TrainingError
 Shingles = NDArray[np.uint32]  # hashes of the distinct shingles of one text, sorted
 
 THRESHOLD = 0.9  # Jaccard similarity of shingles: about one word in thirty differs. Our choice
-RECALL = 0.99  # of the pairs exactly at the threshold; more of the pairs above it. Our choice
+RECALL = 0.99  # share of the pairs at the threshold that are found; more above it. Our choice
 WIDTH = 5  # characters of a shingle
 PERMUTATIONS = 128  # the standard error of an estimated similarity is at most 1/2 / sqrt(128) = 0.044
 _SEED = 20_240_607  # arbitrary but fixed: the same corpus always gives the same result

@@ -137,9 +137,9 @@ class Hits(NamedTuple):
 class Passages:
     """The vectors and texts of the passages of several documents, one document after another.
 
-    Documents are split as in the service, but into passages of at most PASSAGE_TOKENS, as many as a training
-    reads. If a model reads more, the vector of a whole document is left out, because its passages have the
-    text.
+    Documents are split as in the service, but into passages of at most PASSAGE_TOKENS tokens, the length
+    that a training reads. If a model reads more, the vector of a whole document is left out, because its
+    passages have the text.
     """
 
     def __init__(self, contents: Sequence[Content], model: Scorable) -> None:

@@ -61,9 +61,9 @@ def _cut(place: int, title: str, text: str) -> Iterator[Query]:
 
 
 def _beside(title: str, query: str) -> str:
-    """Returns the title, or an empty string if the title begins with the query or the query with the title.
+    """Returns the title, or an empty string if the title begins with the query, or the query with the title.
 
-    That is so if a text repeats its title, and the query is the first sentence.
+    A query begins with the title if a text repeats its title, and the query is the first sentence.
     """
     one, other = (folded(text).casefold() for text in (title, query))
     return "" if one.startswith(other.rstrip(" .:-")) or other.startswith(one) else folded(title)

@@ -34,7 +34,7 @@ from training.mining.queries import Query
 from training.text.corpus import LISTED
 
 DEPTH = 50  # fused hits from which a list is taken
-_WORDED = 4 * CANDIDATES  # hits of keyword search; they include rests
+_WORDED = 4 * CANDIDATES  # hits of keyword search; they include texts without their query
 _DECIMALS = 6
 
 

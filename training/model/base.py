@@ -1,4 +1,4 @@
-"""Open the base model that `--base` names, as a folder.
+"""Open the folder of the base model that `--base` names.
 
 A base is `default`, a published version, a folder, or the id of a model on the Hugging Face hub.
 """

@@ -258,7 +258,7 @@ def _write(source: Source, rows: Sequence[Sequence[int]], old: int, out: Path) -
     tables = [name for name, array in tensors.items() if array.ndim and array.shape[0] == old]
     for name in tables:  # the word table, and per-token weights of a masked-language head
         table = tensors[name]
-        whole = table.mean(0)  # of a new token without old tokens
+        whole = table.mean(0)  # vector of a new token without old tokens
         means = [table[pieces].mean(0) if pieces else whole for pieces in rows]
         tensors[name] = np.concatenate([table, np.stack(means).astype(table.dtype)])
     out.mkdir(parents=True, exist_ok=True)

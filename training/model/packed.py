@@ -25,14 +25,15 @@ from training.text.tokens import Tokens
 NAME = "simile_packed"  # as transformers' attn_implementation
 FAMILIES = ("bert", "roberta", "xlm-roberta")
 _AFTER_PAD = ("roberta", "xlm-roberta")  # their first position follows that of the padding
-_TEXTS = 128  # of one forward pass without gradients; more texts gain nothing
+_TEXTS = 128  # texts of one forward pass without gradients; larger passes are not faster
 # Tokens including padding, on a CPU. glibc maps an array over 32 MB again each time, which took a third more
 # time.
 _TOKENS = 4096
 # R T^2 of the texts whose attention a CPU computes at once. With the scores of a whole batch of documents, a
 # step took 28 % more time (docs/PERFORMANCE.md).
 _SCORES = 1 << 18
-_PADDED = 4  # maximum of padded to real scores, so that queries are not padded to the length of documents
+# Maximum ratio of padded to real scores, so that queries are not padded to the length of documents.
+_PADDED = 4
 
 
 class Packing(NamedTuple):
@@ -116,8 +117,8 @@ def run_backbone(
     """Runs a backbone on packed tokens. Pads them for families that are not in `FAMILIES`.
 
     Returns:
-        The token vectors of the last layer, shape (tokens, D). If `states` is True, also the token vectors of
-        the embeddings and of every layer.
+        The token vectors of the last layer, shape (tokens, D). And, if `states` is True, the token vectors of
+        the embeddings and of every layer. Otherwise the second value has no meaning.
 
     """
     device = packing.at.device
@@ -205,8 +206,8 @@ def _mixed(
         earlier = torch.ones(longest, longest, dtype=torch.bool, device=query.device).tril()
         mask_R1TT = earlier if mask_R1TT is None else mask_R1TT & earlier
     # On a CPU, fused attention trains three times as slowly, but takes half to three quarters of the time in
-    # inference. Without gradients alone it is not used: a large batch is encoded once without and once with
-    # them.
+    # inference. It is not used under no_grad, because a large batch is encoded once without and once
+    # with gradients.
     if query.device.type == "cpu" and not torch.is_inference_mode_enabled():
         scale = q_RHTd.shape[-1] ** -0.5 if scaling is None else scaling
         scores = (q_RHTd * scale) @ k_RHTd.transpose(-1, -2)

@@ -57,7 +57,7 @@ class AffinePost:
 
 @dataclass(frozen=True)
 class Whiten(AffinePost):
-    """Whitening, (x - μ) U Λ^(-1/2), with the `dimension` strongest directions, or all if fewer."""
+    """Whitening, (x - μ) U Λ^(-1/2), with the `dimension` strongest directions, or all if there are fewer."""
 
     dimension: Count
     name: Literal["whiten"] = "whiten"

@@ -43,7 +43,7 @@ _TIMED = 64  # documents
 _STEP = 3
 # Texts that are read for each query: a query, its document and negatives, twice; or a query and its list.
 _TEXTS = {"triples": 2 * 5, "distil-hybrid": 9}
-_LENGTHS = 3  # of passages: `search` reads each document with each of them
+_LENGTHS = 3  # passage lengths; `search` reads each document with each length
 _READ = 5  # times that `adapt` reads each text: masked, and two views twice
 
 

@@ -14,7 +14,7 @@ from models.manifest import ANCHOR
 from models.store import ModelStore
 from training.errors import TrainingError
 
-_STAGES = "stages"  # in the lineage of a run of several recipes
+_STAGES = "stages"  # lineage key of a run with several recipes
 
 
 def find_anchor(store: ModelStore, active: str) -> str:

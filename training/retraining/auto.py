@@ -42,13 +42,13 @@ from training.runs.options import Options
 from training.text.corpus import PAIRS, TEXTS
 from training.text.service import fetch_info
 
-MINUTES = 30.0  # of training for each choice, where train.minutes is not set
-# Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
+MINUTES = 30.0  # training time of each choice, if train.minutes is not set
+# Minimum number of judged and of other queries. Chosen by us: fewer queries make fewer than ten batches.
 MIN_JUDGED, MIN_QUERIES = 30, 200
-_LOOKED_AT = 500  # documents whose tokens are counted, at least, and fewer than twice as many
-MIN_PAIRS = 32  # a batch of the recipe; fewer teach nothing
-MIN_TO_READ = 1000  # documents, for tokens of their own
-_LOOKS, _LOOK_SECONDS = 120, 1.0  # at the service, until it serves a new ranking
+_LOOKED_AT = 500  # documents whose tokens are counted: at least this many, fewer than twice as many
+MIN_PAIRS = 32  # one batch of the recipe, because fewer pairs teach nothing
+MIN_TO_READ = 1000  # documents, to learn new tokens from them
+_LOOKS, _LOOK_SECONDS = 120, 1.0  # number and interval of checks whether the service serves a new ranking
 
 
 class Material(NamedTuple):
@@ -56,11 +56,11 @@ class Material(NamedTuple):
 
     documents: int
     judged: int  # queries with a relevant document
-    queries: int  # that the text itself gives: titles, headings, first sentences; and queries of users
-    unreadable: str  # the reason why the model cannot read the text as a whole; empty when it can
-    takes_tokens: bool = True  # new ones, into its vocabulary
-    titles: int = 0  # documents that have one
-    most_read: bool = False  # of the documents, where the text as a whole cannot be
+    queries: int  # made from the text (titles, headings, first sentences), and queries of users
+    unreadable: str  # reason why the model cannot read the whole text; empty if it can
+    takes_tokens: bool = True  # True if the vocabulary can take new tokens
+    titles: int = 0  # documents with a title
+    most_read: bool = False  # True if the model reads most documents, but not the whole text
 
     def __str__(self) -> str:
         what = "can read most documents, but not the others" if self.most_read else "cannot read the text"
@@ -74,7 +74,7 @@ class Material(NamedTuple):
 class Choice(NamedTuple):
     recipe: str
     why: str
-    gained: str  # where it was measured
+    gained: str  # measured gain, with the data of the measurement
 
 
 ADAPT = Choice(
@@ -200,7 +200,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     service, found = config.corpus.service, choices(material)
     if on and service is not None and attempt(RANKING, _rank, config, store, say):
         gathered = gathered._replace(active=str(outcomes[-1].version))
-        # Its documents are searched by vectors of the active version alone.
+        # Until the version is active, the service does not search with its vectors.
         if found and not _is_served(service, gathered.active):
             say(f"{gathered.active} is not active yet, so encoders are not trained in this run")
             return outcomes[-1]
@@ -219,7 +219,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
 def _is_served(url: str, version: str) -> bool:
     """Waits until the service serves a version. Returns False if this takes too long."""
     for _ in range(_LOOKS):
-        with contextlib.suppress(TrainingError):  # It may be starting.
+        with contextlib.suppress(TrainingError):  # The service may be starting.
             if fetch_info(url).get("model_version") == version:
                 return True
         time.sleep(_LOOK_SECONDS)
@@ -254,7 +254,7 @@ def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
     config = gathered.config
     require_judge(config, own.can_decide(job.searches, gathered.found), config.gate.data)
     corpora, found, learned = {TEXTS: job.corpus}, gathered.found, {*job.about["learned"]}
-    with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
+    with contextlib.suppress(NothingToLearn):  # Without titles and judged queries, only text is used.
         withheld = own.withheld(gathered.split, (*found.held, *found.dev))
         pairs = build_corpus(PAIRS, gathered.split.train, found.train, None, 0, withheld)
         if len(pairs) >= MIN_PAIRS:
@@ -264,7 +264,8 @@ def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
     return replace(
         job,
         steps=None,
-        data=config.gate.data,  # not what SIMILE_EVAL_DATA names: those sets are in a language that it read
+        # Without the sets of SIMILE_EVAL_DATA, because they are in a language that the model already reads.
+        data=config.gate.data,
         choose=None,
         options=Options(seed=config.train.seed),
         staged=Staged(timed, corpora),

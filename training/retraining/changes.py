@@ -13,11 +13,11 @@ from training.ranking.cross_validation import Comparison
 from training.retraining.gate.gains import deciding
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
 
-MAX_CHANGED = 10  # queries to either side
+MAX_CHANGED = 10  # maximum queries that gained, and maximum that lost
 MAX_ANSWERS = 1000  # queries that a version keeps: about 2 MB
 _SIDES = ("active", "candidate")
-_HITS = 3  # documents of a query that gained or lost most
-_LETTERS = 120  # of each of them, and of a query
+_HITS = 3  # hits that are shown for a query, besides the first relevant one
+_LETTERS = 120  # characters that are shown of a hit, and of a query
 
 Answer = dict[str, Any]
 
@@ -97,7 +97,7 @@ def _build(
         "search": search,
         "query": _short(query),
         "difference": difference,
-        # Of the first relevant hit. None: it is not among the hits.
+        # Rank of the first relevant hit in each order, or None without one.
         "ranks": [next((rank for rank, id in enumerate(ids, 1) if id in relevant), None) for ids in orders],
         "relevant": [_id(id) for id in relevant],
         **{

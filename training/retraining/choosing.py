@@ -25,7 +25,7 @@ from training.retraining.heldout import Split
 from training.runs.dev import Score
 from training.text.service import fetch_nearest, qualified, split_qualified
 
-CANDIDATES = 500  # documents of a search by judged queries. Each of five looks encodes their passages
+CANDIDATES = 500  # documents that judged queries search. Their passages are encoded five times.
 
 
 def build_choose(
@@ -52,7 +52,7 @@ def build_choose(
 
     """
     choosing = Split(split.train, split.dev, split.copies)
-    if len(judged) >= own.MIN_DEV_QUERIES:  # What people said counts more than what text can be made to say.
+    if len(judged) >= own.MIN_DEV_QUERIES:  # Judgments count more than queries made from text.
         nearest = _find_nearest(service, judged, active()) if service is not None else ()
         made = {JUDGED: own.judged_search(choosing, judged, CANDIDATES, nearest=nearest)}
     else:

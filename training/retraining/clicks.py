@@ -38,18 +38,19 @@ from training.text.lines import valid
 from training.text.service import fetch_collections, fetch_events, qualified, shown
 
 _SKIP = "skip"
-_WEIGHTS = {"click": 1.0, "open": 1.0, "convert": 2.0}  # of a search with such an event
-_RELEVANT, _NOT_RELEVANT = 0.5, 0.2  # attraction from which, and up to which, a document is judged
+_WEIGHTS = {"click": 1.0, "open": 1.0, "convert": 2.0}  # weight of a search with an event of this kind
+_RELEVANT, _NOT_RELEVANT = 0.5, 0.2  # minimum attraction of relevant documents, maximum of others
 USUAL_BIAS = 1.0
 _BIASES = np.linspace(0.0, 2.0, 9)
-MAX_SEARCHES = 50_000  # searches; more say the same of the same documents
+MAX_SEARCHES = 50_000  # More searches say the same about the same documents.
 _SAMPLE = 10_000  # searches from which the bias is estimated
-_MOVED = 200  # impressions of documents in several positions, before the bias is estimated
-_SEEN_BY = 2  # as `estimated_bias` takes it; fewer where fewer may decide (events.visitors)
-_PRIOR, _STRENGTH = 0.25, 2.0  # mean of the Beta prior, and how many impressions it is worth
+_MOVED = 200  # impressions of documents in several positions that the estimate requires
+_SEEN_BY = 2  # visitors who must see a position; fewer if events.visitors is less
+_PRIOR, _STRENGTH = 0.25, 2.0  # mean of the Beta prior, and its weight in impressions
 _ROUNDS = 60
-# Searches without an event for each with one. Where one hit alone is ever clicked, events do not say how
-# many there are, and without a bound the prior would decide. The bias comes from many pages, and needs none.
+# Maximum number of searches without an event for each search with one. If only one hit is ever clicked,
+# events do not show that number, and without a bound the prior would decide it. The bias needs no bound,
+# because many pages determine it.
 _MAX_UNSEEN, _UNBOUNDED = 0.75, 20.0
 
 
@@ -65,7 +66,7 @@ class Session:
     user: str = ""  # the hash of the visitor's id, empty if none was given
     positions: dict[str, int] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
-    skipped: set[str] = field(default_factory=set)  # said so by the user
+    skipped: set[str] = field(default_factory=set)  # documents that the user called wrong
     has_page: bool = False
 
     @property
@@ -90,7 +91,7 @@ class _Impressions(NamedTuple):
     `has_page` and `share` have one row for each session. `pairs` has each pair of query and document once.
     """
 
-    pairs: list[tuple[str, str]]  # query and id, by number
+    pairs: list[tuple[str, str]]  # query and id of each number in `pair`
     pair: NDArray[np.int64]
     session: NDArray[np.int64]
     position: NDArray[np.float64]
@@ -111,7 +112,7 @@ class Sessions(NamedTuple):
     """
 
     found: list[Session]
-    over_share: Counter[Pair]  # searches that led to a document and were not read: others had their turn
+    over_share: Counter[Pair]  # clicks in searches that exceed a share, by pair
     untrusted: Counter[Pair]
 
 
@@ -125,7 +126,7 @@ def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
     over_share = Counter[Pair]()
     for row in rows:
         key, user, query = str(row.get("key", "")), str(row.get("user", "")), folded(row["query"])
-        # A service that says nothing of trust is an older one, where every key counted.
+        # Older services do not report whether a key is trusted, and count all keys.
         sessions = trusted if row.get("trusted", True) else untrusted
         name = trust.build_visitor(key, user), row["search_id"], query
         session = sessions.setdefault(name, Session(key, query, user))
@@ -150,7 +151,7 @@ def _count_clicks(sessions: Iterable[Session]) -> Counter[Pair]:
 def _add(session: Session, id: str, kind: str, position: int | None, page: Sequence[str]) -> None:
     if id in page:
         place = page.index(id) + 1
-        before = (position or place) - place  # hits of earlier pages, and those that the event left out
+        before = (position or place) - place  # number of hits before the sent page
         for at, other in enumerate(page, before + 1):
             session.positions.setdefault(other, at)
         session.has_page = True
@@ -168,9 +169,9 @@ class Use(NamedTuple):
 
     judgements: list[Judgment]
     line: str
-    queried: dict[str, tuple[str, ...]]  # the queries of the same searches, by collection
+    queried: dict[str, tuple[str, ...]]  # queries of these searches, by collection
     clicked: Mapping[str, Clicked] = MappingProxyType({})  # by query
-    dropped: Mapping[str, int] = MappingProxyType({})  # answers that do not count, by trust.REASONS
+    dropped: Mapping[str, int] = MappingProxyType({})  # number of ignored answers for each of trust.REASONS
     warnings: Sequence[str] = ()
 
 
@@ -269,7 +270,8 @@ def judged_by(
         else:
             if clicked:
                 unclear[query].add(id)
-            if len(clicked) < least or value >= _RELEVANT:  # else the clicks themselves say too little
+            # Otherwise the attraction is too low, and no rule of trust is the reason.
+            if len(clicked) < least or value >= _RELEVANT:
                 left_out = read.over_share[pair], read.untrusted[pair]
                 dropped[trust.reason_for(len(clicked), *left_out, least=least)] += 1
         latest = {session.visitor: session for session in voters}
@@ -291,7 +293,7 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
         (
             number.setdefault((session.query, id), len(number)),
             at,
-            1 if id in session.skipped else position,  # who says that a hit is wrong has examined it
+            1 if id in session.skipped else position,  # A user who calls a hit wrong has examined it.
             id in session.weights,
             session.weights.get(id, 1.0),
         )

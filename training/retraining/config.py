@@ -38,8 +38,8 @@ from training.validation import refusal
 
 MIN_ROWS = 100  # documents, or other rows
 _PAIR = 'pair needs a recipe that makes a student: recipe = "distil"'
-_OF_THE_LINE = ("anchor", "active")  # of the versions that the active one comes from
-_BASES = (*_OF_THE_LINE, "default")  # even if a folder has that name
+_OF_THE_LINE = ("anchor", "active")  # bases that are the active version or come before it
+_BASES = (*_OF_THE_LINE, "default")  # These names take precedence over folders of the same name.
 
 
 def _rooted(path: Path, info: ValidationInfo) -> Path:
@@ -60,8 +60,8 @@ class Table(BaseModel):
 class CorpusTable(Table):
     service: str | None = None  # URL of a running service
     file: Rooted | None = None  # .jsonl, .tsv or lines of text
-    collections: tuple[str, ...] = Field(ONLY_DEFAULT, min_length=1)  # of the service; ["*"]: all
-    held_out: float = Field(0.1, gt=0, lt=1)  # share of the documents that only judge
+    collections: tuple[str, ...] = Field(ONLY_DEFAULT, min_length=1)  # names in the service; ["*"]: all
+    held_out: float = Field(0.1, gt=0, lt=1)  # share of the documents that are held out
     least: int = Field(MIN_ROWS, ge=2)
     candidates: int = Field(5000, ge=100)  # texts among which a held-out query looks for its answer
 
@@ -80,15 +80,15 @@ class CorpusTable(Table):
 class JudgmentsTable(Table):
     file: Rooted | None = None  # .tsv or .jsonl with query and id
     feedback: bool = True  # also read POST /feedback
-    held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that only judge
-    trusted: tuple[str, ...] = ()  # names of keys whose word judges; others then only train
+    held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that are held out
+    trusted: tuple[str, ...] = ()  # If set, judgments of other keys are only trained on.
 
 
 class EventsTable(Table):
     use: bool = True  # also read POST /events
     position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
     least: int = Field(3, ge=1)  # searches that must agree on a document
-    visitors: int = Field(2, ge=1)  # that these searches must come from (trust.py)
+    visitors: int = Field(2, ge=1)  # visitors that these searches must come from (trust.py)
     queries: bool = False  # also train on unjudged queries of events, if a recipe can
 
     @model_validator(mode="before")
@@ -110,14 +110,14 @@ class EventsTable(Table):
 
 class TrainTable(Table):
     recipe: str = AUTO
-    base: str = "anchor"  # the first of the line, so that small losses do not add up
+    base: str = "anchor"  # The anchor is the first version, so that small losses do not add up.
     steps: int | None = Field(None, ge=1)
-    minutes: float | None = Field(None, gt=0)  # of training, at most
+    minutes: float | None = Field(None, gt=0)  # maximum training time
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    negatives: int = Field(3, ge=1, le=10)  # of each pair, for a recipe of triples
+    negatives: int = Field(3, ge=1, le=10)  # negatives of each pair, for a recipe that reads triples
     pair: bool = False  # with `distil`: the student encodes queries, and the teacher documents
-    set: dict[str, Any] = Field(default_factory=dict)  # changes to the recipe, as `train --set`
+    set: dict[str, Any] = Field(default_factory=dict)  # changes of the recipe, as by `train --set`
 
     @field_validator("base", "recipe")
     @classmethod
@@ -135,13 +135,13 @@ class TrainTable(Table):
         return self
 
 
-_TRADED = {"mean_fall": 0.01, "own_fall": 0.015}  # limits where a fall is the price of speed; chosen by us
+_TRADED = {"mean_fall": 0.01, "own_fall": 0.015}  # limits if speed is required; chosen by us
 
 
 class GateTable(Table, gate.Thresholds):
     mode: Literal["on", "off"] = "on"
     require: gate.Require = "better"
-    data: Rooted | None = None  # evaluation sets; SIMILE_EVAL_DATA where it is not given
+    data: Rooted | None = None  # folder of evaluation sets; SIMILE_EVAL_DATA by default
 
     @model_validator(mode="before")
     @classmethod
@@ -154,20 +154,20 @@ class GateTable(Table, gate.Thresholds):
 class ScheduleTable(Table):
     cron: str = "30 3 * * *"  # minute hour day month weekday
     timezone: str = "UTC"
-    jitter_seconds: int = Field(300, ge=0)  # a run begins up to so much later: not all machines at once
-    new_documents: int | None = Field(None, ge=1)  # this many more begin a run early
-    poll_seconds: float = Field(300.0, gt=0)  # between two counts of documents
-    threads: int | None = Field(None, ge=1)  # of a run; its own choice unless given
-    memory_mb: int | None = Field(None, ge=256)  # of a run; more ends it
+    jitter_seconds: int = Field(300, ge=0)  # maximum random delay, so that machines begin at different times
+    new_documents: int | None = Field(None, ge=1)  # A run begins early after this many.
+    poll_seconds: float = Field(300.0, gt=0)  # time between counts of documents
+    threads: int | None = Field(None, ge=1)  # threads of a run; its default if not given
+    memory_mb: int | None = Field(None, ge=256)  # limit of a run, which ends if it needs more
 
 
 class FoldersTable(Table):
     models: Rooted = Field(default_factory=lambda: models_dir(os.environ))
-    work: Rooted | None = None  # MODELS/../retrain where it is not given
+    work: Rooted | None = None  # MODELS/../retrain by default
 
     @property
     def kept(self) -> Path:
-        """The work folder, with the current run, also after a kill."""
+        """The work folder, which keeps the current run even after a kill."""
         return self.work or self.models.parent / "retrain"
 
 

@@ -36,10 +36,10 @@ _ID = ("id", "_id")
 
 class Document(NamedTuple):
     id: str  # qualified by the collection
-    title: str  # empty: it has none
+    title: str  # empty without a title
     text: str
-    collection: str = DEFAULT  # where it is found, and looked for
-    title_is_searched: bool = True  # False: it is in the metadata alone
+    collection: str = DEFAULT  # collection in which the document is stored and searched
+    title_is_searched: bool = True  # False if the title is only in the metadata
 
     @property
     def content(self) -> Content:
@@ -53,9 +53,9 @@ class Document(NamedTuple):
 
 
 class Documents(NamedTuple):
-    kept: tuple[Document, ...]  # by id, each text once
-    blank: int  # left out: nothing but white space
-    repeated: int  # left out: another document has this very title and text
+    kept: tuple[Document, ...]  # sorted by id, without repeated texts
+    blank: int  # number of documents without text, which are left out
+    repeated: int  # number of documents with the title and text of another, which are left out
     copies: Mapping[str, str]  # ids of repeated documents to the id of the first one
 
     def __str__(self) -> str:

@@ -22,13 +22,13 @@ Part = Literal["train", "dev", "judge"]
 TRAIN: Part = "train"
 DEV: Part = "dev"
 JUDGE: Part = "judge"
-DEV_SHARE = 0.1  # of what does not judge; chosen by us
+DEV_SHARE = 0.1  # share of dev among the documents that are not held out; chosen by us
 
 
 class Split(NamedTuple):
     train: tuple[Document, ...]
-    held: tuple[Document, ...]  # to judge
-    copies: Mapping[str, str]  # id of a near copy, which is in none, to the document that stands for it
+    held: tuple[Document, ...]  # held-out documents
+    copies: Mapping[str, str]  # id of a near copy, which is in no part, to the id of its original
     dev: tuple[Document, ...] = ()
 
     def moved(self, parts: Mapping[str, Part]) -> Split:
@@ -64,7 +64,7 @@ def choose_part(at: float, share: float) -> Part:
 
 
 def hold_out(documents: Sequence[Document], share: float) -> Split:
-    """Splits documents. About `share` of them, 0 to 1, judge. Each part keeps the order of `documents`."""
+    """Splits documents. About `share` of them, 0 to 1, are in the part judge. Parts keep the given order."""
     parts = {document.id: choose_part(place(document.id), share) for document in documents}
     train, held, _, dev = _split(documents, parts, {})
     every = [*held, *dev, *train]

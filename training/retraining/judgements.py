@@ -44,12 +44,12 @@ NO_KEY = ""  # the name under which a service without keys stores judgments
 
 class Judgment(NamedTuple):
     query: str
-    id: str  # of the document, qualified by its collection
+    id: str  # id of the document, qualified by its collection
     relevant: bool
     key: str | None = None  # name of the key that judged, empty without a key; None: a file
     user: str = ""  # the hash of the visitor's id, empty if none was given
     trusted: bool = True  # False: the keys file of the service calls the key untrusted
-    of_use: bool = False  # the key's users did not say so, but acted so
+    of_use: bool = False  # derived from clicks, and not stated by a user
 
 
 class Clicked(NamedTuple):
@@ -73,10 +73,12 @@ class Clicked(NamedTuple):
         return examined
 
 
-JUDGMENTS = "judgements"  # of files and trusted keys; the next three are left out
+# Names of counts. JUDGMENTS counts those of files and trusted keys. Those of the next three are ignored.
+JUDGMENTS = "judgements"
 UNKNOWN, CONTRADICTED = "judgements_of_unknown_documents", "judgements_contradicted"
 UNTRUSTED, KEPT = "judgements_of_untrusted_keys", "queries_kept_from_judging"
-PER_DOCUMENT = 10  # queries on one document that judge: a document of many queries is one piece of evidence
+# Maximum number of judging queries per document, because all queries of a document are one piece of evidence.
+PER_DOCUMENT = 10
 
 
 class Judged(NamedTuple):
@@ -87,15 +89,15 @@ class Judged(NamedTuple):
 
     train: dict[str, list[str]]
     dev: dict[str, list[str]]
-    held: dict[str, list[str]]  # to judge
-    answers: Mapping[str, list[str]]  # of each query, in any part
+    held: dict[str, list[str]]  # held out to judge versions
+    answers: Mapping[str, list[str]]  # answers of the queries of all parts
     judges: frozenset[str]  # queries of any part that may judge rankings and settings
-    parts: Mapping[str, Part]  # of each document that answers a query
-    alike: Mapping[str, str]  # of each query: a text that nearly equal queries share
-    keys: Mapping[str, str]  # of each query that rests on one key: its name
+    parts: Mapping[str, Part]  # part of each document that answers a query
+    alike: Mapping[str, str]  # for each query, a text that nearly equal queries share
+    keys: Mapping[str, str]  # for each query that rests on a single key, the name of that key
     of_use: frozenset[str]  # queries whose answers were clicked only
-    negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
-    counts: Mapping[str, int]  # by name, as the report has them
+    negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query of any part
+    counts: Mapping[str, int]  # numbers for the report, by name
     clicked: Mapping[str, Clicked] = MappingProxyType({})  # by query, without the gains of judged documents
 
 
@@ -151,8 +153,8 @@ def judged(
         clicked: What clicks say about each query.
 
     """
-    newest: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each key, the oldest first
-    of_use: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # of each visitor
+    newest: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # by pair and key, oldest first
+    of_use: dict[tuple[str, str], dict[str | None, Judgment]] = {}  # by pair and visitor
     counts = dict.fromkeys((JUDGMENTS, UNKNOWN, CONTRADICTED, UNTRUSTED, KEPT), 0)
     for judgment in found:
         query = folded(judgment.query)
@@ -165,7 +167,7 @@ def judged(
             owner = _voter(judgment, trusted) if judgment.of_use else judgment.key
             votes.pop(owner, None)
             votes[owner] = judgment
-    answers: dict[str, dict[str, str | None]] = {}  # of a query, each with the key that it rests on
+    answers: dict[str, dict[str, str | None]] = {}  # by query and id: the only key, or None
     negatives: dict[str, list[str]] = {}
     for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
         of_voters = {_voter(judgment, trusted): judgment for judgment in said.values()}
@@ -179,7 +181,7 @@ def judged(
             answers.setdefault(query, {})[id] = _single_answer(yes, trusted)
         else:
             negatives.setdefault(query, []).append(id)
-    # Where some answers of a query are vouched for, those that rest on one key are left out.
+    # If some answers of a query do not rest on a single key, its other answers are left out.
     vouched = {query: [id for id, key in ids.items() if key is None] for query, ids in answers.items()}
     relevants = {query: vouched[query] or [*ids] for query, ids in answers.items()}
     keys = {
@@ -190,7 +192,7 @@ def judged(
     of_use_alone = frozenset(
         query for query, ids in relevants.items() if not any((query, id) in newest for id in ids)
     )
-    alone = len(keys) == len(relevants) and len({*keys.values()}) == 1  # All rest on the same key.
+    alone = len(keys) == len(relevants) and len({*keys.values()}) == 1  # All queries rest on the same key.
     may_judge = [query for query in relevants if query not in keys or not (trusted or alone)]
     may_decide = [query for query in may_judge if query not in of_use_alone]
     split = sides(relevants, share, may_decide, learned, may_judge)
@@ -278,7 +280,7 @@ def _majority(votes: Mapping[str | None, bool]) -> bool | None:
 
 def _document(record: Record) -> str:
     id = next((record.fields[name] for name in _ID if name in record.fields), None)
-    if not isinstance(id, int) or isinstance(id, bool):  # as a document's may be written
+    if not isinstance(id, int) or isinstance(id, bool):  # An integer is a valid id, as in documents.
         id = build_text(record, _ID)
     return qualified(get_collection(record), str(id))
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from training.methods.recipe import Recipe
     from training.retraining.judgements import Judged
 
-_RUN = "run"  # in the folder of a job, next to its artifact
+_RUN = "run"  # folder of the run, in the folder of a job
 
 
 class Staged(NamedTuple):
@@ -87,21 +87,21 @@ class Job:
     base: str  # `anchor`, `active`, or what `train --base` takes
     steps: int | None
     store: ModelStore
-    work: Path  # the run and its artifact go into a folder of their own in it
+    work: Path  # parent of the job's folder, which has the run and the artifact
     data: Path | None  # evaluation sets; None only with the gate off, or with `searches`
     mode: Literal["on", "off"] = "on"
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
     require: gate.Require = "not worse"
-    searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
+    searches: Mapping[str, Collection] = field(default_factory=dict)  # searches over held-out text
     found: Judged | None = None  # the judged queries in `searches`
     served: Searches = field(default_factory=Searches)  # search settings of the service
     active: str | None = None  # the version to compare with; None: the active one
-    about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
-    minutes: float | None = None  # of training, at most; None: each row once
-    choose: Choose | None = None  # which share of the training is kept; None: all of it
+    about: Mapping[str, Any] = field(default_factory=dict)  # further facts for the report
+    minutes: float | None = None  # maximum training time; None: each row once
+    choose: Choose | None = None  # chooses the share of the training to keep; None keeps all
     staged: Staged | None = None  # several recipes; `recipe` is the first
-    pair: bool = False  # a student is judged and published next to its teacher
-    options: Options = field(default_factory=Options)  # of its run, but for what stands above
+    pair: bool = False  # True to judge and publish a student together with its teacher
+    options: Options = field(default_factory=Options)  # options of the run that the fields above do not set
 
 
 def retrain(job: Job, say: Say = silent) -> Outcome:
@@ -116,7 +116,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
 
     """
     active = job.active or active_version(job.store)
-    recipe = fitted(job.recipe, job.corpus.columns)  # its digest says how many negatives
+    recipe = fitted(job.recipe, job.corpus.columns)  # The digest depends on the number of negatives.
     job = replace(job, recipe=recipe, active=active)
     job.store.require_writable()
     may_be_slower = job.mode == "off" or job.thresholds.slower == 1 or recipe.student is not None
@@ -126,7 +126,8 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     with open_base(begin, job.store.root) as base:
         if job.pair and base.version is None:
             raise TrainingError(f"train.pair needs a published version to distil, and {base.name} is none.")
-        new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
+        # Another model and new tokens need a new anchor.
+        new_line = base.version is None or job.staged is not None
         anchor = None if new_line else find_anchor(job.store, str(base.version))
         _check_new(job, base)
         search = Manifest.read(job.store.folder(active)).search
@@ -137,7 +138,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
             artifacts, candidate = _artifact(job, base, place, say, anchor)
             if job.pair:
                 candidate = beside(job.store, str(base.version), artifacts, candidate, say)
-        except ProofFailed as error:  # the graph does not compute the trained model
+        except ProofFailed as error:  # The graph computes other vectors than the weights.
             return Outcome(None, False, str(error), None)
     return judge(job, before, artifacts, candidate, say)
 
@@ -295,8 +296,8 @@ def _name(job: Job, base: Base) -> str:
 def _sweep(place: Path, say: Say) -> None:
     """Removes earlier runs, because each run has three copies of a model.
 
-    Of other recipes, unfinished runs stay, so that `auto` can continue them, and those of which no share
-    helped, so that they are not repeated.
+    Two kinds of runs of other recipes stay: unfinished ones, because `auto` can continue them, and those of
+    which no share helped, because they must not be repeated.
     """
     recipe = place.name.rpartition("-")[0]
     for other in place.parent.glob("*-*"):
@@ -324,10 +325,11 @@ def _artifact(job: Job, base: Base, place: Path, say: Say, anchor: str | None) -
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
     finished = read_json(place / _RUN / RUN)["finished"]
-    if finished.get("share") == 0:  # The searches that choose a share chose the base alone.
+    if finished.get("share") == 0:  # The searches found no share better than the base.
         means = ", ".join(f"{mean:.3f} with {float(share):.0%}" for share, mean in finished["shares"].items())
         raise NothingToLearn(
             f"No share of this training finds more than the model without it: nDCG@10 is {means}."
         )
     artifacts = ModelStore(place / "artifact")
-    return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, say=say).version
+    int8 = Manifest.read(job.store.folder(str(job.active))).quantised is not None
+    return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, int8=int8, say=say).version

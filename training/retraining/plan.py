@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
 
-OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that judged queries are in
-_MAX_ANSWERS_SHARE = 0.1  # of the documents to train on that may be held back. Chosen by us
+OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that contain judged queries
+_MAX_ANSWERS_SHARE = 0.1  # maximum share of the training documents to hold back. Chosen by us
 
 
 def _begin(config: Config, recipe: Recipe, corpus: Corpus, store: ModelStore, work: Path) -> Job:

@@ -45,8 +45,8 @@ from training.retraining.scoring import build_meta
 
 class Outcome(NamedTuple):
     version: str | None  # None if nothing was stored
-    published: bool  # and requested; otherwise refused
-    reason: str  # why it was refused; empty when it was not
+    published: bool  # True if the version was also requested; otherwise it was refused
+    reason: str  # why it was refused; empty otherwise
     verdict: Verdict | None  # None without a gate
 
 
@@ -89,7 +89,7 @@ def publish(
             (folder / FOLDER).mkdir(exist_ok=True)
             (folder / FOLDER / f"{name}.json").write_text(ranking.model_dump_json(), encoding="utf-8")
         (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        if "rows" in report:  # not with the gate off
+        if "rows" in report:  # False if the gate is off
             write_page(folder / REPORT_PAGE, report)
         if answers:
             lines = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in answers)
@@ -227,7 +227,7 @@ def get_learned(store: ModelStore, active: str) -> set[str]:
     try:
         content = read_json(store.folder(active) / REPORT)
         return {*map(str, content["meta"]["learned"])}
-    except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
+    except (OSError, ValueError, KeyError, TypeError):  # It has no report, or an older one.
         return set()
 
 
@@ -256,7 +256,7 @@ def activated_by_hand(store: ModelStore) -> str | None:
     queried = store.read_request()
     if queried is None or queried.kind == "want" or queried.version == active_version(store):
         return None
-    known = store.read_state().get(REQUESTED) == queried.id  # otherwise its state may be older
+    known = store.read_state().get(REQUESTED) == queried.id  # Otherwise the state may be older.
     return None if known and left(store, queried.version) else queried.version
 
 

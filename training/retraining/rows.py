@@ -47,8 +47,8 @@ MAX_LISTS = 16_000
 
 class _Pair(NamedTuple):
     anchor: str  # a judged query, or a title
-    answer: Content  # the document, or its text without the title that asks for it
-    place: int  # of the document
+    answer: Content  # the document, without its title if the title is the query
+    place: int  # place of the document
     judged: bool
 
 

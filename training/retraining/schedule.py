@@ -55,16 +55,16 @@ from training.text.service import fetch_count
 
 log = logging.getLogger(__name__)
 
-_STOPPING_SECONDS = 30.0  # a stopped run ends after its step; later it is killed
-_LOOK_SECONDS = 2.0  # the longest wait between two looks at the clock and at requests
-_SIGN_SECONDS = 10.0  # between two signs of life, also during a run
-_SET_BACK = timedelta(minutes=1)  # smaller steps of the clock back do not move the next run
-_RUNS_KEPT = 1000  # times that have had their run, so that they have no second one
-_SAID = 2000  # characters of a run's last words that are kept
-_REASON = 500  # of its last line, in the list of runs
-_ENDS = 10  # runs that are kept without them
-_CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
-_NICE = 10  # serving goes first
+_STOPPING_SECONDS = 30.0  # A stopped run ends after its step, or is killed after this time.
+_LOOK_SECONDS = 2.0  # maximum time between two checks of the clock and of requests
+_SIGN_SECONDS = 10.0  # time between two signs of life, even during a run
+_SET_BACK = timedelta(minutes=1)  # If the clock is set back by less, the next run does not move.
+_RUNS_KEPT = 1000  # remembered times of past runs, so that no time gets a second run
+_SAID = 2000  # characters of a run's last output that are kept
+_REASON = 500  # characters of its last line, for the list of runs
+_ENDS = 10  # length of the list of runs
+_CAME_TO_AN_END = (0, 3, 4)  # exit statuses of finished runs; other runs are tried again
+_NICE = 10  # A run has a lower priority than the service.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -83,7 +83,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs each count
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # It logs the requests that count documents.
     config = read_config(options.config)
     check_names(config)
     if config.corpus.service is not None:  # Each run checks it again.
@@ -127,10 +127,10 @@ class Schedule:
         self._stopping, self._writing = threading.Event(), threading.Lock()
         self._models, self._clock = config.folders.models, clock(config.schedule)
         self._seen = self.wall()
-        self._ran: deque[datetime] = deque(maxlen=_RUNS_KEPT)  # each of `_fires` whose run has begun
-        self._fires: datetime | None = None  # by the cron expression; the run begins at `_due`, with jitter
+        self._ran: deque[datetime] = deque(maxlen=_RUNS_KEPT)  # earlier values of `_fires` whose runs began
+        self._fires: datetime | None = None  # from the cron expression; `_due` is this time and a jitter
         self._due: datetime | None = None
-        self._counts_at = 0.0  # monotonic time of the next look at the number of documents
+        self._counts_at = 0.0  # monotonic time of the next count of documents
         self._thread = threading.Thread(target=self._keep, name="schedule", daemon=True)
         self._set_due(self._seen)
 
@@ -143,7 +143,7 @@ class Schedule:
         """
         try:
             ModelStore(self._models).require_writable()
-            self._write_or_raise({"running": None})  # of a schedule that was killed
+            self._write_or_raise({"running": None})  # The last schedule may have been killed.
         except OSError as error:
             raise TrainingError(
                 f"The models folder {self._models} cannot be written: {error.strerror or error}. Nothing can "
@@ -167,7 +167,7 @@ class Schedule:
         child = self._child
         if child is not None:
             child.kill()
-        self._thread.join(_STOPPING_SECONDS)  # until its end is written down
+        self._thread.join(_STOPPING_SECONDS)  # Waits until the end of the run is recorded.
         self._write({"next_run": None})
 
     def _give_signs(self) -> None:
@@ -196,7 +196,7 @@ class Schedule:
         now = self.wall()
         if now < self._seen - _SET_BACK:
             log.info("The clock was set back from %s to %s", self._seen, now)
-            if self._fires is None or now < self._fires:  # Otherwise its run is pending, and stays so.
+            if self._fires is None or now < self._fires:  # Otherwise this run is pending, and stays pending.
                 self._set_due(now)
                 self._write({})
         self._seen = now
@@ -212,7 +212,7 @@ class Schedule:
             self._by_documents()
         else:
             return
-        if self._due is not None and self._due <= self.wall():  # it came due during the run
+        if self._due is not None and self._due <= self.wall():  # Another run became due meanwhile.
             self._set_due(self.wall())
             self._write({})
 
@@ -255,7 +255,7 @@ class Schedule:
 
     def _run(self, why: str) -> None:
         """Runs a retraining and waits for its end. `why` is the reason to start it."""
-        count = self._count()  # what comes while it trains is new to the next one
+        count = self._count()  # Documents that arrive later are new to the next run.
         if not take_request(self._models) and why == "request":
             return  # The models folder cannot be written now.
         began = now()
@@ -291,11 +291,11 @@ class Schedule:
             errors="replace",
             env=os.environ | dict.fromkeys(_THREADS, str(table.threads)) if table.threads else None,
             preexec_fn=lambda: _bounded(table.memory_mb),  # noqa: PLW1509  no thread of ours holds a lock there
-            start_new_session=True,  # Ctrl-C is for the schedule, which tells its child
+            start_new_session=True,  # Ctrl-C reaches only the schedule, which stops the run.
         )
         self._child = child
         self._write({"running": about | {"pid": child.pid}})
-        if self._stopping.is_set():  # asked to while it began
+        if self._stopping.is_set():  # `stop` was called meanwhile.
             child.terminate()
         said = ""
         with child:
@@ -304,7 +304,7 @@ class Schedule:
                 said = (said + line)[-_SAID:]
         self._child = None
         with contextlib.suppress(OSError):
-            remove_progress(self._models)  # of a killed run
+            remove_progress(self._models)  # A killed run leaves its progress.
         return child.returncode, said.strip()
 
     def _next(self) -> str | None:
@@ -349,7 +349,7 @@ def clock(table: ScheduleTable) -> BaseTrigger:
         given["day_of_week"] = _weekdays(given["day_of_week"])
         each = [given]
         if not given["day"].startswith("*") and not given["day_of_week"].startswith("*"):
-            each = [given | {"day": "*"}, given | {"day_of_week": "*"}]  # cron: either of the two
+            each = [given | {"day": "*"}, given | {"day_of_week": "*"}]  # As in cron, either is enough.
         triggers = [CronTrigger(**one, timezone=table.timezone) for one in each]
         if all(_after(trigger, datetime.now(UTC)) is None for trigger in triggers):
             raise ValueError("it is never due")  # noqa: TRY301

@@ -64,7 +64,7 @@ def _join(names: Sequence[str], parts: Sequence[Comparison]) -> dict[str, Any]:
 def find_examples(
     part: Collection, model: Scorable, setting: own.Setting, found: Judged, ranking: Ranking | None
 ) -> tuple[list[Example], Fit | None]:
-    """Searches the judged queries of a collection. Those in `found.held` judge.
+    """Searches the judged queries of a collection. Only those in `found.held` judge rankings.
 
     Returns:
         The queries, and a function that fits a ranking to them by the procedure of `ranking`. The function is
@@ -93,7 +93,7 @@ def read_rankings(store: ModelStore, manifest: Manifest) -> dict[str, Ranking]:
     for path in manifest.files:
         if path.startswith(f"{FOLDER}/"):
             name = path.removeprefix(f"{FOLDER}/").removesuffix(".json")
-            with contextlib.suppress(ValueError):  # Nor does the service use it.
+            with contextlib.suppress(ValueError):  # The service does not use the ranking either.
                 found[name] = read_ranking(store.folder(manifest.version), name, manifest)
     return found
 

@@ -40,11 +40,11 @@ from training.retraining.judgements import Judged
 from training.retraining.sides import plain
 from training.text.service import DEFAULT
 
-MAX_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
-MIN_DEV_QUERIES = 8  # dev chooses among a few settings, and the first is safe; chosen by us
+MAX_QUERIES = 2000  # More take long; the interval is already a tenth of that of 20 queries.
+MIN_DEV_QUERIES = 8  # enough for a choice among few settings, whose first is safe; chosen by us
 MIN_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
 TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
-_KNOWN_WORDS = 4  # that ask for a known item; chosen by us
+_KNOWN_WORDS = 4  # words of a query for a known item; chosen by us
 _WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
 
 
@@ -116,7 +116,7 @@ class Setting(NamedTuple):
 
     mode: Mode
     passage_tokens: int | None = None  # None: the default length
-    weight: float = DENSE_WEIGHT  # of vectors in hybrid search
+    weight: float = DENSE_WEIGHT  # weight of vectors in hybrid search
 
     @classmethod
     def of(cls, learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:

@@ -38,9 +38,9 @@ class Sides(NamedTuple):
     train: Relevant
     dev: Relevant
     judge: Relevant
-    parts: dict[str, Part]  # of each document that answers a query
-    alike: dict[str, str]  # of each query: a text that nearly equal queries share
-    known: frozenset[str]  # queries that were learned, by themselves or by an answer, or nearly equal one
+    parts: dict[str, Part]  # part of each document that answers a query
+    alike: dict[str, str]  # for each query, a text that nearly equal queries share
+    known: frozenset[str]  # learned directly, by an answer or by a nearly equal query
 
 
 def sides(
@@ -59,7 +59,7 @@ def sides(
     Args:
         relevant: Ids of the relevant documents of each query.
         share: Share of the queries that judge, 0 to 1.
-        may_judge: Queries that may judge. In the part judge, other queries are left out.
+        may_judge: Queries that may be in the part judge. Other queries in this part are left out.
         learned: Digests of queries and ids on which earlier versions were trained. Queries with such a digest
             never judge.
         may_choose: Queries that may be moved to the part dev.
@@ -131,7 +131,7 @@ def _choose_parts(
     share: float,
     may_judge: Collection[str],
 ) -> dict[str, Part]:
-    names: dict[int, set[str]] = {}  # that decide for a group: its documents, or queries if it was cut
+    names: dict[int, set[str]] = {}  # names that decide: a group's documents, or its queries if it was cut
     for query, ids in relevant.items():
         cut = groups[query] >= len(groups)
         names.setdefault(groups[query], set()).update([alike[query]] if cut else ids)

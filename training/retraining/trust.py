@@ -28,10 +28,10 @@ from itertools import accumulate
 
 _VISITOR = "visitor "  # has a space, so no key has this name
 SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE = "single visitor", "untrusted key", "over the share"
-REASONS = (SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE)  # to drop an answer
-MAX_TURNS = 10  # of a key in a round: with as many visitors or more, keys are equal (`in_turns`)
+REASONS = (SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE)  # reasons to drop an answer
+MAX_TURNS = 10  # maximum turns of a key in a round, even if it has more visitors (`in_turns`)
 
-Caller = tuple[str, str]  # a row's key, and its user: the hash that the service lists, or empty
+Caller = tuple[str, str]  # key and user of a row; the user is the hash that the service lists, or empty
 
 
 def build_visitor(key: str, user: str) -> str:

@@ -12,7 +12,7 @@ from models.files.retrainings import now, remove_progress, write_progress
 from models.progress import Say
 from training.runs.record import Curve
 
-EVERY = 1.0  # seconds from one writing to the next, while steps are made
+EVERY = 1.0  # minimum seconds between two writes during training
 
 
 class Watch:
@@ -26,7 +26,7 @@ class Watch:
         self._began = now()
         self._doing = "beginning"
         self._curve, self._step = Curve(), 0
-        self._first, self._since = 0, 0.0  # of the current training: its first step here, and its time
+        self._first, self._since = 0, 0.0  # first step of the current training, and its start time
         self._written = 0.0
 
     def say(self, step: str) -> None:
@@ -37,7 +37,7 @@ class Watch:
     def told(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
         self._step = event.get("step", self._step)
-        if kind == "start":  # of another training, such as that of the other half of the queries
+        if kind == "start":  # Another training begins, for example on the other half of the queries.
             self._curve, self._step = Curve(), 0
         if kind in {"start", "resume"}:
             self._first, self._since = self._step, time.monotonic()
@@ -65,7 +65,8 @@ class Watch:
             "eta_seconds": self._eta(),
             **self._curve.shown(),
         }
-        with contextlib.suppress(OSError):  # a full disk ends no training; its checkpoint will say so
+        # A full disk does not end the training here. The next checkpoint reports it.
+        with contextlib.suppress(OSError):
             write_progress(self._models, content)
 
 

@@ -45,7 +45,7 @@ def alone(store: ModelStore) -> Iterator[None]:
 def workplace(kept: Path | None) -> Iterator[Path]:
     """Yields the folder `kept`, created if missing. If `kept` is None, yields a temporary folder.
 
-    The temporary folder is removed afterwards, also after SIGTERM.
+    The temporary folder is removed afterwards, even after SIGTERM.
     """
     with contextlib.ExitStack() as opened:
         if kept is None:
@@ -61,7 +61,7 @@ def workplace(kept: Path | None) -> Iterator[Path]:
 
 def _sweep() -> None:
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's
+        with contextlib.suppress(OSError):  # The folder belongs to another user.
             if (held := lock(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)
                 os.close(held)

@@ -10,17 +10,17 @@ from training.methods.recipe import Recipe
 from training.runs.step import Step
 
 COLLAPSED = -0.05  # uniformity of a batch; a mean cosine of about 0.99
-LONG = 100  # steps for vectors that are alike from the start, such as those of a raw RoBERTa
-# Measured with the default model as the highest loss of the first ten steps. `simcse-unsup`: 0.003 on
-# Cranfield, 0.0006 on SciFact, 0.00001 on sentences of Wikipedia. There `gs-infonce` has 0.0001 and
-# `esimcse` 0.00002. Other contrastive recipes are above 0.05: `triplet` 0.054, `triples` 0.44, `pairs`
-# 0.77, `crops` 1.5, `ict` 1.0.
+LONG = 100  # steps in which vectors that are alike from the start, such as a raw RoBERTa's, have to part
+# The default model's highest loss of the first ten steps was measured. `simcse-unsup` had 0.003 on Cranfield,
+# 0.0006 on SciFact, and 0.00001 on sentences of Wikipedia. On these sentences, `gs-infonce` had 0.0001 and
+# `esimcse` 0.00002. Other contrastive recipes had more than 0.05: `triplet` 0.054, `triples` 0.44, `pairs`
+# 0.77, `crops` 1.5, and `ict` 1.0.
 SATURATED = 0.01
 LOOK = 10  # steps, or all steps of a shorter run
 
 
 class Collapse:
-    """Warns once if the vectors of a batch have become nearly equal, or are so for the first LONG steps.
+    """Warns once if the vectors of a batch have become nearly equal, or were so for the first LONG steps.
 
     The training continues.
     """

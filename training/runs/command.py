@@ -32,7 +32,8 @@ from training.text.service import chosen as chosen_collections
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
-_NAMED = ("steps", "seed", "batch", "precision", "device", "threads", "chunk")  # options with fields' names
+# Options of the command that have the same name as a field of `Options`.
+_NAMED = ("steps", "seed", "batch", "precision", "device", "threads", "chunk")
 
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:

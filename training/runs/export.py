@@ -48,7 +48,13 @@ def add_models_dir(command: argparse.ArgumentParser) -> None:
 
 
 def export_run(
-    out: Path, store: ModelStore, *, step: str = "best", anchor: str | None = None, say: Say = silent
+    out: Path,
+    store: ModelStore,
+    *,
+    step: str = "best",
+    anchor: str | None = None,
+    int8: bool = False,
+    say: Say = silent,
 ) -> Manifest:
     """Publishes the weights of a finished run, unless they are published already. Returns the manifest.
 
@@ -57,6 +63,7 @@ def export_run(
         store: Store of model versions.
         step: "best" or "last".
         anchor: Version with which a series of retrainings began.
+        int8: Whether to add an int8 graph.
         say: Called with progress messages.
 
     Raises:
@@ -74,7 +81,8 @@ def export_run(
     from models.publishing.from_torch.export import export  # noqa: PLC0415  torch
 
     lineage = _lineage(run, step) | ({} if anchor is None else {ANCHOR: anchor})
-    return export(out / step, store, origin=run["method"], parent=run["parent"], lineage=lineage, say=say)
+    method, parent = run["method"], run["parent"]
+    return export(out / step, store, origin=method, parent=parent, lineage=lineage, int8=int8, say=say)
 
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:

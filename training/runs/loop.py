@@ -147,7 +147,7 @@ class _Run:
 
     def _begin(self) -> int:
         """Starts or resumes the run and returns the number of finished steps."""
-        if self._record.empty:  # also if a run was killed before its first step
+        if self._record.empty:  # The run is new, or was killed before its first step.
             about = {"versions": versions(), "machine": machine(self._trainer.encoder.device)}
             self._record.write("start", **self._job.identity, **about)
         if self._options.resume and (self._out / CHECKPOINT).exists():

@@ -27,14 +27,14 @@ class Options:
     batch: int | None = None  # instead of the recipe's
     precision: str = "auto"  # auto, bf16 or fp32
     device: str = "auto"  # auto, or as torch names it
-    threads: int | None = None  # of torch; None: its own choice
+    threads: int | None = None  # threads of torch; None: torch's default
     chunk: int | None = None  # rows encoded at once; affects memory and time only
-    eval_steps: int = 125  # SimCSE's run_unsup_example.sh
+    eval_steps: int = 125  # as in SimCSE's run_unsup_example.sh
     checkpoint_steps: int = 100
     record_steps: int = 10
     data: Path | None = None  # folder with stsb/dev.tsv.gz
     dev: Score | None = None  # chooses the best step instead of STS-B dev
-    base_name: str = ""  # the folder's, unless given
+    base_name: str = ""  # the name of the folder by default
     parent: str | None = None  # published version that the base came from, unless the base is one itself
     choose: Choose | None = None  # scores the shares of the training that may be kept; None: all is kept
     resume: bool = False

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.messages import simile_version
 from training.runs.options import Told
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ class Record:
 
 
 def versions() -> dict[str, str]:
-    packages = ("simile", "torch", "transformers", "tokenizers", "numpy")
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
+    packages = ("torch", "transformers", "tokenizers", "numpy")
+    ours = {"python": platform.python_version(), "simile": simile_version()}
+    return ours | {name: metadata.version(name) for name in packages}
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -85,7 +87,7 @@ class Curve:
         self._dev: dict[int, float] = {}
         self._name = ""
         self._before = 0  # steps of earlier stages
-        self.steps: int | None = None  # of this stage, as planned
+        self.steps: int | None = None  # planned steps of this stage
 
     def add(self, event: Mapping[str, Any]) -> None:
         kind, step = event["event"], event.get("step", 0) + self._before

@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from models.files.fsync import sync
 from models.manifest import TEACHER, Manifest
+from models.messages import simile_version
 from models.progress import Progress, silent, to_stderr
 from models.publishing.fingerprint import compute_fingerprint
 from models.publishing.from_torch.export import prepare_trained
@@ -146,7 +146,7 @@ def build_identity(
         "seed": recipe.seed,
         "steps": steps,
         "precision": "bf16" if bf16 else "fp32",
-        "code": metadata.version("simile"),
+        "code": simile_version(),
         "result": recipe.result,
     } | ({TEACHER: _fingerprint(base)} if recipe.reads("teacher") else {})
 

@@ -17,12 +17,12 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.files.bounded import parse_json
 from models.files.fsync import replace_text
+from models.messages import simile_version
 from models.progress import silent
 from models.sources.folder import read_source
 from training.errors import NothingToLearn, TrainingError
@@ -154,7 +154,7 @@ def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Option
         "parent": options.parent or find_version(base),
         "steps": None,  # of each stage: the plan
         "precision": options.precision,
-        "code": metadata.version("simile"),
+        "code": simile_version(),
         "result": "encoder",
     }
 

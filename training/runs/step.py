@@ -33,12 +33,12 @@ from training.text.tokens import Tokens
 
 # A second seed. sources.py draws its order from 0 and its spans from 2.
 _STEPS = 1
-_RATIO = 32  # of the highest rate to the lowest: Howard and Ruder 2018, section 3.2; AllenNLP's default
+_RATIO = 32  # highest rate / lowest rate (Howard and Ruder 2018, section 3.2; AllenNLP's default)
 
 
 class Step(NamedTuple):
     loss: float
-    texts: int  # of all processes
+    texts: int  # texts of all processes
     uniformity: float  # of the first view's vectors before the head: 0 when all are equal
 
 

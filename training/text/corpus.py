@@ -24,7 +24,7 @@ _TEXT = ("sentence", "text")
 ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
 POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
 _NEGATIVE = ("negative", "hard_neg", "sent2", "negative_1")
-MAX_NEGATIVES = 10  # of a row
+MAX_NEGATIVES = 10  # negatives of a row
 _LABEL = ("label", "entailment")
 _SCORES = ("scores", "score")
 LISTED = 8  # documents of a list
@@ -55,7 +55,7 @@ Row = tuple[tuple[str, ...], Label | None]
 class Corpus:
     """A sorted list of distinct rows without blank rows. The order of rows in the file does not matter.
 
-    The `first` rows at the beginning are sorted apart from the rows after them.
+    Rows with priority come first; `first` is their number. They and the other rows are each sorted.
     """
 
     texts: tuple[str, ...]  # row after row; empty texts fill up shorter rows
@@ -63,8 +63,8 @@ class Corpus:
     blank: int = 0  # dropped rows with only white space
     repeated: int = 0  # dropped rows that an earlier row equals
     columns: int = 1  # texts of a row
-    labels: tuple[Label, ...] | None = None  # of each row
-    rows: str = ""  # SHA-256 over rows and labels, also if `digest` is that of their source
+    labels: tuple[Label, ...] | None = None  # label of each row
+    rows: str = ""  # SHA-256 over rows and labels, even if `digest` is that of their source
     first: int = 0  # leading rows, which a training reads even if it has no time for the others
 
     def __len__(self) -> int:

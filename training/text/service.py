@@ -137,7 +137,10 @@ def fetch_nearest(
 def _search(
     url: str, collection: str, queries: Sequence[Any], body: dict[str, Any], together: int, version: str
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields the hits of each query by the version `version`. A request has `together` queries."""
+    """Yields the hits of each query. A request has at most `together` queries.
+
+    Raises TrainingError if the service serves another version than `version`.
+    """
     path = f"{_scope(collection)}/search"
     with connect() as client, Progress("queries", len(queries), "searching") as progress:
         for at in range(0, len(queries), together):
@@ -237,7 +240,7 @@ def shown(url: str) -> str:
 
 
 def _listed(address: str, answer: Any, name: str, fields: Mapping[str, type]) -> list[dict[str, Any]]:
-    """Returns the rows under `name` in an answer. Raises TrainingError if they are not of that form."""
+    """Returns the rows under `name` in an answer. Raises TrainingError if a row lacks a field."""
     rows = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
         raise _stranger(address)

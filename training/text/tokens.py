@@ -71,7 +71,7 @@ class Tokens:
         )
 
     def keep(self, kept: Tensor) -> Tokens:
-        """Removes all tokens for which `kept`, bool, shape (all tokens,), is False.
+        """Keeps only the tokens where `kept`, bool, shape (all tokens,), is True.
 
         The result has no `positions` and no `cutoff`.
         """

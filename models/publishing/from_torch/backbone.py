@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from models.errors import Unsupported
+from models.errors import Unsupported, install_command
 from models.graph.backbone import read_safetensors
 from models.graph.head import MIXED, beside_last
 from models.sources.files import read_json
@@ -146,7 +146,7 @@ def converted(folder: Path) -> dict[str, Any]:
     if any(folder.glob("*.model")) and find_spec("sentencepiece") is None:
         raise Unsupported(
             f"{folder} has no tokenizer.json. To convert its SentencePiece file, install a package: "
-            "pip install -c constraints.txt sentencepiece"
+            f"{install_command('train')}"
         )
     try:
         with quiet():

@@ -78,6 +78,7 @@ def export(
     origin: str,
     parent: str | None = None,
     lineage: Mapping[str, Any] | None = None,
+    int8: bool = False,
     say: Say = silent,
 ) -> Manifest:
     """Publishes a trained sentence-transformers folder, unless the same model is already published.
@@ -86,6 +87,7 @@ def export(
         origin: The middle part of the version's name.
         parent: The version that the model was trained from.
         lineage: How the model was trained, for the manifest.
+        int8: Whether to add an int8 graph, as to a model whose parent in `store` has one.
 
     Raises:
         Unsupported: The folder cannot be published.
@@ -93,7 +95,10 @@ def export(
     """
     say("reading the model")
     prepared = prepare_trained(read_source(folder), say)
-    return publish_prepared(store, prepared, origin=origin, parent=parent, lineage=lineage or {}, say=say)
+    lineage = lineage or {}
+    return publish_prepared(
+        store, prepared, origin=origin, parent=parent, lineage=lineage, int8=int8, say=say
+    )
 
 
 def prepare_trained(source: Source, say: Say = silent) -> Prepared:

@@ -1,4 +1,4 @@
-"""`python -m service backup FOLDER`: copies the whole store at one moment, also while the service runs.
+"""`python -m service backup FOLDER`: copies the whole store at one moment, even while the service runs.
 
     FOLDER/
     ├── manifest.json     counts, schema, required versions, size and SHA-256 of every file
@@ -19,7 +19,6 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +28,7 @@ from models.errors import ModelError
 from models.files.bounded import read_json
 from models.files.folders import copy_tree, lock
 from models.files.fsync import sync, sync_tree
+from models.messages import simile_version
 from models.progress import Progress
 from models.store import ModelStore
 from service.errors import CommandError, unwritable
@@ -213,7 +213,7 @@ def _copy_store(data_dir: Path, folder: Path) -> Contents:
     if not facts.active:
         raise CommandError(f"{data_dir} has no active version: no service has started on it yet.")
     return Contents(
-        simile=package_version("simile"),
+        simile=simile_version(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         sequence=facts.sequence,
         documents=facts.documents,

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 from service.errors import CommandError
 from service.settings import own_url
-from service.store.values import COLLECTION_NAME
+from service.store.values import COLLECTION_NAME, NAME_RULE
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-TIMEOUT_SECONDS = 120.0  # without a byte of an answer
+TIMEOUT_SECONDS = 120.0  # time without any byte of an answer
 PATIENCE = 10  # repetitions of a request after a 429 or 503
-WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # Pause before a repetition: without Retry-After, and at most.
+WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # Pause without Retry-After, and longest pause.
 BUSY = frozenset({429, 503})
 
 pause = time.sleep
@@ -176,5 +176,5 @@ def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | Non
     if remote.scoped and (name is not None or arguments.all_collections):
         raise CommandError(f"--url {remote.url} names a collection already. Leave it out of one of the two.")
     if name is not None and not COLLECTION_NAME.fullmatch(name):
-        raise CommandError(f"--collection {name!r}: no collection can have this name.")
+        raise CommandError(f"--collection {name!r} cannot be a collection. {NAME_RULE}")
     return name

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
+from models.errors import install_command
 from models.files.fsync import sync
 from service.errors import CommandError, StartupError
 from service.runtime.data_lock import locked
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     try:  # The extra is optional.
         from service.store.postgres import copying  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise CommandError("`copy` needs the extra postgres: pip install 'simile[cpu,postgres]'.") from error
+        raise CommandError(f"`copy` needs the extra postgres: {install_command('postgres')}") from error
     url = arguments.to or arguments.source
     data_dir = arguments.data_dir or settings.data_dir
     try:

@@ -26,9 +26,9 @@ from service.store.sqlite.offline import reading
 from service.store.values import DEFAULT_COLLECTION, Record
 
 Bytes: TypeAlias = IO[bytes] | gzip.GzipFile
-Pages: TypeAlias = Iterator[tuple[list[dict[str, Any]], int]]  # documents, and their number in all pages
+Pages: TypeAlias = Iterator[tuple[list[dict[str, Any]], int]]  # documents of a page, and number of all
 PAGE = 1000
-PAGE_BYTES = 16 << 20  # of a page that is read directly from the store
+PAGE_BYTES = 16 << 20  # size of a page that is read directly from the store
 
 
 def describe(parser: argparse.ArgumentParser) -> None:

@@ -23,8 +23,9 @@ from typing import BinaryIO
 
 import orjson
 
+from models.manifest import ENGLISH, get_language
 from models.progress import Progress
-from models.tokens.reading import MIN_WORDS, Count, count
+from models.tokens.reading import MIN_WORDS, Count, count, count_english, foreign
 from service.cli.commands import client
 from service.cli.commands.client import (
     BUSY,
@@ -118,7 +119,7 @@ def run(arguments: argparse.Namespace) -> str:
                     progress.tell(tally.stored, read_bytes + source.position)
                 read_bytes += source.position
     except CommandError as error:
-        if isinstance(error, CannotRead) and tally.untouched:
+        if isinstance(error, CannotRead | NoAnswer) and tally.untouched:
             raise
         raise CommandError(f"{error}\n{tally.so_far()}") from error
     except KeyboardInterrupt:
@@ -229,7 +230,8 @@ class Tally:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.stored = self.failed = self.truncated = 0  # counts of rows, lines and rows
+        self.stored = self.truncated = self.unknown = 0  # rows
+        self.failed = 0  # lines
         self.unsettled: Sent = []
         self._told = self._noted = 0
         self._seen = Seen()
@@ -253,6 +255,7 @@ class Tally:
         self.unsettled = self.unsettled[len(chunk) :]
         self.stored += answer.value["upserted"]
         self.truncated += answer.value["truncated"]
+        self.unknown += answer.value.get("unknown", 0)
         created = None if again else answer.value.get("created")
         self._created = None if self._created is None or created is None else self._created + created
         told = {problem["line"] - 1: problem["error"] for problem in answer.value["errors"]}
@@ -293,6 +296,7 @@ class Tally:
     def __str__(self) -> str:
         """Returns the sentence that ends the output of the command."""
         cut = f", {self.truncated} of them longer than the model sees" if self.truncated else ""
+        cut += f", {self.unknown} of them with words that the model does not know" if self.unknown else ""
         documents = self._seen.distinct if self._ids_known else self.stored
         replaced = 0 if self._created is None or not self._ids_known else documents - self._created
         earlier = f"; {replaced} of them had been stored before" if replaced > 0 else ""
@@ -447,6 +451,7 @@ class Reading:
     def __init__(self, remote: Remote, progress: Progress) -> None:
         self._remote, self._progress = remote, progress
         self._counts: dict[str | None, Count] = {}
+        self._english: dict[str | None, int] = {}
 
     def look(self, collection: str | None, chunk: Sent) -> None:
         known = self._counts.get(collection, Count())
@@ -455,14 +460,26 @@ class Reading:
         contents = [row.content for row, _ in chunk[:_SAMPLE] if isinstance(row.content, dict)]
         texts = [str(content.get("text"))[:_SAMPLE_CHARACTERS] for content in contents]
         found = self._counts[collection] = known + count(texts, self._tokenize)
-        if found.words >= MIN_WORDS and (reason := found.unreadable()):
+        english = self._english[collection] = self._english.get(collection, 0) + count_english(texts)
+        if found.words < MIN_WORDS:
+            return
+        if reason := found.unreadable() or (self._reads_english() and foreign(found, english)):
             self._progress.end()
             what = "these documents" if collection is None else f"the documents of {collection}"
             print(  # noqa: T201
-                f"The model cannot read {what}: {reason}. Search by words (mode=lexical), or teach "
-                "it: `python -m training train adapt` (docs/RETRAINING.md).",
+                f"The model cannot read {what}: {reason}. Search by words (mode=lexical), import a model of "
+                "their language (docs/MODELS.md), or teach it: `python -m training train adapt` "
+                "(docs/RETRAINING.md).",
                 file=sys.stderr,
             )
+
+    def _reads_english(self) -> bool:
+        """Returns whether the active model is known to read English only."""
+        try:
+            answer = self._remote.send("GET", "/info", whole=True)
+        except CommandError:
+            return False
+        return answer.status == 200 and get_language(str(answer.value.get("model_id"))) == ENGLISH
 
     def _tokenize(self, inputs: list[str]) -> list[list[int]]:
         """Returns the token ids of each text. If the service does not return them, the lists are empty."""

@@ -1,14 +1,14 @@
 """`python -m service map`: computes a map of a collection, on which similar documents are close together.
 
 Start reading at `run`. UMAP computes a point in the plane for each document from the active version's
-vectors. The result is a file, and `GET /map` answers with it. The command reads the document store directly,
-so no service needs to run. A map does not follow later writes, so run the command again after many of them.
+vectors. Without umap-learn, a small collection is projected on its first two principal components. The result
+is a file, and `GET /map` answers with it. The command reads the document store directly, so no service needs
+to run. A map does not follow later writes, so run the command again after many of them.
 """
 
 import argparse
 import importlib
 import re
-import sys
 import time
 import warnings
 from collections import Counter
@@ -21,6 +21,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from models.errors import install_command
 from models.files.fsync import replaced
 from models.messages import positive
 from models.progress import Progress, counted
@@ -28,7 +29,7 @@ from models.search.terms import FUNCTION_WORDS
 from service.errors import CommandError, unwritable
 from service.index.kmeans import ROWS, assigned, cluster, nearest_rows
 from service.index.segments import Vectors
-from service.settings import MAP_LIBRARY, MAP_MIN_DOCUMENTS, Settings
+from service.settings import MAP_MIN_DOCUMENTS, MAX_PLAIN, Settings
 from service.store.sqlite.offline import ACTIVE, OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
 
@@ -36,12 +37,12 @@ NEIGHBORS = 15  # umap-learn's default
 SIDE = 65_535  # Coordinates are integers from 0 to this.
 CLIPPED = 0.001  # share of outliers on each side that are moved to the border
 
-WORDS = 5  # per group
+WORDS = 5  # words per group
 MAX_GROUPS = 24
-PER_GROUP = 40  # documents, about, below the largest number of groups
-CHARACTERS = 1000  # of a text that words are taken from
+PER_GROUP = 40  # approximate documents per group, below MAX_GROUPS groups
+CHARACTERS = 1000  # characters of a text from which words are taken
 MAX_VALUES = 30  # different values of a field that colors the map
-MIN_SHARE = 0.2  # of the documents that have such a field
+MIN_SHARE = 0.2  # minimum share of documents that have such a field
 STRAYS, COPIES = 20, 50
 COPY = 0.98  # cosine
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -77,13 +78,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """Computes and writes the map. Returns the text to print.
 
     Raises:
-        CommandError: UMAP is not installed, the store is missing or has no active version, the collection has
-            too few documents, or the file cannot be written.
+        CommandError: UMAP is needed and not installed, the store is missing or has no active version, the
+            collection has too few documents, or the file cannot be written.
 
     """
-    umap, began = require_umap(), time.monotonic()
+    began = time.monotonic()
     with reading(settings.data_dir) as store:
         version, points = _read(store, arguments.collection, arguments.points)
+    umap = find_umap(len(points.ids))
     earlier = _earlier(settings.maps_dir, version, arguments.collection)
     content = {"version": version, "collection": arguments.collection} | _map(umap, points, earlier)
     file = settings.maps_dir / version / f"{arguments.collection}.json"
@@ -94,21 +96,28 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     except OSError as error:
         raise CommandError(unwritable(file, error, "No map remains.")) from error
     seconds = time.monotonic() - began
-    return f"{len(points.ids)} documents are on the map of {version} ({seconds:.0f} s): {file}"
+    told = f"{len(points.ids)} documents are on the map of {version} ({seconds:.0f} s): {file}"
+    return told if umap else f"{told}\n`make map` separates groups better: it installs umap-learn."
 
 
-def require_umap() -> Any:
-    """Imports and returns the module `umap`.
+def find_umap(documents: int) -> Any:
+    """Imports and returns the module `umap`, or None if it is missing and not needed.
+
+    Args:
+        documents: Number of documents on the map.
 
     Raises:
-        CommandError: UMAP is not installed.
+        CommandError: UMAP is not installed, and the map has too many documents to do without.
 
     """
     try:
-        return importlib.import_module(MAP_LIBRARY)
+        return importlib.import_module("umap")
     except ModuleNotFoundError as error:
+        if documents <= MAX_PLAIN:
+            return None
         raise CommandError(
-            f"A map needs umap-learn. Install it: {sys.executable} -m pip install 'simile[map]'"
+            f"A map of more than {MAX_PLAIN:,} documents needs umap-learn. `make map` installs it, or "
+            f"{install_command('map')}"
         ) from error
 
 
@@ -155,16 +164,19 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
     """Computes the content of the file, except version and collection.
 
     Args:
-        umap: The module `umap`.
+        umap: The module `umap`, or None for principal components.
         points: The documents.
         earlier: The map of another version, to which the new map is aligned if they share enough documents.
 
     """
     progress = Progress("documents compared", len(points.ids))
     near, cosines = nearest_rows(points.rows, NEIGHBORS, lambda done: progress.tell(done, done))
-    progress.note("Laying them out; this takes about a minute for 20,000 …")
     start = None if earlier is None else begun_from(earlier.places, points.ids, points.rows)
-    places = laid_out(umap, points.rows, near, cosines, start)
+    if umap is None:
+        places = projected(points.rows)
+    else:
+        progress.note("Laying them out; this takes about a minute for 20,000 …")
+        places = laid_out(umap, points.rows, near, cosines, start)
     if earlier is None or start is None:
         places = fitted(places)
     else:
@@ -188,6 +200,13 @@ def _map(umap: Any, points: Points, earlier: Earlier | None) -> dict[str, Any]:
         "fields": coloring(points.metadata),
         **odd(near, cosines),
     }
+
+
+def projected(rows: Vectors) -> Plane:
+    """Projects vectors on their first two principal components. Returns shape (n, 2)."""
+    centered = rows - rows.mean(axis=0)
+    _, _, components = np.linalg.svd(centered, full_matrices=False)
+    return np.asarray(centered @ components[:2].T, np.float32)
 
 
 def laid_out(

@@ -38,7 +38,7 @@ class FieldSample:
     truncated: bool = False
 
     def add(self, metadata: dict[str, Any]) -> None:
-        """Adds a document."""
+        """Adds the fields of one document."""
         self.documents += 1
         inside: list[tuple[str, dict[str, Any]]] = [("", metadata)]
         while inside:
@@ -62,7 +62,7 @@ class FieldSample:
 
 
 def explain(filter: dict[str, Any], sample: FieldSample) -> list[str]:
-    """Returns sentences that explain why a valid filter matches nothing.
+    """Returns at most MAX_WARNINGS sentences that explain why a valid filter matches nothing.
 
     Returns no sentences if the sample does not show a reason.
     """

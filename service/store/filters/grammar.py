@@ -122,7 +122,7 @@ class FilterError(ValueError):
 
 
 class Among(NamedTuple):
-    """A test that a value is one of a list of values. `texts` has no texts that are times."""
+    """A test that a value is one of a list of values. Texts that are times are in `times`, not in `texts`."""
 
     texts: list[str]
     times: list[Time]
@@ -305,10 +305,10 @@ class Dialect(Protocol):
         """Returns the condition that a document has one of `ids`."""
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
-        """Improves the condition for all operators on one field, if an index can find the whole range.
+        """Returns a faster condition than `both` if an index can find the whole range, and otherwise `both`.
 
         Args:
-            both: The condition to improve: the conjunction of the operators.
+            both: The conjunction of the conditions of all operators on one field.
             field: The field.
             bounds: The operators with their operands.
         """

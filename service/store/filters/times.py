@@ -26,8 +26,8 @@ _CYCLE = 146_097  # Days of 400 years, after which the calendar repeats itself.
 class Time(NamedTuple):
     """A time as a filter compares it: as it was written, and its instant as in the module's docstring.
 
-    If the date of another time is not between `earliest` and `latest`, comparing the texts gives the correct
-    order.
+    If the date of another time is not between `earliest` and `latest`, the order of the two texts is
+    their order in time.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Time(NamedTuple):
 
     @property
     def latest(self) -> str:
-        """The last date that an equal time can have."""
+        """The last date that an equal time can have, in any zone."""
         return _date(int(self.instant[:12]) // DAY + 1)
 
 

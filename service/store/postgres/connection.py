@@ -169,7 +169,7 @@ class Pool(ConnectionPool[Raw]):
             f"SET statement_timeout = {milliseconds:d}; SET idle_in_transaction_session_timeout = '60s'; "
             "SET hnsw.iterative_scan = relaxed_order; SET hnsw.ef_search = 100; "
             "SET hnsw.scan_mem_multiplier = 8; SET jit = off; "
-            # Otherwise a trigger treats it as an older version (schema.py).
+            # Otherwise a trigger treats the connection as one of an older version (schema.py).
             "SET simile.sums = 'on'".encode()
         )
         self._be_patient(raw)
@@ -205,7 +205,7 @@ _NOT_AS_NEEDED = "The database cannot answer this: {}. GET /ready says what it l
 _SYNTAX_ERROR = "42601"  # A bug of Simile.
 UNSURE = "The database went away during the commit: the request may be stored or not. Send it again."
 _BUSY = "The database was too busy with other writes. Send again."
-# By code, or by its first two characters.
+# By SQLSTATE, or by its first two characters.
 _REFUSALS: dict[str, tuple[type[ServiceError], str, float | None]] = {
     "22P05": (Validation, f"Metadata {_NUL}", None),
     "40001": (Unhealthy, _BUSY, 1),
@@ -227,7 +227,7 @@ _REFUSALS: dict[str, tuple[type[ServiceError], str, float | None]] = {
 
 
 class Again(Exception):
-    """Raised if another transaction interfered. The transaction is then tried again."""
+    """Raised if another transaction interfered. The writer then runs the transaction again."""
 
 
 def is_lost(error: Exception) -> bool:

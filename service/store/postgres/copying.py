@@ -25,7 +25,7 @@ from service.store.postgres import vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.store import MIN_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
-from service.store.sql.connection import COPYING, NONE_THERE, START_OVER, note
+from service.store.sql.connection import COPYING, LEXICAL_RULES, NONE_THERE, START_OVER, note
 from service.store.sql.connection import Connection as AnyConnection
 from service.store.sql.records import Reading, damaged_part, has_collection
 from service.store.sqlite import vectors as sqlite_vectors
@@ -36,7 +36,7 @@ from service.store.sqlite.writer import Transaction
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
 
 Either: TypeAlias = SqliteStore | PostgresStore
-# The column that orders the rows of a table, a value before its first one, and the copied columns.
+# By table: the column that orders its rows, a value below the first row's, and the copied columns.
 _EVENT = "collection, key, event_id, search_id, query, id, type, position, shown, at, visitor, trusted"
 TABLES: dict[str, tuple[str, int | str, str]] = {
     "feedback": ("sequence", 0, "collection, query, id, key, relevant, visitor, trusted"),
@@ -47,7 +47,7 @@ TABLES: dict[str, tuple[str, int | str, str]] = {
 }
 ROWS = 4096  # Rows in one transaction.
 MAX_NAMED = 100  # Documents in a message.
-_OWN_FACTS = (COPYING, "lexical rules", "field rules")  # Not copied.
+_OWN_FACTS = (COPYING, LEXICAL_RULES, "field rules")  # Not copied.
 # Columns with what clients sent.
 _SENT = {"feedback": ("query", "id"), "events": ("query", "id", "event_id", "search_id", "type")}
 
@@ -249,7 +249,7 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
     def read(snapshot: Snapshot) -> list[Row]:
         found, size = [], 0
         reading = cast("Reading", snapshot)
-        # As bytes, because SQLite's connection replaces invalid UTF-8, whose copy would be sound.
+        # Read as bytes, because SQLite's connection would replace invalid UTF-8, and hide the damage.
         raw = ", ".join(map(reading.RAW.format, ("collection || '/' || id", "title", "text")))
         rows = reading.execute(
             f"SELECT revision, id, title, text, {reading.METADATA}, checksums, {raw} FROM documents "
@@ -302,7 +302,7 @@ async def _put(target: Either, generation: int, dimension: int, collection: str,
         if len(rows) == 1:
             document = f"Document {rows[0].document.id!r} of collection {collection!r}"
             raise CommandError(f"{document} is not taken: {error.message}") from error
-        for row in rows:  # To name the document.
+        for row in rows:  # Finds the document to name.
             await _put(target, generation, dimension, collection, [row])
         return
     for row in rows:

@@ -19,7 +19,7 @@ def checksums_sql(collection: str, id: str, title: str, text: str, metadata: str
     return f"decode({' || '.join(sums)}, 'hex')"
 
 
-# `sent` is the answered text. Filters read `metadata`.
+# `sent` is the metadata as text, as it was received, for answers. Filters read `metadata` (jsonb).
 _STORED = checksums_sql("collection", "id", "title", "text", "coalesce(sent, metadata::text)")
 
 

@@ -71,7 +71,7 @@ class JsonbDialect:
         return Predicate("id = ANY(?::text[])", [[*ids]])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Combines the bounds of a declared field to one range, as each bound may match almost everything.
+        """Combines the bounds of a declared field into one range, as each bound may match almost everything.
 
         Returns `both` if the field is not declared, or if the bounds cannot be combined.
         """
@@ -234,7 +234,7 @@ def instant_at(field: str) -> str:
 
 
 def has_many(field: str) -> str:
-    """Returns SQL that tests whether a field has an array, or with a dot, several values or members."""
+    """Returns SQL that tests whether a field's value is an array, or with a dot, has several values."""
     value = value_at(field)
     return f"jsonb_array_length({value}) > 1" if "." in field else f"jsonb_typeof({value}) = 'array'"
 

@@ -1,7 +1,7 @@
-"""Keyword search in PostgreSQL: BM25 with the formula of SQLite's FTS5, over blocks of postings.
+"""Keyword search in PostgreSQL: BM25 by the formula of FTS5, over blocks of postings.
 
-    postings (collection, term, first, last, body)    body: revision - first, frequency and length of each
-    unfolded (collection, gained, lost, removed)      changes by writes since the last fold
+    term_postings (collection, term, first, last, body)   body: revision - first, frequency, length of each
+    term_changes (collection, gained, lost, removed)      changes by writes since the last fold
 
 Start reading at `nearest` and `change_postings`. A posting says how often a document has a term. The database
 returns the blocks of a query's terms. The scores are computed here, so that the shared database has little to
@@ -13,11 +13,11 @@ do:
 A write adds new small blocks and never changes existing blocks, so writers do not wait for each other. A
 write only lists the revisions that it removes, and searches skip these. `fold` joins small blocks and deletes
 removed revisions; one process at a time does this. The first byte of a body gives the widths of the numbers
-in it. Most postings take four bytes; a row for each posting would take ninety. FTS5, in memory, stems the
-terms, so both stores have the same terms.
+in it. Most postings take four bytes; a row for each posting would take ninety.
 """
 
-import re
+import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -29,15 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.content import Content
-from models.search.terms import cut, expression, get_stemmer
-from service.store.postgres.connection import Connection
+from models.search.terms import RULES, get_terms, parse_query
+from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
-from service.store.sql.connection import fetch_value
+from service.store.sql.connection import LEXICAL_RULES, fact, fetch_value, note
 from service.store.values import TIES, Ranking, Revisions
 
+log = logging.getLogger(__name__)
+
 MAX_BYTES = 256  # Bytes of a stored term. A longer term is stored as its hash.
-_QUOTED = re.compile(r'"([^"]*)"( \*)?')
 
 
 class Terms(NamedTuple):
@@ -49,29 +50,8 @@ class Terms(NamedTuple):
 
 def parse_terms(contents: Sequence[Content]) -> list[Terms]:
     """Returns the terms of each content, title and text together."""
-    return [Terms(counts, sum(counts.values())) for counts in _stemmed([cut(one.whole) for one in contents])]
-
-
-def query_terms(query: str) -> tuple[list[str], list[str]]:
-    """Returns the stemmed terms of a query, with repetitions, and the prefixes of terms to search for."""
-    found = _QUOTED.findall(expression(query))
-    whole = [term for term, begins in found if not begins]
-    stems = [stem for counts in _stemmed(whole) for stem in counts]
-    return stems, [term for term, begins in found if begins]
-
-
-def _stemmed(texts: Sequence[str]) -> list[Counter[str]]:
-    """Returns the stemmed terms of each text, by FTS5. The texts were cut by models/search/terms.py."""
-    fts = get_stemmer()
-    found = [Counter[str]() for _ in texts]
-    fts.execute("BEGIN")
-    try:
-        fts.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(texts))
-        for term, at, count in fts.execute("SELECT term, doc, count(*) FROM terms GROUP BY doc, term"):
-            found[at][_stored_term(term)] += count
-    finally:
-        fts.execute("ROLLBACK")
-    return found
+    counts = [Counter(map(_stored_term, get_terms(one.whole))) for one in contents]
+    return [Terms(each, each.total()) for each in counts]
 
 
 def _stored_term(term: str) -> str:
@@ -82,8 +62,9 @@ def _stored_term(term: str) -> str:
 FULL = 3900  # Bytes of a body at most. Two bodies fit a page.
 # Smaller blocks, in bytes, are joined with others. The index `open_postings` has the same number.
 OPEN = 2000
-TOGETHER = 4  # Small blocks of a term that are joined.
-FOLDED = 20_000, 100_000  # Changed terms that are worth a fold, and terms of one fold at most.
+TOGETHER = 4  # A fold joins the small blocks of a term if there are this many.
+# A fold begins if the waiting changes cost more (in terms), and takes changes until their cost is this high.
+FOLDED = 20_000, 100_000
 REMOVED_COST = 20  # A removed revision counts as this many terms, because every search reads it.
 POSTINGS_LOCK = 7_405_831  # Only the transaction that holds it rewrites or deletes postings.
 _WIDTHS = ("<u1", "<u2", "<u4", "<i8")
@@ -191,7 +172,7 @@ def change_postings(
     blocks = packed(Postings(*columns[:, np.lexsort((columns[1], columns[0]))]))
     _store(connection, collection, [*gained], blocks)
     connection.execute(
-        "INSERT INTO unfolded (collection, gained, lost, removed, cost) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO term_changes (collection, gained, lost, removed, cost) VALUES (?, ?, ?, ?, ?)",
         (
             collection,
             [*gained],
@@ -214,7 +195,7 @@ def _store(connection: Connection, collection: str, terms: Sequence[str], blocks
             yield body_at.pack(8, first, 8, last, len(body)) + body
 
     if blocks:
-        connection.copy("postings (collection, term, first, last, body)", copied())
+        connection.copy("term_postings (collection, term, first, last, body)", copied())
 
 
 def fold(connection: Connection) -> bool:
@@ -223,7 +204,7 @@ def fold(connection: Connection) -> bool:
     Returns whether changes were applied. Each call handles the oldest changes of one collection.
     """
     least, most = FOLDED
-    waiting = "SELECT collection FROM unfolded GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
+    waiting = "SELECT collection FROM term_changes GROUP BY collection HAVING sum(cost) > ? LIMIT 1"
     collection = fetch_value(connection, waiting, least)
     lock = "SELECT pg_try_advisory_xact_lock(?)"
     if collection is None or not fetch_value(connection, lock, POSTINGS_LOCK):
@@ -233,7 +214,7 @@ def fold(connection: Connection) -> bool:
     taken: list[int] = []
     entries = connection.execute(
         "SELECT number, gained, lost, removed, cost FROM (SELECT *, sum(cost) OVER (ORDER BY number) - cost "
-        "AS before FROM unfolded WHERE collection = ?) AS summed WHERE before < ?",
+        "AS before FROM term_changes WHERE collection = ?) AS summed WHERE before < ?",
         (collection, most),
     )
     for number, more, fewer, gone, _ in entries:
@@ -242,7 +223,7 @@ def fold(connection: Connection) -> bool:
         lost.update(fewer)
         removed += gone
     _rewrite(connection, collection, gained.keys() | lost, lost, np.sort(np.array(removed, np.int64)))
-    connection.execute("DELETE FROM unfolded WHERE number = ANY(?)", (taken,))
+    connection.execute("DELETE FROM term_changes WHERE number = ANY(?)", (taken,))
     return True
 
 
@@ -260,13 +241,13 @@ def _rewrite(
     """
     small: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
     for term, first, body in connection.execute(
-        "SELECT term, first, body FROM unnest(?::text[]) AS touched (term) JOIN postings p USING (term) "
+        "SELECT term, first, body FROM unnest(?::text[]) AS touched (term) JOIN term_postings p USING (term) "
         f"WHERE collection = ? AND octet_length(body) < {OPEN}",
         ([*touched], collection),
     ):
         small[term].append((first, body))
     spans = connection.execute(
-        "SELECT term, first, last FROM unnest(?::text[]) AS lost (term) JOIN postings p USING (term) "
+        "SELECT term, first, last FROM unnest(?::text[]) AS lost (term) JOIN term_postings p USING (term) "
         "WHERE collection = ?",
         ([*lost], collection),
     ).fetchall()
@@ -277,10 +258,10 @@ def _rewrite(
     }
     large = connection.execute(
         "SELECT term, first, body FROM unnest(?::text[], ?::bigint[]) AS hit (term, first) "
-        f"JOIN postings p USING (term, first) WHERE collection = ? AND octet_length(body) >= {OPEN}",
+        f"JOIN term_postings p USING (term, first) WHERE collection = ? AND octet_length(body) >= {OPEN}",
         ([term for term, _ in hits], [first for _, first in hits], collection),
     )
-    groups = [(term, [(first, body)]) for term, first, body in large]  # Each is rewritten separately.
+    groups = [(term, [(first, body)]) for term, first, body in large]  # Every large block is rewritten alone.
     groups += [
         (term, blocks)
         for term, blocks in small.items()
@@ -288,12 +269,71 @@ def _rewrite(
     ]
     stale = [(term, first) for term, blocks in groups for first, _ in blocks]
     connection.execute(
-        "DELETE FROM postings p USING unnest(?::text[], ?::bigint[]) AS stale (term, first) "
+        "DELETE FROM term_postings p USING unnest(?::text[], ?::bigint[]) AS stale (term, first) "
         "WHERE p.collection = ? AND p.term = stale.term AND p.first = stale.first",
         ([term for term, _ in stale], [first for _, first in stale], collection),
     )
     owned = ((owner, *block) for owner, (_, blocks) in enumerate(groups) for block in blocks)
     _store(connection, collection, [term for term, _ in groups], packed(unpacked(owned).without(removed)))
+
+
+REBUILD_LOCK = 7_405_832
+REBUILT_POSTINGS = 200_000  # Postings that a rebuild stores at a time. They take about 100 MB of memory.
+SAY_SECONDS = 5.0
+
+
+def bring_up_to_date(raw: Raw) -> None:
+    """Computes all postings again if they have other rules. Replicas that start together do so once. Blocks.
+
+    Searches go on meanwhile, and writes wait. If the process ends, the next start begins again.
+    """
+    connection = Connection(raw)
+    if fact(connection, LEXICAL_RULES) == RULES:
+        return
+    with raw.transaction():
+        connection.take_time()
+        if not fetch_value(connection, "SELECT pg_try_advisory_xact_lock(?)", REBUILD_LOCK):
+            log.info("Another replica indexes the words of the documents: waiting for it")
+            connection.execute("SELECT pg_advisory_xact_lock(?)", (REBUILD_LOCK,))
+        if fact(connection, LEXICAL_RULES) == RULES:
+            return
+        connection.execute("LOCK TABLE term_postings, term_changes, tally IN SHARE ROW EXCLUSIVE MODE")
+        for table in ("term_postings", "term_changes", "tally"):
+            connection.execute(f"DELETE FROM {table}")
+        _add_all(raw)
+        note(connection, LEXICAL_RULES, RULES)
+
+
+def _add_all(raw: Raw) -> None:
+    """Adds the postings and the tally of all documents."""
+    connection = Connection(raw)
+    total = fetch_value(connection, "SELECT count(*) FROM documents")
+    added: dict[str, dict[int, Terms]] = defaultdict(dict)
+    documents, tokens = Counter[str](), Counter[str]()
+    size, said = 0, time.monotonic()
+
+    def store() -> None:
+        for collection, terms in added.items():
+            change_postings(connection, collection, terms, {})
+        added.clear()
+
+    with raw.cursor("rebuilt") as cursor:
+        cursor.itersize = 100
+        cursor.execute("SELECT revision, collection, title, text FROM documents ORDER BY revision")
+        for done, (revision, collection, title, text) in enumerate(cursor, start=1):
+            [terms] = parse_terms([Content(text, title)])
+            added[collection][revision] = terms
+            documents[collection] += 1
+            tokens[collection] += terms.length
+            size += len(terms.counts)
+            if size > REBUILT_POSTINGS or done == total:
+                store()
+                size = 0
+            if time.monotonic() - said > SAY_SECONDS or done == total:
+                said = time.monotonic()
+                log.info("Indexing the words of the documents: %d of %d are done", done, total)
+    rows = [(collection, count, tokens[collection]) for collection, count in documents.items()]
+    connection.executemany("INSERT INTO tally VALUES (?, ?, ?)", rows)
 
 
 CHECKED = 256  # Minimum number of documents that are checked at a time, if many match the filter.
@@ -304,11 +344,12 @@ def nearest(
     connection: Connection, query: str, depth: int, allowed: FilterMatches | None, collection: str
 ) -> Ranking:
     """Ranks documents by BM25, as `protocol.Snapshot.nearest_words` says."""
-    whole, beginnings = query_terms(query)
-    found, times = _postings(connection, whole, beginnings, collection)
+    parsed = parse_query(query)
+    found = _postings(connection, [*map(_stored_term, parsed.terms)], parsed.beginnings, collection)
+    count = len(parsed.terms) + len(parsed.beginnings)
     pause()
     documents, tokens, removed = _collection(connection, collection)
-    revisions, scores = _scores(found.without(removed), times, documents, tokens)
+    revisions, scores = _scores(found.without(removed), count, documents, tokens)
     if allowed is None:
         return _best(revisions, scores, depth)
     if allowed.revisions is not None:
@@ -327,35 +368,34 @@ def nearest(
 
 def _postings(
     connection: Connection, whole: Sequence[str], beginnings: Sequence[str], collection: str
-) -> tuple[Postings, list[int]]:
-    """Returns the postings of a query's terms, and how often the query contains each term."""
-    times = [*Counter(whole).values(), *Counter(beginnings).values()]
-    owners = {term: owner for owner, term in enumerate(dict.fromkeys(whole))}
+) -> Postings:
+    """Returns the postings of a query's terms. The owners are positions in `whole`, then in `beginnings`."""
+    owners = {term: owner for owner, term in enumerate(whole)}
     blocks = []
     if owners:
-        sql = "SELECT term, first, body FROM postings WHERE collection = ? AND term = ANY(?)"
+        sql = "SELECT term, first, body FROM term_postings WHERE collection = ? AND term = ANY(?)"
         rows = connection.execute(sql, (collection, [*owners]))
         blocks += [(owners[term], first, body) for term, first, body in rows]
-    for owner, beginning in enumerate(dict.fromkeys(beginnings), start=len(owners)):
-        sql = "SELECT first, body FROM postings WHERE collection = ? AND term >= ? AND term < ?"
+    for owner, beginning in enumerate(beginnings, start=len(owners)):
+        sql = "SELECT first, body FROM term_postings WHERE collection = ? AND term >= ? AND term < ?"
         rows = connection.execute(sql, (collection, beginning, beginning + _LAST))
         blocks += [(owner, first, body) for first, body in rows]
     found = unpacked(blocks)
     if not beginnings:
-        return found, times
+        return found
     # Several terms with the same beginning count as one posting of a document.
     changes = (np.diff(found.owners, prepend=-1) != 0) | (np.diff(found.revisions, prepend=-1) != 0)
     starts = np.flatnonzero(changes)
     if len(starts):
         summed = np.add.reduceat(found.frequencies, starts)
         found = found.where(changes)._replace(frequencies=summed)
-    return found, times
+    return found
 
 
 def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
     """Returns a collection's numbers of documents and tokens, and the revisions with obsolete postings."""
     documents, tokens, removed = connection.execute(
-        "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM unfolded "
+        "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM term_changes "
         "WHERE collection = ? AND removed <> '{}') FROM tally WHERE collection = ?",
         (collection, collection),
     ).fetchone() or (0, 0, [])
@@ -363,11 +403,11 @@ def _collection(connection: Connection, collection: str) -> tuple[int, int, Revi
 
 
 def _scores(
-    postings: Postings, times: Sequence[int], documents: int, tokens: int
+    postings: Postings, terms: int, documents: int, tokens: int
 ) -> tuple[Revisions, NDArray[np.float32]]:
     owners, revisions, frequencies, lengths = postings
-    counts = np.bincount(owners, minlength=len(times))
-    weights = np.maximum(1e-6, np.log((documents - counts + 0.5) / (counts + 0.5))) * times * 2.2
+    counts = np.bincount(owners, minlength=terms)
+    weights = np.maximum(1e-6, np.log((documents - counts + 0.5) / (counts + 0.5))) * 2.2
     relative = lengths * (documents / max(tokens, 1))
     scores = weights[owners] * frequencies / (frequencies + 1.2 * (0.25 + 0.75 * relative))
     order = np.argsort(revisions, kind="stable")  # Equal documents then get equal sums.

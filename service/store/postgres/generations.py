@@ -38,7 +38,7 @@ _LEFT = (  # Being built, but not the candidate of any replica.
     f"WHERE state = '{BUILDING}' AND NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE candidate = number AND {replicas.LIVING})"
 )
-_FREE = (  # Not reserved by a living replica, or the database's clock was set back.
+_FREE = (  # Not reserved by another living replica, or reserved before the clock was set back.
     "(taken_by = ? OR taken_until < now() "
     f"OR taken_until > now() + interval '{2 * TAKEN_SECONDS} seconds' OR NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE id = taken_by AND {replicas.LIVING}))"
@@ -268,7 +268,7 @@ def purge(connection: Connection) -> bool:
     sql = (
         "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "
         f"(SELECT 1 FROM replicas WHERE number IN (serves, candidate) AND {replicas.LIVING}) "
-        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1"  # Not while it is being listed.
+        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1"  # Skips a generation that is being listed.
     )
     number = fetch_value(connection, sql, DROPPED, _LOCK)
     if number is None:
@@ -277,7 +277,7 @@ def purge(connection: Connection) -> bool:
     for table in ("lacking", "skipped"):
         gone += connection.execute(f"DELETE FROM {table} WHERE generation = ?", (number,)).rowcount
     if not gone:
-        connection.execute("SET LOCAL lock_timeout = '1s'")  # A search may be reading it.
+        connection.execute("SET LOCAL lock_timeout = '1s'")  # A search may be reading the table.
         connection.execute(f"DROP TABLE IF EXISTS {vectors.table(number)}")
         connection.execute("DELETE FROM sizes WHERE generation = ?", (number,))
         connection.execute("DELETE FROM generations WHERE number = ?", (number,))
@@ -295,11 +295,11 @@ class Answer(Enum):
     ACTIVATED = auto()  # Another replica has committed the swap.
     LACKS = auto()  # Too many vectors are missing, or the swap may not happen here.
     WAIT = auto()  # Another replica is not ready, or the request has changed.
-    NOW = auto()
+    NOW = auto()  # This replica may commit the swap. From `make_active`: it has committed.
 
 
 def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
-    """Records that this replica is ready for a swap, and returns whether the swap can be committed."""
+    """Records that this replica is ready for a swap, if it is. Returns whether it may commit the swap."""
     generation = swap.generation
     row = connection.execute(
         "SELECT state, version, listed AND NOT EXISTS "

@@ -1,6 +1,6 @@
 """Runs the reads of the PostgreSQL store, each with a `Snapshot`, a thread and a connection.
 
-read()   reads of clients: one at a time per thread, and at most two thirds of them are long reads
+read()   reads of clients: one at a time per thread; long reads take at most two thirds of the threads
 own()    reads of the service itself, on separate threads
 """
 
@@ -115,7 +115,7 @@ class Readers(ReadingThreads):
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
-            self._connections.check()  # Others may have broken with it.
+            self._connections.check()  # Other connections may be broken as well.
             return self._ask(query, turn)
 
     def _ask(self, query: Callable[[Snapshot], T], turn: _Read) -> T:

@@ -49,7 +49,7 @@ COPY_LOCK = 7_405_818
 LIVING = f"until > now() AND until < now() + interval '{6 * LEASE_SECONDS:.0f} seconds'"
 
 # Renews the lease of (id, generation served, seconds). Returns the active generation and the number of
-# others.
+# other replicas.
 BEAT: LiteralString = """
     WITH renewed AS (
         INSERT INTO replicas (id, serves, until) VALUES (%s, %s, now() + make_interval(secs => %s))

@@ -6,7 +6,8 @@ Start reading at `MIGRATIONS`, `migrate` and `problem`. The tables are the same 
     tally        documents and tokens that each write added to a collection. Their sum is the total of the
                  collection. With a single counter, the writers of a collection would wait for each other.
     sizes        the same for a generation: documents with vectors, and rows.
-    postings     the terms of documents, in blocks; `unfolded` has the changes to apply to them (fulltext.py).
+    term_postings  the terms of documents, in blocks; `term_changes` has the changes to apply to them
+                   (fulltext.py).
     vectors_N    the vectors of generation N, with their index.
     lacking      the documents without a vector, and which replica embeds them.
     replicas     the processes that share the database, each with a lease (replicas.py).
@@ -262,6 +263,13 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         FOR EACH ROW WHEN (current_setting('simile.sums', true) IS DISTINCT FROM 'on')
         EXECUTE FUNCTION simile_unsummed();
     """,
+    # The rules for terms changed, and fulltext.py fills the tables again. A replica of an older version would
+    # add terms of its own rules, so it must not find them.
+    """
+    ALTER TABLE postings RENAME TO term_postings;
+    ALTER TABLE unfolded RENAME TO term_changes;
+    TRUNCATE term_postings, term_changes;
+    """,
     """
     CREATE TABLE tokens (
         revision bigint NOT NULL,
@@ -281,8 +289,8 @@ TABLES = {
     ),
     "tally": ("collection documents tokens", "tally_of_collection"),
     "sizes": ("generation documents rows", ""),
-    "postings": ("collection term first last body", "postings_pkey open_postings"),
-    "unfolded": ("number collection gained lost removed cost", "unfolded_pkey unfolded_removals"),
+    "term_postings": ("collection term first last body", "postings_pkey open_postings"),
+    "term_changes": ("number collection gained lost removed cost", "unfolded_pkey unfolded_removals"),
     "generations": (
         "number version fingerprint form dimension state listed called",
         "generations_pkey one_is_live",

@@ -82,7 +82,7 @@ class PostgresStore(Touch, CommonMethods):
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
         super().__init__(url)
         self._declared = declared
-        self._sizes: dict[int, tuple[int, int]] = {}  # By generation, when last counted.
+        self._sizes: dict[int, tuple[int, int]] = {}  # Last counted sizes, by generation.
         self._counted = -inf  # time.monotonic() of the last count.
         self.lag_seconds = math.nan  # Delay of the slowest standby.
         try:
@@ -99,6 +99,16 @@ class PostgresStore(Touch, CommonMethods):
                 "host, port, user and password right?"
             ) from error
         self.pool = Pool(url, connections, answer_seconds)
+        try:
+            with self.pool.connection() as raw:
+                fulltext.bring_up_to_date(raw)
+        except BaseException as error:
+            self.pool.close()
+            if not isinstance(error, psycopg.Error):
+                raise
+            raise StartupError(
+                f"The terms of the documents cannot be indexed: {reason(error)}. The next start begins again."
+            ) from error
         self._writers = max(1, connections // 4)
         self.readers = Readers(self.pool, connections - self._writers - OWN, OWN)
         self.writer: Writer
@@ -138,7 +148,7 @@ class PostgresStore(Touch, CommonMethods):
                     indexed = True
                 began = time.monotonic()
                 sizes = await self.readers.own(vectors.held)
-                if began > self._counted:  # Otherwise a later write has counted.
+                if began > self._counted:  # Otherwise a write has counted more recently.
                     self._sizes = sizes
                 self.lag_seconds = await self.readers.own(replicas.lag)
                 await self.writer.run(fulltext.fold)
@@ -166,7 +176,7 @@ class PostgresStore(Touch, CommonMethods):
         self._sizes, self._counted = sizes, time.monotonic()
         return done
 
-    # Before the first write, on the thread that starts the service.
+    # Used before the first write, on the thread that starts the service.
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
@@ -292,7 +302,7 @@ class PostgresStore(Touch, CommonMethods):
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Holds a lock during the block, on a separate connection without a time limit of statements."""
+        """Lets one replica start at a time. A separate connection without statement timeout has the lock."""
         with self._own_connection() as raw:
             if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.START_LOCK,)).fetchone() != (True,):
                 log.info("Another replica is starting and may publish its model: waiting for it")

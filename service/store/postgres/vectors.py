@@ -224,8 +224,8 @@ def passages(connection: Connection, generation: int, names: Sequence[int]) -> d
 
 
 EXACT_DOCUMENTS = 10_000  # Documents whose vectors are all compared. For more, the index is used.
-# A filter that more documents match is not counted again for this time, because that costs more than the
-# search.
+# If more documents match a filter, they are not counted again for this time, because counting costs more
+# than the search.
 WIDE_SECONDS = 30.0
 WIDE_FILTERS = 1000  # Filters that a connection remembers.
 

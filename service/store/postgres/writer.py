@@ -80,7 +80,7 @@ class Writer(Jobs):
                     return self._attempt(job)
                 except (psycopg.Error, Again) as error:
                     if is_lost(error):
-                        self._connections.check()  # Others may have broken with it.
+                        self._connections.check()  # Other connections may be broken as well.
                     elif not isinstance(error, Again) and error.sqlstate not in AGAIN_CODES:
                         raise
                     time.sleep(PAUSE_SECONDS * attempt)

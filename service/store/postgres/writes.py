@@ -65,8 +65,8 @@ def put(
     before = _stored(connection, documents, collection)
     embedded = dict(embedded)  # The event loop may add embeddings meanwhile.
     same = {at: found.revision for at, found in before.items() if found.same_content}
-    given: dict[int, dict[int, Embedding]] = {}  # New ones by position.
-    kept: dict[int, dict[int, Embedding]] = {}  # Stored ones of the same text.
+    given: dict[int, dict[int, Embedding]] = {}  # New embeddings, by position.
+    kept: dict[int, dict[int, Embedding]] = {}  # Stored embeddings of the same texts.
     for number in numbers:
         given[number] = {**embedded.get(number, {})}
         of_revision = vectors.stored(connection, number, [*same.values()]) if same else {}
@@ -253,12 +253,12 @@ def drop_collection(connection: Connection, collection: str) -> None:
     """Deletes a collection if it is empty. The default collection always stays."""
     _hold_collections(connection)
     connection.execute("SELECT pg_advisory_xact_lock(?)", (fulltext.POSTINGS_LOCK,))
-    # Waits for every write that has found it.
+    # Waits for every write that has found the collection.
     connection.execute("SELECT 1 FROM collections WHERE name = ? FOR UPDATE", (collection,))
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
     if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
         connection.execute("DELETE FROM collections WHERE name = ?", (collection,))
-        for table in ("tally", "postings", "unfolded"):
+        for table in ("tally", "term_postings", "term_changes"):
             connection.execute(f"DELETE FROM {table} WHERE collection = ?", (collection,))
 
 

@@ -79,7 +79,8 @@ def store_judgments(
     last: dict[tuple[str, str], Judgment] = {}
     for given in judgements:
         if given.id in there:
-            last.pop((given.query, given.id), None)  # The new judgment takes the later place.
+            # A dict keeps the place of an existing key, but the new judgment must come last.
+            last.pop((given.query, given.id), None)
             last[given.query, given.id] = given
     same = "f.collection = ? AND f.key = ? AND f.query = given.column1 AND f.id = given.column2"
     before = _matches(connection, "feedback f", "f.sequence, f.query, f.id", same, (collection, key), [*last])
@@ -175,7 +176,7 @@ def replace_clicked(
 
     Args:
         connection: A connection to SQLite or PostgreSQL.
-        answers: The queries of each document id, with their gains.
+        answers: By document id, its queries and their gains.
         collection: Name of the collection.
 
     Returns:

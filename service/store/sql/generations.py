@@ -207,7 +207,7 @@ def canaries(connection: Connection) -> dict[str, Any]:
 def previous(connection: Connection, known: Container[str] | None = None) -> str | None:
     """Returns the version to roll back to, or None.
 
-    This is the latest version without a verdict in the history, the active version excluded.
+    This is the latest version in the history that has no verdict and is not active.
 
     Args:
         connection: A connection to either store.

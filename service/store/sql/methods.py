@@ -80,7 +80,7 @@ def forgetting(table: Table) -> Callable[..., Coroutine[Any, Any, dict[str, int]
                 said = f"{error.message} {deleted.total()} were deleted before that. Send it again."
                 raise type(error)(said if deleted else error.message, headers=error.headers) from error
             finally:
-                # Called at once, or after the step if the caller was canceled during it.
+                # `report_deleted` runs at once, or after the step if the caller was canceled meanwhile.
                 under_way.add_done_callback(report_deleted)
             deleted += step
             if step.total() < DELETED_ROWS:
@@ -104,7 +104,7 @@ class CommonMethods:
             log.info("The store is whole again")
         self.damage = found
 
-    # Before the first write, on the thread that starts the service.
+    # Used before the first write, on the thread that starts the service.
 
     def _now(self, job: Callable[[Any], T]) -> T:
         raise NotImplementedError

@@ -116,9 +116,9 @@ def count_without_checksums(connection: Connection) -> int:
 log = logging.getLogger(__name__)
 
 SAMPLE_IDS = 5000  # Ids that are read at a time, in some milliseconds.
-SAMPLED_DOCUMENTS = 1000  # For `field_sample`: half of them from each end.
+SAMPLED_DOCUMENTS = 1000  # Documents that `field_sample` reads, half of them from each end.
 SAMPLED_TOGETHER = 100
-MAX_SAMPLED_BYTES = 2 << 20  # Of metadata, in some 20 ms.
+MAX_SAMPLED_BYTES = 2 << 20  # Metadata that `field_sample` reads, in some 20 ms.
 
 
 class Listing(Connection, Protocol):

@@ -1,7 +1,7 @@
 """Queries of documents and collections in SQLite, and checksums of documents.
 
-All indexes are derived from the documents. A document's title and text are an immutable revision. An upsert
-deletes the old revision and inserts a new one, in one transaction with the vectors and an entry in the
+All indexes are derived from the documents. A revision is a document's title and text, and never changes. An
+upsert deletes the old revision and inserts a new one, in one transaction with the vectors and an entry in the
 operation log. sql/records.py has the queries that both stores share.
 """
 
@@ -22,7 +22,7 @@ INLINE_REVISIONS = 10_000  # Revisions that are passed to SQLite one by one.
 
 
 def get_number(connection: sqlite3.Connection, name: str) -> int | None:
-    """Returns the number of a collection, or None if it does not exist. Numbers are never used again."""
+    """Returns the number of a collection, or None if it does not exist. No number is used twice."""
     number: int | None = fetch_value(connection, "SELECT number FROM collections WHERE name = ?", name)
     return number
 
@@ -114,7 +114,7 @@ def fill_checksums(connection: Connection) -> int:
 
 
 def is_damaged(connection: Connection, revision: int) -> bool:
-    """Returns whether a document is damaged."""
+    """Returns whether a part of a stored document does not match its checksum."""
     sql = f"SELECT checksums, {_PARTS_SQL} FROM documents WHERE revision = ?"
     checksums, *parts = connection.execute(sql, (revision,)).fetchone()
     return damaged_part(checksums, parts) is not None

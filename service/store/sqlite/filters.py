@@ -176,7 +176,7 @@ class SqliteDialect:
         return Predicate("documents.id IN (SELECT value FROM json_each(?))", [orjson.dumps(ids).decode()])
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
-        """Combines a lower and an upper bound of a declared field to one lookup.
+        """Combines a lower and an upper bound of a declared field into one lookup.
 
         Each bound alone may match almost everything. Returns `both` if the bounds cannot be combined.
 
@@ -272,7 +272,7 @@ def _among(test: Among) -> _Sql:
         if listed:
             tests.append(f"(@.type IN ({types}) AND @.value IN (SELECT value FROM json_each(?)))")
             parameters.append(orjson.dumps(listed).decode())
-            # SQLite would look a listed value up in the order of the list, and one alone by itself.
+            # SQLite looks up the values of a list in their order. A single value needs no list.
             one = Lookup("value = ?", [*listed])
             many = Lookup("value IN (SELECT value FROM json_each(?))", parameters[-1:])
             lookups.append(one if len(listed) == 1 else many)
@@ -320,7 +320,7 @@ _REGIONS = {  # SQL that keeps a comparison inside its region, below and above a
 
 
 def _ends(bound: str | float) -> dict[int, Any]:
-    """Returns the values in the table `fields` that a bound is compared with, by the kind of value."""
+    """Returns a bound as it is compared with values in the table `fields`, by the kind of value."""
     if not isinstance(bound, str):
         return {_NUMBERS: bound}
     if (time := parse_time(bound)) is not None:
@@ -340,7 +340,7 @@ def matching(connection: sqlite3.Connection, where: Predicate, collection: str) 
 class Lookups:
     """Finds the documents of a collection that match a filter, by lookups where possible.
 
-    For an `and`, the lookups run first, the rarest one first of all. Then the metadata of the documents found
+    For an `and`, the lookups run first, beginning with the rarest. Then the metadata of the documents found
     so far is read for the other parts.
     """
 

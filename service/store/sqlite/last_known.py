@@ -30,7 +30,7 @@ _RESTORE = "Restore a backup: python -m service restore --force FOLDER."
 
 
 def refuse_loss(data_dir: Path) -> None:
-    """Compares the database with the last known state. The owner calls this before anything is written.
+    """Compares the database with the last known state. The directory's owner calls this before any write.
 
     Raises:
         StartupError: The database is missing, empty, damaged or older than the last known state.
@@ -79,7 +79,7 @@ def note(data_dir: Path) -> None:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """Opens the database read-only. The write-ahead log may be all that is left, so it must not change."""
+    """Opens the database read-only, as the write-ahead log may be all that is left and must not change."""
     address = f"file:{quote(str(path.absolute()))}?mode=ro"
     connection = sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
     harden(connection)

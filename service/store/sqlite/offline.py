@@ -58,7 +58,7 @@ class Facts(NamedTuple):
 
 
 class GenerationRow(NamedTuple):
-    """A row of the table `generations` that is not dropped."""
+    """A row of the table `generations`, for a generation that is not dropped."""
 
     number: int
     version: str

@@ -1,7 +1,7 @@
 """The tables of the document store: their migrations, and a check that a file has exactly these tables.
 
     collections  names and numbers; a collection exists from its first document until it is deleted.
-    documents    one row per stored document; its title and text are an immutable revision.
+    documents    one row per stored document, with its current revision, which never changes.
     vectors      one row per generation, revision and passage, written in the transaction of its document.
     operations   puts and deletes in order; the last number identifies the state of the store.
     generations  which version computed which vectors, and which generation is active.
@@ -217,7 +217,13 @@ MIGRATIONS = {
     ALTER TABLE documents ADD COLUMN checksums BLOB;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
     """,
+    # Terms are stemmed before FTS5 gets them. `migrate` drops the tables of the other collections, and
+    # secondary_indexes.py makes and fills them.
     15: """
+    DROP TABLE lexical_1;
+    CREATE VIRTUAL TABLE lexical_1 USING fts5 (text, content='', tokenize='ascii');
+    """,
+    16: """
     CREATE TABLE tokens (
         revision INTEGER NOT NULL,
         space    TEXT NOT NULL,  -- the encoder and the projection (Ranking.space)
@@ -226,6 +232,7 @@ MIGRATIONS = {
     ) WITHOUT ROWID;
     """,
 }
+STEMMED = 15  # From this version on, FTS5 gets terms that are stemmed already.
 SCHEMA_VERSION = max(MIGRATIONS)
 DATABASE = "simile.db"  # In the data directory.
 BUSY_SECONDS = 30.0
@@ -294,6 +301,14 @@ def migrate(path: Path) -> None:
             )
         for number, statements in MIGRATIONS.items():
             if number > version:
+                dropped = _drop_words(connection) if number == STEMMED else ""
                 connection.executescript(
-                    f"BEGIN IMMEDIATE; {statements} PRAGMA user_version = {number}; COMMIT;"
+                    f"BEGIN IMMEDIATE; {dropped} {statements} PRAGMA user_version = {number}; COMMIT;"
                 )
+
+
+def _drop_words(connection: sqlite3.Connection) -> str:
+    """Returns statements that drop the tables of terms, except for the first collection's."""
+    sql = "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%' AND name GLOB 'lexical_*'"
+    names = {name for (name,) in connection.execute(sql)} - {"lexical_1"}
+    return "".join(f"DROP TABLE {name};" for name in names)

@@ -14,14 +14,13 @@ import orjson
 
 from models.search.content import Content
 from models.search.terms import RULES
-from service.store.sql.connection import fact, fetch_value, note
+from service.store.sql.connection import LEXICAL_RULES, fact, fetch_value, note
 from service.store.sqlite import documents, filters, fulltext
 from service.store.sqlite.documents import get_number
 from service.store.sqlite.schema import starting
 
 log = logging.getLogger(__name__)
 
-LEXICAL_RULES = "lexical rules"  # The fact with the rules that cut texts into terms.
 INDEXED_FIELDS = "indexed fields"  # The fact with the declared fields, as JSON.
 FIELD_RULES = "field rules"  # The fact with the rules that made the values of fields.
 STEP_DOCUMENTS = 10_000

@@ -50,7 +50,7 @@ class Alone:
         """Returns at once, because no other process shares the store."""
 
     async def joined(self) -> None:
-        """Returns at once."""
+        """Returns at once, because no other process shares the store."""
 
     def starting(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -128,7 +128,7 @@ class SqliteStore(Alone, CommonMethods):
             self._note_damage(_damage(snapshot))
         return now
 
-    # Before the first write, on the thread that starts the service.
+    # Used before the first write, on the thread that starts the service.
 
     def _now(self, job: Callable[[sqlite3.Connection], T]) -> T:
         with starting(self._data_dir):

@@ -31,7 +31,7 @@ GROUP_SECONDS = 0.05  # After this time a commit takes no further jobs.
 
 @dataclass
 class Transaction:
-    """The argument of a job: the connection, the changes that it records, and callbacks after the commit.
+    """The argument of a job: the connection, the changes the job records, and callbacks after the commit.
 
     Jobs that change no vectors use it like a connection.
     """
@@ -139,7 +139,7 @@ class Writer(Jobs):
         for call in whole.then:
             try:
                 call()
-            except Exception:  # The commit stands, so its jobs are answered.
+            except Exception:  # The commit succeeded, so its jobs are answered.
                 log.exception("A step after a commit failed")
         self._on_commit(whole.changes)
         for future, result in results:

@@ -123,7 +123,7 @@ class _Upsert(NamedTuple):
     active: int
     others: Iterable[int]
     split: bool
-    gaps: set[int]  # Those of `others` without a vector.
+    gaps: set[int]  # Generations of `others` that lack a vector.
     created: set[str]  # New ids.
 
 
@@ -155,7 +155,7 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     cut = embeddings[job.active].truncated
     if same_content and old[3] == metadata and old[4] in {None, checksums}:
         for number, embedding in embeddings.items():
-            if _kept(job, number, old[0]) is None:  # Missing or damaged.
+            if _kept(job, number, old[0]) is None:  # The vector is missing or damaged.
                 vectors.add(transaction, number, old[0], embedding, job.collection)
         return cut
     if old is None:

@@ -1,12 +1,12 @@
 // Compares the answers of two versions, or of two modes of one version.
 
 import { get, post, within } from "../api.js";
-import { foreign, h, say, select } from "../dom.js";
+import { foreign, h, prose, say, select } from "../dom.js";
 import { hitCard } from "../hit.js";
 import { judged } from "../judgements.js";
 import { recent } from "../recent.js";
 import { session } from "../session.js";
-import { count, headlineOf, moment, percent } from "../text.js";
+import { count, headlineOf, percent } from "../text.js";
 import { MODES } from "./search.js";
 import { Blind } from "../blind.js";
 
@@ -31,7 +31,7 @@ export async function show(main, { params, signal, keep }) {
   signal.addEventListener("abort", () => running.abort());
 
   const side = (name) => [
-    select(`Version ${name.toUpperCase()}`, versions.map((one) => [one.version, shortName(one)]), asked[name], (value) => { asked[name] = value; compare(); }),
+    select(`Version ${name.toUpperCase()}`, versions.map((one) => [one.version, `${session.nameOf(one.version)} · ${one.state}`]), asked[name], (value) => { asked[name] = value; compare(); }),
     select(`Mode ${name.toUpperCase()}`, MODES.slice(1), asked[`${name}mode`], (value) => { asked[`${name}mode`] = value; compare(); }),
   ];
   const box = h("input", { type: "search", class: "big", value: asked.q, dir: "auto", autocomplete: "off", "aria-label": "Query", placeholder: "A query for both sides" });
@@ -44,7 +44,7 @@ export async function show(main, { params, signal, keep }) {
     sides,
     versions.length > 1 ? "" : h("p", { class: "note" }, "Only the active version is loaded, so its modes are compared. Other versions are available while they are ready, after a swap for SIMILE_GRACE_SECONDS, or after an admin opens them: ", h("a", { href: "#/versions" }, "Versions"), "."),
     h("div", { class: "row between" }, summary,
-      h("div", { class: "row blind" }, hide, h("label", { for: "blind" }, "Blind: shuffle the columns, hide their names"))),
+      h("div", { class: "row blind" }, hide, h("label", { for: "blind" }, "Blind: shuffle the sides, hide their names"))),
     columns,
     h("section", {}, h("h2", {}, "Where the two differ most"), h("p", { class: "note" }, "Compares the answers to your judged and recent queries and to starts of documents. Those with the fewest common hits come first."),
       h("button", { type: "button", onclick: (event) => findDiffering(event.target) }, "Find queries that differ"), differing));
@@ -83,7 +83,7 @@ export async function show(main, { params, signal, keep }) {
       recent.add(asked.q);
       draw({ a, b }, own.get(asked.q) ?? new Map());
     } catch (error) {
-      if (!current.aborted) summary.textContent = error.message;
+      if (!current.aborted) summary.replaceChildren(...prose(error.message));
     }
   }
 
@@ -99,7 +99,7 @@ export async function show(main, { params, signal, keep }) {
   function column(name, place, found, own) {
     const { error, hits, took_ms: took, mode } = found[name];
     const others = new Map(found[name === "a" ? "b" : "a"].hits.map((hit, at) => [hit.id, at]));
-    const shown = blind.on ? (place === 0 ? "Left" : "Right") : name.toUpperCase();
+    const shown = blind.on ? (place === 0 ? "First" : "Second") : name.toUpperCase();
     const words = mode === "dense" ? "" : asked.q;
     return h("section", { class: `column ${blind.on ? "" : name}`, "aria-label": `Answers ${shown}` },
       h("h2", {}, h("b", {}, shown), blind.on || error ? "" : ` ${MODES.find(([own]) => own === mode)[1]} · ${took.toFixed(0)} ms`),
@@ -123,11 +123,6 @@ export async function show(main, { params, signal, keep }) {
       button.disabled = false;
     }
   }
-}
-
-/** Names a version by its state, date and fingerprint. */
-function shortName({ version, state, created }) {
-  return `${state} · ${created ? moment(created) : version} · ${version.slice(-8)}`;
 }
 
 /** Returns how far a hit is above or below its rank in the other column. */

@@ -1,7 +1,7 @@
 // One document: its text, metadata, judgments and similar documents.
 
 import { get, getExactly, parsedExactly, pathOf, post, remove, within } from "../api.js";
-import { confirmed, facts, foreign, h, say } from "../dom.js";
+import { confirmed, facts, foreign, h, prose, say } from "../dom.js";
 import { hitCard } from "../hit.js";
 import { judged } from "../judgements.js";
 import { session } from "../session.js";
@@ -65,7 +65,7 @@ function editor(one, then) {
       say("Stored.");
       then();
     } catch (error) {
-      problem.textContent = error instanceof SyntaxError ? "The metadata is not valid JSON. Correct it and store again." : error.message;
+      problem.replaceChildren(...prose(error instanceof SyntaxError ? "The metadata is not valid JSON. Correct it and store again." : error.message));
     }
   };
   return h("form", { onsubmit: save },

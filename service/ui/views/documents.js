@@ -2,7 +2,7 @@
 
 import { get, getExactly, remove, within } from "../api.js";
 import { addForm } from "../add.js";
-import { confirmed, foreign, h, say } from "../dom.js";
+import { confirmed, foreign, h, prose, say } from "../dom.js";
 import { filterBar } from "../filter.js";
 import { session } from "../session.js";
 import { count, excerpt, headlineOf } from "../text.js";
@@ -50,7 +50,7 @@ export async function show(main, { params, keep, signal }) {
       more.hidden = found.next === null;
       more.dataset.after = found.next ?? "";
     } catch (error) {
-      if (!signal.aborted) total.textContent = error.message;
+      if (!signal.aborted) total.replaceChildren(...prose(error.message));
     }
   }
 

@@ -20,7 +20,7 @@ const time = (value) => (Number.isFinite(value) ? duration(value) : "none lately
 const TILES = [
   ["Requests", (now, before) => now.rate(before, "simile_requests_total", answering), perSecond, "Answered per second, without health checks"],
   ["Median time", (now, before) => now.quantile(before, "simile_request_seconds", 0.5, answering), time, "Half of the requests are faster, from the first byte to the last"],
-  ["99th percentile", (now, before) => now.quantile(before, "simile_request_seconds", 0.99, answering), time, "One request in a hundred takes longer (SimileLatencyHigh)"],
+  ["p99 time", (now, before) => now.quantile(before, "simile_request_seconds", 0.99, answering), time, "One request in a hundred takes longer (SimileLatencyHigh)"],
   ["Error answers", (now, before) => now.rate(before, "simile_requests_total", refusal), perSecond, "Answers of status 400 and above (SimileRefusals)"],
   ["Queue", (now) => now.sum("simile_queue_texts"), (value) => count(value, "text"), "Texts waiting to be embedded (SimileQueueSaturated)"],
   ["Wait", (now) => now.value("simile_queue_wait_seconds"), time, "Expected wait of a new request"],

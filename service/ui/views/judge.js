@@ -65,7 +65,7 @@ export async function show(main, { params, signal, keep }) {
     say(`${count(found.length, "document")} to judge.`);
     pool.replaceChildren(
       foreign("h2", { class: "above" }, asked.q),
-      h("p", { class: "note" }, "Hits of all loaded versions, by meaning and by words, in an order that reveals nothing. Hits without a judgment come first."),
+      h("p", { class: "note" }, "Dense and keyword hits of all loaded versions, in an order that reveals nothing. Hits without a judgment come first."),
       h("ol", { class: "hits" }, found.map((hit, at) => hitCard({ hit, rank: at + 1, query: asked.q, words: asked.q, own, onjudged: tell }))));
   }
 

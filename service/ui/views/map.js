@@ -1,7 +1,7 @@
 // A map of all documents, with similar documents close to each other.
 
 import { get, within } from "../api.js";
-import { foreign, h, iconButton, say, select } from "../dom.js";
+import { foreign, h, iconButton, prose, say, select } from "../dom.js";
 import { Plane } from "../plane.js";
 import { handle } from "../pointer.js";
 import { coloursOf } from "../palette.js";
@@ -17,7 +17,7 @@ const DWELL = 120; // milliseconds over a point before its title is loaded
 export async function show(main, { params, signal, go, keep }) {
   const map = await get(within(session.collection, "map"), {}, { signal }).catch((error) => {
     if (error.status !== 404) throw error;
-    main.append(h("div", { class: "card empty" }, h("h2", {}, "No map yet"), h("p", {}, error.message)));
+    main.append(h("div", { class: "card empty" }, h("h2", {}, "No map yet"), h("p", {}, prose(error.message))));
     return null;
   });
   if (map === null) return;
@@ -26,7 +26,7 @@ export async function show(main, { params, signal, go, keep }) {
   const canvas = h("canvas", { class: "plane", tabindex: "0", role: "img", "aria-label": `A map of ${count(map.ids.length, "document")} in ${map.clusters.length} groups. Arrow keys move it, plus and minus zoom. A list next to the map has the groups.` });
   const tip = h("div", { class: "tip", hidden: true });
   const panel = h("aside", { class: "panel", "aria-label": "Of the map" });
-  const box = h("input", { type: "search", value: asked.q, dir: "auto", "aria-label": "Light up the hits of a query", placeholder: "Light up the hits of a query" });
+  const box = h("input", { type: "search", value: asked.q, dir: "auto", "aria-label": "Show the hits of a query", placeholder: "Show the hits of a query" });
   const lasso = iconButton("lasso", "Draw a line around documents", { "aria-pressed": "false", onclick: () => lasso.setAttribute("aria-pressed", String(lasso.ariaPressed !== "true")) });
   const fields = [["", "by group"], ...Object.keys(map.fields).map((name) => [name, `by ${name}`])];
   main.append(
@@ -34,7 +34,7 @@ export async function show(main, { params, signal, go, keep }) {
       box, select("Color", fields, asked.colour, (name) => { asked.colour = name; keep(asked); paint(); }),
       lasso, h("button", { type: "button", onclick: () => plane.zoom(1.5), "aria-label": "Zoom in" }, "+"), h("button", { type: "button", onclick: () => plane.zoom(1 / 1.5), "aria-label": "Zoom out" }, "−"), h("button", { type: "button", onclick: () => plane.reset() }, "Whole map")),
     h("div", { class: "map" }, h("div", { class: "stage" }, canvas, tip), panel),
-    h("p", { class: "note" }, `${count(map.ids.length, "document")} as ${map.version} saw them ${moment(map.made)}. Near points are similar, but distances on a map are inexact.`));
+    h("p", { class: "note" }, `${count(map.ids.length, "document")}, mapped ${moment(map.made)} with ${session.nameOf(map.version)}. Near points are similar, but distances on a map are inexact.`));
 
   const { colours, palette, legend } = coloursOf(map, asked.colour);
   const plane = new Plane(canvas, { x: Uint16Array.from(map.x), y: Uint16Array.from(map.y), colours, palette });

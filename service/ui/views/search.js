@@ -8,10 +8,10 @@ import { judged } from "../judgements.js";
 import { session } from "../session.js";
 import { count } from "../text.js";
 import { recent } from "../recent.js";
-import { start } from "../start.js";
+import { mostAsked, queries, start, toTry } from "../start.js";
 
 const REST = 150; // milliseconds without a key press before a search starts
-export const MODES = [["", "automatic"], ["dense", "by meaning"], ["lexical", "by words"], ["hybrid", "by both"]];
+export const MODES = [["", "automatic"], ["hybrid", "hybrid"], ["dense", "dense (meaning)"], ["lexical", "keywords"]];
 
 export async function show(main, { params, signal, go, keep }) {
   const asked = { q: params.get("q") ?? "", id: params.get("id") ?? "", mode: params.get("mode") ?? "", k: params.get("k") ?? "10", filter: params.get("filter") ?? "" };
@@ -51,11 +51,13 @@ export async function show(main, { params, signal, go, keep }) {
   function draw({ hits, mode, took_ms: took, id, query_encoder: student, warnings = [] }, own) {
     const best = Math.max(mode === "dense" ? 1 : 0, ...hits.map(({ score }) => score));
     const words = mode === "dense" ? "" : asked.q;
+    const modeName = MODES.find(([name]) => name === mode)[1];
+    if (!asked.mode) modes.options[0].text = `automatic: ${modeName}`;
     say(`${count(hits.length, "hit")}.`);
     results.replaceChildren(
       h("p", { class: "note" },
         id === undefined ? "" : foreign("span", {}, `Like ${id}: `),
-        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${MODES.find(([name]) => name === mode)[1]}${student ? `, query encoded by ${student}` : ""}` : "Nothing was found.",
+        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${modeName}${student ? `, query encoded by ${session.nameOf(student)}` : ""}` : "Nothing was found.",
         hits.length || !asked.filter ? "" : " Remove a condition of the filter to see more."),
       ...warnings.map((warning) => h("p", { class: "note", dir: "auto" }, warning)),
       h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
@@ -65,10 +67,11 @@ export async function show(main, { params, signal, go, keep }) {
       asSnippets(asked, mode));
   }
 
+  const modes = select("Mode", MODES, asked.mode, (mode) => { asked.mode = mode; search(); });
   main.append(
     h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); clearTimeout(resting); search(); } },
       box,
-      select("Mode", MODES, asked.mode, (mode) => { asked.mode = mode; search(); }),
+      modes,
       select("Hits", ["5", "10", "20", "50"], asked.k, (k) => { asked.k = k; search(); })),
     filter.element,
     results);
@@ -81,12 +84,10 @@ export async function show(main, { params, signal, go, keep }) {
       return { count: 0 }; // A collection exists after its first document.
     });
     if (!stored) return start(stored, search, signal);
-    const queries = recent.all();
+    const [steps, tries, used] = await Promise.all([start(stored, search, signal), toTry(), mostAsked()]);
     return h("div", { class: "empty" },
       h("p", { class: "note" }, `${count(stored, "document")} can be searched. Results appear while you type.`),
-      await start(stored, search, signal),
-      queries.length ? h("h2", {}, "Your last searches") : "",
-      h("ul", { class: "plain" }, queries.map((query) => h("li", {}, foreign("a", { href: `#/search?${new URLSearchParams({ q: query })}` }, query)))));
+      queries("Try one of these", tries), steps, queries("Your last searches", recent.all().map((query) => ({ query }))), used);
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { addressOf, get, key, post } from "../api.js";
 import { curves } from "../curve.js";
-import { confirmed, facts, foreign, h, later, say } from "../dom.js";
+import { confirmed, facts, foreign, h, later, prose, say, versionName } from "../dom.js";
 import { gainInWords, report } from "../report.js";
 import { session } from "../session.js";
 import { count, duration, moment, percent, retrainCommand } from "../text.js";
@@ -40,6 +40,7 @@ export async function show(main, { signal }) {
 
   async function draw() {
     const { active, models, schedule: state } = await get("models", {}, { signal });
+    session.models = models;
     const { progress = null, ...rest } = state ?? {};
     hand.replaceChildren(progress ? running(progress) : "");
     const made = madeBy(state?.last_run, models);
@@ -76,7 +77,7 @@ export async function show(main, { signal }) {
     const back = session.may("admin") && models.some(({ state }) => state === "retired");
     if (back === Boolean(buttons.firstElementChild)) return;  // an empty text is a child, too
     buttons.replaceChildren(back ? h("button", { type: "button", class: "danger", onclick: () => change("models/rollback", "Go back to the previous version?",
-      `The version before ${active} answers searches again, with its own vectors. ${active} is not used again until you activate it.`, "Roll back").then(draw) }, "Roll back …") : "");
+      `The version before ${session.nameOf(active)} answers searches again, with its own vectors. ${session.nameOf(active)} is not used again until you activate it.`, "Roll back").then(draw) }, "Roll back …") : "");
   }
 
   function drawVersion(element, model, active, models) {
@@ -86,17 +87,16 @@ export async function show(main, { signal }) {
     const parent = models.find(({ version }) => version === model.parent);
     element.replaceChildren(
       h("div", { class: "row between" },
-        h("h2", {}, h("span", { class: `pill ${model.state}` }, word), foreign("span", { class: "version" }, model.version)),
+        h("h2", {}, h("span", { class: `pill ${model.state}` }, word), versionName(model.version, session.nameOf(model.version))),
         model.version === active ? "" : h("div", { class: "row" }, comparing(model),
           session.may("admin") && model.state !== "building"
             ? h("button", { type: "button", onclick: () => activate(model).then(draw) }, "Activate …") : "")),
       h("p", { class: "note" },
-        model.created ? `Published ${moment(model.created)}. ` : "", meaning,
-        parent ? h("span", {}, ` Trained from ${parent.version}.`) : "",
+        meaning, parent ? ` Trained from ${session.nameOf(parent.version)}.` : "",
         reported.row),
       model.reason ? foreign("p", { class: model.state === "refused" ? "reason" : "problem" }, `${model.reason}`) : "",
       building ? progressOf(model) : "",
-      model.canary ? h("p", {}, `${percent(model.canary.overlap_at_10)} of its first ten hits were also hits of the active version (${count(model.canary.queries, "canary query")}).`) : "",
+      model.canary ? h("p", {}, `It changes ${percent(1 - model.canary.overlap_at_10)} of the first ten hits, against the version active when it was built (${count(model.canary.queries, "query")}).`) : "",
       scoresOf(model.scores),
       model.gate ? reported.details : "");
     return reported;
@@ -107,7 +107,7 @@ export async function show(main, { signal }) {
     if (model.loaded && model.state !== "building") return h("a", { class: "button", href: `#/compare?${new URLSearchParams({ b: model.version })}` }, "Compare");
     if (!session.may("admin") || ["building", "failed"].includes(model.state)) return "";
     return h("button", { type: "button", onclick: () => change(`models/${encodeURIComponent(model.version)}/keep?seconds=${KEEP}`, "Open this version to compare?",
-      `${model.version} is opened next to the active version for ${duration(KEEP)}. It embeds missing documents in the background and needs memory. This does not activate it.`, "Open").then(draw) }, "Open to compare …");
+      `${session.nameOf(model.version)} is opened next to the active version for ${duration(KEEP)}. It embeds missing documents in the background and needs memory. This does not activate it.`, "Open").then(draw) }, "Open to compare …");
   }
 
   await draw();
@@ -118,7 +118,7 @@ export async function show(main, { signal }) {
 /** Returns recipe and gain of a version, and its report after it is opened. */
 function reportOf({ version, gate }, atOnce) {
   const ask = () => get(`models/${encodeURIComponent(version)}/report`);
-  const row = foreign("span", {}, ` ${gate ? "Recipe" : "From"} ${version.split("-").slice(1, -1).join("-")}.`);
+  const row = foreign("span", {});
   const tell = ({ gains: [gain] = [], summary: [first] = [], meta: { recipe } = {} }) =>
     row.replaceChildren(recipe ? ` Recipe ${recipe}.` : "", recipe === "ranking" ? ` ${first}` : gain ? ` ${gainInWords(gain)}.` : "");
   if (gate === "on" && atOnce) ask().then(tell, () => {}); // Opening the report shows the error.
@@ -137,7 +137,7 @@ function scheduleOf(state, hand, command, retrain, read) {
   const words = { running: "A retraining is running.", requested: "A retraining was requested, and begins within seconds.", waiting: `The next retraining begins ${moment(state.next_run)}.` };
   return [
     h("h2", {}, "Retraining"),
-    foreign("p", { class: "lead" }, words[state.state] ?? state.says),
+    foreign("p", { class: "lead" }, words[state.state] ?? prose(state.says)),
     hand,
     last ? h("p", {}, `The last run ended ${moment(last.ended)}. ${RESULTS[last.outcome] ?? RESULTS.failed} `, foreign("span", { class: "note" }, last.reason ?? "")) : "",
     h("div", { class: "row" }, retrain, read),
@@ -185,7 +185,7 @@ async function activate(model) {
   const known = model.canary ? ` ${percent(model.canary.overlap_at_10)} of first pages stay the same.` : " The change of first pages is measured before this version becomes active.";
   const refused = model.state === "refused" ? " The gate rejected it. Activating it overrules the gate." : "";
   await change(`models/${encodeURIComponent(model.version)}/activate`, "Activate this version?",
-    `${model.version} embeds missing documents in the background, then model and index change at once. Requests are answered meanwhile.${known}${refused}`, "Activate");
+    `${session.nameOf(model.version)} embeds missing documents in the background, then model and index change at once. Requests are answered meanwhile.${known}${refused}`, "Activate");
 }
 
 async function change(path, question, explanation, agree) {
@@ -194,7 +194,7 @@ async function change(path, question, explanation, agree) {
     await post(path, undefined);
     say("Done.");
   } catch (error) {
-    await confirmed("The service rejected this", error.message, "Understood");
+    await confirmed("The service rejected this", prose(error.message), "Understood");
   }
   document.dispatchEvent(new Event("changed"));
 }

@@ -1,4 +1,4 @@
-"""A deterministic encoder computes the same bits in any batch. Others agree within 1e-6 in fp32."""
+"""Deterministic encoders compute the same bits in any batch. In fp32, other encoders agree within 1e-6."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.tiny import MAX_LENGTH
 FORMS = [pytest.param(FP32, id="fp32"), pytest.param(BF16, id="bf16", marks=needs_bf16)]
 IDS = st.integers(5, 249)
 ROWS = st.lists(IDS, min_size=1, max_size=MAX_LENGTH - 2).map(lambda ids: (2, *ids, 3))
-# Many of few different lengths, few of many, up to 256 rows.
+# Up to 256 rows, drawn from 1 to 24 different ones.
 BATCHES = st.lists(ROWS, min_size=1, max_size=24).flatmap(
     lambda rows: st.lists(st.sampled_from(rows), min_size=1, max_size=256)
 )
@@ -39,7 +39,7 @@ def alone(encoder: Encoder, row: Sequence[int]) -> NDArray[np.float32]:
     return vector
 
 
-# The same examples in every run: a difference so rare must not decide if another change lands.
+# The same examples in every run, so that a rare difference does not fail an unrelated change.
 @pytest.mark.parametrize("form", FORMS)
 @settings(
     max_examples=60,
@@ -99,7 +99,7 @@ def test_deterministic_vectors_are_those_of_the_usual_mode_to_1e_6(tiny_models_d
 
 
 class Engine:
-    """A fake engine. Its vectors hold the sum of their ids and the shape of their batch."""
+    """A fake engine. Vectors are (sum of ids, length, rows). Rows: at most 2 unless `row_counts_matter`."""
 
     def __init__(self, *, row_counts_matter: bool) -> None:
         self.row_counts_matter = row_counts_matter
@@ -145,7 +145,7 @@ def test_short_texts_share_batches_of_one_length_and_long_ones_are_alone(
         (True, [8, 8], (4, 32)),
         (True, [8, 9], (2, 32)),
         (True, [17], (2, 32)),
-        (False, [5], (3, 8)),  # 24 of them, padding counted
+        (False, [5], (3, 8)),  # 24 tokens with padding
         (False, [5, 9], (2, 16)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Behavior that only a GPU can show, or only a machine without one."""
+"""Behavior that only a machine with a GPU can show, or only a machine without one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_refused_with_what_helps(folder
     if not (why := _without_gpu()):
         pytest.skip("this machine has a GPU")
     assert "SIMILE_DEVICE=cpu" in why
-    assert "pip install" in why or "nvidia-smi" in why  # Without the extra gpu, or with it and no driver.
+    assert "pip install" in why or "nvidia-smi" in why  # The extra gpu or the driver is missing.
     with pytest.raises(DeviceUnavailable, match="SIMILE_DEVICE=cpu"):
         Encoder.open(folder, form=_form("fp16"), place=GPU)
 

@@ -139,7 +139,7 @@ def test_a_row_that_overflows_in_fp16_is_computed_again_in_fp32(
     np.testing.assert_allclose(found, expected, atol=2e-3, rtol=0)
     said = [record.getMessage() for record in caplog.records]
     assert said == [f"{exact.sum()} {cuda.RECOMPUTED}"]
-    row = int(np.argmax(exact))  # It was computed again.
+    row = int(np.argmax(exact))  # a row that was computed again
     caplog.clear()
     another = CudaEngine(overflowing / ONNX, "fp16", ON_CPU, MAX_LENGTH)
     for _ in range(12):
@@ -186,7 +186,7 @@ def test_another_failure_is_passed_on_at_once(words: str) -> None:
 
 
 def _fitting(most: int, requested: list[int]) -> Callable[[slice], np.ndarray]:
-    """Returns a pass that fails above `most` rows and records its sizes. A row's vector is its number."""
+    """Returns a pass that fails above `most` rows and records their number. A row's vector is its index."""
 
     def compute(part: slice) -> np.ndarray:
         requested.append(part.stop - part.start)

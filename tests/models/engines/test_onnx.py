@@ -1,4 +1,4 @@
-"""The ONNX Runtime engine: a close during a pass, and equal vectors of both sessions."""
+"""The ONNX Runtime engine: a close during a pass, and equal vectors of its two sessions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from models.encoder import Encoder
 from tests.models.forms import counted
 
-ROWS, WIDTH = 30_522, 384  # of the default model: freeing so large a block unmaps it
-LOOKS = 60  # into the table in one pass, so that it is read from its begin to its end
+ROWS, WIDTH = 30_522, 384  # As in the default model. Memory of this size is unmapped when it is freed.
+LOOKS = 60  # Reads per pass, so that a pass reads the whole table.
 
 CLOSING = """
 import sys, threading, time
@@ -114,7 +114,7 @@ def test_the_default_model_gives_a_text_one_vector_by_one_thread_by_two_and_in_a
     assert computed == [(1, length) for length in lengths]
     np.testing.assert_allclose(alone, usual, atol=1e-6, rtol=0)
     np.testing.assert_allclose(encoder.forward(rows), alone, atol=1e-6, rtol=0)
-    for at in range(0, len(rows), 2):  # each among others, one of them longer
+    for at in range(0, len(rows), 2):  # in a batch with a longer row
         padded = encoder.forward([rows[at], rows[-1], rows[0]])
         np.testing.assert_allclose(padded[0], alone[at], atol=1e-6, rtol=0)
     encoder.close()

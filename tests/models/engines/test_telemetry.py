@@ -11,7 +11,7 @@ import pytest
 
 from tests.models.forms import needs_bf16
 
-# Opens a version in the form named, computes, and says what the process then has open.
+# Opens a version in the given form, computes, and prints what the process has open.
 _OPENED = """
 import os, sys
 {first}
@@ -35,7 +35,7 @@ print([name for name in held if name.startswith("socket:") or os.environ["HOME"]
 
 
 def opened(models_dir: Path, home: Path, form: str, first: str = "") -> str:
-    """Run a fresh process that computes in `form`, without settings of telemetry, and return its report."""
+    """Run a new process that computes in `form`, without telemetry settings. Return its report."""
     environment = {key: value for key, value in os.environ.items() if "TELEMETRY" not in key.upper()}
     done = subprocess.run(
         [sys.executable, "-c", _OPENED.format(first=first), str(models_dir), form],

@@ -71,5 +71,5 @@ def test_links_inside_the_folder_and_into_the_blobs_of_a_hub_s_cache_are_followe
     for at, name in enumerate(("config.json", "model.safetensors")):
         moved(snapshot / name, snapshot.parents[1] / "blobs" / str(at))
     moved(snapshot / "tokenizer.json", snapshot / "kept" / "tokenizer.json")
-    (tmp_path / "link").symlink_to(snapshot)  # the user who imports it names the folder itself
+    (tmp_path / "link").symlink_to(snapshot)  # The folder that the user names may be a link.
     assert publish(ModelStore(tmp_path / "models"), tmp_path / "link").files

@@ -1,4 +1,4 @@
-"""The state of the schedule of retrainings, as people and GET /models read it."""
+"""The state of the retraining schedule, as GET /models shows it to people."""
 
 import os
 from datetime import UTC, datetime, timedelta

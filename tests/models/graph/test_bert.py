@@ -42,7 +42,7 @@ def _mean_graph(source: Path) -> tuple[Backbone, Tensors, onnx.GraphProto]:
 
 def _run(model: onnx.ModelProto, rows: list[list[int]], output: str, length: int = 0) -> np.ndarray:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    feed = padded(rows, length or max(map(len, rows)), 9)  # no kind of padding may count
+    feed = padded(rows, length or max(map(len, rows)), 9)  # The padding id must not matter.
     taken = {given.name: feed[given.name] for given in session.get_inputs()}
     found: np.ndarray = session.run([output], taken)[0]
     return found
@@ -94,7 +94,7 @@ def test_the_graph_gives_the_vectors_of_the_formulas(tiny_source: Path, name: st
     hidden = _run(model, ROWS, HIDDEN, 70)
     last = "static" if head.tokens == "static" else "last"
     for row, tokens in zip(hidden, reference.token_vectors(backbone, tensors, last, ROWS), strict=True):
-        # A token's vector is not of length 1: its components reach 5.
+        # A token's vector is not normalized. Its components reach 5.
         np.testing.assert_allclose(row[: len(tokens)], tokens, atol=5 * ROUNDING)
 
 
@@ -126,7 +126,7 @@ def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
     model = build_model(graph).SerializeToString()
     onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     operators = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
-    assert operators["Gemm"] == 6 * backbone.layers  # every linear layer with its bias
+    assert operators["Gemm"] == 6 * backbone.layers  # a linear layer and its bias are one node
     assert operators["Gelu"] == backbone.layers
     assert operators["FusedMatMul"] == backbone.layers  # the scores: key transposed and divided on the way
     assert operators["LayerNormalization"] == 2 * backbone.layers + 1
@@ -153,10 +153,10 @@ def _shape(model: onnx.ModelProto, name: str) -> tuple[int, ...]:
 
 def test_padding_may_stand_on_either_side(tiny_source: Path) -> None:
     backbone, tensors, graph = _mean_graph(tiny_source)
-    del graph.input[2:]  # their types are all 0
+    del graph.input[2:]  # the input token_type_ids
     graph.node.insert(0, onnx.helper.make_node("Sub", ["input_ids", "input_ids"], ["token_type_ids"]))
     session = onnxruntime.InferenceSession(build_model(graph).SerializeToString())
-    # As another program may send them: positions are those of the padded row.
+    # Another program may pad on the left. Positions count from the begin of the padded row.
     ids = np.array([[0, 0, 2, 7, 3], [2, 40, 41, 42, 3]])
     mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     found = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]

@@ -122,7 +122,7 @@ def test_a_bert_that_cannot_be_written_here_is_its_onnx_file(
 def test_weights_go_before_an_onnx_file_beside_them(
     store: ModelStore, folder: Path, tmp_path: Path, content: str
 ) -> None:
-    """A hub folder may have both. Only our graph of the weights skips padding (`packed`)."""
+    """A hub folder may have both files. Only the graph that Simile makes skips padding (`packed`)."""
     expected = publish(store, folder)
     model = _tokens_only(folder)
     if content == "other weights":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,15 @@ from safetensors.numpy import load_file, save_file
 
 from models.engines import opening
 from models.engines.opening import INT8, INT8_NAME, form_for, has_int8
-from models.errors import Damaged, FormUnavailable, ProofFailed
+from models.errors import Damaged, FormUnavailable, ProofFailed, Unsupported
 from models.graph.backbone import Backbone, Tensors, read_backbone
 from models.graph.int8 import Quantized, Span, find_spans
 from models.graph.nodes import Nodes, build_model
 from models.progress import Progress, silent
 from models.publishing import int8
 from models.publishing.proof import check_golden
-from models.publishing.publish import publish
+from models.publishing.publish import prepare, publish, publish_prepared, quantize
+from models.sources.folder import read_source
 from models.store import ModelStore
 from models.tokens.texts import example_lines
 from tests.models.forms import needs_int8
@@ -87,7 +89,7 @@ def test_spans_are_what_the_layers_really_get(folder: Path) -> None:
 
 
 def test_a_published_version_has_it_and_says_what_it_costs(store: ModelStore, folder: Path) -> None:
-    manifest = publish(store, folder)
+    manifest = publish(store, folder, int8=True)
     at = store.folder(manifest.version)
     assert f"onnx/{INT8_NAME}" in manifest.files
     assert [file.name for file in at.rglob("*.onnx")] == ["model.onnx"], "other tools take what ends so"
@@ -103,7 +105,7 @@ def test_a_published_version_has_it_and_says_what_it_costs(store: ModelStore, fo
     assert cost.cosine_least == pytest.approx(cosines.min(), abs=1e-5)
     assert cost.cosine_mean > 0.999
     same = [
-        len(set(np.argsort(-one @ a)[1:11]) & set(np.argsort(-other @ b)[1:11]))  # the first is itself
+        len(set(np.argsort(-one @ a)[1:11]) & set(np.argsort(-other @ b)[1:11]))  # 0 is the text itself
         for a, b in zip(one, other, strict=True)
     ]
     assert cost.same_neighbours == pytest.approx(np.mean(same) / 10, abs=1e-4)
@@ -111,7 +113,7 @@ def test_a_published_version_has_it_and_says_what_it_costs(store: ModelStore, fo
 
 
 def test_a_vector_does_not_depend_on_its_neighbors(store: ModelStore, folder: Path) -> None:
-    encoder = store.open(publish(store, folder).version, form=INT8)
+    encoder = store.open(publish(store, folder, int8=True).version, form=INT8)
     rows = [row.ids for row in encoder.tokenize(EXAMPLES[:60])]
     alone = np.concatenate([encoder.forward([row]) for row in rows])
     together = encoder.forward(rows)
@@ -128,7 +130,7 @@ def test_one_wide_column_does_not_spoil_the_others(store: ModelStore, folder: Pa
         tensors[f"encoder.layer.{layer}.intermediate.dense.weight"][:, 3] /= 60
         tensors[f"encoder.layer.{layer}.attention.output.LayerNorm.bias"][3] = 0
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    cost = publish(store, folder).quantised
+    cost = publish(store, folder, int8=True).quantised
     assert cost is not None
     assert cost.cosine_mean > 0.999
 
@@ -138,18 +140,55 @@ def test_what_costs_too_much_is_left_out_and_the_version_is_published_all_the_sa
 ) -> None:
     monkeypatch.setattr(int8, "_MIN_MEAN", 1.1)
     said: list[str] = []
-    manifest = publish(store, folder, say=said.append)
+    manifest = publish(store, folder, int8=True, say=said.append)
     assert manifest.quantised is None
     assert f"onnx/{INT8_NAME}" not in manifest.files
     assert said[-1].startswith("leaving int8 out: its vectors have a mean cosine of 1.000")
-    with pytest.raises(FormUnavailable, match=r"has no int8.*python -m models import"):
+    with pytest.raises(FormUnavailable, match=r"has no int8 graph.*`python -m models quantize 2\d+T"):
         store.open(manifest.version, form=INT8)
-    assert publish(store, folder) == manifest, "tried again, in vain"
+    assert publish(store, folder, int8=True) == manifest, "tried again, in vain"
     assert len(store.versions()) == 1
 
 
+def test_a_version_that_is_quantized_keeps_all_the_rest(store: ModelStore, folder: Path) -> None:
+    first = publish(store, folder)
+    assert first.quantised is None
+    at = store.folder(first.version)
+    changed = {"search": {"default": {"mode": "hybrid", "weight": 0.25}}, "scores": {"sts": {"a": 0.5}}}
+    (at / "manifest.json").write_text(json.dumps(json.loads(first.text()) | changed))
+    time.sleep(1.1)  # a version is named after the second it was made in
+    again = quantize(store, first.version)
+    assert (again.fingerprint, again.scores) == (first.fingerprint, {"sts": {"a": 0.5}})
+    assert again.search["default"].weight == 0.25
+    assert again.files.keys() - first.files.keys() == {f"onnx/{INT8_NAME}"}
+    assert {file for file in first.files if first.files[file] != again.files[file]} == {"MODEL_CARD.md"}
+    whole = publish(ModelStore(store.root.with_name("others")), folder, int8=True)
+    assert again.quantised == whole.quantised
+    assert store.open(again.version, form=INT8).form == INT8
+    assert quantize(store, again.version) == again
+    assert len(store.versions()) == 2
+
+
+def test_what_has_no_weights_is_not_quantized(store: ModelStore, tmp_path: Path) -> None:
+    table = tiny_source(tmp_path / "static", pooling="mean")
+    modules = table / "1_Pooling" / "config.json"
+    modules.write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": "static.mean"}))
+    version = publish(store, table).version
+    with pytest.raises(Unsupported, match="Serve it in fp32"):
+        quantize(store, version)
+    assert len(store.versions()) == 1
+
+
+def test_a_version_trained_from_one_with_int8_has_it_too(store: ModelStore, folder: Path) -> None:
+    parents = [publish(store, folder), publish(store, tiny_source(folder.with_name("b"), 8), int8=True)]
+    for seed, parent in enumerate(parents):
+        prepared = prepare(read_source(tiny_source(folder.with_name(f"trained-{seed}"), 20 + seed)))
+        trained = publish_prepared(store, prepared, origin="x", parent=parent.version, lineage={})
+        assert (trained.quantised is None) is (parent.quantised is None)
+
+
 def test_a_changed_graph_is_not_served(store: ModelStore, folder: Path) -> None:
-    manifest = publish(store, folder)
+    manifest = publish(store, folder, int8=True)
     file = store.folder(manifest.version) / "onnx" / INT8_NAME
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -162,7 +201,7 @@ def test_static_vectors_have_none(store: ModelStore, tmp_path: Path) -> None:
     folder = tiny_source(tmp_path / "static", pooling="mean")
     modules = folder / "1_Pooling" / "config.json"
     modules.write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": "static.mean"}))
-    assert publish(store, folder).quantised is None
+    assert publish(store, folder, int8=True).quantised is None
 
 
 @pytest.mark.parametrize(
@@ -193,7 +232,7 @@ def test_int8_is_asked_for_by_name_only_and_a_processor_that_adds_in_16_bits_is_
 
 
 def test_the_golden_texts_are_computed_again_in_int8(store: ModelStore, folder: Path) -> None:
-    manifest = publish(store, folder)
+    manifest = publish(store, folder, int8=True)
     encoder, at = store.open(manifest.version, form=INT8), store.folder(manifest.version)
     assert 0 < check_golden(encoder, at) < 0.01
     golden = json.loads((at / "golden.json").read_bytes())

@@ -64,8 +64,8 @@ def test_a_token_sees_half_a_window_in_local_layers(tmp_path: Path) -> None:
     assert isinstance(backbone, ModernBackbone)
     tensors = read_backbone(source.weights, backbone)
     row = list(range(10, 60))
-    first = families.embed(backbone, tensors, source.head, [row])  # `cls`: of the first token
-    reached = 2 * backbone.window  # by two layers
+    first = families.embed(backbone, tensors, source.head, [row])  # `cls` pools the first token.
+    reached = 2 * backbone.window  # tokens that two layers reach
     changed = [[*row[: at - 1], 7, *row[at:]] for at in (reached + 1, reached + 2)]
     near, far = (families.embed(backbone, tensors, source.head, [other]) for other in changed)
     assert np.abs(near - first).max() > 1e-4

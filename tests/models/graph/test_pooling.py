@@ -1,4 +1,4 @@
-"""Poolings: equal values in numpy, in the graph and in torch, their files, and their names."""
+"""Poolings have equal values in numpy, in the graph and in torch. Tests their files and names, too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.models import feeds
 from tests.parts.json_files import edit_json
 from tests.tiny import ROUNDING, WIDTH, tiny_source
 
-KINDS = [  # that sentence-transformers does not know
+KINDS = [  # poolings that sentence-transformers does not know
     *(name for name, flag in POOLING_FLAGS.items() if flag is None),
     "first_last.mean",
     "first_last.cls",

@@ -1,4 +1,4 @@
-"""A child process that acts as if it had reached the limit that ENDS names. test_limited.py starts it."""
+"""A child process that ends as if it had reached the limit in the variable ENDS. Used by test_limited.py."""
 
 import json
 import os

@@ -82,7 +82,7 @@ def test_its_manifest_says_what_it_is(published: tuple[ModelStore, str]) -> None
     manifest = store.verify(version)
     assert (manifest.dimension, manifest.pooling, manifest.origin) == (384, "mean", "all-minilm-l6-v2")
     assert version.endswith(f"-all-minilm-l6-v2-{manifest.fingerprint[:8]}")
-    # Users keep vectors elsewhere under this name: no release may change it.
+    # Users store vectors in other systems with this fingerprint, so no release may change it.
     assert manifest.fingerprint == "c81e5503b62cfb47b7555e76575e1b59234617a42aa907c31228bc55abac6b01"
     metadata = onnxmeta.read_metadata(store.folder(version) / "onnx" / "model.onnx")
     assert metadata[onnxmeta.FINGERPRINT] == manifest.fingerprint
@@ -115,7 +115,7 @@ def test_a_wheel_that_is_no_whole_archive_is_refused(tmp_path: Path, content: by
 
 @pytest.fixture
 def seeded(tmp_path: Path, published: tuple[ModelStore, str], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The published version as the seed of a container image, without a wheel to publish from."""
+    """The published version, copied to where a container image has it. The model's wheel is missing."""
     store, version = published
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     seed = builtin.seed_path() / version

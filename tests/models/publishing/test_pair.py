@@ -34,14 +34,14 @@ class Place:
         self.folder = folder
         self.store = ModelStore(folder / "models")
         self.source = tiny_source(folder / "teacher", prompts={"query": "query: "})
-        self.teacher = publish(self.store, self.source, origin="teacher")
+        self.teacher = publish(self.store, self.source, origin="teacher", int8=True)
         self.student = self.build_student(self.source, self.teacher.fingerprint, "student")
         self.pair = pair(self.store, self.teacher.version, self.student.version)
         self.at = self.store.folder(self.pair.version)
 
     def build_student(self, source: Path, teacher: str, origin: str) -> Manifest:
         small = tiny_student(source, self.folder / origin)
-        return publish(self.store, small, origin=origin, lineage={TEACHER: teacher})
+        return publish(self.store, small, origin=origin, lineage={TEACHER: teacher}, int8=True)
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +154,9 @@ def test_the_teacher_of_a_student_in_use_is_kept(place: Place) -> None:
     place.store.request(place.student.version)
     with pytest.raises(InUse, match="the anchor of retrainings"):
         place.store.prune(place.pair.version)
-    place.store.prune(place.teacher.version)  # the pair has the same
+    place.store.prune(place.teacher.version)  # The pair has the teacher's vectors.
     place.store.request(place.pair.version)
-    place.store.prune(place.student.version)  # the pair has a copy
+    place.store.prune(place.student.version)  # The pair has a copy of the student.
     assert place.store.verify(place.pair.version) == place.pair
 
 

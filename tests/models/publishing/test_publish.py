@@ -89,20 +89,20 @@ def test_a_version_of_an_older_release_is_served_on_and_published_again_on_reque
     age: Callable[[dict[str, Any], Path], object],
     is_missing: Callable[[Manifest], bool],
 ) -> None:
-    first = publish(store, folder)
+    first = publish(store, folder, int8=True)
     assert not is_missing(first)
     at = store.folder(first.version)
     content = json.loads((at / FILE_NAME).read_bytes())
     age(content, at)
     (at / FILE_NAME).write_text(json.dumps(content))
     assert is_missing(store.open(first.version).manifest)
-    time.sleep(1.1)  # a version is named after the second it was made in
-    second = publish(store, folder)
+    time.sleep(1.1)  # A version's name has the second of its publication.
+    second = publish(store, folder, int8=True)
     assert not is_missing(second)
     assert second.version != first.version
     assert second.fingerprint == first.fingerprint, "it is the same space"
     assert second.quantised == first.quantised
-    assert publish(store, folder) == second
+    assert publish(store, folder, int8=True) == second
 
 
 def test_a_published_folder_can_be_published_elsewhere_and_is_the_same_space(
@@ -142,7 +142,7 @@ def test_a_bare_hugging_face_folder_gets_mean_pooling_and_its_own_maximum(
         (folder / name).unlink()
     shutil.rmtree(folder / "1_Pooling")
     manifest = publish(store, folder)
-    assert (manifest.pooling, manifest.max_length) == ("mean", 128)  # as its position table allows
+    assert (manifest.pooling, manifest.max_length) == ("mean", 128)  # The position table has 128 rows.
     short = [i for i, text in enumerate(PROOF_TEXTS) if len(text) < 50]
     np.testing.assert_allclose(_vectors(store, manifest.version)[short], expected[short], atol=1e-6)
 

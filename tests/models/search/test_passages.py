@@ -22,7 +22,7 @@ from service.corpus.embedder import DocumentEncoder
 from tests.tiny import MAX_LENGTH
 from tests.waiting import LIMIT
 
-# The tiny model reads 64 tokens, two of them special; each of these words is one token, a full stop is one.
+# The tiny model reads 64 tokens. Two are special. Each of these words, and a full stop, is one token.
 ROOM = MAX_LENGTH - 2
 PARTS = ["a", "river", ". ", "”", ".", "\n", "。", "」", "語", "  ", "? ", ")"]
 WORDS = "red green blue river stone market letter engine garden bridge".split()
@@ -151,7 +151,7 @@ def test_whatever_the_text_each_word_is_in_a_passage_that_the_model_sees_whole(e
         assert found.head.start == 0
         assert spans[-1].end == len(text.rstrip())
         for before, after in itertools.pairwise(spans):
-            assert before.start < after.start < before.end < after.end  # they overlap, and go on
+            assert before.start < after.start < before.end < after.end  # Each passage overlaps with the next.
         assert not any(row.truncated for row in encoder.tokenize([text[slice(*span)] for span in spans]))
 
 
@@ -159,7 +159,7 @@ def test_whatever_the_text_each_word_is_in_a_passage_that_the_model_sees_whole(e
 def test_a_text_of_marks_alone_takes_no_longer_than_another(encoder: Encoder, mark: str) -> None:
     started = time.process_time()
     split(Content(mark * 200_000), encoder)
-    assert time.process_time() - started < 20  # a square would be minutes
+    assert time.process_time() - started < 20  # Quadratic time would take minutes.
 
 
 def test_a_huge_text_is_split_in_pieces_with_the_same_tokens(encoder: Encoder) -> None:
@@ -187,7 +187,7 @@ def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_
 
     class Cuts:
         async def embed(self, _encoder: Encoder, texts: Sequence[str], **_options: object) -> Answer:
-            return Answer(np.zeros((1, 2), np.float32), [64], [True], Timing(0, 0, 0))
+            return Answer(np.zeros((1, 2), np.float32), [64], [True], Timing(0, 0, 0), [0])
 
     monkeypatch.setattr(encoder, "spans", spans)
     monkeypatch.setattr(memory, "give_back", given_back.set)

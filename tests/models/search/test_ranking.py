@@ -1,4 +1,4 @@
-"""The file of a learned ranking: its scores, its parts, and what it refuses."""
+"""The file of a learned ranking: its scores, its parts, and refusals of wrong files."""
 
 from typing import Any
 

@@ -22,10 +22,10 @@ class Hub:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = ""
-        self.sent: list[tuple[str, str]] = []  # files, and the ranges that were asked for
-        self.missing = ""  # a file that is listed, and not there
+        self.sent: list[tuple[str, str]] = []  # each sent file with its requested range
+        self.missing = ""  # a file that is listed but missing
         self.gated = False
-        self.breaks = 0  # answers of weights that end in the middle, -1: all, and without any byte
+        self.breaks = 0  # Weights: so many answers break off. -1: all, without a byte.
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: Hub, tmp_
 @pytest.mark.long
 def test_a_broken_download_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
     weights = load_file(hub.folder / "model.safetensors")
-    unused = np.zeros(6 << 20, np.float32)  # its client keeps what came in pieces of 10 MiB
+    unused = np.zeros(6 << 20, np.float32)  # The hub's client stores complete pieces of 10 MiB.
     save_file(weights | {"pooler.more": unused}, hub.folder / "model.safetensors")
     hub.breaks = 1
     status, said = _import(hub, tmp_path)

@@ -1,4 +1,4 @@
-"""The ids of odd texts equal those of transformers, for each kind of tokenizer file, also if converted."""
+"""Ids of odd texts equal those of transformers, for each kind of tokenizer file and after a conversion."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_vocabulary_and_merges_of_byte_pairs_are_converted(tmp_path: Path) -> 
     _same_as_theirs(tmp_path)
 
 
-SENTENCEPIECE = {  # family: its file, its class, the kind of model
+SENTENCEPIECE = {  # by family: file name, tokenizer class, kind of model
     "xlm-roberta": ("sentencepiece.bpe.model", "XLMRobertaTokenizer", "unigram"),
     "t5": ("spiece.model", "T5Tokenizer", "unigram"),
     "gemma": ("tokenizer.model", "GemmaTokenizer", "bpe"),
@@ -88,7 +88,7 @@ def test_a_file_of_sentencepiece_is_converted(tmp_path: Path, family: str) -> No
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(" ".join(text.split()) for text in [*LEARNED_FROM, *ODD]), encoding="utf-8")
     special: dict[str, Any] = {}
-    if family == "gemma":  # as its own was made
+    if family == "gemma":  # with the special ids of Gemma's own file
         special = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "add_dummy_prefix": False}
     sentencepiece.SentencePieceTrainer.train(
         input=str(texts),
@@ -109,7 +109,7 @@ def test_a_file_of_sentencepiece_is_converted(tmp_path: Path, family: str) -> No
     ours = open_tokenizer(converted(tmp_path))
     for text in ("the query and the passage", "Straße naïve garden", "天地人 한국어 Привет", "12,5 %"):
         found = ours.encode(text, add_special_tokens=False).tokens
-        expected = own.encode(text, out_type=str)  # what neither knows is written in two ways
+        expected = own.encode(text, out_type=str)  # The libraries write unknown pieces differently.
         known = [piece for piece in expected if piece in pieces]
         assert [piece for piece in found if piece in pieces] == known
         assert len(known) > len(text) / 6
@@ -120,7 +120,7 @@ def test_a_file_of_sentencepiece_without_its_package_names_it(
 ) -> None:
     (tmp_path / "spiece.model").write_bytes(b"x")
     monkeypatch.setattr(converting, "find_spec", lambda name: None)
-    with pytest.raises(Unsupported, match=r"pip install -c constraints\.txt sentencepiece"):
+    with pytest.raises(Unsupported, match=r"pip install -c \S+ -e '?\S+\[train\]"):
         converted(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Words by MeCab, against transformers' own tokenizer."""
+"""Tokenizers that find words with MeCab, compared with those of transformers."""
 
 # ruff: noqa: RUF001  wide letters are meant
 

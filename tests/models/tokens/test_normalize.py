@@ -1,4 +1,4 @@
-"""Normalization in pieces gives the form of the whole text, at a cost in proportion to its length."""
+"""Normalization in pieces has the same result as for the whole text, and takes linear time."""
 
 import sys
 import unicodedata
@@ -22,7 +22,7 @@ from models.tokens.normalize import (
 
 FORMS: tuple[normalize.Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 MARKS = "\u0300\u0301\u0315\u0327\u0344\u05b0\u05bc\u0345\u3099\U0001d165\u0f73\uff9e"
-# Letters that change with their neighbours: jamo, vowel signs that join, and what decomposes into several.
+# Letters that change with their neighbours: jamo, vowel signs that join, and characters that decompose.
 LETTERS = (
     "aeK\u00e9\u1ed7\u1100\u1161\u11a8\uac00\u0bc6\u0bbe\u09c7\u09d7\ufdfa\u1fb7\ufb01\u00a8\u0e33 \n.\u03a3"
 )
@@ -44,7 +44,7 @@ def test_pieces_give_the_form_of_the_whole_text(form: normalize.Form, text: str)
 
 @pytest.mark.long
 def test_no_character_that_begins_anew_joins_one_before_it() -> None:
-    """Checks every character of Python's Unicode, also case-folded and decomposed."""
+    """Checks every character of Python's Unicode, and its case-folded and decomposed forms."""
     seconds = set()
     for character in map(chr, range(sys.maxunicode + 1)):
         parts = unicodedata.normalize("NFD", character)

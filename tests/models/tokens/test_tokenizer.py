@@ -1,4 +1,4 @@
-"""Tokens equal those of the tokenizers library for the whole text, although only a part is read."""
+"""Tokens equal those of the package tokenizers for the whole text, although only a part is read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PIECES = (
 
 
 def _random_text(generator: random.Random, length: int) -> str:
-    # Few kinds, so that runs and gaps grow long.
+    # Few different pieces, so that runs and gaps are long.
     pieces = generator.choices(_PIECES, k=generator.randint(1, 12))
     text = "".join(generator.choices(pieces, k=length))
     return text[: generator.randint(1, 4 * length)]
@@ -151,7 +151,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-MAX_PIECE = 2 * FURTHEST + 10_000  # the largest requested piece, and as much to find its end
+MAX_PIECE = 2 * FURTHEST + 10_000  # the largest piece, with the text in which its end is searched
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -235,11 +235,11 @@ def test_half_a_surrogate_pair_is_refused_with_its_place(tokenizer: Tokenizer) -
 
 def test_ids_are_taken_as_they_are_or_cut_between_the_special_ones(tokenizer: Tokenizer) -> None:
     ids = list(tokenizer.tokenize(["the market opens"])[0].ids)
-    assert tokenizer.check_ids(ids) == (ids, False)
+    assert tokenizer.check_ids(ids) == (ids, False, 0)
     inner = list(range(5, 5 + MAX_LENGTH))
     row = [ids[0], *inner, ids[-1]]
-    assert tokenizer.check_ids(row) == ([ids[0], *inner[: MAX_LENGTH - 2], ids[-1]], True)
-    assert tokenizer.check_ids(row, left=True) == ([ids[0], *inner[2 - MAX_LENGTH :], ids[-1]], True)
+    assert tokenizer.check_ids(row) == ([ids[0], *inner[: MAX_LENGTH - 2], ids[-1]], True, 0)
+    assert tokenizer.check_ids(row, left=True) == ([ids[0], *inner[2 - MAX_LENGTH :], ids[-1]], True, 0)
     with pytest.raises(TooLong) as caught:
         tokenizer.check_ids(row, truncate=False)
     assert (caught.value.given, caught.value.allowed) == (MAX_LENGTH + 2, MAX_LENGTH)
@@ -274,7 +274,7 @@ def test_other_threads_run_while_much_is_tokenized(
     machine may also give that thread few turns, so the work is repeated.
     """
     turns = 0
-    inside = SimpleNamespace(most=0)  # of those that the other thread had, in one call of the library
+    inside = SimpleNamespace(most=0)  # turns of the other thread in one call of the library
     done = threading.Event()
     library = tokenizer._tokenizer
 

@@ -1,4 +1,4 @@
-"""The cache changes no answer."""
+"""The cache of vectors changes no HTTP response."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.service.conftest import HOST, new_settings, serving, wait_until_activ
 from tests.service.swapping import published
 from tests.waiting import until
 
-LONG = "river stone " * 60  # more than the 64 tokens of the model
+LONG = "river stone " * 60  # more tokens than the model reads (64)
 EQUAL_HEADERS = ("x-model-version", "x-compute-tokens", "x-compute-characters", "x-truncated", "content-type")
 
 REQUESTS: list[tuple[str, str, Any]] = [
@@ -62,7 +62,7 @@ def counted(client: TestClient, name: str) -> float:
 def both(
     tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path
 ) -> Iterator[tuple[TestClient, TestClient]]:
-    """A service with a cache, and one without."""
+    """Clients of a service with a cache, and of one without."""
     folders = [tmp_path_factory.mktemp("cached"), tmp_path_factory.mktemp("uncached")]
     kept, computed = (
         serving(new_settings(folder, tiny_models_dir, cache_mb=megabytes))

@@ -1,7 +1,8 @@
-"""Sends the most expensive requests of every route, one and four at a time. None may stop the service.
+"""Sends the most expensive requests of every route, one and four at a time. The service must survive.
 
-Meanwhile another client's `/health` and one-text `/embed` must answer in 1.5 s. Each request must be answered
-within a second of its deadline with an expected status. The process must fit 1 GiB and free its memory.
+Meanwhile another client's `/health` and one-text `/embed` must answer within 1.5 s. Each request must be
+answered within a second of its deadline with an expected status. The process must stay below 1 GiB, and free
+the memory of the requests.
 
 A slow case is repeated if a bare server on the same host stalls too, or if other processes leave less than
 one processor. It is skipped if the host stays busy. Crashes and memory always count.
@@ -30,10 +31,10 @@ pytestmark = pytest.mark.long
 MIB = 1 << 20
 DEADLINE_SECONDS, LATE_SECONDS = 2.0, 1.0
 BYSTANDER_SECONDS = 1.5
-STALL_SECONDS = 0.3  # A stall of the bare server is the host's.
+STALL_SECONDS = 0.3  # If the bare server stalls this long, the host is the cause.
 GIVEN_BACK = 100 * MIB
 TRIES = 3
-REST_SECONDS = 20  # Then memory counts as not freed.
+REST_SECONDS = 20  # After this time, memory counts as not freed.
 TIMED_OUT = 504
 
 
@@ -152,7 +153,7 @@ def attack(place: Attacked, case: Case, count: int) -> Outcome:
 def look_at_bystander(outcome: Outcome) -> None:
     for what in (HEALTH, EMBED):
         seen = [look for look in outcome.looks if look.what == what]
-        # 429 is an answer, because the other bodies may fill the limit.
+        # 429 is allowed: the bodies of the attack may fill the limit of admitted bytes.
         wrong = {look.status for look in seen} - ({200} if what == HEALTH else {200, 429})
         if wrong or not seen:
             outcome.failed.append(f"the bystander's {what} got {sorted(wrong) or 'no answer'}")

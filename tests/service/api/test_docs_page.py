@@ -1,4 +1,4 @@
-"""`GET /docs` loads nothing from another host and runs nothing that is not a file of the service."""
+"""`GET /docs` loads nothing from another host, and runs only scripts that are files of the service."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tests.waiting import LIMIT
 
 
 class Page(HTMLParser):
-    """Addresses that a page loads, and its inline scripts."""
+    """Collects the addresses that a page loads or links, and its inline scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def test_every_page_has_a_policy_and_loads_its_own_files(service: Service) -> No
 
 
 def plain_gets(service: Service) -> list[str]:
-    """Returns `/docs` and each described path that accepts GET. Parameters are not filled in."""
+    """Returns `/docs` and each path of the OpenAPI document with GET. Path parameters stay in braces."""
     described = service.client.get("/openapi.json").json()["paths"]
     return ["/docs", *(path for path, operations in described.items() if "get" in operations)]
 
@@ -74,7 +74,7 @@ def test_the_api_page_has_these_files_and_no_others(service: Service) -> None:
 
 @pytest.mark.long
 def test_every_operation_has_a_name_and_every_example_runs(service: Service) -> None:
-    """The page's button sends the example. Document examples go first, because other examples need them."""
+    """Sends each example, as the page does. Examples that store documents come first: searches need them."""
     document = service.client.get("/openapi.json").json()
     paths = document["paths"]
     operations = [operation for found in paths.values() for operation in found.values()]

@@ -50,7 +50,7 @@ def event(**changed: object) -> dict[str, Any]:
 
 
 def send(client: TestClient, *events: dict[str, Any], path: str = "/events") -> tuple[int, list[Any]]:
-    """Returns the number of stored events, and the position and error type of each rejected one."""
+    """Sends events. Returns the number of stored ones, and (index, error type) of each rejected one."""
     response = client.post(path, json={"events": list(events)})
     assert response.status_code == 200, response.text
     answer = response.json()

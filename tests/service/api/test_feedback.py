@@ -1,4 +1,4 @@
-"""`/feedback`: an answered judgment stays stored, once per query and document, until it is deleted."""
+"""`/feedback`: an accepted judgment stays stored, once per query and document, until it is deleted."""
 
 import threading
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def pages(client: TestClient | httpx2.Client, limit: int, after: int | None = 0)
 
 
 def listed(client: TestClient | httpx2.Client, after: int = 0) -> list[tuple[str, str, bool]]:
-    """Returns (query, id, relevant) of all judgments after the number `after`, in order."""
+    """Returns (query, id, relevant) of all judgments with a sequence number above `after`, in order."""
     return [(row["query"], row["id"], row["relevant"]) for rows in pages(client, 1000, after) for row in rows]
 
 

@@ -43,7 +43,7 @@ def judge(client: TestClient, name: str, *judgements: dict[str, Any], path: str 
 
 
 def listed(client: TestClient, **requested: str) -> list[tuple[str, str, str, bool]]:
-    """Returns key, query, id and verdict of each judgment, and checks the count."""
+    """Returns (key, query, id, relevant) of each judgment, and checks the count."""
     answer = client.get("/feedback", params=requested, headers=bearer(KEYS["reader"]))
     assert answer.status_code == 200, answer.text
     counted = client.get("/feedback/count", params=requested, headers=bearer(KEYS["reader"])).json()["count"]
@@ -62,7 +62,7 @@ def forget(client: TestClient, name: str, **requested: str) -> Any:
 def test_each_key_has_a_judgment_of_its_own_and_replaces_only_that(
     client: TestClient, users: tuple[dict[str, str], dict[str, str]]
 ) -> None:
-    """A key has one judgment of a query and document, also if it names other visitors."""
+    """A key has one judgment per query and document, whatever `user` it sends."""
     before, after = users
     for name, relevant in (("writer", True), ("other", False), ("boss", True)):
         assert judge(client, name, said("q", "d1", relevant) | before).status_code == 200

@@ -1,4 +1,4 @@
-"""Files over HTTP: the preview matches the stored rows, and the counts are correct."""
+"""Uploads of files: the preview matches the stored rows, and the counts are correct."""
 
 import gzip
 from collections.abc import Iterator
@@ -64,6 +64,7 @@ def test_rows_are_stored_with_true_counts(service: Service) -> None:
         "errors": [],
         "notes": [],
         "truncated": 0,
+        "unknown": 0,
     }
     assert document(service, "1003")["metadata"] == {"colour": "green"}
     again = stored(service, b"id,text\n1000,red river 1000\nnew,stone\n,no id\nx,\n")
@@ -83,7 +84,7 @@ def test_a_stray_quote_is_noted(service: Service) -> None:
 
 
 def test_a_large_file_needs_no_room_for_all_of_it_and_comes_in_pieces(service: Service) -> None:
-    """Sends twice the largest body, compressed and plain, in arbitrary pieces."""
+    """Sends a file of twice the maximum body size in chunks, plain and compressed."""
     content = b"id;text\n" + b"".join(b"d%d;stone %s\n" % (at % 400, b"x" * 4000) for at in range(600))
     assert len(content) > 2 << 20
     for body in (content, gzip.compress(content)):

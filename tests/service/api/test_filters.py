@@ -34,7 +34,7 @@ NAMES: dict[str, dict[str, Any]] = {
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path
 ) -> Iterator[TestClient]:
-    """A service without declared fields, and one with them. The tests add collections."""
+    """A service without indexed fields, and one with them. The tests add collections."""
     folder = tmp_path_factory.mktemp("filters")
     with serving(new_settings(folder, tiny_models_dir, indexed_fields=request.param)) as client:
         put(client, "names", NAMES)
@@ -48,7 +48,7 @@ def put(client: TestClient, collection: str, rows: dict[str, dict[str, Any]]) ->
 
 
 def ids(client: TestClient, collection: str, filter: dict[str, Any]) -> set[str]:
-    """Returns the ids of the matching documents, and checks that all routes agree."""
+    """Returns the ids of the matching documents. Checks that search, list and count agree."""
     place, text = f"/collections/{collection}", orjson.dumps(filter).decode()
     [hits] = client.post(f"{place}/search", json={"queries": ["a"], "k": 100, "filter": filter}).json()[
         "results"

@@ -1,4 +1,4 @@
-"""The default model returns sentence-transformers' vectors over HTTP, alone and in any batch."""
+"""Over HTTP, the default model gives a text sentence-transformers' vector, alone and in a batch."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Cohere's route: prompts by input_type, vectors in few bits, its error body."""
+"""Cohere's route: the prompt of each `input_type`, vectors of floats, bytes or bits, and error bodies."""
 
 import base64
 import json
@@ -80,7 +80,7 @@ def test_an_answer_has_coheres_shape(served: TestClient, encoder: Encoder) -> No
         ("search_query", "market letter "),
         ("search_document", "engine garden "),
         ("classification", "stone "),
-        ("clustering", ""),  # The model publishes no prompt for it.
+        ("clustering", ""),  # The model has no prompt for this type.
         (None, ""),
     ],
 )
@@ -99,7 +99,7 @@ def test_inputs_of_one_text_each_are_texts(served: TestClient, encoder: Encoder)
 
 
 def by_hand(vectors: NDArray[np.float32], limit: float) -> NDArray[np.float64]:
-    """Returns the expected int8 values before rounding. `limit` becomes `SCALE`."""
+    """Returns the expected int8 values before rounding. `limit` and larger values become `SCALE`."""
     return np.clip(vectors.astype(np.float64) * SCALE / limit, -SCALE, SCALE)
 
 
@@ -112,7 +112,7 @@ def test_int8_is_the_floats_in_the_published_steps(served: TestClient, encoder: 
     assert np.abs(steps - by_hand(vectors, calibrated.limit)).max() <= 0.5 + 1e-3
     assert np.abs(steps).max() > 60, "most of the range is used"
     np.testing.assert_array_equal(np.array(found["uint8"]) - 128, steps)
-    # Proportional inner products: one range for all dimensions, and no offset.
+    # With one range for all dimensions and no offset, inner products stay proportional.
     exact = vectors @ vectors.T
     np.testing.assert_allclose(steps @ steps.T * (calibrated.limit / SCALE) ** 2, exact, atol=0.01)
 
@@ -188,7 +188,7 @@ def test_a_version_without_calibration_gives_all_but_8_bits(tmp_path: Path, tiny
     [file] = settings.models_dir.glob(f"*/{FILE_NAME}")
     manifest = json.loads(file.read_bytes())
     assert manifest["calibration"]["int8"]["limit"] > 0
-    file.write_text(json.dumps({**manifest, "calibration": {}}))  # as older versions published it
+    file.write_text(json.dumps({**manifest, "calibration": {}}))  # like manifests of older releases
     with serving(settings) as client:
         for kind in ("int8", "uint8"):
             body = {"texts": ["a"], "embedding_types": ["float", kind]}

@@ -1,5 +1,6 @@
 """`/documents` and `/search`: stored documents are found with the scores that numpy computes."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_new_metadata_is_not_embedded_and_equal_documents_change_nothing(client:
     document = {"id": "a", "text": "red river", "metadata": {"v": 1}}
     first = put(client, document)
     again = put(client, document)
-    assert again == {"upserted": 1, "truncated": 0, "sequence": first["sequence"]}
+    assert again == {"upserted": 1, "truncated": 0, "unknown": 0, "sequence": first["sequence"]}
 
 
 def embedded_tokens(client: TestClient) -> float:
@@ -83,9 +84,30 @@ def test_of_two_equal_ids_the_last_wins_and_both_count(client: TestClient) -> No
     answer = put(
         client, {"id": "a", "text": "red"}, {"id": "b", "text": "blue"}, {"id": "a", "text": "green"}
     )
-    assert answer["upserted"] == 3
+    assert (answer["upserted"], answer["documents"]) == (3, 2)
+    assert "documents" not in put(client, {"id": "a", "text": "green"}), "no id came more than once"
     assert client.get("/documents/a").json()["text"] == "green"
     assert client.get("/documents/count").json() == {"count": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "id"),
+    [(7, "7"), (0, "0"), (-3, "-3"), (10**18, "1000000000000000000"), ("7", "7"), ("007", "007")],
+)
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
+def test_a_whole_number_is_an_id_as_in_an_import(
+    client: TestClient, given: object, id: str, kind: str
+) -> None:
+    document = {"id": given, "text": "red river"}
+    body = document if kind.endswith("ndjson") else {"documents": [document]}
+    answer = client.post("/documents", content=json.dumps(body), headers={"content-type": kind})
+    assert answer.status_code == 200
+    assert "ids" not in answer.json()
+    assert client.get(f"/documents/{id}").json() == {"id": id, "text": "red river", "metadata": {}}
+    judged = {"query": "red", "id": given, "relevant": True}
+    assert client.post("/feedback", json=judged).json()["stored"] == 1
+    near = client.post("/search", json={"queries": [{"id": given}], "k": 1})
+    assert near.status_code == 200
 
 
 def test_a_document_without_an_id_gets_one_from_its_text(client: TestClient) -> None:
@@ -150,7 +172,7 @@ def test_many_queries_and_vectors_give_the_hits_of_one_by_one(client: TestClient
     assert [[hit["id"] for hit in hits] for hits in texts["results"]] == one_by_one
     vectors = (
         runtime.active.generation.encoder.encode(queries).vectors * 3
-    ).tolist()  # Their length does not matter.
+    ).tolist()  # The lengths of vectors do not matter.
     body = {"queries": vectors, "k": 5, "model": runtime.active.generation.version}
     answered = client.post("/search", json=body).json()
     assert [[hit["id"] for hit in hits] for hits in answered["results"]] == one_by_one

@@ -106,6 +106,22 @@ def test_similarity_is_the_cosine_of_each_sentence_or_pair(client: TestClient, e
     np.testing.assert_allclose(response.json(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("path", ["/similarity", "/"])
+def test_a_similarity_is_within_the_range_of_a_cosine(
+    client: TestClient, encoder: Encoder, path: str
+) -> None:
+    texts = ["alpha beta", *TEXTS, *("forest river " * length for length in range(1, 30))]
+    vectors = encoder.encode(texts).vectors
+    assert (np.einsum("nd,nd->n", vectors, vectors) > 1).any(), "no sum is rounded up"
+    bodies = [{"inputs": {"source_sentence": text, "sentences": [text, texts[0]]}} for text in texts]
+    if path == "/similarity":
+        bodies += [{"pairs": [[text, text], [text, texts[0]]]} for text in texts]
+    for body in bodies:
+        cosines = client.post(path, json=body).json()
+        assert all(-1 <= cosine <= 1 for cosine in cosines)
+        assert cosines[0] == pytest.approx(1, abs=1e-6)
+
+
 PROMPTS = {"query": "market letter ", "document": "engine garden ", "other": "stone "}
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's routes: its fields and error bodies, with the encoder's numbers."""
+"""OpenAI's routes have OpenAI's fields and error bodies, and the encoder's vectors."""
 
 import base64
 from datetime import datetime
@@ -75,7 +75,7 @@ def test_dimensions_cut_then_normalize_and_zero_is_all_of_them(client: TestClien
     [
         ({}, "input", "missing"),
         ({"input": []}, "input", "empty"),
-        ({"input": ""}, "input", "input[0]"),
+        ({"input": ""}, "input", "input is empty"),
         ({"input": ["a", "\n"]}, "input", "input[1]"),
         ({"input": [["a"]]}, "input", "input[0]"),
         ({"input": ["a", 1]}, "input", "input[1]"),

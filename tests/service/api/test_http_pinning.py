@@ -33,7 +33,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def check(place: Place, path: str, answer: Any, version: str) -> None:
-    """Checks that the numbers are those of `version`."""
+    """Checks that the vectors or scores in `answer`, a response of `path`, are those of `version`."""
     known = place.oracle.of(version)
     if path in {"/", "/embed"}:
         place.oracle.check_vector(version, TEXT, answer[0])

@@ -1,4 +1,4 @@
-"""Ids and characters are counted before they are parsed, and work ends when its client disconnects."""
+"""Token ids are counted before they are parsed, and work ends when its request passes its deadline."""
 
 import threading
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def test_as_many_ids_as_are_allowed_are_cut_like_a_text(
     whole = client.post(path, json={field: row})
     assert whole.status_code == 200
     assert whole.headers["x-truncated"] == "1"
-    # One id more, in another row.
+    # More ids than are allowed, in two rows.
     for rows in ([row, [7]], [[10**9] * settings.max_ids, ["a"]]):
         refused = client.post(path, json={field: rows})
         assert refused.status_code == status

@@ -45,7 +45,7 @@ def line(id: str, text: str, **metadata: object) -> bytes:
 
 
 def begin(*headers: bytes) -> bytes:
-    """Returns the head of a chunked import."""
+    """Returns the head of an HTTP request for a chunked import."""
     return b"\r\n".join([HEAD, *headers, b"", b""])
 
 
@@ -86,6 +86,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(ser
         "created": 3,
         "failed": 9,
         "truncated": 0,
+        "unknown": 0,
         "sequence": service.client.delete("/documents/nobody").json()["sequence"],
     }
     told = {error["line"]: error["error"] for error in errors}
@@ -144,7 +145,7 @@ def test_what_a_slow_writer_sent_is_stored_while_it_pauses_and_only_silence_ends
         until(lambda: len(service.stored()) >= 4)
         hits = service.client.get("/search", params={"q": TEXTS[3], "k": 1}).json()["hits"]
         assert [hit["id"] for hit in hits] == ["slow-3"]
-        answer = wire.answer()  # No more data is sent.
+        answer = wire.answer()  # Waits without sending more data.
     message = answer.refused("/documents", 504, "Timeout")
     assert "3 s" in message
     assert "4 rows were stored" in message
@@ -163,7 +164,7 @@ def test_a_client_that_hangs_up_keeps_what_was_stored_and_half_a_line_is_none(se
 
 @pytest.mark.long
 def test_two_hundred_megabytes_take_no_memory(service: Service) -> None:
-    """The lines are already stored, so the test takes only seconds."""
+    """Repeats lines that are stored already, so nothing is embedded and the test takes only seconds."""
     rows = b"".join(line(f"m{at}", TEXTS[at % len(TEXTS)], note="n" * 4000) for at in range(8 * 64))
     assert service.client.post("/documents", content=rows, headers=NDJSON).json()["failed"] == 0
     before, peak = resident(service.process.pid), 0
@@ -333,7 +334,7 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
 
 @pytest.mark.long
 def test_what_holds_no_document_takes_no_room(tmp_path: Path, tiny_models_dir: Path) -> None:
-    """Each part of the body exceeds the limit of bytes in memory."""
+    """Each part of the body exceeds the memory limit, but lines without a document do not occupy memory."""
     with serving(tmp_path, tiny_models_dir, max_admitted_mb=1) as place:
         body = (
             (b"nonsense" + b" " * 92 + b"\n") * 30_000

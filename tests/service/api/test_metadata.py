@@ -1,4 +1,4 @@
-"""Limits of a document's metadata on every route."""
+"""Limits of a document's metadata, and the memory of large bodies and answers."""
 
 import asyncio
 import contextlib

@@ -23,12 +23,12 @@ class Kind(NamedTuple):
 
 
 def kinds(size: int, first: int, last: int) -> Iterator[Kind]:
-    """Yields bodies of about `size` bytes. `first` and `last` are the model's special ids."""
+    """Yields bad requests of about `size` bytes. `first` and `last` are the model's special ids."""
     text = "red river " * (size // 10)
     gap = "a " * 300 + " " * size + "a"  # too many tokens, but counted quickly
     texts = ["red river stone"] * (size // 18)
     some = ["red river stone " * (size // 16 // 500)] * 500
-    number = 100_000  # Python shares small integers.
+    number = 100_000  # larger than the integers that Python shares
     numbers = [number] * (min(size, IDS_BYTES) // 8)
     known = [290] * (min(size, IDS_BYTES) // 5)
     inputs: dict[str, tuple[Any, int]] = {

@@ -17,7 +17,7 @@ from tests.service.observability.test_metrics import samples
 
 @pytest.fixture(scope="module")
 def judged(runtime: Runtime) -> str:
-    """Publishes a copy of the active version with a report of the gate. Returns its name."""
+    """Publishes a copy of the active version with a report of the gate. Returns the copy's name."""
     store = ModelStore(runtime.store.root)
     active = store.verify(str(store.requested()))
     version = active.version[:-8] + "0" * 8

@@ -1,4 +1,4 @@
-"""Each search has a search_id, and the process remembers its hits."""
+"""Each search has a search_id, under which the process remembers the hits."""
 
 from pathlib import Path
 
@@ -53,8 +53,34 @@ def test_each_query_of_a_batch_has_its_own(client: TestClient, runtime: Runtime)
         assert remembered(runtime, name) == SearchShown("default", 0, query, tuple(hit["id"] for hit in hits))
 
 
+def test_an_admin_reads_frequent_queries_and_those_without_results(client: TestClient) -> None:
+    """The other tests searched in these collections, too, but in a third one only this test."""
+    client.post("/collections/third/documents", json={"documents": [{"id": "a", "text": "red river"}]})
+    path = "/collections/third/search"
+    for query in ("river", "RIVER", "stone", "stone", "stone"):
+        assert client.get(path, params={"q": query, "mode": "lexical"}).status_code == 200
+    client.post(path, json={"queries": ["river", "hill"], "mode": "lexical"})
+    version = client.get("/info").json()["model_version"]
+    compared = client.get(path, params={"q": "valley"}, headers={"x-model-version": version})
+    assert compared.status_code == 200
+    assert client.get("/collections/third/searches").json() == {
+        "searches": 7,
+        "frequent": [{"query": "river", "searches": 3}, {"query": "stone", "searches": 3}],
+        "without_results": [{"query": "stone", "searches": 3}, {"query": "hill", "searches": 1}],
+    }
+    assert client.delete("/collections/third/events", params={"query": "stone"}).status_code == 200
+    assert client.get("/collections/third/searches").json()["searches"] == 4
+    client.delete("/collections/third")
+    assert client.get("/collections/third/searches").status_code == 404
+    client.post("/collections/third/documents", json={"documents": [{"id": "a", "text": "red river"}]})
+    assert client.get("/collections/third/searches").json()["searches"] == 0
+    client.delete("/collections/third")
+
+
 def test_with_events_off_no_search_is_named(tmp_path: Path, tiny_models_dir: Path) -> None:
     with serving(new_settings(tmp_path, tiny_models_dir, events=False)) as client:
         client.post("/documents", json={"documents": [{"id": "a", "text": "red"}]})
         assert set(client.get("/search?q=red").json()) == {"query", "model", "mode", "took_ms", "hits"}
         assert set(client.post("/search", json={"queries": ["red"]}).json()) == {"model", "results"}
+        answer = client.get("/searches")
+        assert (answer.status_code, "SIMILE_EVENTS=0" in answer.json()["error"]) == (409, True)

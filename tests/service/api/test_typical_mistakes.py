@@ -21,10 +21,13 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     "/embed": [
         ({"input": "a"}, 422, "inputs is missing. There is no field 'input' here. Did you mean inputs?"),
         ({"text": "a"}, 422, "inputs is missing. There is no field 'text' here; there are"),
-        (["a"], 422, "the body must be an object, not a list."),
-        ("a", 422, "the body must be an object, not 'a'."),
+        (["a"], 422, 'the body must be an object, not a list. Send {"inputs": […]}.'),
+        ("a", 422, "the body must be an object, not 'a'. Send {\"inputs\": …}."),
+        (3, 422, 'the body must be an object, not 3. Send {"inputs": …}.'),
         ({"inputs": 3}, 422, f"inputs must be {KINDS}"),
-        ({"inputs": ""}, 400, "inputs[0] is empty, or white space only. Leave it out."),
+        ({"inputs": ""}, 400, "inputs is empty, or white space only. Send a text."),
+        ({"inputs": " "}, 400, "inputs is empty, or white space only. Send a text."),
+        ({"inputs": [""]}, 400, "inputs[0] is empty, or white space only. Leave it out."),
         ({"inputs": ["a", ["b"]]}, 422, "inputs[1] must be a text, as the first one is."),
         ({"inputs": "a", "normalize": "no"}, 422, "normalize must be true or false, not 'no'."),
         ({"inputs": "a", "truncate": "END"}, 422, "truncate must be true or false, not 'END'."),
@@ -36,6 +39,9 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     ],
     "/v1/embeddings": [
         ({"inputs": "a"}, 400, "There is no field 'inputs' here. Did you mean input?"),
+        ({"input": ""}, 400, "input is empty, or white space only. Send a text."),
+        ({"input": ["a", ""]}, 400, "input[1] is empty, or white space only. Leave it out."),
+        (["a"], 400, 'the body must be an object, not a list. Send {"input": […]}.'),
         ({"input": "a", "encoding_format": "hex"}, 400, "must be 'float' or 'base64', not 'hex'."),
     ],
     "/v1/embedding": [
@@ -43,14 +49,32 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     ],
     "/v2/embed": [
         ({"texts": "a"}, 400, "texts must be a list, not 'a'."),
+        ({"texts": [""]}, 400, "texts[0] is empty, or white space only. Leave it out."),
         ({"texts": ["a"], "embedding_types": ["int4"]}, 400, "embedding_types[0] must be 'float', 'int8'"),
     ],
     "/similarity": [
         ({"inputs": ["a", "b"]}, 422, "inputs must be an object, not a list."),
         ({"pairs": ["a", "b"]}, 422, "pairs[0] must be a list of two texts."),
+        ({"pairs": [["a", "b"], ["a", ""]]}, 400, "pairs[1][1] is empty, or white space only."),
+        (
+            {"inputs": {"source_sentence": "", "sentences": ["a"]}},
+            400,
+            "source_sentence is empty, or white space only. Send a text.",
+        ),
+    ],
+    "/tokenize": [
+        ({"inputs": ""}, 400, "inputs is empty, or white space only. Send a text."),
     ],
     "/search": [
-        ({"query": "a"}, 422, "queries is missing. There is no field 'query' here; there are k, offset"),
+        *(
+            (
+                body,
+                422,
+                'queries is missing. One query: GET /search?q=TEXT. Several: POST /search with {"queries"',
+            )
+            for body in ({"q": "a"}, {"query": "a"}, {"text": "a"}, {"inputs": ["a"]}, {"k": 3}, {})
+        ),
+        (["a"], 422, 'the body must be an object, not a list. Send {"queries": […]}.'),
         ({"queries": "a"}, 422, "queries must be a list, not 'a'."),
         ({"queries": ["a"], "top_k": 3}, 422, "There is no field 'top_k' here; there are k, offset, mode"),
         ({"queries": ["a"], "filter": "x"}, 422, "filter must be an object, not 'x'."),
@@ -58,14 +82,21 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     "/documents": [
         ({"text": "a"}, 422, "documents is missing. There is no field 'text' here; there is only documents."),
         ({"documents": {"text": "a"}}, 422, "documents must be a list, not an object."),
-        ({"documents": [{"id": 1, "text": "a"}]}, 422, "documents[0].id must be a text, not 1."),
+        ([{"id": "a", "text": "a"}], 422, 'the body must be an object, not a list. Send {"documents": […]}.'),
+        *(
+            ({"documents": [{"id": id, "text": "a"}]}, 422, "documents[0].id must be a text, not ")
+            for id in (1.5, True, [1], {"a": 1})
+        ),
         ({"documents": [{"text": "a", "meta": {}}]}, 422, "no field 'meta' in documents[0]; there are id"),
     ],
     "/feedback": [
         ({"query": "a", "id": "a", "relevant": 1}, 422, "relevant must be true or false, not 1."),
         ({"query": "a", "id": "x", "relevant": True}, 404, "There is no document 'x'"),
+        ({"query": "a", "id": 7, "relevant": True}, 404, "There is no document '7'"),
+        ([{"query": "a"}], 422, 'the body must be an object, not a list. Send {"feedback": […]}.'),
     ],
     "/events": [
+        ([{"id": "a"}], 422, 'the body must be an object, not a list. Send {"events": […]}.'),
         ({"search_id": "s", "id": "a"}, 422, "type is missing."),
         ({"search_id": "s", "id": "a", "type": "clicked"}, 422, "not 'clicked'. Did you mean click?"),
         ({"search_id": "s", "doc_id": "a", "type": "click"}, 422, "id is missing. There is no field"),
@@ -75,6 +106,28 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
             422,
             "at must be a time with its zone, such as \"2026-01-31T08:30:00Z\", not '2026-01-31T08:30:00'.",
         ),
+    ],
+    **{
+        path: [
+            (
+                {},
+                404,
+                f"There is no route POST {path}. There are POST /embed, /similarity, /search and /documents.",
+            )
+        ]
+        for path in ("/rerank", "/collections/x/points/search", "/v1/chat/completions", "/query", "/vectors")
+    },
+    "/documents/1001": [({"text": "a"}, 405, "POST /documents with the same id replaces it.")],
+    "/collections": [
+        ({"name": "x"}, 405, "A collection's first document makes it: POST /collections/NAME/doc")
+    ],
+    "/collections/x": [({}, 405, "Its first document makes a collection: POST /collections/NAME/documents.")],
+    "/collections/Büro/documents": [
+        (
+            {"documents": [{"text": "a"}]},
+            422,
+            "'Büro' cannot be a collection. A collection's name is up to 64 let",
+        )
     ],
     "/event": [({}, 404, "There is no route POST /event. Did you mean /events?")],
     "/map": [({}, 405, "/map does not take POST; it takes GET, HEAD.")],
@@ -100,7 +153,7 @@ def test_a_mistake_in_a_body_is_answered_in_plain_words(
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
-        ("/serach?q=a", 404, "There is no route GET /serach. Did you mean /search? GET /docs lists them."),
+        ("/serach?q=a", 404, "There is no route GET /serach. Did you mean /search? GET /docs lists all."),
         ("/map", 404, "While that version is active, `python -m service map` makes one."),
         ("/map?version=mine", 404, "There is no version 'mine'. GET /models lists them."),
         ("/map?collection=a", 422, "There is no parameter 'collection' here; there is only version."),
@@ -127,6 +180,57 @@ def test_a_mistake_in_an_address_is_answered_in_plain_words(
     answer = service.client.get(path)
     assert answer.status_code == status, answer.text
     assert words in plain(_message(answer.json()))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        (
+            "PUT",
+            "/documents/1001",
+            "it takes DELETE, GET, HEAD. POST /documents with the same id replaces it.",
+        ),
+        (
+            "PATCH",
+            "/documents/a/b",
+            "it takes DELETE, GET, HEAD. POST /documents with the same id replaces it.",
+        ),
+        ("PUT", "/collections/x/documents/1", "POST /documents with the same id replaces it."),
+        ("PUT", "/documents", "POST /documents stores documents, and replaces those with the same id."),
+        ("PUT", "/collections/x/documents", "POST /documents stores documents, and replaces those with"),
+        ("PUT", "/collections/x", "Its first document makes a collection: POST /collections/NAME/documents."),
+        ("PATCH", "/collections/x", "Its first document makes a collection: POST /collections/NAME/docum"),
+        ("PUT", "/collections", "A collection's first document makes it: POST /collections/NAME/documents."),
+        ("DELETE", "/collections", "/collections does not take DELETE; it takes GET, HEAD."),
+    ],
+)
+def test_a_method_that_other_services_have_is_answered_with_ours(
+    service: Service, method: str, path: str, words: str
+) -> None:
+    answer = service.client.request(method, path, json={})
+    assert answer.status_code == 405
+    assert plain(_message(answer.json())).endswith(words) or words in _message(answer.json())
+    assert answer.headers["allow"]
+
+
+@pytest.mark.parametrize("path", ["/documents", "/collections/x/documents"])
+@pytest.mark.parametrize("kind", ["text/csv", "text/plain", "application/octet-stream", ""])
+def test_a_file_that_is_posted_as_documents_is_answered_with_what_stores_it(
+    service: Service, path: str, kind: str
+) -> None:
+    answer = service.client.post(path, content=b"id,text\n1,a\n", headers={"content-type": kind})
+    assert answer.status_code == 415, answer.text
+    said = plain(_message(answer.json()))
+    assert "NDJSON (application/x-ndjson). `python -m service import FILE` stores CSV" in said
+
+
+@pytest.mark.parametrize("fields", ["id", "score", "id,score", "id,text", "metadata,id"])
+def test_the_fields_that_every_hit_has_may_be_named(service: Service, fields: str) -> None:
+    answer = service.client.get("/search", params={"q": "red river", "k": 1, "fields": fields}).json()
+    shown = {"id", "score"} | ({*fields.split(",")} - {"id", "score"})
+    assert answer["hits"][0].keys() == shown
+    body = {"queries": ["red river"], "k": 1, "fields": fields.split(",")}
+    assert service.client.post("/search", json=body).json()["results"][0][0].keys() == shown
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,18 @@
 """`/ui/`, `/` and `/me`: files of the page and their content policy. Tests of the views are in tests/ui."""
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from models.search.terms import FUNCTION_WORDS
 from service.api.files import PREVIEW_BYTES
 from service.api.ui import FOLDER, PAGE_POLICY
 from service.files.detection import ENCODINGS
@@ -18,8 +21,8 @@ from tests.service.keyed import KEYS, ROLES, bearer, keys_file
 
 FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-FIRST_LOAD = 150_000  # bytes
-MAX_LINES = 2_750
+FIRST_LOAD = 155_000  # bytes
+MAX_LINES = 2_790
 
 
 def test_a_browser_is_led_to_the_page_and_a_program_is_told_where_it_is(client: TestClient) -> None:
@@ -108,6 +111,77 @@ def test_the_page_sends_as_much_of_a_file_as_a_preview_takes_and_loses_no_field(
     assert most == PREVIEW_BYTES
     assert {"utf-16-le", "utf-16-be"} <= set(encodings) <= set(ENCODINGS)
     assert parts == [{"metadata": "*"}, {}, {}, {}]
+
+
+def node(script: str) -> Any:
+    """Runs a module of JavaScript that has text.js as `text`. Returns the JSON of the result."""
+    script = f'import * as text from "{FOLDER / "text.js"}"; console.log(JSON.stringify({script}))'
+    command = ["node", "--input-type=module", "--eval", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"TZ": "UTC"})
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize(
+    ("query", "shown", "marks"),
+    [
+        ("how do I get my money back", "It does not do; I get money back.", ["get", "money", "back"]),
+        ("what is the price of it", "The price is what it is.", ["price"]),
+        ("with or without sugar", "Without sugar, with milk or honey", ["sugar"]),
+        ("to be or not to be", "Whether to be here or not", ["to", "be", "or", "not"]),
+        ("who", "Who is who", ["Who", "who"]),
+        ("the", "The cat", ["The"]),
+        ("don't panic", "I don't know: panic!", ["don", "panic"]),
+        ("HOW DO batteries work", "How batteries do work", ["batteries", "work"]),
+        ("ores", "gold or ore", []),
+        ("", "all of it", []),
+    ],
+)
+def test_only_searched_words_are_marked(query: str, shown: str, marks: list[str]) -> None:
+    pieces = node(f"text.marked({json.dumps(shown)}, {json.dumps(query)})")
+    assert "".join(piece for piece, _ in pieces) == shown
+    assert [piece for piece, marked in pieces if marked] == marks
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_knows_the_function_words_of_keyword_search() -> None:
+    assert set(node("[...text.FUNCTION_WORDS]")) == FUNCTION_WORDS
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("20201126T171631-triples-c81e5503", "v2 · triples · 26 Nov 2020, 17:16"),
+        ("20201126T171630-all-minilm-l6-v2-c81e5503", "v1 · all-minilm-l6-v2 · 26 Nov 2020, 17:16"),
+        (
+            "20210101T000000-all-minilm-l6-v2-ranking-00000000",
+            "v3 · all-minilm-l6-v2-ranking · 1 Jan 2021, 00:00",
+        ),
+        ("20210101T000000-0-00000000", "0 · 1 Jan 2021, 00:00"),
+        ("20211301T000000-a-00000000", "a · at an unknown time"),
+        ("not a version", "not a version"),
+    ],
+)
+def test_a_version_has_a_short_name(version: str, name: str) -> None:
+    """Versions are numbered by age in any order of the list. One that is not listed has no number."""
+    listed = [
+        "20210101T000000-all-minilm-l6-v2-ranking-00000000",
+        "20201126T171630-all-minilm-l6-v2-c81e5503",
+        "20201126T171631-triples-c81e5503",
+    ]
+    models = [{"version": one} for one in listed]
+    assert node(f"text.nameOf({json.dumps(version)}, {json.dumps(models)})") == name
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize(
+    ("days", "begin"), [(0, "today "), (-1, "yesterday "), (1, "tomorrow "), (-2, ""), (2, ""), (-366, "")]
+)
+def test_a_time_of_these_days_is_told_by_the_day(days: int, begin: str) -> None:
+    at = "new Date(new Date().setHours(12, 34, 0, 0) + DAYS * 864e5)".replace("DAYS", str(days))
+    expected = r"\d{1,2} \w{3} \d{4}, 12:34" if not begin else f"{begin}12:34"
+    assert re.fullmatch(expected, node(f"text.moment({at}.toISOString())"))
 
 
 def test_the_page_stays_small() -> None:

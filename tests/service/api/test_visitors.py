@@ -1,4 +1,4 @@
-"""Visitors of searches, events and judgments, and the trust of their keys."""
+"""The visitors (`user`) of searches, events and judgments, and rows of trusted and untrusted keys."""
 
 import logging
 from collections.abc import Iterator
@@ -175,7 +175,7 @@ def say(client: TestClient, query: str) -> None:
 
 
 def trusted(client: TestClient) -> dict[str, bool]:
-    """Returns whether each row is trusted, and checks that judgments and events agree."""
+    """Returns by "key query" whether the row is trusted. Judgments and events must agree."""
     found = []
     for route in ("events", "feedback"):
         rows = client.get(f"/{route}", headers=bearer(KEYS["reader"])).json()[route]
@@ -194,7 +194,7 @@ def test_a_row_is_trusted_as_its_key_was_and_still_is(
     untrusted = line("page", "write", PAGE, "", "", "untrusted")
 
     def use(*lines: str) -> None:
-        """Writes the fixed keys and `lines` to the keys file, also while the service runs."""
+        """Writes the fixed keys and `lines` to the keys file, even while the service runs."""
         file.write_text("\n".join([fixed, *lines]))
 
     use(writer, untrusted)

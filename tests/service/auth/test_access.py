@@ -1,4 +1,4 @@
-"""Roles of keys: every route of the app with every kind of caller, over real HTTP. The audit log."""
+"""Roles of keys for every route and every kind of caller, over real HTTP; the audit log."""
 
 import contextlib
 import threading
@@ -37,6 +37,7 @@ write POST /documents /files /files/preview /feedback /events
 write DELETE /documents /documents/{id:anything} /feedback /events /collections/{collection}
 admin POST /retraining /models/{version}/activate /models/{version}/keep /models/rollback
 admin PUT /collections/{collection}/clicked
+admin GET /searches
 """
 ROUTES = {
     (method, path): role
@@ -285,7 +286,7 @@ def test_a_deletion_that_ends_half_way_is_audited(
     monkeypatch: pytest.MonkeyPatch,
     status: int,
 ) -> None:
-    """The third step fails, or is still running at the deadline and continues without the request."""
+    """The deletion's third step fails, or goes on after the deadline of the request."""
     answered, steps, step = threading.Event(), 0, feedback.forget
 
     def failing(*arguments: Any) -> Any:

@@ -17,7 +17,7 @@ LIMITED = {"few": (3, ""), "small": ("", 30), "free": (0, 0), "plain": ("", "")}
 
 def test_a_bucket_gives_a_minutes_worth_at_once_and_then_as_it_drops_in() -> None:
     clock = Clock()
-    bucket = Bucket(6, clock)  # one every ten seconds
+    bucket = Bucket(6, clock)  # refills one unit in ten seconds
     for _ in range(6):
         assert bucket.wait(1) == 0
         bucket.take(1)
@@ -37,7 +37,7 @@ def test_a_bucket_gives_a_minutes_worth_at_once_and_then_as_it_drops_in() -> Non
 
 def test_a_debt_is_paid_before_anything_more_is_given() -> None:
     clock = Clock()
-    bucket = Bucket(600, clock)  # ten a second
+    bucket = Bucket(600, clock)  # refills ten units per second
     bucket.take(1000)
     assert bucket.wait(0) == pytest.approx(40)
     clock.now += 39.9
@@ -112,7 +112,7 @@ def test_open_routes_cost_nothing_and_forbidden_ones_neither(client: TestClient)
 
 
 def test_tokens_are_charged_when_they_are_known_and_a_debt_is_paid_first(client: TestClient) -> None:
-    assert embed(client, "small", "river " * 20) == 200  # 20 and two special ones
+    assert embed(client, "small", "river " * 20) == 200  # 20 tokens and two special ones
     assert embed(client, "small", "river " * 20) == 200, "8 were left, so it goes 14 into debt"
     answer = client.post("/embed", json={"inputs": "river"}, headers=bearer("sk-small"))
     assert answer.status_code == 429
@@ -148,7 +148,7 @@ def test_whatever_is_embedded_is_counted_for_its_key(
     assert series(client, "requests", "free") == 1
     again = client.request(method, path, json=body, headers=bearer("sk-free"))
     assert again.status_code == 200
-    stored = path == "/documents"  # and unchanged: nothing is embedded
+    stored = path == "/documents"  # The second request stores unchanged texts and embeds none.
     assert series(client, "tokens", "free") == (tokens if stored else 2 * tokens)
 
 

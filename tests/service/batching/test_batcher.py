@@ -15,7 +15,7 @@ from tests.service.fakes import CountingEncoder
 
 
 def firsts_of(encoder: CountingEncoder) -> list[str]:
-    """Returns a list that receives the first character of each later forward pass."""
+    """Returns a list. Each later forward pass appends the first character of its first text."""
     noted: list[str] = []
     forward = encoder.forward
 
@@ -82,7 +82,7 @@ async def test_a_failing_model_is_remembered_until_a_pass_succeeds(there: Place)
 
 @placed(cache=False)
 async def test_who_fails_and_leaves_is_not_taken_for_another(there: Place) -> None:
-    """A failure that a cancelled text caused does not fail the other texts of its batch."""
+    """If a canceled text makes its batch fail, the other texts of the batch still succeed."""
     there.encoder.failing = lambda ids: any(row[0] == ord("!") for row in ids)
     warm = await there.busy()
     bad, good = there.ask("!bad"), there.ask("good")
@@ -159,7 +159,7 @@ async def test_an_encoder_closed_under_a_batch_that_nobody_waits_for_is_no_failu
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
     there.encoder.allow()
-    await asyncio.to_thread(there.batcher.stop)  # Every batch has ended.
+    await asyncio.to_thread(there.batcher.stop)  # Waits until every batch has ended.
     assert len(there.encoder.batches) == 2
     assert there.failure is None
 

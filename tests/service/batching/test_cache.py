@@ -59,7 +59,7 @@ def test_what_is_found_is_what_was_computed_and_the_room_is_never_exceeded(
 ) -> None:
     cache = Cache(room * ONE, Metrics())
     encoders = [CountingEncoder(at).as_encoder() for at in range(2)]
-    names = [0, 1]  # A closed encoder gets a new name.
+    names = [0, 1]  # A closed encoder is replaced by one with a new name.
     computed: dict[tuple[object, ...], bytes] = {}
     for step, which, text, options in steps:
         call = call_of(encoders[which], *options)
@@ -103,7 +103,7 @@ def test_what_was_asked_for_again_outlives_a_corpus_that_comes_once() -> None:
 
 
 def test_what_stays_leaves_room_for_what_is_new() -> None:
-    """Otherwise a new text would be removed before its second request."""
+    """Without this room, a new text would be removed before its second request."""
     call = call_of(CountingEncoder().as_encoder())
     cache = Cache(10 * ONE, Metrics())
     for at in range(30):

@@ -1,4 +1,4 @@
-"""Equal texts are computed once, even if calls leave, fail or arrive later."""
+"""Equal texts are computed once, even if calls are canceled, fail or arrive later."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ async def test_equal_texts_in_flight_are_computed_once_and_all_are_answered(ther
         answer = await other
         assert (answer.vectors.tolist(), answer.tokens) == ([[1, 3, 100]], [3])
         assert min(answer.timing) >= 0
-    assert there.computed == 3  # busy, dog, cat
+    assert there.computed == 3  # the texts busy, dog and cat
     assert there.counted("misses") == 3
     assert there.counted("hits") == 0
 
@@ -118,7 +118,7 @@ async def test_a_text_is_computed_for_those_that_joined_when_the_first_leaves(th
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     late = there.ask("dog")
-    await there.waiting(2)  # dog and cat
+    await there.waiting(2)  # the texts dog and cat
     there.encoder.allow()
     for task in (*joined, late):
         assert (await task).vectors.tolist()[0] == [1, 3, 100]
@@ -188,7 +188,7 @@ async def test_an_interactive_text_does_not_wait_for_the_turn_of_a_background_on
     await there.passes(2)
     requested = there.ask(documents[-1])
     await asyncio.sleep(0)  # Lets the call join the queue.
-    there.encoder.allow(3)  # Fewer passes than there are documents before it.
+    there.encoder.allow(3)  # fewer passes than documents before the requested one
     assert (await requested).vectors[0, 2] == ord("p")
     there.encoder.allow()
     answer = await build
@@ -300,7 +300,7 @@ async def test_a_write_takes_a_candidates_text_into_its_own_lane(there: Place) -
     there.encoder.allow()
     for task in (busy, candidate, write):
         await task
-    assert there.computed == 2  # busy, dog
+    assert there.computed == 2  # the texts busy and dog
 
 
 @placed()
@@ -324,7 +324,7 @@ async def test_a_call_that_is_refused_counts_nothing_and_leaves_nothing_to_join(
     with pytest.raises(Overloaded):
         await there.ask("known", "dog" * 10, "cat" * 10)
     assert [there.counted(name) for name in ("hits", "misses", "shared")] == before
-    joins = there.ask("dog" * 10)  # It adds no tokens to the queue.
+    joins = there.ask("dog" * 10)  # Joining adds no tokens to the queue.
     await there.shared(1)
     there.encoder.allow()
     assert (await waits).tokens == (await joins).tokens == [30]

@@ -1,4 +1,4 @@
-"""Texts that share a batch, on a processor and on a GPU."""
+"""Which texts share a batch, on a processor and on a GPU."""
 
 import random
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ from tests.waiting import LIMIT, until
 
 
 def cost(lengths: Sequence[int], packed: bool) -> float:
-    """Returns the measured cost of a batch in tokens."""
+    """Returns the cost of a batch in tokens, by a formula from measurements. `packed`: without padding."""
     longest = max(lengths)
     return sum(lengths) + len(lengths) * longest**2 / 920 if packed else len(lengths) * longest
 
 
 def cheapest(lengths: tuple[int, ...], budget: int, packed: bool) -> float:
-    """Returns the least total cost over all cuts of the sorted lengths, by brute force."""
+    """Returns the least total cost over all ways to cut the sorted lengths into batches, by brute force."""
     ordered = sorted(lengths)
 
     @cache
@@ -104,7 +104,7 @@ def test_without_padding_texts_of_all_lengths_fill_a_batch() -> None:
 
 @pytest.mark.parametrize("waiting", [1, 16, 17, 18, 35, 52, 103, 128])
 def test_among_texts_of_one_length_the_oldest_is_in_a_full_group(waiting: int) -> None:
-    """A full group goes first. Texts that arrive meanwhile can still join a small remainder."""
+    """A full group is computed first. Texts that arrive meanwhile can still join the rest."""
     assert len(group_of_oldest([30] * waiting, 512)) == min(waiting, 17)
 
 
@@ -137,7 +137,7 @@ def batch(
     recent: bool = False,
     encoder: Encoder = ENCODER,
 ) -> list[int]:
-    """Returns the lengths in the first batch. With `recent`, interactive work arrived recently."""
+    """Returns the sorted token counts of the first batch. `recent`: interactive work has just arrived."""
     unused: Any = None
     scheduler = Scheduler(sizes=sizes, clock=lambda: 0.0)
     if recent:

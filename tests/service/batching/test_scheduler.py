@@ -19,7 +19,7 @@ def pace(tokens_per_second: int) -> ThroughputEstimate:
 
 
 def put(scheduler: Scheduler, texts: int, tokens: int, lane: Lane = Lane.INTERACTIVE) -> None:
-    """Queues a call of `texts` texts of `tokens` tokens each."""
+    """Queues a call of `texts` texts, each of `tokens` tokens."""
     call = call_in(lane, texts)
     scheduler.put(call, [Item(call, "x", tokens, [(call, at)]) for at in range(texts)])
 
@@ -68,7 +68,7 @@ def test_the_queue_is_bounded_but_a_call_larger_than_the_bound_is_served_when_no
 
 
 def test_a_quiet_time_of_short_texts_does_not_make_the_next_burst_seem_hopeless() -> None:
-    """A batch costs the time of 24 more tokens. The pace is 9,000 tokens per second."""
+    """A batch takes as long as its tokens plus 24, at 9,000 tokens per second."""
     seen = ThroughputEstimate(workers=1, hang_seconds=0)
     for _ in range(200):
         seen.measured(QUEUED, Lane.INTERACTIVE, 3, 27 / 9000)
@@ -138,7 +138,7 @@ def counts(scheduler: Scheduler) -> dict[Lane, tuple[int, int]]:
 
 
 def being_tokenized(lane: Lane) -> tuple[Scheduler, Item, Job]:
-    """Returns a scheduler whose only item is being tokenized, the item and the job."""
+    """Returns a scheduler, its only item, and the job that tokenizes the item."""
     scheduler, call = Scheduler(), call_in(lane)
     item = Item(call, "x", 3, [(call, 0)])
     scheduler.put(call, [item])

@@ -1,4 +1,4 @@
-"""All threads compute a single text together, but no other texts."""
+"""All threads together compute a single text. Other texts are computed by one thread each."""
 
 import asyncio
 import logging
@@ -25,13 +25,13 @@ from tests.service.fakes import CountingEncoder, on_loop, run, running, until
 
 
 class Widening(CountingEncoder):
-    """Records the first characters of texts that all threads computed, and the threads of opened sessions."""
+    """Records the first character of each single text, and the thread count of each opened session."""
 
     opens_single_text = True
     file_bytes = 0
 
     def __init__(self, *, ready: bool = False, error: Exception | None = None) -> None:
-        """`ready` means that the second session is open. `error` is raised when it is opened."""
+        """`ready`: the session for single texts is open at first. `error` is raised when it is opened."""
         super().__init__()
         self.has_single_text = ready
         self.alone: list[str] = []
@@ -61,7 +61,7 @@ class Widening(CountingEncoder):
 
 
 async def ask(batcher: Batcher, encoder: CountingEncoder, texts: str, lane: Lane = Lane.INTERACTIVE) -> None:
-    """Embeds texts of one character each. Returns when no worker or opening thread is busy."""
+    """Embeds each character as a text. Returns when no worker or session-opening thread is busy."""
     answer = await batcher.embed(encoder.as_encoder(), list(texts), lane=lane)
     assert [chr(int(row[2])) for row in answer.vectors] == list(texts)
     await asyncio.to_thread(batcher.single_text.stop)

@@ -32,7 +32,7 @@ def disk(at: Path, options: str) -> Iterator[Path]:
 
 
 def command(*words: object) -> str:
-    """Runs a command. Returns its text, or "refused: " and the CommandError. Other errors are raised."""
+    """Runs a command. Returns its output, or "refused: " and the CommandError. Other errors are raised."""
     try:
         return run(parser().parse_args([str(word) for word in words]))
     except CommandError as error:

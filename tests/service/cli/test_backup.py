@@ -1,4 +1,4 @@
-"""backup, restore, check --data: the whole store comes back, and nothing damaged ever does."""
+"""backup, restore, check --data: the whole store comes back, and a damaged backup is never restored."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def restore(backup: Path, folder: Path, *more: str) -> subprocess.CompletedProce
 
 
 def refused(act: Callable[[Settings], object], folder: Path, models: Path | None = None) -> str:
-    """Returns the CommandError of `act` on the data directory in `folder`."""
+    """Runs `act`, which must fail, on the data directory in `folder`. Returns the error message."""
     with pytest.raises(CommandError) as caught:
         act(Settings(data_dir=folder / "data", models_dir=models or folder / "models"))
     return str(caught.value)
@@ -83,8 +83,8 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
     manifest = json.loads((backup / "manifest.json").read_bytes())
     assert manifest["documents"] == 120
     assert manifest["active"] == place.client.get("/info").json()["model_version"]
-    assert b"gorgon" not in (backup / "simile.db").read_bytes()  # neither its text nor its words
-    place.put({"later": "green garden"}).raise_for_status()  # the backup does not change
+    assert b"gorgon" not in (backup / "simile.db").read_bytes()  # neither the text nor its terms
+    place.put({"later": "green garden"}).raise_for_status()  # The backup must not change.
     done = restore(backup, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "120 documents, 1 judgments and 2 events are in" in done.stdout
@@ -93,7 +93,7 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
     with Service(tmp_path, tiny_models_dir) as service:
         assert service.stored() == DOCUMENTS
         assert len(service.client.get("/feedback").json()["feedback"]) == 1
-        place.client.delete("/documents/later").raise_for_status()  # the scores of words are of all texts
+        place.client.delete("/documents/later").raise_for_status()  # Keyword scores depend on all texts.
         for mode in ("dense", "lexical", "hybrid"):
             question = {"q": TEXTS[5], "k": "3", "mode": mode}
             there, here = (one.client.get("/search", params=question).json() for one in (place, service))
@@ -159,7 +159,7 @@ def test_a_backup_under_constant_writing_is_of_one_moment(place: Service, tmp_pa
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             connection.close()
     finally:
-        running.communicate()  # its last request is answered: nothing is written after this
+        running.communicate()  # After this, the client writes nothing more.
     assert running.returncode == 0
     for id in ("left", "right"):
         place.client.delete(f"/documents/{id}").raise_for_status()

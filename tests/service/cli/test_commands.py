@@ -257,7 +257,7 @@ def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
 
 
 def test_unreadable_documents_are_told_of_each_collection(service: Service, tmp_path: Path) -> None:
-    """The warning comes once per collection, also if the import has several chunks."""
+    """The warning comes once per collection, even if the import has several chunks."""
     told = "The model cannot read"
     korean, both = tmp_path / "korean.jsonl", tmp_path / "both.jsonl"
     korean.write_text(
@@ -319,7 +319,7 @@ def test_rows_and_documents_are_counted_apart(service: Service, tmp_path: Path) 
     assert said == "10 rows are stored as 9 documents (id 1003 came twice); 9 of them had been stored before."
     more = written(tmp_path, b"id,text\n1000,red river 1000\nnew,a\n", "more.csv")
     assert imported(service, more) == "2 documents are stored; 1 of them had been stored before."
-    # Without an id of its own, the text is the id: equal rows are one document.
+    # A row without an id gets one from its text, so equal rows are one document.
     same = written(tmp_path, b"text\na\nb\na\na\n", "same.csv")
     said = imported(service, same)
     assert said == "4 rows are stored as 2 documents (the text 'a' came 3 times)."
@@ -375,5 +375,6 @@ def test_options_read_what_detection_cannot(
 def test_of_whole_files_only_the_bad_one_fails(service: Service, tmp_path: Path) -> None:
     good, bad = written(tmp_path, b"red", "a.txt"), written(tmp_path, b"gr\xf6\xdfe", "b.txt")
     assert imported(service, good, bad, "--per-file") == "Error: 1 lines failed; 1 documents are stored."
-    assert imported(service, bad, "--per-file", "--encoding", "cp1252") == "1 documents are stored."
+    said = "1 documents are stored, 1 of them with words that the model does not know."
+    assert imported(service, bad, "--per-file", "--encoding", "cp1252") == said
     assert service.stored() == {str(good): "red", str(bad): "größe"}

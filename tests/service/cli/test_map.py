@@ -1,6 +1,7 @@
 """`python -m service map` on a real store, and `GET /map` of its file."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> S
 
 
 def make(settings: Settings, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
-    monkeypatch.setattr(map_documents, "require_umap", Circle)
+    monkeypatch.setattr(map_documents, "find_umap", lambda _: Circle())
     said = map_documents.run(parser().parse_args(["map", *options]), settings)
     content: dict[str, Any] = json.loads(Path(said.partition("): ")[2]).read_bytes())
     return content
@@ -122,9 +123,60 @@ def test_what_cannot_be_mapped_is_told_in_a_sentence(
     with pytest.raises(CommandError, match="has 1 documents with vectors; a map needs 50"):
         make(stored, monkeypatch, "--collection", "few")
     monkeypatch.undo()
-    monkeypatch.setattr(map_documents, "MAP_LIBRARY", "no_such_library")
-    with pytest.raises(CommandError, match=r"pip install 'simile\[map\]'"):
-        map_documents.require_umap()
+    without_umap(monkeypatch)
+    with pytest.raises(
+        CommandError, match=r"`make map` installs it, or \S+ -m pip install -c \S+ -e '?\S+\[map\]"
+    ):
+        map_documents.find_umap(5001)
+
+
+def without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "umap", None)  # Its import then fails, as if it were missing.
+
+
+@OF_A_DIRECTORY
+def test_a_small_collection_needs_no_umap(stored: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_umap(monkeypatch)
+    said = map_documents.run(parser().parse_args(["map"]), stored)
+    assert said.endswith("\n`make map` separates groups better: it installs umap-learn.")
+    made = json.loads(Path(said.partition("): ")[2].partition("\n")[0]).read_bytes())
+    assert sorted(made["ids"]) == sorted(str(one["id"]) for one in DOCUMENTS)
+    assert grouped(made) > 0.9
+    again = map_documents.run(parser().parse_args(["map"]), stored)
+    assert json.loads(Path(again.partition("): ")[2].partition("\n")[0]).read_bytes())["x"] == made["x"]
+
+
+@pytest.mark.parametrize("documents", [50, 1000, 5000])
+def test_umap_is_not_needed_for_up_to_5000_documents(monkeypatch: pytest.MonkeyPatch, documents: int) -> None:
+    without_umap(monkeypatch)
+    assert map_documents.find_umap(documents) is None
+
+
+def test_a_projection_is_that_of_the_covariance() -> None:
+    random = np.random.default_rng(0).normal(size=(200, 6))
+    rows = (random * [9, 5, 1, 1, 1, 1] + 3).astype(np.float32)
+    _, axes = np.linalg.eigh(np.cov(rows.T))
+    expected = (rows - rows.mean(axis=0)) @ axes[:, :-3:-1]
+    np.testing.assert_allclose(np.abs(map_documents.projected(rows)), np.abs(expected), atol=1e-2)
+
+
+def test_equal_documents_have_a_map_too() -> None:
+    rows = np.full((60, 4), 0.5, np.float32)
+    places = map_documents.fitted(map_documents.projected(rows))
+    assert np.isfinite(places).all()
+    assert (places.min(), places.max()) >= (0, 0)
+    assert places.max() <= map_documents.SIDE
+
+
+def grouped(made: dict[str, Any]) -> float:
+    """Returns the share of documents that lie nearest to the middle of their own subject."""
+    places = np.array([made["x"], made["y"]], float).T
+    assert places.min() >= 0
+    assert places.max() <= map_documents.SIDE
+    subject = np.array(made["fields"]["subject"]["of"])
+    middles = np.array([places[subject == value].mean(axis=0) for value in range(3)])
+    nearest = np.argmin(np.linalg.norm(places[:, None] - middles, axis=2), axis=1)
+    return float((nearest == subject).mean())
 
 
 def test_neighbors_are_those_of_numpy() -> None:
@@ -176,10 +228,4 @@ def test_umap_keeps_groups_together(stored: Settings) -> None:
     pytest.importorskip("umap", reason="needs the extra map")
     said = map_documents.run(parser().parse_args(["map"]), stored)
     made = json.loads(Path(said.partition("): ")[2]).read_bytes())
-    places = np.array([made["x"], made["y"]], float).T
-    subject = np.array(made["fields"]["subject"]["of"])
-    assert places.min() >= 0
-    assert places.max() <= map_documents.SIDE
-    middles = np.array([places[subject == value].mean(axis=0) for value in range(3)])
-    nearest = np.argmin(np.linalg.norm(places[:, None] - middles, axis=2), axis=1)
-    assert (nearest == subject).mean() > 0.9
+    assert grouped(made) > 0.9

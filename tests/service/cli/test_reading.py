@@ -1,4 +1,4 @@
-"""An abandoned read gives its thread back."""
+"""A read that its caller abandons releases its thread."""
 
 import asyncio
 import sqlite3
@@ -37,7 +37,7 @@ def test_more_abandoned_reads_than_threads_hold_up_nobody(tmp_path: Path, endles
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await documents.read(endless)  # type: ignore[arg-type]
-        await asyncio.gather(*(documents.read(lambda _: pause()) for _ in range(20)))  # none is refused
+        await asyncio.gather(*(documents.read(lambda _: pause()) for _ in range(20)))  # None is refused.
         async with asyncio.timeout(LIMIT):
             return await documents.read(count)
 

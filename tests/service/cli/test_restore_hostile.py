@@ -1,4 +1,4 @@
-"""A backup that is not trusted: links out of it are not followed, and nothing in its database runs."""
+"""A backup that is not trusted: links out of its folder are not followed, and no SQL of its database runs."""
 
 import contextlib
 import hashlib

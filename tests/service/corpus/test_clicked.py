@@ -1,4 +1,4 @@
-"""The memory of clicked queries: who may replace it, what it does to a search, and what ends it."""
+"""The memory of clicked queries: who may replace it, how it changes searches, and what deletes it."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -108,7 +108,7 @@ def test_a_deleted_document_is_forgotten_even_if_its_id_returns(
 
 
 def test_a_new_text_keeps_the_clicks(client: TestClient, before: list[dict[str, Any]]) -> None:
-    tenth = in_hybrid_order(client)[9]  # It stays among the candidates.
+    tenth = in_hybrid_order(client)[9]  # With its new text, it stays a candidate.
     replace(client, {tenth: 1})
     for text in (f"{TEXTS[tenth]} again", TEXTS[tenth]):
         documents = {"documents": [{"id": tenth, "text": text}]}

@@ -49,7 +49,7 @@ def fill(client: TestClient, at: str = "") -> None:
 
 
 def left(client: TestClient, at: str = "") -> set[str]:
-    """Returns the stored ids, and checks that both kinds of search find the same."""
+    """Returns the stored ids, and checks that dense and lexical search find the same ids."""
     page = client.get(f"{at}/documents", params={"limit": 1000}).json()
     stored = {document["id"] for document in page["documents"]}
     for query, mode in (("red river", "dense"), ("red green", "lexical")):

@@ -51,7 +51,7 @@ def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
 
 
 def best(encoder: Encoder, text: str, query: np.ndarray) -> tuple[float, tuple[int, int] | None]:
-    """Returns the expected score and passage of a document, computed from its text alone."""
+    """Returns a document's expected score, and its best passage, or None if the text is not split."""
     where = split(Content(text), encoder)
     if where is None:
         return float(encoder.encode([text]).vectors[0] @ query), None
@@ -178,7 +178,7 @@ def test_a_new_model_splits_by_its_own_tokens(place: Settings) -> None:
 def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -> None:
     heads = place.model_copy(update={"passages": False})
     with serving(heads) as client:
-        for _ in range(2):  # also if they are sent again
+        for _ in range(2):  # Sending the documents again changes nothing.
             assert put(client, TEXTS)["truncated"] == len(LONG)
         assert get_passages(client) == (24, 24)
         encoder = encoder_of(client)

@@ -64,7 +64,7 @@ def in_hybrid_order(client: TestClient, query: str = QUERY) -> list[str]:
 
 @pytest.fixture
 def by_length(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Ranking:
-    """A ranking that puts long texts first."""
+    """Installs a ranking that puts long texts first."""
     ranking = Ranking(weights={"length": 5.0, "hybrid": 0.1})
     learned = runtime.active.generation.rankings
     monkeypatch.setattr(learned, "_learned", {"default": ranking})
@@ -191,7 +191,7 @@ def test_a_score_that_is_not_finite_is_a_failure(
 def test_long_texts_end_within_the_time_of_the_stage(
     client: TestClient, by_length: Ranking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock advances by 0.1 s at each look. The stage looks at it before every candidate."""
+    """The clock advances by 0.1 s each time it is read. The stage reads it before every candidate."""
     times = iter(np.arange(0, 1000, 0.1))
     monkeypatch.setattr(stage, "clock", lambda: float(next(times)))
     answer(client, "never searched before")

@@ -120,7 +120,7 @@ def test_a_search_whose_caller_left_ranks_no_further_query(
 
 
 async def _left(app: ASGIApp, body: object, when: threading.Event) -> list[Message]:
-    """Searches and disconnects at `when`. Returns messages that were sent anyway."""
+    """Sends a search, and disconnects when `when` is set. Returns the response messages, if any."""
     begun: list[Message] = []
     parts: Iterator[Message] = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
 

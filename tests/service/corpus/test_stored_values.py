@@ -1,4 +1,4 @@
-"""A value comes back unchanged, or is rejected with its field's name, with both stores."""
+"""In both stores, a value comes back unchanged, or is rejected with the name of its field."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
 
 
 def put(client: TestClient, document: str) -> str | None:
-    """Stores a document with these JSON fields, as a body and as a line. Returns the error or None."""
+    """Sends these JSON fields of a document as JSON and as NDJSON. Returns the error message, or None."""
     one = "{" + document + "}"
     body = client.post("/documents", content=f'{{"documents":[{one}]}}'.encode(), headers=JSON)
     line = client.post("/documents", content=one.encode(), headers=NDJSON)
@@ -175,7 +175,7 @@ def test_judgments_and_events_come_back_unchanged_or_are_refused(stored: TestCli
         assert stored.post("/feedback", json=JUDGED | {"query": query}).status_code == 200
         assert stored.get("/feedback").json()["feedback"][-1]["query"] == query
         event = CLICK | {"query": query, "event_id": query[:64], "at": "2026-11-20T08:30:00.123456Z"}
-        if stored.post("/events", json=event).status_code != 409:  # older than the retention of events
+        if stored.post("/events", json=event).status_code != 409:  # 409: too old to be kept
             shown = stored.get("/events").json()["events"][-1]
             assert {name: shown[name] for name in event} == event
     for path, base in (("/feedback", JUDGED), ("/events", CLICK)):
@@ -279,7 +279,7 @@ def test_old_documents_with_null_characters_can_be_deleted(tmp_path: Path, tiny_
         rows = [{"id": f"{at}", "text": f"t{at}", "metadata": {"n": at}} for at in range(3)]
         assert client.post("/documents", json={"documents": rows}).status_code == 200
     with closing(sqlite3.connect(where.data_dir / "simile.db", isolation_level=None)) as connection:
-        connection.execute("UPDATE documents SET checksums = NULL")  # as in an older version
+        connection.execute("UPDATE documents SET checksums = NULL")  # as older versions stored them
         connection.execute("UPDATE documents SET id = ? WHERE id = '1'", ("a\0b",))
         connection.execute("UPDATE documents SET text = ?, title = ? WHERE id = '2'", ("t\0", "\0"))
     with serving(where) as client:

@@ -32,7 +32,7 @@ def client(place: Settings) -> Iterator[TestClient]:
 
 
 def check(client: TestClient) -> None:
-    """Checks each score and passage against the titles and texts."""
+    """Checks each hit's score and passage against those computed from its title and text."""
     encoder = encoder_of(client)
     query = encoder.encode(["blue river"]).vectors[0]
     for hit in hits(client, "blue river"):

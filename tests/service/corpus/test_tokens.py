@@ -46,10 +46,13 @@ def comparing(encoder: Encoder) -> Ranking:
 
 
 @pytest.fixture
-def ranking(runtime: Runtime, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> Ranking:
+def ranking(client: TestClient, runtime: Runtime, encoder: Encoder) -> Iterator[Ranking]:
+    """The ranking of the collection. No token vectors are stored before and after."""
     found = comparing(encoder)
-    monkeypatch.setattr(runtime.active.generation.rankings, "_learned", {"default": found})
-    return found
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runtime.active.generation.rankings, "_learned", {"default": found})
+        yield found
+    wait(client, 0)
 
 
 def stored(client: TestClient) -> list[int]:

@@ -1,4 +1,4 @@
-"""Files with endless lines, rows or documents: these are reported and take bounded memory."""
+"""Endless lines, rows and documents of files are reported, and take bounded memory."""
 
 import io
 import json
@@ -38,7 +38,7 @@ def told(found: Iterator[Row]) -> list[tuple[int, str]]:
 
 
 def taken(file: Path, kind: Format) -> tuple[list[tuple[int, str]], int]:
-    """Reads the file. Returns its rows, and the peak of memory in bytes."""
+    """Reads the file. Returns its rows as `told` does, and the peak memory in bytes."""
     tracemalloc.start()
     try:
         found = told(read(file, kind))
@@ -48,7 +48,7 @@ def taken(file: Path, kind: Format) -> tuple[list[tuple[int, str]], int]:
 
 
 def with_a_long_line(file: Path, head: bytes, tail: bytes) -> None:
-    """Writes `head`, a line of 200 MiB, and `tail`. The line is a hole in the file."""
+    """Writes `head`, a line of 200 MiB, and `tail`. The line is a hole of a sparse file, read as zeros."""
     with file.open("wb") as out:
         out.write(head)
         out.truncate(len(head) + LONG)

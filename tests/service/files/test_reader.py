@@ -20,7 +20,7 @@ UMLAUTS = "id,text\n1,größe\n2,ärger\n"
 
 
 def read(content: bytes, name: str = "x.csv", *, step: int = 7, **options: Any) -> list[Row]:
-    """Returns the rows of a file that arrives in small pieces."""
+    """Returns the rows of a file that arrives in pieces of `step` bytes."""
     unpacked, reader = Unpacked(), FileReader(name, Options(**options))
     found: list[Row] = []
     for at in range(0, len(content), step):
@@ -139,7 +139,7 @@ def test_what_is_no_encoding_of_text_is_refused(encoding: str) -> None:
         ('id;text\n1;"a;b, ""c""|d"\n', {"1": 'a;b, "c"|d'}),
         ('"id","text"\n"1","a;b;c;d"\n', {"1": "a;b;c;d"}),
         ("id, text \n1,a\n", {"1": "a"}),
-        ("id,text,,\n1,a,,\n", {"1": "a"}),  # An empty name that is not stored.
+        ("id,text,,\n1,a,,\n", {"1": "a"}),  # Columns without a name are not stored.
         ('id,text\n1,"two\r\nlines"\n', {"1": "two\r\nlines"}),
         ('id,text\n\n1,"a\n\nb"\n\n', {"1": "a\n\nb"}),
         ('id,text\n1,he said "so", ok\n'.replace(", ok", ""), {"1": 'he said "so"'}),

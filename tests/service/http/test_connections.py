@@ -6,12 +6,13 @@ import resource
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from service.http.connections import (
-    IDLE_SECONDS,
+    MIN_IDLE_SECONDS,
     OTHER_FILES,
     SPARE,
     BufferedTransport,
@@ -59,7 +60,7 @@ def test_the_connection_that_is_idle_for_longest_makes_room(bound: Connections, 
     first, second, third, fourth = entered(bound, MAX_HELD)
     bound.busy(first)
     bound.idle(second)  # after third and fourth
-    clock.now += IDLE_SECONDS
+    clock.now += MIN_IDLE_SECONDS
     for expected in (third, fourth, second):
         assert bound.enter(Peer()) is Place.USUAL
         assert expected.closed
@@ -74,7 +75,7 @@ def test_a_young_one_a_busy_one_and_one_that_is_still_read_make_none(
     peers = [Peer(unread=True), *entered(bound, MAX_HELD - 1)]
     bound.enter(peers[0])
     bound.busy(peers[1])
-    clock.now += IDLE_SECONDS
+    clock.now += MIN_IDLE_SECONDS
     bound.idle(peers[2])
     bound.idle(peers[3])
     assert bound.enter(Peer()) is Place.SPARE
@@ -189,7 +190,8 @@ def test_what_is_aborted_is_not_written() -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("connections")
-    with ending_well(folder, tiny_models_dir, SIMILE_MAX_CONNECTIONS=str(MAX_HELD)) as service:
+    limits = {"SIMILE_MAX_CONNECTIONS": str(MAX_HELD), "SIMILE_IDLE_SECONDS": "1"}
+    with ending_well(folder, tiny_models_dir, **limits) as service:
         service.client.close()
         yield service
         service.client = type(service.client)(base_url=f"http://127.0.0.1:{service.port}", trust_env=False)
@@ -222,6 +224,40 @@ def test_when_all_are_busy_health_is_answered_and_the_rest_is_told_to_come_later
                 assert wire.closed(), "a spare connection answers one request"
 
 
+FIRST = {
+    "GET": head("/health", method="GET"),
+    "HEAD": head("/health", method="HEAD"),
+    "POST": post("/embed", BODY),
+    "404": head("/nothing", method="GET"),
+    "422": post("/embed", b"{}"),
+    "415": post("/embed", BODY.replace(b"{", b"\n{"), "Content-Encoding: gzip"),
+}
+
+
+def see_closed(service: Service, idle_seconds: int, *names: str) -> None:
+    with ExitStack() as stack:
+        began = monotonic()
+        wires = [stack.enter_context(Wire(service)) for _ in names]
+        for wire, name in zip(wires, names, strict=True):
+            wire.send(FIRST[name]).answer(name)
+        for wire in wires:
+            assert wire.closed()
+            assert monotonic() - began >= idle_seconds
+
+
+def test_idle_connections_are_closed_after_the_setting(service: Service) -> None:
+    see_closed(service, 1, "GET", "HEAD", "POST")
+    see_closed(service, 1, "404", "415", "422")
+
+
+@pytest.mark.long
+def test_idle_connections_stay_open_for_longer_than_the_servers_own_five_seconds(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    with ending_well(tmp_path, tiny_models_dir, SIMILE_IDLE_SECONDS="6") as service:
+        see_closed(service, 6, *FIRST)
+
+
 def busy(service: Service, stack: ExitStack) -> Wire:
     """Returns a connection in the middle of a request."""
     wire = stack.enter_context(Wire(service))
@@ -237,7 +273,7 @@ def test_silent_ones_keep_nobody_out_and_are_bounded(service: Service) -> None:
         assert ask(service, head("/health", method="GET")) == 200
         until(lambda: held(service) <= MAX_HELD + SPARE, "their number has no bound")
         while ask(service, post("/embed", BODY)) == 503:
-            pass  # until the first of them have been idle for a second
+            pass  # until the first silent connections have been idle for a second
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
-"""Malformed bodies and addresses: each is rejected clearly, and the next request is served. HEAD requests.
+"""Malformed bodies and addresses: each is rejected clearly, and the next request is served. Also tests HEAD.
 
-Rejections of well-formed bodies are in test_http_errors.py, malformed HTTP is in test_protocol.py.
+Rejections of well-formed bodies are in test_http_errors.py, and malformed HTTP is in test_protocol.py.
 """
 
 import codecs
@@ -180,7 +180,7 @@ GETS = (
     "/collections/none/documents /feedback /feedback/count /events /events/count /search?q=river "
     "/models/20260101T000000-none-00000000/report /nothing"
 ).split()
-# The other answers change their length.
+# The lengths of the other answers vary.
 SAME_LENGTH = set(GETS) - {"/metrics", "/info", "/models", "/search?q=river"}
 
 

@@ -1,4 +1,4 @@
-"""Checks of the headers Host and Origin, against DNS rebinding and pages of other sites."""
+"""The service checks Host and Origin, against DNS rebinding and pages of other sites."""
 
 import re
 from pathlib import Path
@@ -136,7 +136,7 @@ def test_the_services_own_page_an_allowed_one_and_a_program_may(service: Service
 
 
 def changes(service: Service) -> list[tuple[str, str]]:
-    """Returns method and path of every route that changes something."""
+    """Returns the method and path of every route that changes something."""
     found = []
     for path, operations in service.client.get("/openapi.json").json()["paths"].items():
         for method, operation in operations.items():

@@ -27,7 +27,7 @@ NO_JSON = b'{"inputs": '
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[TestClient]:
-    """A service whose queue is full: no forward pass ends, and calls wait for their turn."""
+    """A client of a service whose queue is full, because no forward pass ends during the tests."""
     folder = tmp_path_factory.mktemp("entrance")
     app = create_app(
         new_settings(folder, tiny_models_dir, max_queue_seconds=1e-4, api_keys_file=keys_file(folder))

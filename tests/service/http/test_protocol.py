@@ -15,7 +15,7 @@ from tests.service.raw import FAMILIES, Wire, check_served, head, held, post
 from tests.waiting import until
 
 DEADLINE = 3.0  # seconds
-LATE = 10.0  # longest delay by a busy machine
+LATE = 10.0  # seconds that a busy machine may add
 BODY = FAMILIES["/embed"]
 
 

@@ -1,4 +1,4 @@
-"""A base on a GPU: one thread uses it, its answers equal the CPU's, and the CPU replaces it after a failure.
+"""An index base on a GPU: one thread uses the GPU, answers equal the CPU's, and the CPU takes over failures.
 
 A copy of the lists in main memory stands for the GPU and has the limits of FAISS on a GPU. The last test uses
 a real GPU if one is available.
@@ -43,12 +43,12 @@ def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Gpu:
-    """A fake GPU: copies of lists, and the searches that it received."""
+    """A fake GPU. Counts the copies of lists on it, and records the searches that it receives."""
 
     def __init__(self) -> None:
         self.thread = 0
         self.copies = self.most = 0  # copies now, and their largest number
-        self.requested: list[tuple[int, int, int]] = []  # queries, candidates, lists
+        self.requested: list[tuple[int, int, int]] = []  # (queries, candidates, lists) of each search
         self.in_hand = threading.Lock()
         self.trouble: Callable[[], None] = lambda: None
 

@@ -82,7 +82,7 @@ def test_a_view_in_hand_sees_no_row_that_was_written_or_removed_since() -> None:
     index.apply((firsts(range(1, 200, 2)), vectors[1:200:2]))
     index.apply((firsts([500]), vectors[:1]))  # The buffer has spare room.
     view, before = index.view, index.search(vectors[:5], 300)
-    for revision in (502, 504, *range(0, 200, 2)):  # appended, inserted, then copied
+    for revision in (502, 504, *range(0, 200, 2)):  # appended, then inserted, then in a copied buffer
         index.apply((firsts([revision]), vectors[:1]), remove=[revision + 1])
         for (scores, names), (again, same) in zip(
             before, index.search(vectors[:5], 300, view=view), strict=True

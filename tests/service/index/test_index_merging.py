@@ -1,4 +1,4 @@
-"""The index while a base is built, and with several threads."""
+"""The index during merges, and with several threads: no row is lost, and no search fails."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ from tests.waiting import LIMIT
 
 
 class Paused(Index):
-    """Pauses each merge before its new segment is published."""
+    """Pauses each merge, until `go` is set, before its new segment is published."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__(dimension)
@@ -81,8 +81,8 @@ def test_what_dies_or_is_replaced_while_a_merge_runs_stays_so(paused: Paused) ->
     for start in range(0, 32, 8):
         paused.apply((firsts(range(start, start + 8)), vectors[start : start + 8]))
     assert paused.reached.wait(LIMIT)
-    paused.apply(remove=[*range(8, 16), 3, 20])  # One source loses all rows.
-    paused.apply((firsts(range(30, 40)), vectors[20:30]))  # A source also has rows 30 and 31.
+    paused.apply(remove=[*range(8, 16), 3, 20])  # One source of the merge loses all rows.
+    paused.apply((firsts(range(30, 40)), vectors[20:30]))  # Rows 30 and 31 are also in a source.
     rows |= dict(zip(range(30, 40), vectors[20:30], strict=True))
     rows = {revision: rows[revision] for revision in rows if not (8 <= revision < 16 or revision in {3, 20})}
     for _ in range(2):
@@ -197,12 +197,12 @@ def test_a_search_uses_one_thread_of_faiss_whoever_calls_it() -> None:
     assert seen == [1]
 
 
-PAIRS, NOISE = 32, 16  # numbers of orthogonal directions
+PAIRS, NOISE = 32, 16  # directions of the moved rows, and of the other rows
 MOVES = 3000
 
 
 class Mover:
-    """Moves pairs of rows to new revisions while other rows change. `committed` has the pairs' revisions."""
+    """Moves pairs of rows to new revisions while other rows change. `committed`: each row's last revision."""
 
     def __init__(self) -> None:
         self.index = Index(PAIRS + NOISE)

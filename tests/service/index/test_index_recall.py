@@ -17,7 +17,7 @@ ROWS, DIMENSION = 3000, 24
 
 @pytest.fixture
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexes of 1,000 rows have a base, and a search reads very few of its rows."""
+    """Makes indexes of 1,000 rows build a base. Searches then read very few of its rows and miss some."""
     monkeypatch.setattr(maintenance, "BASE_ROWS", 1000)
     monkeypatch.setattr(ivf, "EXACT_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 0.5)

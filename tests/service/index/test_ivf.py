@@ -17,7 +17,7 @@ from tests.service.brute_force import firsts, settle, stored_vectors, unit_vecto
 from tests.waiting import LIMIT
 
 ROWS, DIMENSION, K = 12_000, 32, 10
-HALF_ERROR = 2.0**-11  # relative error of float16, and of a unit vector's cosine
+HALF_ERROR = 2.0**-11  # bound of float16's relative error, and of the error of a cosine
 
 
 def mixture(rows: int, seed: int) -> NDArray[np.float32]:
@@ -30,7 +30,7 @@ def mixture(rows: int, seed: int) -> NDArray[np.float32]:
 
 
 class Made:
-    """An index whose base has dead rows, with newer rows, and the expected rows."""
+    """An index with newer rows, and with a base that has dead rows. `vectors` and `alive` are the truth."""
 
     def __init__(self) -> None:
         self.vectors = mixture(ROWS, seed=0)
@@ -45,12 +45,12 @@ class Made:
         settle(self.index)
 
     def truth(self, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Returns cosines with the stored float16, shape (q, rows), -inf for dead or filtered rows."""
+        """Returns cosines with the stored float16, shape (queries, rows); -inf for dead or excluded rows."""
         cosines = self.queries.astype(np.float64) @ self.vectors.astype(np.float16).astype(np.float64).T
         return np.where(self.alive & allowed, cosines, -np.inf)
 
     def recall(self, allowed: NDArray[np.bool_] | None, k: int = K) -> float:
-        """Returns the recall of the best `k`. Checks scores. No row may be dead, filtered or repeated."""
+        """Returns the recall of the best `k`. Checks scores and that no row is dead, excluded or repeated."""
         truth = self.truth(np.ones(ROWS, bool) if allowed is None else allowed)
         found = self.index.search(self.queries, k, None if allowed is None else np.flatnonzero(allowed))
         shares = []
@@ -105,7 +105,7 @@ def test_a_filter_that_passes_only_what_lies_far_from_the_query_is_searched_wher
 def test_a_search_through_lists_looks_at_a_part_of_the_rows_only(made: Made) -> None:
     [base] = [part.segment for part in made.index.view.parts if isinstance(part.segment, ivf.Clustered)]
     [probes] = base._probes(made.queries[:1], K, Selection(None, len(base.names)))
-    assert base._lists.nlist == 256  # 2 * sqrt(11,500) is 214.
+    assert base._lists.nlist == 256  # the power of two nearest to 2 * sqrt(11,500)
     assert probes == int(np.ceil(256 * 4 * 11_500**0.75 / 11_500))
     half = np.packbits(np.arange(len(base.names)) % 2 == 0, bitorder="little")
     [more] = base._probes(made.queries[:1], K, Selection(half, len(base.names) // 2))
@@ -192,7 +192,7 @@ def test_a_base_that_most_rows_have_left_becomes_exact_again(monkeypatch: pytest
 
 def test_a_base_takes_the_memory_that_its_kind_is_chosen_for(made: Made) -> None:
     [base] = [part for part in made.index.view.parts if part.segment.is_float16]
-    # Per row: float16 and 8 bits a number, the name, FAISS's name, the list, a bit, and the order of names.
+    # Bytes per row: float16 and 8-bit numbers, name, FAISS's name, list, order of names. Also a bit per row.
     assert base.nbytes == 11_500 * (2 * DIMENSION + DIMENSION + 8 + 8 + 4 + 8) + 11_500 // 8 + 1
 
 

@@ -1,4 +1,4 @@
-"""A start reads the lists of a base from an intact snapshot, or builds them again."""
+"""A start reads the lists of a base from a snapshot. It builds them again if no snapshot is intact."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def flipped(file: Path, at: int) -> None:
 
 
 def pipe(file: Path) -> None:
-    """Replaces the file by a pipe, which would block a reader."""
+    """Replaces the file by a named pipe, which would block a reader."""
     file.unlink()
     os.mkfifo(file)
 

@@ -28,7 +28,7 @@ class Place(NamedTuple):
     store: sqlite3.Connection
     moment: IndexMoment
     rows: dict[int, NDArray[np.float32]]
-    far: set[int]  # documents far from the last query
+    far: set[int]  # living documents with negative cosines to the last query
 
     def matching(self, filter: dict[str, object]) -> "Counted":
         return Counted(self.store, FilterCache(), compile_filter(filter, ()), DEFAULT_COLLECTION)

@@ -1,4 +1,4 @@
-"""Canary queries: their texts, the overlap that they measure, and versions that must wait."""
+"""Canary queries: their texts, the measured overlap, and versions that wait because it is too small."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from tests.service.swapping import QUERIES, TEXTS
 
 
 def overlap(root: Path, versions: list[str], queries: list[str], documents: dict[str, str]) -> float:
-    """Returns the mean share of the first ten hits that two versions have in common, by numpy alone."""
+    """Returns the mean share of the first ten hits that two versions have in common. Uses only numpy."""
     ids = sorted(documents)
     first_ten: list[list[set[str]]] = []
     for version in versions:
@@ -38,7 +38,7 @@ def overlap(root: Path, versions: list[str], queries: list[str], documents: dict
 
 
 def expected_queries(documents: dict[str, str], count: int) -> list[str]:
-    """Returns the first `count` texts in order of hashed ids. Texts of three words are whole queries."""
+    """Returns the first `count` texts in order of hashed ids. Such short texts are whole queries."""
     hashed = sorted((hashlib.blake2b(id.encode(), digest_size=8).digest(), id) for id in documents)
     return [documents[id] for _, id in hashed[:count]]
 
@@ -87,7 +87,7 @@ def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
         by_hand[name] = overlap(place.store.root, pair, requested[name], documents)
     assert abs(by_hand["default"] - by_hand["tickets"]) > 0.02, "the two cannot be told apart"
     file: dict[str, Any] = {"canary_file": write_queries(tmp_path, QUERIES), "canary_queries": 2}
-    options = file if from_file else {}  # All queries of a file are asked.
+    options = file if from_file else {}  # All queries of a file count, not only 2.
     with place.serving(**options):
         place.fill()
         place.put(TICKETS, "/collections/tickets").raise_for_status()
@@ -167,7 +167,7 @@ def test_a_version_that_answers_too_differently_waits_for_a_decision(place: Plac
             if again:
                 place.activate(place.b)
                 assert place.everything() == DOCUMENTS
-            else:  # Giving the candidate up clears its overlap.
+            else:  # Giving up the candidate clears its overlap.
                 assert samples(client)["simile_canary_overlap"] > 0
                 assert client.post(f"/models/{place.a}/activate").status_code == 200
                 place.until(lambda: math.isnan(samples(client)["simile_canary_overlap"]))
@@ -202,8 +202,7 @@ def test_what_keeps_them_from_being_asked_keeps_no_version_back(
 
 
 def test_the_share_of_one_version_is_not_of_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise an alert about a very different version would also fire for the next version."""
-
+    """An overlap that was not measured is NaN, so an alert never shows the overlap of an earlier version."""
     with place.serving() as client:
         place.fill()
         for requested in (place.b, place.a):

@@ -1,4 +1,4 @@
-"""Memory: the limits of cgroups, the need of a generation, and a version that waits for memory."""
+"""Memory: limits of cgroups, the memory that a generation needs, and a version that waits for memory."""
 
 import time
 from pathlib import Path
@@ -147,7 +147,7 @@ def test_a_start_needs_room_for_the_model_and_a_first_one_for_publishing_it(tmp_
     assert reason is not None
     assert "v needs about 2.0 MiB of memory" in reason
     with (source / "model.safetensors").open("r+b") as file:
-        file.truncate(2_500_000_000)  # a hole: it takes no disk
+        file.truncate(2_500_000_000)  # A sparse file takes no disk space.
     reason = no_publishing(source, machine)
     assert reason is not None
     assert "about 2.8 GiB" in reason, "a large source is published from the mapped file"
@@ -216,7 +216,7 @@ def test_what_fits_just_so_is_built_and_a_byte_less_is_not(tmp_path: Path) -> No
     write(tmp_path, second_version(str(need + 100), 101))
     reason = shortage(900, [600, 400], 384, tmp_path, machine)
     assert reason is not None
-    assert "3.7 MiB" in reason  # 3,876,384 bytes; one is missing
+    assert "3.7 MiB" in reason  # 3,876,384 bytes. The machine has one byte less.
     assert "900 documents in 1000 passages" in reason
 
 
@@ -247,7 +247,7 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
         place.until(lambda: "simile_swap_waiting 0.0" in client.get("/metrics").text)
         assert place.swaps("failed", 0)
         write(machine, second_version(str(500 * MIB), 500 * MIB))
-        place.rollback(place.a)  # it is in memory already
+        place.rollback(place.a)  # The previous version is still in memory.
 
 
 @pytest.mark.long
@@ -277,7 +277,7 @@ def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
         seen.append(alone)
         assert (
             not place.app.state.runtime.batcher.single_text.has_room()
-        )  # it is being built: nothing else opens
+        )  # during a build, no second session opens
 
     monkeypatch.setattr(capacity, "shortage", shortage)
     with place.serving(threads=1, single_text_threads=single_text_threads):

@@ -1,13 +1,16 @@
-"""Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses the fastest."""
+"""Precisions: a change embeds all documents again, and SIMILE_PRECISION=auto chooses one by speed."""
 
 import contextlib
+import errno
 import json
 import logging
+import os
 import shutil
 import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from models.engines.form import FP32, Form
 from models.engines.opening import BF16, INT8, INT8_NAME
 from models.errors import FormUnavailable
 from models.manifest import Manifest
-from models.publishing import proof
+from models.publishing import int8, proof
 from models.publishing.publish import publish
 from models.store import ModelStore
 from service.batching.workers import Layout
@@ -67,7 +70,7 @@ def stored(settings: Settings, query: str) -> list[tuple[str, ...]]:
 
 
 def assert_found_in(client: TestClient, encoder: Encoder) -> None:
-    """Checks that all documents are found, with the scores of `encoder`'s vectors of query and texts."""
+    """Checks that a search finds all documents, with the scores that `encoder` gives them."""
     query = "a letter from the harbour"
     found = hits(client, query, k=len(DOCUMENTS))
     vectors = encoder.encode([query, *(hit["text"] for hit in found)]).vectors
@@ -118,7 +121,7 @@ def test_nothing_mixes_while_documents_are_embedded_anew(tmp_path: Path, tiny_mo
     with serving(slowly) as client:
         while "bf16/openvino" not in seen:
             before, after = client.get("/info").json()["form"], ""
-            while before != after:  # the answer between two looks that agree is of that form
+            while before != after:  # If the form is the same before and after, the hits have it.
                 before = after or before
                 found = hits(client, "the cat sleeps", k=5)
                 after = client.get("/info").json()["form"]
@@ -158,7 +161,7 @@ def test_a_version_that_fails_the_forms_bound_stays_as_it_is_and_is_not_judged(
     monkeypatch.setitem(proof.FORMS, "bf16", 1 - 1e-9)
     with serving(settings.model_copy(update={"precision": "bf16"})) as client:
         until(lambda: failed_once(client))
-        time.sleep(1.5)  # three looks: it is not tried again
+        time.sleep(1.5)  # Three polls. The service does not try again.
         assert failed_once(client)
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
         assert client.get("/models").json()["models"][0]["state"] == "active"
@@ -216,28 +219,97 @@ def test_int8_is_served_with_what_it_costs(tmp_path: Path, tiny_models_dir: Path
 
 
 @needs_int8
-def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
-    tmp_path: Path, tiny_models_dir: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("served_before", [True, False], ids=["it was active", "first start"])
+def test_int8_that_is_asked_for_later_is_added_by_publishing_the_version_again(
+    tmp_path: Path, tiny_models_dir: Path, served_before: bool
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    store = ModelStore(settings.models_dir)
+    before = without_int8(store, store.versions()[0])
+    if served_before:
+        with serving(settings) as client:
+            put(client, DOCUMENTS)
+            assert client.get("/info").json()["form"] == str(FP32)
+    with serving(settings.model_copy(update={"precision": "int8"})) as client:
+        put(client, DOCUMENTS)
+        wait_for_form(client, INT8)
+        known, after = store.versions()
+        assert (known, after.fingerprint) == (before, before.fingerprint)
+        assert client.get("/info").json()["model_version"] == after.version
+        assert_found_in(client, store.open(after.version, form=INT8))
+    with serving(settings.model_copy(update={"precision": "int8"})) as client:
+        assert client.get("/info").json()["form"] == str(INT8)
+        assert len(store.versions()) == 2, "the next start publishes nothing"
+
+
+@needs_int8
+def test_a_version_that_cannot_get_an_int8_graph_is_served_on(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = new_settings(tmp_path, tiny_models_dir)
     store = ModelStore(settings.models_dir)
     before = without_int8(store, store.versions()[0])
     with serving(settings) as client:
         put(client, DOCUMENTS)
+    monkeypatch.setattr(int8, "_MIN_MEAN", 1.1)
     with serving(settings.model_copy(update={"precision": "int8"})) as client:
         until(lambda: failed_once(client))
-        assert client.get("/info").json()["form"] == "fp32/onnxruntime"
-        after = publish(store, tiny_source(tmp_path / "again"), origin=before.origin)
-        assert (after.fingerprint, after.version == before.version) == (before.fingerprint, False)
-        assert client.post(f"/models/{after.version}/activate").status_code == 202
-        wait_for_form(client, INT8)
-        assert client.get("/info").json()["model_version"] == after.version
-        assert_found_in(client, store.open(after.version, form=INT8))
-    assert "This version has no int8 graph: it was published by an old release" in caplog.text
+        assert client.get("/info").json()["form"] == str(FP32)
+    assert f"The int8 graph of {before.version} loses too much accuracy" in caplog.text
+    assert f"`python -m models quantize {before.version}`" in caplog.text
+
+
+@needs_int8
+def test_a_models_folder_that_cannot_be_written_is_served_on(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    store = ModelStore(settings.models_dir)
+    before = without_int8(store, store.versions()[0])
+    with serving(settings) as client:
+        put(client, DOCUMENTS)
+
+    def publish(*_: object) -> Manifest:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(store.root))
+
+    monkeypatch.setattr(ModelStore, "publish", publish)
+    with serving(settings.model_copy(update={"precision": "int8"})) as client:
+        until(lambda: failed_once(client))
+        assert client.get("/info").json()["form"] == str(FP32)
+    assert f"{before.version} gets no int8 graph: [Errno 30] Read-only file system" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "calibrates"),
+    [
+        ({}, False),
+        ({"precision": "bf16"}, False),
+        ({"precision": "auto"}, False),  # by default it leaves int8 out
+        ({"precision": "auto", "precision_loss": 0.01}, True),
+        ({"precision": "auto", "precision_loss": 0.01, "device": "cuda"}, False),
+        ({"precision": "fp16", "device": "cuda"}, False),
+        pytest.param({"precision": "int8"}, True, marks=needs_int8),
+    ],
+)
+def test_a_first_start_calibrates_int8_only_if_it_is_asked_for(
+    tmp_path: Path, changed: dict[str, Any], calibrates: bool
+) -> None:
+    assert Settings(data_dir=tmp_path, **changed).calibrates_int8 is calibrates
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_int8)])
+def test_a_model_of_the_first_start_has_int8_only_if_it_is_asked_for(tmp_path: Path, precision: str) -> None:
+    (tmp_path / "none").mkdir()
+    source = tiny_source(tmp_path / "source")
+    settings = new_settings(tmp_path, tmp_path / "none", precision=precision, model=str(source))
+    with serving(settings) as client:
+        assert client.get("/info").json()["form"] == f"{precision}/onnxruntime"
+    [manifest] = ModelStore(settings.models_dir).versions()
+    assert (manifest.quantised is not None) is (precision == "int8")
 
 
 def without_int8(store: ModelStore, manifest: Manifest) -> Manifest:
-    """Changes a version as if a release without int8 had published it."""
+    """Changes a version as if a release without int8 had published it. Returns its new manifest."""
     folder = store.folder(manifest.version)
     (folder / "onnx" / INT8_NAME).unlink()
     files = {file: checksum for file, checksum in manifest.files.items() if INT8_NAME not in file}
@@ -250,7 +322,7 @@ ANY_LOSS = 0.5
 
 
 class Speeds:
-    """A fake measurement with fixed seconds for each precision. Records the measured forms."""
+    """Replaces the measurement of speed: fixed seconds per precision. Records the measured forms."""
 
     def __init__(self, **seconds: float) -> None:
         self._seconds = seconds
@@ -293,11 +365,11 @@ def only_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("int8", "now", "chosen"),
     [
-        (0.82, FP32, INT8),  # 1.2 times as fast is 0.83 s
+        (0.82, FP32, INT8),  # The limit is 1.2 times as fast: 0.83 s.
         (0.85, FP32, FP32),
-        (1.1, INT8, INT8),  # the form of the stored vectors stays, too
+        (1.1, INT8, INT8),  # The form of the stored vectors stays if it is not much slower.
         (1.3, INT8, FP32),
-        (0.85, BF16, FP32),  # that form is gone
+        (0.85, BF16, FP32),  # BF16 is not available any more.
     ],
 )
 @pytest.mark.usefixtures("only_int8")
@@ -333,7 +405,7 @@ def test_a_form_that_loses_more_is_left_out_and_the_log_says_how_much(
     assert set(speeds.requested) == {FP32}
     assert "measures fp32/onnxruntime, int8/onnxruntime" in caplog.text
     assert "leaves int8/onnxruntime out: it loses 0.0" in caplog.text
-    assert choose(tiny_models_dir, tmp_path, loss=ANY_LOSS) == INT8  # another loss is another question
+    assert choose(tiny_models_dir, tmp_path, loss=ANY_LOSS) == INT8  # Another limit gives another choice.
 
 
 @needs_int8
@@ -431,7 +503,7 @@ def test_a_later_version_that_the_form_is_not_for_is_served_in_fp32(
     settings = new_settings(tmp_path, tiny_models_dir, precision="auto", precision_loss=ANY_LOSS)
     store = ModelStore(settings.models_dir)
     first = store.versions()[0]
-    second = publish(store, tiny_source(tmp_path / "other", seed=7), origin="other")
+    second = publish(store, tiny_source(tmp_path / "other", seed=7), origin="other", int8=True)
     if why == "no int8":
         second = without_int8(store, second)
     else:

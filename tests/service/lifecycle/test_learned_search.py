@@ -22,7 +22,7 @@ def _copy(folder: Path, source: Path, manifest: Manifest) -> Manifest:
 
 
 def with_search(store: ModelStore, version: str, search: dict[str, SearchDefaults]) -> str:
-    """Publishes the model of `version` again with the defaults `search`. Returns the new version."""
+    """Publishes a copy of `version` with the defaults `search`, by collection. Returns its name."""
     old = store.verify(version)
     name = version_name(datetime.now(UTC), f"{old.origin}-{len(store.versions())}", old.fingerprint)
     new = old.model_copy(update={"version": name, "search": search, "files": {}})
@@ -37,7 +37,7 @@ def place(tmp_path: Path) -> Place:
     lexical = {"default": SearchDefaults(mode="lexical", weight=0.0)}
     others = [with_search(store, first.version, search) for search in (hybrid, lexical)]
     place = Place(tmp_path)
-    place.a, place.b, place.c = first.version, *others  # names of one second are in no order of time
+    place.a, place.b, place.c = first.version, *others  # Names from one second do not sort by time.
     return place
 
 
@@ -121,7 +121,7 @@ def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
 
 @pytest.mark.long
 def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: Path) -> None:
-    """Only that collection changes. A text without passages keeps its vector."""
+    """Only the default collection changes. A text without passages keeps its vector."""
     store = ModelStore(tmp_path / "models")
     first = publish(store, tiny_source(tmp_path / "source"))
     shorter = {"default": SearchDefaults(mode="dense", weight=1, passage_tokens=16)}
@@ -163,6 +163,6 @@ def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: P
     with place.serving():
         assert place.active() == first.version
         place.activate(second)
-    with place.serving() as client:  # a start reads the form of vectors with passages
+    with place.serving() as client:  # A start also reads vectors with passages.
         assert place.active() == second
         assert client.get("/documents/count").json() == {"count": 3}

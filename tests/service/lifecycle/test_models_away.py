@@ -1,4 +1,4 @@
-"""A models folder that cannot be read for a while: the service waits, reports it, and fails no version."""
+"""While the models folder cannot be read, the service waits, reports it, and marks no version as failed."""
 
 import errno
 import threading
@@ -142,7 +142,7 @@ def test_a_service_whose_folder_is_away_keeps_the_way_back_warm(
                 looks.append(1)
 
             monkeypatch.setattr(controller, "_expire", counted)
-            place.until(lambda: len(looks) > 20)  # far longer than it lingers
+            place.until(lambda: len(looks) > 20)  # far longer than LINGER_SECONDS
             assert [follower.version for follower in controller._corpus.active.followers] == [place.a]
             assert "not there" in str(client.get("/models").json()["models"])
         place.until(lambda: controller.trouble is None)

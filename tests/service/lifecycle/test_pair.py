@@ -42,7 +42,7 @@ def place(tmp_path: Path, made: tuple[Path, list[str]]) -> Place:
 
 
 def stored(place: Place, version: str) -> dict[str, NDArray[np.float64]]:
-    """Returns the exact vector of every document by id: a query along each axis finds one component."""
+    """Returns each document's stored vector by id. A query along each axis gives one component."""
     body = {"queries": np.eye(WIDTH).tolist(), "model": version, "k": 1000, "fields": []}
     answer = place.client.post("/search", json=body, headers={"x-model-version": version}).json()
     columns = [{hit["id"]: hit["score"] for hit in hits} for hits in answer["results"]]
@@ -131,7 +131,7 @@ def test_a_query_behind_another_prompt_is_the_teachers(place: Place) -> None:
         assert "query_encoder" not in found
         [vector] = client.post("/embed", json={"inputs": TEXT, "prompt_name": "title"}).json()
         by_vector = client.post("/search", json={"queries": [vector], "model": place.c, "k": 3}).json()
-        # Scores have six digits, so what differs by a rounding may be written with another last one.
+        # Scores have six digits. Rounding errors may change the last one.
         for one, other in zip(by_vector["results"][0], found["hits"], strict=True):
             assert (one["id"], one["score"]) == (other["id"], pytest.approx(other["score"], abs=1.5e-6))
 
@@ -206,7 +206,7 @@ def test_a_pair_whose_student_fails_is_not_live(place: Place, monkeypatch: pytes
         begin = type(place.app.state.runtime.corpus.store).begin
 
         async def begun(store: Any, *args: Any) -> int:
-            done.add("golden")  # it is proved by now
+            done.add("golden")  # The golden texts are compared before `begin`.
             return int(await begin(store, *args))
 
         monkeypatch.setattr(type(place.app.state.runtime.corpus.store), "begin", begun)
@@ -234,7 +234,7 @@ def test_memory_is_counted_for_both_models(place: Place) -> None:
     teacher, student, both = (
         needed([1000], WIDTH, place.store.folder(name), alone=True) for name in (place.a, place.b, place.c)
     )
-    rows = needed([1000], WIDTH, place.folder, alone=True)  # no model
+    rows = needed([1000], WIDTH, place.folder, alone=True)  # a folder without a model
     assert both - rows == pytest.approx(teacher + student - 2 * rows, abs=3)
 
 
@@ -252,7 +252,7 @@ def test_a_pair_is_served_in_int8(place: Place) -> None:
 
 
 def test_lone_queries_of_a_pair_are_computed_by_all_threads_too(place: Place) -> None:
-    """Each model gets a second session at its first single text."""
+    """Only the student gets single texts, and so a second session."""
     place.store.request(place.c)
     with place.serving(workers=2, single_text_threads=2):
         place.fill()

@@ -1,4 +1,4 @@
-"""The expected time of a build: compared with values worked out by hand, and shown during a build."""
+"""The expected time of a build, compared with values worked out by hand and shown during a build."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ class Clock:
         ([(5, 64, 0.2)], 320, 1e-6),
         ([(2, 64, 0.2)], None, 0),  # too few steps
         ([(3, 64, 0.2)], 320, 1e-6),
-        ([(100, 64, 0.2), (5, 64, 32.0)], 2, 0.1),  # a machine that became slow for good
+        ([(100, 64, 0.2), (5, 64, 32.0)], 2, 0.1),  # a machine that became slow and stays slow
         ([(60, 10, 1.0), (60, 40, 1.0)], 40, 0.03),  # only the last minute counts
     ],
 )

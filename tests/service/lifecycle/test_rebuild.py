@@ -63,7 +63,7 @@ def test_damaged_vectors_are_embedded_again(filled: Settings, what: str, sql: st
     with serving(filled) as client:
         assert ranking(client) == before
         assert "simile_index_missing_documents 0.0" in client.get("/metrics").text
-    with TestClient(create_app(filled)) as client:  # and stored: the next start has nothing to mend
+    with TestClient(create_app(filled)) as client:  # The repaired vectors are stored.
         wait_until_ready(client)
         assert ranking(client) == before
         tokens = [line for line in client.get("/metrics").text.splitlines() if 'lane="background"' in line]
@@ -176,7 +176,7 @@ def test_an_index_that_cannot_even_be_loaded_is_not_searched(
 
 
 def failing(times: int, work: Any) -> Any:
-    """Returns `work` with a MemoryError in each of its first `times` calls."""
+    """Wraps `work` to raise MemoryError in each of its first `times` calls."""
     left = [times]
 
     def broken(*arguments: Any, **named: Any) -> Any:
@@ -217,7 +217,7 @@ def test_an_index_that_could_not_be_loaded_again_is_mended_by_itself(
 def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write is stored and not indexed, although every document has a vector."""
+    """A failed `apply` leaves a stored write out of the index, although each document has a vector."""
     damage(filled, "DELETE FROM vectors WHERE revision = 7")
     monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.02)
     release = hold_builds(monkeypatch)

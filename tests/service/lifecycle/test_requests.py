@@ -63,7 +63,7 @@ def test_requests_count_whatever_the_clocks_say(place: Place) -> None:
     with place.serving():
         request(place, place.b, 24 * HOUR)  # as a retraining does on another machine
         place.until_active(place.b)
-        place.activate(place.c)  # by the route, and this machine's clock
+        place.activate(place.c)  # by the route, with the time of this machine
         assert place.client.post("/models/rollback").json() == {"wanted": place.b}
         place.until_active(place.b)
         request(place, place.a, -24 * HOUR)  # the clock was set back
@@ -80,7 +80,7 @@ def test_requests_count_whatever_the_clocks_say(place: Place) -> None:
 def test_activating_the_active_version_stops_a_build_that_another_folder_requested(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With PostgreSQL, only the database has the request: this replica's folder names the active version."""
+    """With PostgreSQL, only the database has the request. This replica's folder names the active version."""
     with place.serving() as client:
         place.fill()
         go_on = place.hold(monkeypatch, place.b, 1)

@@ -18,7 +18,7 @@ from tests.waiting import until
 def version_served(settings: Settings) -> str:
     with TestClient(create_app(settings)) as client:
         wait_until_ready(client)
-        until((settings.models_dir / "state.json").exists)  # written at the first look
+        until((settings.models_dir / "state.json").exists)  # written at the first poll
         return str(client.get("/info").json()["model_version"])
 
 
@@ -56,7 +56,7 @@ def test_a_changed_model_is_refused_at_start_and_named(tmp_path: Path, tiny_mode
 def test_each_start_renews_the_id_of_the_models_folder_and_services_on_one_folder_agree(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
-    """So a copied folder gets an id of its own when a service uses it."""
+    """A copied folder therefore gets an id of its own as soon as a service uses it."""
     settings = new_settings(tmp_path, tiny_models_dir)
     store, ids = ModelStore(settings.models_dir), set()
     assert store.id() is None

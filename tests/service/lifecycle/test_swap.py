@@ -25,7 +25,7 @@ from tests.tiny import tiny_source
 def test_whoever_writes_wanted_moves_the_service_with_all_its_documents(place: Place) -> None:
     with place.serving() as client:
         place.fill()
-        (place.store.root / "wanted").write_text(place.b)  # nothing but the name, as any program may
+        (place.store.root / "wanted").write_text(place.b)  # Any program may write only the name.
         place.until_active(place.b)
         assert place.everything() == DOCUMENTS
         assert place.state(place.a)["state"] == "retired"
@@ -52,10 +52,10 @@ def test_a_second_rollback_never_returns_to_a_version_rolled_back_from(place: Pl
         place.rollback(place.a)
         assert place.everything() == DOCUMENTS
         assert client.post("/models/rollback").status_code == 409
-        place.store.request(place.c)  # as a retraining that comes to the same model would
+        place.store.request(place.c)  # like a retraining whose result is the same model
         time.sleep(1.2)
         assert place.active() == place.a
-        place.activate(place.c)  # somebody's express decision
+        place.activate(place.c)  # an explicit request of an operator
         assert client.post("/models/rollback").json() == {"wanted": place.a}
     with place.serving() as client:
         place.until_active(place.a)
@@ -66,7 +66,7 @@ def test_a_rollback_after_the_grace_catches_up_with_what_was_written_since(place
     with place.serving():
         place.fill()
         place.activate(place.b)
-    with place.serving() as client:  # the version before is not in memory any more
+    with place.serving() as client:  # The previous version is no longer in memory.
         place.put({"new": TEXTS[100], "d1": TEXTS[101]})
         client.delete("/documents/d2")
         place.rollback(place.a)
@@ -91,7 +91,7 @@ def test_the_newest_wanted_wins_and_the_build_in_hand_is_dropped(
         assert place.everything() == DOCUMENTS
         client.post(f"/models/{place.b}/activate")
         place.until_state(place.b, "building")
-        again = client.post(f"/models/{place.c}/activate")  # it is active: the build is dropped
+        again = client.post(f"/models/{place.c}/activate")  # Version c is active, so the build is dropped.
         assert (again.status_code, again.json()) == (200, {"wanted": place.c})
         place.until_state(place.b, "candidate")
         assert place.active() == place.c
@@ -103,7 +103,7 @@ def test_updates_and_deletes_during_a_build_are_kept(place: Place, monkeypatch: 
         place.fill()
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: place.state(place.b)["done"] == 20)
-        place.put({"d5": TEXTS[99], "d55": TEXTS[99], "new": TEXTS[98]})  # embedded already, and not yet
+        place.put({"d5": TEXTS[99], "d55": TEXTS[99], "new": TEXTS[98]})  # some are embedded, others are not
         again = {"id": "d6", "text": TEXTS[6], "metadata": {"x": 1}}
         client.post("/documents", json={"documents": [again]})
         for gone in ("d7", "d57"):
@@ -127,7 +127,7 @@ def test_manual_builds_and_waits_for_somebody_to_decide(place: Place) -> None:
         place.put({"late": TEXTS[90]})
         place.activate(place.b)
         assert place.everything() == DOCUMENTS | {"late": TEXTS[90]}
-        client.post("/models/rollback")  # a decision as well
+        client.post("/models/rollback")  # A rollback is a decision as well.
         place.until_active(place.a)
 
 
@@ -262,7 +262,7 @@ def test_a_cold_version_is_caught_up_before_it_serves(place: Place, monkeypatch:
         client.delete("/documents/d2")
         expected = DOCUMENTS | more | {"d1": TEXTS[150]}
         del expected["d2"]
-        release = place.hold(monkeypatch, place.a, 12)  # of twenty-one
+        release = place.hold(monkeypatch, place.a, 12)  # of the 21 changed documents
         client.post("/models/rollback")
         place.until(lambda: bool(place.state(place.a)["done"]))
         assert place.active() == place.b
@@ -299,7 +299,7 @@ def test_a_version_that_gives_other_vectors_than_it_was_published_with_fails_and
         place.until(lambda: reason in (place.state(place.b)["reason"] or ""))
         time.sleep(1.2)
         assert place.swaps("failed", 0), "tried again"
-        client.post(f"/models/{place.b}/activate")  # a decision is one more attempt
+        client.post(f"/models/{place.b}/activate")  # An explicit request causes one more attempt.
         place.until(lambda: place.swaps("failed", 1))
         assert place.everything() == DOCUMENTS
 

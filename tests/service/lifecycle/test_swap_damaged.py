@@ -1,4 +1,4 @@
-"""Damaged versions are refused by name, and the active version stays active."""
+"""Damaged versions are refused, with their names in the reason, and the active version stays active."""
 
 import shutil
 from collections.abc import Iterator

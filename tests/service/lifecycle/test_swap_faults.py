@@ -1,4 +1,4 @@
-"""Swaps among faults: transient errors are waited for, others are reported, and no document is lost."""
+"""Swaps during faults: a swap outlasts transient errors, reports other errors, and loses no document."""
 
 import asyncio
 import gc
@@ -47,7 +47,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, version: str, texts: list[str], 
 def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that fails on a quarter of the documents is rejected, even with other errors meanwhile."""
+    """Errors of a full queue do not end a build, and are not counted as documents on which a model fails."""
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
     embed, calls = Corpus.embed, 0
 
@@ -195,7 +195,7 @@ def test_of_decisions_made_at_once_one_is_carried_out_as_the_decision_it_is(plac
 def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
     place: Place, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """The service reads the new asked.json together with the old `wanted`."""
+    """Between the two writes, the service reads the new asked.json and the old `wanted`."""
     replace, looks = replace_text, 5
     found: list[RequestedVersion | None] = []
 
@@ -218,7 +218,7 @@ def test_a_look_between_the_two_files_of_a_request_does_not_undo_it(
         if by == "this service" and postgres.chosen:
             assert {in_folder and in_folder.version for in_folder in found} == {place.b}, "it counts already"
         place.until_active(place.b)
-        (place.store.root / "wanted").write_text(place.c)  # the file alone still counts
+        (place.store.root / "wanted").write_text(place.c)  # A change of only this file still counts.
         place.until_active(place.c)
 
 
@@ -266,7 +266,7 @@ def test_losing_sight_of_wanted_drops_no_build(place: Place, monkeypatch: pytest
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: (place.state(place.b)["done"] or 0) > 5)
         (place.store.root / "wanted").write_text("")
-        time.sleep(1.2)  # two looks
+        time.sleep(1.2)  # at least two polls
         release.set()
         place.until_active(place.b)
         assert place.swaps("dropped", 0)
@@ -297,7 +297,7 @@ def test_a_rollback_brings_back_a_service_whose_live_model_fails_from_the_start(
 
 
 class Rows:
-    """Writes the table of generations in a database without a service."""
+    """Changes the table `generations` of a database directly, without a service."""
 
     def __init__(self, folder: Path) -> None:
         migrate(folder / "simile.db")
@@ -345,13 +345,13 @@ def test_nothing_is_pruned_while_it_is_not_known_what_is_live(place: Place) -> N
     assert command.main(["--models-dir", str(place.store.root), "prune", place.c]) == 0
 
 
-PATIENT = {"x-timeout-ms": "60000"}  # far less than the held work
+PATIENT = {"x-timeout-ms": "60000"}  # The blocked work takes far longer.
 LONG = " ".join(TEXTS[:100])  # several passages
 
 
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch, version: str) -> Iterator[SimpleNamespace]:
-    """Forward passes of a version wait until `open` is set. Opening the version does not wait."""
+    """Blocks forward passes of a version until the event `open` is set. Loading skips the golden texts."""
     gate = SimpleNamespace(open=threading.Event(), waiting=0)
 
     def waits(encoder: Encoder, _: object) -> None:
@@ -420,7 +420,7 @@ def test_no_write_waits_for_the_version_before_while_it_is_kept(
 def test_a_candidate_that_hangs_fails_and_the_service_stays_well(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look of the watchdog counts as an hour of the candidate, so nothing else can be overdue."""
+    """Each check of the watchdog counts an hour for the candidate's batch, so only that is overdue."""
     ends: list[str] = []
     spend = Worker.spend
 
@@ -449,7 +449,7 @@ BUGS: list[Callable[..., Any]] = [RuntimeError, MemoryError, KeyError]
 def test_no_write_fails_with_a_candidate_that_breaks_while_it_splits_a_text(
     place: Place, monkeypatch: pytest.MonkeyPatch, bug: Callable[..., Exception]
 ) -> None:
-    """The error is unexpected, and only long texts cause it."""
+    """The error is of an unexpected type. Only long texts cause it, because only they are split."""
 
     def breaks(content: Content, encoder: Encoder, *args: Any) -> Any:
         if encoder.manifest.version == place.b:

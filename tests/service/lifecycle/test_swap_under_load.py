@@ -1,4 +1,4 @@
-"""Swaps under load, and swaps that kill -9 interrupts at random points. KILLS=200 does it more often."""
+"""Swaps under load, and swaps that kill -9 interrupts at random points. KILLS=200 sets their number."""
 
 import os
 import random
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.long
 
 SWAPS = 12
 ROLLBACK_AFTER = (3, 7, 11)
-BUILD_RATE = 70  # documents per second: slow, so that much happens during a build
+BUILD_RATE = 70  # Documents per second. A slow build overlaps with many requests.
 MIN_COUNT = 50
-LONGEST_PAUSE_SECONDS = 1.0  # a request that waited for a build would take 1.4 s and more
+LONGEST_PAUSE_SECONDS = 1.0  # A request that waited for a build would take over 1.4 s.
 
 
 @pytest.fixture
@@ -122,11 +122,11 @@ def check_metrics(text: str) -> None:
 
 KILLS = int(os.environ.get("KILLS", "20"))
 KILL_DOCUMENTS = 150
-KILL_BUILD_RATE = 300  # half a second for all of them
+KILL_BUILD_RATE = 300  # The KILL_DOCUMENTS take half a second.
 
 
 def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> str:
-    """Checks that every document is found with the score of the answer's version. Returns the version."""
+    """Searches: all documents must be found, with scores of the answer's version. Returns that version."""
     client = Client(service.port)
     answer, version = client.send("GET", f"/search?mode=dense&k=1000&q={quote(QUERIES[0])}")
     client.close()
@@ -137,7 +137,7 @@ def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> s
 
 
 def wait_for(service: Service, version: str, documents: int) -> None:
-    """Waits until `documents` texts are embedded. From `KILL_DOCUMENTS` on, waits longer, after the swap."""
+    """Waits until `documents` texts are embedded. A number above `KILL_DOCUMENTS` ends after the swap."""
     while documents:
         answer = service.client.get("/models").json()
         [found] = [model for model in answer["models"] if model["version"] == version]

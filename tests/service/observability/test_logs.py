@@ -172,7 +172,7 @@ QUERIES = [
 
 
 def everywhere(client: TestClient) -> set[tuple[str, str, int]]:
-    """Sends the marker to every route in many ways. Returns each (method, route, status)."""
+    """Sends the marker to every route in many parts of requests. Returns all (method, route, status)."""
     seen = set()
 
     def send(method: str, route: str, path: str, **others: Any) -> None:

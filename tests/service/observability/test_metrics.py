@@ -92,9 +92,9 @@ def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, 
     by_lane = f'{{lane="interactive",version="{version}"}}'
     before = samples(client)
     client.post("/embed", json={"inputs": ["river", "river " * 100]})  # 3 tokens, and 64 of 102
-    client.post("/embed", json={"inputs": ["river", "river stone", "the cat"]})  # 3, 4, 4: one batch
+    client.post("/embed", json={"inputs": ["river", "river stone", "the cat"]})  # 3, 4 and 4 tokens
     key, last = f"simile_tokens_total{by_lane}", f"simile_queue_seconds_count{by_lane}"
-    wait_until(lambda: samples(client)[last] - before[last] >= 5)  # Counted after the answer.
+    wait_until(lambda: samples(client)[last] - before[last] >= 5)  # The service counts after the answer.
     after = samples(client)
 
     def gained(name: str) -> float:
@@ -128,14 +128,14 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
         requested = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 8, "c", "d" * 4]))
         builds = batcher.embed(encoder.as_encoder(), ["e" * 8] * 2, lane=Lane.BACKGROUND)
         built = asyncio.create_task(builds)
-        await asyncio.sleep(0)  # Lets both join the queue.
+        await asyncio.sleep(0)  # Lets both tasks join the queue.
         # Estimated, because the only worker is busy: a quarter of the characters, plus two.
         assert waiting("interactive") == (3, 4 + 2 + 3)
         assert waiting("background") == (2, 8)
         found = of(metrics)
         assert found["simile_queue_limit_tokens"] == 1000
         assert found["simile_queue_limit_seconds"] == float("inf")
-        # One call is pending, and its turn is one of its three texts, at 1,000 tokens per second.
+        # One call is pending. Its turn has one of its three texts: 3 tokens, at 1,000 per second.
         assert found["simile_queue_wait_seconds"] == 3 / 1000
         built.cancel()
         await asyncio.gather(built, return_exceptions=True)
@@ -196,7 +196,7 @@ def test_series_of_a_version_go_with_it_however_many_swaps_there_are() -> None:
     late = metrics.by_version.inference("v0", "interactive")
     assert late is not None
     for number in range(1, 40):
-        late.tokens.inc()  # of a running batch
+        late.tokens.inc()  # tokens of a batch that still runs
         metrics.by_version.keep({f"v{number}", f"v{number + 1}"})
         found = of(metrics)
         assert len(found) == lines
@@ -300,7 +300,7 @@ def test_how_late_the_event_loop_is_can_be_seen(monkeypatch: pytest.MonkeyPatch)
     async def body() -> Metrics:
         metrics = Metrics()
         sampling = asyncio.create_task(gauges.sample(metrics))
-        await asyncio.sleep(0)  # Lets it begin to sleep.
+        await asyncio.sleep(0)  # Lets the task begin to sleep.
         time.sleep(0.4)  # noqa: ASYNC251  blocks the loop on purpose
         while not of(metrics)["simile_loop_lag_seconds_count"]:  # noqa: ASYNC110  no event exists
             await asyncio.sleep(0)

@@ -47,7 +47,7 @@ class Replica(Service):
         super().__init__(folder, None, SIMILE_DATABASE=url, **(ENVIRONMENT | variables))
 
     def launch(self, forge: Forge | None = None) -> None:
-        """Starts the replica and does not wait for it. A forge starts it quickly."""
+        """Starts the replica. Does not wait until it is ready. A forge makes the start quick."""
         if forge is not None:
             self.process = cast("subprocess.Popen[bytes]", forge.start(self._environment, self.log))
             return
@@ -71,7 +71,7 @@ class Replica(Service):
 
 
 class Cluster:
-    """`REPLICAS` replicas, and the versions that they may serve."""
+    """`REPLICAS` replicas with the same versions, in one models folder or, with `apart`, in one each."""
 
     def __init__(self, folder: Path, url: str, forge: Forge | None, *, apart: bool, **variables: str) -> None:
         self.url = url

@@ -49,7 +49,7 @@ class Forked:
 
 
 class Forge:
-    """The process that starts services, as a context manager that ends it."""
+    """Runs the process that starts services. Leaving the context ends that process."""
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-m", "tests.service.replicas.forked"]

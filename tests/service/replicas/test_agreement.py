@@ -68,7 +68,7 @@ def swap(place: Place, number: int, replica: str = "a", last: Last = lambda _: N
 
 
 def take(place: Place, replica: str, number: int, limit: int = 8) -> int:
-    """Takes documents without a vector. Returns their number."""
+    """Takes up to `limit` documents without a vector for `replica`. Returns their number."""
     found = place.write(lambda it: generations.take_lacking(it, replica, number, limit, 1 << 20))
     return len(found.documents)
 
@@ -193,7 +193,7 @@ def test_requests_stand_in_the_order_in_which_the_database_hears_of_them(place: 
 
 
 def test_a_request_that_is_ignored_is_logged_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    """No service has read this folder yet, and its file is older than the current request."""
+    """Only a first read of the folder logs its older request. A request made after a read counts."""
     active = RequestedVersion("b", "activate", "first")
     requested = RequestedVersion("c", "rollback", "second")
     place.write(lambda it: replicas.keep_request(it, active))
@@ -303,7 +303,7 @@ def test_a_start_in_another_form_does_not_take_the_vectors_from_others(place: Pl
 
 
 class Two:
-    """Two stores on one database, which hold leases and hear each other's notifications."""
+    """Two stores on one database. Each holds a lease and receives the notifications of the other."""
 
     def __init__(self) -> None:
         url = postgres.new_database()
@@ -375,7 +375,7 @@ def test_one_does_a_job_for_all_and_another_takes_it_where_it_raises() -> None:
             await started.wait()
             waiting = asyncio.create_task(second.once("job", works))
             go_on.set()
-            with pytest.raises(ValueError):  # noqa: PT011  it has no words
+            with pytest.raises(ValueError):  # noqa: PT011  the error has no message
                 await failing
             assert await waiting == "done"
             assert await first.once("job", fails) == "done"
@@ -396,7 +396,7 @@ def test_one_that_cannot_renew_its_lease_says_that_it_is_lost(monkeypatch: pytes
 
             heard = len(two.heard[0])
             await run_sql(cut)
-            await until(lambda: len(two.heard[0]) > heard)  # it comes back
+            await until(lambda: len(two.heard[0]) > heard)  # The store connects again.
             monkeypatch.setattr("service.store.postgres.replicas.LEASE_SECONDS", 0.0)
             assert "lost touch" in (two.stores[0].lost or "")
 

@@ -1,7 +1,7 @@
 """kill -9 of replicas and of PostgreSQL at random: no acknowledged write is lost, and all recover.
 
-Many kills take long: KILLS=200 pytest -o faulthandler_timeout=0 -m long -s -k replicas_that FILE, and
-KILLS=50 with postgresql_that.
+More kills: `KILLS=200 pytest -o faulthandler_timeout=0 -m long -s -k replicas_that FILE`, or KILLS=50 with
+`-k postgresql_that`.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from tests.service.replicas.forked import Forge
 from tests.service.replicas.traffic import Traffic
 from tests.waiting import until
 
-KILLS = int(os.environ.get("KILLS", "0"))  # of a run with many
+KILLS = int(os.environ.get("KILLS", "0"))  # number of kills, if it is set
 
 
 class Requests:
@@ -47,7 +47,7 @@ class Requests:
             if replica.client.post(f"/models/{target}/activate").status_code == 202:
                 self.swaps += self.requested != self._cluster.versions[0] or self.swaps > 0
                 self.requested = target
-        except Exception:  # noqa: BLE001  it was killed, or is not ready to say
+        except Exception:  # noqa: BLE001  the replica was killed, or is not ready
             return
 
 
@@ -86,7 +86,7 @@ class Server:
         try:
             self._server.ensure_postgres_running()
             psycopg.connect(self.url, connect_timeout=5).close()
-        except Exception:  # noqa: BLE001  of whatever kind: it starts, or recovers
+        except Exception:  # noqa: BLE001  any error: the server starts or recovers
             return False
         return True
 

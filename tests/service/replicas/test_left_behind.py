@@ -16,7 +16,7 @@ from tests.service.swapping import QUERIES, TEXTS
 
 
 def find_version(replica: Replica, method: str, path: str, **sent: Any) -> str | None:
-    """Sends a request. Returns the version that answered, or None for a 503 with Retry-After."""
+    """Sends a request. Returns the version that answered, or None for a 503, which must have Retry-After."""
     answer = replica.client.request(method, path, **sent)
     if answer.status_code == 503:
         assert int(answer.headers["Retry-After"]) > 0

@@ -1,4 +1,4 @@
-"""The metrics of a service with a shared database: its lease, its pool, and the delay of a real standby."""
+"""Metrics of a service with a shared database: lease, connection pool, and the delay of a real standby."""
 
 import math
 import re
@@ -46,5 +46,5 @@ def test_a_standby_that_stands_still_falls_behind_by_the_time_since(made: Cluste
     with postgres.standby() as url, psycopg.connect(url, autocommit=True) as connection:
         made.until(lambda: lag() >= 0)
         connection.execute("SELECT pg_wal_replay_pause()")
-        made.until(lambda: lag() > 2)  # each beat of a lease is a write
+        made.until(lambda: lag() > 2)  # Each renewal of a lease is a write.
     made.until(lambda: math.isnan(lag()))

@@ -14,12 +14,12 @@ from tests.service.replicas.forked import Forge
 from tests.service.swapping import QUERIES, Client
 
 SWAPS, ROLLBACK_AFTER = 20, (5, 11, 17)
-BUILD_RATE = 70  # documents per second of each replica: slow, so that much happens during a build
+BUILD_RATE = 70  # Documents per second of a replica. A slow build overlaps with many requests.
 PAUSE_SECONDS = 0.02  # of each client: twelve processes share a few processors
 
 
 class OnAll(Load):
-    """Each request goes to a random replica. Every replica must find a write at once."""
+    """A load on all replicas: requests go to random ones, and all must find a write at once."""
 
     def __init__(self, made: Cluster) -> None:
         super().__init__(made.replicas[0], made.oracle, PAUSE_SECONDS)
@@ -44,7 +44,7 @@ class OnAll(Load):
             time.sleep(self.pause_seconds)
 
     def write_and_find(self, clients: list[Client], rng: random.Random, number: int) -> str:
-        """Writes by one replica. Then every replica must find exactly the documents of this client."""
+        """Writes to a random replica. Then every replica must find exactly this client's documents."""
         kind = self.write(rng.choice(clients), rng, number)
         mine = {id: text for id, text in dict(self.written).items() if id.startswith(f"{number}-")}
         for client in clients:

@@ -18,7 +18,7 @@ from tests.service.replicas.cluster import Cluster
 from tests.service.swapping import QUERIES, TEXTS
 
 WRITERS, SEARCHERS, IDS = 3, 2, 40
-LATER = {503}  # The status that asks to send again.
+LATER = {503}  # statuses after which a client sends the request again
 PAUSE_SECONDS = 0.05
 
 
@@ -65,7 +65,7 @@ class Traffic:
                 connection.request(method, path, content, {"Content-Type": "application/json"})
                 answer = connection.getresponse()
                 text = answer.read()
-            except (OSError, http.client.HTTPException):  # it was killed, or starts
+            except (OSError, http.client.HTTPException):  # The replica was killed, or starts.
                 answer = None
             finally:
                 connection.close()

@@ -85,7 +85,7 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
 
     def held(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
         vectors = poison(ids, normalize=normalize)
-        looked.wait(LIMIT)  # The trial pass succeeds only after the look.
+        looked.wait(LIMIT)  # The trial pass ends only after the metric was read.
         return vectors
 
     with monkeypatch.context() as patch:
@@ -96,7 +96,7 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
         until(lambda: place.metric("simile_healthy") == 1)
         patch.setattr(place.encoder, "forward", lambda ids, **options: 1 / 0)
         assert place.embed("a").status_code == 424
-        time.sleep(0.7)  # the probe fails as well, and it stays red
+        time.sleep(0.7)  # The probe fails as well, so /health still fails.
         red = place.client.get("/health")
         assert red.status_code == 503
         assert "ZeroDivisionError" in red.json()["error"]
@@ -200,7 +200,7 @@ def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Records why the watchdog would have ended the process, which goes on."""
+    """Records why the watchdog would have ended the process. The process continues."""
     reasons: list[str] = []
     monkeypatch.setattr("service.runtime.watchdog.end", reasons.append)
     return reasons

@@ -1,9 +1,11 @@
-"""Maps that a service makes by itself, and the log of failures."""
+"""Maps that a service makes by itself, and the log lines of failures."""
 
 import asyncio
+import importlib.util
 import json
 import shutil
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from service.runtime import housekeeping
 from service.runtime.housekeeping import MapMaker
 from service.runtime.runtime import Runtime
 
-# In the place of `python -m service map`: a map of as many points as the file `count` says.
+# Replaces `python -m service map`: copies map.json. Files `hang` and `broken` make it hang or fail.
 COMMAND = """#!/bin/sh
 echo "$@" >> {folder}/asked
 test -f {folder}/hang && exec sleep 1000
@@ -26,7 +28,7 @@ cp {folder}/map.json $SIMILE_DATA_DIR/maps/{version}/$5.json
 
 @pytest.fixture
 def folder(tmp_path: Path, client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of the fake command. The service has no documents and no map."""
+    """The folder of the fake command. The service has no documents and no map."""
     for name in ("default", "tickets", "small"):
         client.delete(f"/collections/{name}")
     shutil.rmtree(runtime.settings.maps_dir, ignore_errors=True)
@@ -81,6 +83,28 @@ def test_small_and_large_collections_have_none(client: TestClient, runtime: Runt
     fill(client, folder, 60)
     look(client, MapMaker(runtime.corpus, few), 3)
     assert requested(folder) == []
+
+
+@pytest.mark.parametrize(("umap", "made"), [(None, 0), (ModuleSpec("umap", None), 1)])
+def test_without_umap_only_small_collections_are_mapped(
+    client: TestClient,
+    runtime: Runtime,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    umap: ModuleSpec | None,
+    made: int,
+) -> None:
+    monkeypatch.setattr(housekeeping, "MAX_PLAIN", 59)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: umap)
+    maker = MapMaker(runtime.corpus, runtime.settings)
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    fill(client, folder, 60)
+    look(client, maker, 3)
+    assert len(requested(folder)) == made
+    fill(client, folder, 59, "/collections/tickets")
+    look(client, maker, 3)
+    assert len(requested(folder)) == made + 1
 
 
 def test_a_failure_is_said_with_its_last_words_and_not_tried_again(

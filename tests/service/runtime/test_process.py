@@ -1,4 +1,4 @@
-"""The service as a process: start, a second process on its data, stop, kill -9."""
+"""The service as a process: start, a second process on the same data, stop, kill -9."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ from tests.service.process import Service, run_and_fail
 from tests.waiting import LIMIT, until
 
 KILLS = int(os.environ.get("KILLS", "5"))
-JUDGED = {"a": "red", "b": "green"}  # documents that all judgments are about
+JUDGED = {"a": "red", "b": "green"}  # the two documents of each judged query
 
 
 def test_importing_the_service_brings_no_torch_and_no_transformers() -> None:
@@ -66,7 +66,7 @@ class Ledger:
                         self.expected[name] = step % 3 == 0 if judges else text
 
     def check(self, service: Service) -> dict[str, object]:
-        """Checks that every acknowledged write is stored and the index matches. Returns what is stored."""
+        """Checks acknowledged writes in the store and the index. Returns all stored texts and judgments."""
         stored = service.stored()
         answer = service.client.post("/search", json={"queries": ["red river"], "k": 1000, "mode": "dense"})
         assert {hit["id"]: hit["text"] for hit in answer.json()["results"][0]} == stored
@@ -180,7 +180,7 @@ def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models
         threads = [threading.Thread(target=send, args=[number]) for number in range(4)]
         for thread in threads:
             thread.start()
-        until(lambda: arrived(service) + len(statuses) >= 4, pause=0)  # or it might not listen any more
+        until(lambda: arrived(service) + len(statuses) >= 4, pause=0)  # before that, a stop closes the port
         assert service.stop() == 0
         for thread in threads:
             thread.join()

@@ -1,4 +1,4 @@
-"""Each reason of a red `/ready`: the message, and its row in the docs."""
+"""Each reason why `/ready` fails: its message, and its row in the docs."""
 
 import re
 from collections.abc import Callable

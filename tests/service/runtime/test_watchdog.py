@@ -33,7 +33,7 @@ FAULTY = (sys.executable, "-m", "tests.service.faulty")
 
 @asynccontextmanager
 async def watched(batcher: Batcher) -> AsyncIterator[Watchdog]:
-    """A running batcher and a watchdog that never ends the process."""
+    """Starts `batcher`, and yields its watchdog, which never ends the process."""
     batcher.start()
     watchdog = Watchdog([batcher], 0)
     watchdog.start()
@@ -64,7 +64,7 @@ def test_a_batch_that_hangs_fails_its_callers_and_those_behind_it_and_nobody_wai
                 await batcher.embed(encoder.as_encoder(), ["c"])
             assert watchdog.illness == "1 of 1 workers hang"
             assert batcher.failure(encoder.as_encoder()) == "a batch hangs"
-            encoder.gate.set()  # it came back after all
+            encoder.gate.set()  # The hanging pass ends after all.
             await until(lambda: watchdog.illness is None)
             again = await batcher.embed(encoder.as_encoder(), ["dd"])
             assert again.vectors[0].tolist() == [1, 2, ord("d")]
@@ -156,14 +156,14 @@ def test_a_step_is_overdue_once_and_the_next_step_begins_at_nothing() -> None:
     assert not worker.spend(0.4)
     assert not worker.hangs
     worker.spend(0.8)
-    worker.job = None  # It finished in time, and waits for work.
+    worker.job = None  # The worker finished in time, and waits for work.
     assert not worker.spend(5)
     assert not worker.hangs
 
 
 def test_how_long_a_batch_may_take_follows_the_measured_pace() -> None:
     pace = ThroughputEstimate(workers=2, hang_seconds=10)
-    besides = GROUP_OVERHEAD_TOKENS  # what every batch costs
+    besides = GROUP_OVERHEAD_TOKENS  # the fixed cost of a batch, in tokens
     pace.measured(QUEUED, Lane.BACKGROUND, 50 - besides, 0.5)  # 100 tokens per second, by one worker
     assert pace.batch_may_take(QUEUED, 10) == 10, "20 times 0.1 s is less than anything may take"
     assert pace.batch_may_take(QUEUED, 512) == pytest.approx(20 * 5.12)
@@ -214,7 +214,7 @@ with interpreter_timer(hang_seconds) as beat:
 
 
 def timed(hang_seconds: float, then: str) -> subprocess.CompletedProcess[str]:
-    """Runs a process with a watchdog and an interpreter timer, which executes the code `then`."""
+    """Runs the code `then` in a new process with a watchdog and an interpreter timer."""
     code = TIMED.format(hang_seconds=hang_seconds, then=then)
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False
@@ -284,7 +284,7 @@ def test_a_task_that_breaks_begins_again_and_a_cancelled_one_ends(monkeypatch: p
 
 @contextmanager
 def faulty(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service]:
-    """A service in its own process. Files in `folder` turn its faults on (faulty.py)."""
+    """Yields a service in its own process. Files in `folder` turn on faults (faulty.py)."""
     service = Service(folder, models_dir, FAULTS=str(folder), SIMILE_WORKERS="1", **variables)
     service.start(FAULTY)
     try:
@@ -340,7 +340,7 @@ def test_ready_is_red_at_once_and_requests_are_served_until_the_port_closes(
         began = time.monotonic()
         service.process.send_signal(signal.SIGTERM)
         time.sleep(0.05)
-        service.process.send_signal(signal.SIGTERM)  # twice at once is once
+        service.process.send_signal(signal.SIGTERM)  # A second signal changes nothing.
         while (ready := service.client.get("/ready")).status_code == 200:
             pass  # A closed port would raise.
         assert (ready.status_code, ready.json()["error"]) == (503, "The service is stopping.")

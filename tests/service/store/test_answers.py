@@ -1,4 +1,4 @@
-"""Answers that are built and sent at the same time share one limit of memory."""
+"""Answers that are built or sent at the same time share one memory limit."""
 
 import socket
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_an_answer_that_is_being_sent_keeps_its_room_until_it_is_read_or_its_cli
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
     with serving(tmp_path, tiny_models_dir, max_answers_mb=25) as place:
-        for first in range(0, 320, 80):  # 20 million bytes, more than a socket takes by itself
+        for first in range(0, 320, 80):  # 20 million bytes in all, more than a socket buffers
             documents = [
                 {"id": f"{first + at}", "text": "red", "metadata": {"much": "x" * 62_000}} for at in range(80)
             ]

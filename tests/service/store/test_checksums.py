@@ -1,4 +1,4 @@
-"""Damaged documents are found by their checksums. They are neither answered nor backed up."""
+"""Checksums reveal damaged documents. Such documents are neither returned nor backed up."""
 
 import argparse
 import contextlib
@@ -25,7 +25,7 @@ from tests.waiting import until
 
 METADATA = {"n": 1, "w": 1.0, "large": 1e17, "zero": -0.0, "long": 2**60, "é": ["ü", {"b": None, "a": True}]}
 TEXT = "a red river é 🌊"
-# A column and the SQL of its damaged value, by the id of a document.
+# By document id: the column to damage, and the SQL of the damaged value.
 DAMAGE = {
     "title": ("title", "'A titlf'"),
     "text": ("text", "replace(text, 'red', 'rad')"),
@@ -33,7 +33,7 @@ DAMAGE = {
     "longer": ("text", "text || ' '"),
     "metadata": ("metadata", "'{\"n\": 2}'"),
     "number": ("metadata", "'{\"n\": 1.5}'"),
-    "checksum": ("checksums", "NULLIF(checksums, checksums)"),  # replaced below
+    "checksum": ("checksums", "NULLIF(checksums, checksums)"),  # `damage` replaces this value.
     "renamed": ("id", "'renamee'"),
     "moved": ("collection", "'other'"),
 }
@@ -134,7 +134,7 @@ def test_a_damaged_document_is_not_answered_and_sending_it_again_heals(
         check_data(settings)
     assert repr(now if not at else f"other/{id}") in str(said.value)
 
-    if column in {"id", "collection"}:  # by the new name it is damaged for ever
+    if column in {"id", "collection"}:  # A new write would not replace the renamed row.
         quoted = ", ".join(f"'{other}'" for other in others)
         renamed = f"collection = 'default' AND id NOT IN ({quoted})"
         where = renamed if column == "id" else f"id = '{id}'"
@@ -155,7 +155,7 @@ def test_a_filter_that_nothing_passes_is_answered_beside_damaged_metadata(
     texts = ["'[1]'", "'7'", "'null'"]
     if postgres.chosen:
         texts += ["'{'", "''", "'{\"n\": 12345678901234567890'"]
-    else:  # SQLite takes them for JSON; the last one may have a name that no filter could name
+    else:  # SQLite accepts these as JSON. A filter cannot name the empty name of the last one.
         hexes = [b'{"n":"\xff"}', b'{"\xff":1}', b'{"n":["\xc3"]}', b'{"":"\xff"}']
         texts += [f"CAST(x'{json.hex()}' AS TEXT)" for json in hexes]
     filter = {"zzz": 1}
@@ -279,7 +279,7 @@ def test_documents_of_before_get_their_checksums_in_steps_and_new_ones_at_once(
 def test_what_is_no_text_stays_damaged_with_a_checksum_and_is_not_copied(
     tmp_path: Path, tiny_models_dir: Path, column: str, value: str
 ) -> None:
-    """An older version stored the document without a checksum. The damage came before the upgrade."""
+    """An older version stored the document without a checksum, and it was damaged before the upgrade."""
     settings = new_settings(tmp_path, tiny_models_dir)
     with serving(settings) as client:
         put(client, "a", "b")

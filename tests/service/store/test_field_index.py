@@ -1,4 +1,4 @@
-"""Declared fields: lookups find the same documents as scans, and the table follows the documents."""
+"""Fields of SIMILE_INDEXED_FIELDS: lookups find what scans find, and the table follows the documents."""
 
 import logging
 import sqlite3

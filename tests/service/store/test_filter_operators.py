@@ -1,4 +1,4 @@
-"""Each operator of filters is known everywhere: both dialects, the OpenAPI document, the page, the docs."""
+"""Both SQL dialects, the OpenAPI document, the web page and the docs have the same filter operators."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Filters on a real SQLite table, against a matcher of a few lines that knows no SQL."""
+"""Filters in SQLite match the same rows as `matches`, a short matcher without SQL."""
 
 import sqlite3
 from typing import Any
@@ -73,7 +73,7 @@ def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[d
             [{"a": '{"b":1}'}, {"a": [[{"b": 1}]]}, {"a": ["b"]}, {"a.b": 2}],
         ),
         ({"a.0": 1}, [{"a": {"0": 1}}], [{"a": [1]}]),
-        # Of three names and more the values come out of a recursive query.
+        # For three or more names, a recursive query finds the values.
         (
             {"a.b.c": {"$gt": 10}},
             [{"a": {"b": {"c": 10.5}}}, {"a.b": {"c": 1e15}}, {"a": [{"b.c": [2.5, 11]}]}],
@@ -155,7 +155,7 @@ def test_what_breaks_the_grammar_is_refused_by_name(filter: object, complaint: s
     with pytest.raises(FilterError, match=complaint) as refusal:
         compile_filter(filter)
     assert len(str(refusal.value)) < 400
-    str(refusal.value).encode()  # it goes into a response
+    str(refusal.value).encode()  # A response must be able to contain the message.
 
 
 def test_nesting_and_numbers_of_conditions_have_limits_that_sqlite_can_run() -> None:

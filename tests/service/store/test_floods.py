@@ -1,4 +1,4 @@
-"""A flood of one key's writes: another key's write is committed before the flood's last step."""
+"""While one key sends a flood of writes, another key's write is committed before the flood's last one."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ NO_LIMITS = EventLimits()
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Any]:
-    """A store of either kind with the documents d and e. One thread writes, so the order of jobs is known."""
+    """A SQLite or PostgreSQL store with the documents d and e. One thread runs the writes in order."""
     if postgres.chosen:
         from service.store.postgres.store import PostgresStore
         from tests.parts.stores import manifest
@@ -58,18 +58,18 @@ def events(key: str, count: int, id: str = "d", prefix: str = "") -> list[Event]
 
 
 def listed(store: Any, key: str) -> list[int]:
-    """Returns the numbers of a key's events."""
+    """Returns the sequence numbers of a key's events."""
     rows, _ = asyncio.run(store.list_events(0, 1_000_000, Selection(key=key), inf))
     return [number for number, _ in rows]
 
 
 async def as_key(name: str, work: Coroutine[Any, Any, Any]) -> Any:
-    caller.set(name)  # in this task alone
+    caller.set(name)  # sets it in this task only
     return await work
 
 
 class Held:
-    """Holds the writing thread, so that later jobs wait together."""
+    """Holds the writing thread until `release`, so that later jobs wait together."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class Held:
 async def flood(
     store: Any, works: list[Coroutine[Any, Any, Any]], bobs: Coroutine[Any, Any, Any]
 ) -> list[str]:
-    """Submits Ann's `works`, then Bob's work. Returns the key of each write job, in the order of the jobs."""
+    """Submits `works` with the key ann, then `bobs` with the key bob. Returns the jobs' keys in order."""
     held = Held(store)
     order: list[str] = []
     submit = store.writer.submit

@@ -1,4 +1,4 @@
-"""Generations that are kept for a rollback, closed or deleted, and one whose index fails on a write."""
+"""Generations: which ones are kept for a rollback, how builds continue, and an index that misses a write."""
 
 import sqlite3
 from typing import Any

@@ -21,7 +21,7 @@ from tests.service.process import Service, run_and_fail
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Path:
-    """The folder of a stopped service with five documents. early.db is its database when it had two."""
+    """The folder of a stopped service with five documents. early.db is its earlier database with two."""
     folder = tmp_path_factory.mktemp("used")
     with Service(folder, tiny_models_dir) as service:
         service.put({"a": "red river", "b": "green garden"}).raise_for_status()
@@ -101,7 +101,7 @@ def test_a_look_leaves_the_write_ahead_log_as_it_is(tmp_path: Path) -> None:
     migrate(tmp_path / DATABASE)
     connection = connect(tmp_path / DATABASE)
     connection.execute("INSERT INTO operations (kind, revision) VALUES ('put', 1)")
-    for name in (DATABASE, f"{DATABASE}-wal"):  # as a kill leaves them
+    for name in (DATABASE, f"{DATABASE}-wal"):  # copies of the files as a kill leaves them
         (tmp_path / "killed").mkdir(exist_ok=True)
         shutil.copy(tmp_path / name, tmp_path / "killed" / name)
     connection.close()

@@ -18,7 +18,7 @@ from service.store.sqlite.schema import MIGRATIONS, SCHEMA_VERSION, _entries, mi
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.swapping import TEXTS
 
-DIGEST = "3a15dddb4a2e4258d41e4e5b572b69978f4d4a9922a0b391a5ba833adfd9d4f8"  # Of its tables.
+DIGEST = "3a15dddb4a2e4258d41e4e5b572b69978f4d4a9922a0b391a5ba833adfd9d4f8"  # of schema 12
 DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(30)}
 ROWS = """
     INSERT INTO verdicts VALUES ('20260101T000000-x-00000000', 'failed', 'it was slow');
@@ -47,7 +47,7 @@ def old_store(path: Path, models_dir: Path, schema: int) -> list[bytes]:
     connection.execute("INSERT INTO history (version) VALUES (?)", (version,))
     blobs = [np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors]
     for at, (id, text) in enumerate(DOCUMENTS.items()):
-        revision = 2 * at + 1  # some were replaced since
+        revision = 2 * at + 1  # Gaps are revisions that were replaced.
         metadata = f'{{"n":{at}}}'
         connection.execute(
             "INSERT INTO documents VALUES (?, 'default', ?, ?, ?, '')", (revision, id, text, metadata)
@@ -108,7 +108,7 @@ def test_a_store_of_each_schema_is_found_again(tmp_path: Path, tiny_models_dir: 
         assert not any("title" in document for document in page)
         new = {"id": "new", "title": "a title", "text": "stone"}
         stored = client.post("/documents", json={"documents": [new]}).json()
-        assert stored == {"upserted": 1, "truncated": 0, "sequence": 31}
+        assert stored == {"upserted": 1, "truncated": 0, "unknown": 0, "sequence": 31}
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     stored = connection.execute("SELECT vector FROM vectors WHERE revision < 60 ORDER BY revision").fetchall()

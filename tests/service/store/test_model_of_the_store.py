@@ -1,4 +1,4 @@
-"""The whole service against a dictionary and numpy, in sequences of steps that hypothesis chooses.
+"""Compares the whole service with a dictionary and numpy, over steps that Hypothesis chooses.
 
 The steps put, change and delete documents, search, restart and swap the model. Each run has the same
 sequences.
@@ -45,7 +45,7 @@ def tags(metadata: Metadata) -> list[str]:
     return tag if isinstance(tag, list) else [tag]
 
 
-# Each filter, and its meaning in Python.
+# Each filter, and a Python function that tells whether metadata match.
 FILTERS: list[tuple[Metadata, Callable[[Metadata], bool]]] = [
     ({"n": 1}, lambda m: m.get("n") == 1),
     ({"n": {"$gte": 2, "$lt": 4}}, lambda m: m.get("n") in {2, 3}),
@@ -73,7 +73,7 @@ class Service(RuleBasedStateMachine):
         super().__init__()
         self.documents: dict[str, tuple[str, Metadata]] = {}
         self.folder = Path(tempfile.mkdtemp())
-        self.active = 0  # which of the versions
+        self.active = 0  # index into `versions`
         shutil.copytree(self.models, self.folder / "models")
         self.open()
 
@@ -182,7 +182,7 @@ def quoted(id: str) -> str:
 def test_the_service_does_what_a_dictionary_and_numpy_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filter_cache, "SLOW_SECONDS", 0.0)  # what any filter passes is kept
+    monkeypatch.setattr(filter_cache, "SLOW_SECONDS", 0.0)  # The cache keeps the matches of every filter.
     monkeypatch.setattr(Service, "versions", published(tmp_path / "models", 2), raising=False)
     monkeypatch.setattr(Service, "models", tmp_path / "models", raising=False)
     monkeypatch.setattr(Service, "oracle", Oracle(tmp_path / "models", Service.versions), raising=False)
@@ -191,7 +191,7 @@ def test_the_service_does_what_a_dictionary_and_numpy_would(
         stateful_step_count=STEPS,
         deadline=None,
         derandomize=True,
-        phases=[Phase.generate],  # a shorter order that fails too would take minutes to find
+        phases=[Phase.generate],  # Shrinking a failure would take minutes.
         database=None,
         suppress_health_check=list(HealthCheck),
     )

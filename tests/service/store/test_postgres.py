@@ -1,4 +1,4 @@
-"""The store in PostgreSQL keeps the promises of the store in SQLite: numbers, filters, concurrent writes."""
+"""The PostgreSQL store behaves like the SQLite store: scores, filters, numbers and concurrent writes."""
 
 import asyncio
 import json
@@ -107,13 +107,13 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
             np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
     place.write(lambda connection: writes.delete_some(connection, [row[0] for row in stored], "default"))
     assert place.write(fulltext.fold)
-    left = place.read(lambda it: it.execute("SELECT count(*) FROM postings").fetchone())
+    left = place.read(lambda it: it.execute("SELECT count(*) FROM term_postings").fetchone())
     assert left == (0,), "no term of a deleted document stays"
     sqlite.close()
 
 
 class Everything:
-    """Declared fields that contain every name."""
+    """Declared fields that contain any name."""
 
     def __contains__(self, _: object) -> bool:
         return True
@@ -180,7 +180,7 @@ def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(plac
 
 
 def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways rank a document by its best row, also with a filter, and with heads only."""
+    """Both ways rank a document by its best row, also with a filter or with first passages only."""
     embeddings = [
         Embedding(unit(), truncated=False, end=5, others=(Passage(unit(), 5, 9),))
         if at % 3 == 0
@@ -279,7 +279,7 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     place.write(lambda connection: replicas.leave(connection, "you"))
     assert place.write(swap) is Answer.NOW
     with pytest.raises(NeedsVectors):
-        place.put(Document("later", "text"))  # by the model that was live
+        place.put(Document("later", "text"))  # with a vector of the previous version only
 
 
 def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place) -> None:
@@ -315,7 +315,7 @@ def _judge(connection: Connection, judgements: Sequence[Judgment]) -> object:
 
 
 def test_judgments_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
-    """The writes are like those of two replicas. The second write waits for the first."""
+    """Two connections write, as two replicas would. The second write waits for the first."""
     place.put(Document("a", "text"))
     given = [Judgment(query, "a", relevant=True) for query in ("first", "second")]
     with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
@@ -401,7 +401,7 @@ def test_numbers_come_back_byte_for_byte(place: Place) -> None:
 def test_an_export_has_the_numbers_that_were_sent(tmp_path: Path, tiny_models_dir: Path) -> None:
     out = tmp_path / "out.jsonl"
     with Service(tmp_path, tiny_models_dir, SIMILE_DATABASE=postgres.new_database()) as service:
-        metadata = orjson.loads(GIVEN)  # those of more than 64 bits are floats now
+        metadata = orjson.loads(GIVEN)  # Integers of more than 64 bits become floats here.
         body = {"documents": [{"id": "a", "text": "text", "metadata": metadata}]}
         service.client.post("/documents", json=body).raise_for_status()
         run(parser().parse_args(["export", str(out), "--url", str(service.client.base_url)]))

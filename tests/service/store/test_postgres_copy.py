@@ -64,7 +64,7 @@ def fill(client: TestClient) -> None:
 
 
 def seen(client: TestClient) -> Any:
-    """Returns what a client sees: documents, rankings of each mode, judgments, events, a visitor's events."""
+    """Returns what a client sees: hits by mode, documents, collections, judgments, events (also of ann)."""
     found: list[Any] = []
     for mode in ("dense", "lexical", "hybrid"):
         hits = client.get("/search", params={"q": SEARCHED, "k": 20, "mode": mode}).json()["hits"]

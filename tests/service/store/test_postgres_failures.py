@@ -1,4 +1,4 @@
-"""A database that fails: each failure has its answer, the process stays healthy, and no write is lost."""
+"""If the database fails, each error has its response, the process stays healthy, and no write is lost."""
 
 import logging
 import os
@@ -38,7 +38,7 @@ class Place:
     def __init__(self, client: TestClient, relay: Relay, url: str) -> None:
         self.client = client
         self.relay = relay
-        self.url = url  # of the database itself, past the relay
+        self.url = url  # of the database itself, without the relay
         self.acknowledged: set[str] = set()
 
     def put(self, id: str) -> Any:
@@ -64,7 +64,7 @@ class Place:
         assert {hit["id"] for hit in self.search().json()["hits"]} >= self.acknowledged
 
     def at_rest(self) -> bool:
-        """Returns whether the pool opens no connection now. It opens a cut one again after a pause."""
+        """Returns whether all connections of the pool are open and idle. Cut ones reopen after a pause."""
         pool = self.client.app.state.runtime.corpus.store.pool  # type: ignore[attr-defined]
         pool.check()
         state = pool.get_stats()
@@ -75,7 +75,7 @@ class Place:
             connection.execute(sql)
 
     def fail(self, code: str, when: str = "INSERT", first: int = 1_000_000) -> None:
-        """Makes the first `first` writes of documents fail with the error code `code`."""
+        """Makes `when` statements fail with the error `code` for the first `first` rows of documents."""
         self.run(
             "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
             f"$$ BEGIN IF nextval('tries') <= {first} THEN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; "
@@ -186,7 +186,7 @@ def test_a_deadlock_is_tried_again(place: Place) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Any]:
-    """A PostgreSQL server of its own, which a test can stop."""
+    """A separate PostgreSQL server, which a test can stop."""
     with postgres.another(tmp_path / "pg") as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Missing parts of a database are named at the start, by /ready, and to requests that need them."""
+"""Parts and rights that a database lacks are named at the start, by /ready and in failed responses."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ from service.store.postgres.store import PostgresStore
 
 
 class Owned(NamedTuple):
-    """A database, and a role that owns it without being a superuser."""
+    """A database whose owner is no superuser. `url` connects as the owner, `admin` as a superuser."""
 
     url: str
     admin: Any
@@ -165,7 +165,7 @@ def test_ready_says_what_the_database_lacks_until_it_is_there_again(
         check_damages(client, DAMAGES, owned.run, lambda _: {"owner": owner})
 
 
-@pytest.mark.long  # a lease has to end
+@pytest.mark.long  # waits until a lease expires
 def test_a_database_that_is_dropped_turns_ready_red(tmp_path: Path, tiny_models_dir: Path) -> None:
     url = postgres.new_database()
     name = url.partition("?")[0].rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""A database that fails during a swap delays the version, which then continues."""
+"""A database failure during a swap delays the activation, but does not fail the version."""
 
 from pathlib import Path
 

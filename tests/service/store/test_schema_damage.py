@@ -1,4 +1,4 @@
-"""/ready is red while tables are missing that another process removed from the file."""
+"""/ready fails while tables are missing that another process removed from the database file."""
 
 import sqlite3
 from contextlib import closing

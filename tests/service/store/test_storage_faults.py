@@ -1,4 +1,4 @@
-"""A full or read-only disk: 507, nothing is stored in part, and all works again with more room."""
+"""A full disk gives 507 without partial writes, until it has room. A read-only one is refused at start."""
 
 import os
 import re
@@ -31,7 +31,7 @@ needs_mounts = pytest.mark.skipif(
 
 
 def start_on(service: Service, options: str) -> None:
-    """Starts the service in a mount namespace where its data directory is a tmpfs of its own."""
+    """Starts the service in a mount namespace, with a new tmpfs (`options`) as its data directory."""
     data = service.folder / "data"
     data.mkdir(exist_ok=True)
     script = f'mount -t tmpfs -o {options} tmpfs "{data}" && exec "$@"'

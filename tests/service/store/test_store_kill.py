@@ -1,4 +1,4 @@
-"""kill -9 at any moment loses no operation that was answered."""
+"""kill -9 at any moment loses no acknowledged operation."""
 
 from pathlib import Path
 

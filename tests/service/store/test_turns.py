@@ -35,7 +35,7 @@ def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Long:
-    """A read of many steps, until `stop` is set."""
+    """A read that counts steps, with a pause after each, until `stop` is set."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -105,7 +105,7 @@ def test_no_more_reads_run_at_a_time_than_there_are_readers(documents: Readers) 
 
 
 def test_the_services_own_reads_wait_for_no_client(documents: Readers) -> None:
-    """This holds even if clients' reads never end and occupy all readers of clients."""
+    """The service's reads run even if clients' endless reads occupy all readers for clients."""
     go = threading.Event()
 
     async def read() -> None:
@@ -163,7 +163,7 @@ def test_turns_go_in_the_order_of_the_line() -> None:
     turns.leave(first)
     assert [turn.held for turn in (first, second, third)] == [False, True, False]
     turns.leave(second)
-    turns.leave(second)  # twice is once
+    turns.leave(second)  # The second call has no effect.
     assert third.held
     turns.abandon(third)
     turns.leave(third)

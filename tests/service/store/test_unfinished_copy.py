@@ -31,7 +31,7 @@ pytestmark = pytest.mark.sqlite("it begins in a data directory")
 
 COUNT, KILLED = 6, 9
 VECTOR = np.full(4, 0.5, np.float32)
-# Where a copy is cut off: the function, and how many calls of it return before.
+# Where a copy is cut off: the function, and how many of its calls return before that.
 POINTS = [
     pytest.param("_begin", 0, id="before the mark", marks=pytest.mark.long),
     pytest.param("_make", 0, id="before the documents", marks=pytest.mark.long),
@@ -67,13 +67,13 @@ def killed(work: Callable[[], object]) -> None:
         try:
             work()
         finally:
-            os._exit(1)  # it should have been killed before
+            os._exit(1)  # `work` should have ended the process.
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == KILLED
 
 
 def cut_off(monkeypatch: pytest.MonkeyPatch, name: str, calls: int) -> None:
-    """Makes `copying.NAME` end the process after `calls` calls, but `_make` at its first call."""
+    """Makes `copying.<name>` end the process at call number `calls` + 1, but `_make` at its first call."""
     inner, left = getattr(copying, name), [calls]
 
     async def cut(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +89,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, name: str, calls: int) -> None:
 
 
 def refused(settings: Settings) -> str:
-    """Returns the error of a start on the store."""
+    """Starts a service on the unfinished copy, which must fail. Returns the error message."""
     with pytest.raises(StartupError) as raised:
         Runtime(settings).open()
     assert "unfinished copy" in check.report(settings)
@@ -111,13 +111,13 @@ def test_a_copy_that_was_cut_off_is_refused_until_it_is_finished(
         with monkeypatch.context() as patching:
             cut_off(patching, name, calls)
             killed(lambda words=words: command("copy", *words))  # type: ignore[misc]
-        marked = name != "_begin"  # else the store is empty
+        marked = name != "_begin"  # A copy that ends in `_begin` leaves no mark.
         if marked:
             assert "--start-over" in refused(settings)
             away = ("--to", postgres.new_database(), "--data-dir", str(back))
             if settings.database is not None:
                 away = ("--from", url, "--data-dir", str(tmp_path / "third"))
-            with pytest.raises(CommandError, match="unfinished copy"):  # as the source of another one
+            with pytest.raises(CommandError, match="unfinished copy"):  # as the source of another copy
                 command("copy", *away)
         if marked and settings.database is None:
             with pytest.raises(CommandError, match="unfinished copy"):
@@ -135,7 +135,7 @@ def test_a_copy_that_was_cut_off_is_refused_until_it_is_finished(
 def test_a_copy_begins_again_on_an_unfinished_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write to the source after the kill makes the rest of the copy inconsistent."""
+    """The source changes after the copy is killed, so the copy cannot continue and needs --start-over."""
     monkeypatch.setattr(copying, "PAGE", 2)
     source, back, url = tmp_path / "source", tmp_path / "back", postgres.new_database()
     filled(source)
@@ -166,7 +166,7 @@ def test_a_copy_begins_again_on_an_unfinished_one_only(
 def test_a_copy_that_another_process_ends_meanwhile_is_not_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy ends after its mark was read, and before the lock was taken."""
+    """Another process finishes its copy after this one reads the mark, but before this one takes the lock."""
     filled(tmp_path)
     words = ("copy", "--to", postgres.new_database(), "--data-dir", tmp_path)
     assert f"{COUNT} documents" in command(*words)
@@ -193,7 +193,7 @@ def test_two_copies_into_one_database_do_not_mix(tmp_path: Path) -> None:
     for more in ([], ["--start-over"]):
         with store.copying(), pytest.raises(CommandError, match="Another `copy` into this database"):
             command("copy", "--to", url, "--data-dir", tmp_path, *more)
-        with store.pool.connection() as raw:  # as the other one has begun
+        with store.pool.connection() as raw:  # as if the other copy had begun
             raw.execute("INSERT INTO facts VALUES ('copy under way', 'a fp32') ON CONFLICT DO NOTHING")
     store.close()
     assert f"{COUNT} documents" in command("copy", "--to", url, "--data-dir", tmp_path)
@@ -237,7 +237,7 @@ def test_a_copy_that_fills_the_disk_goes_on_when_there_is_room(
 
 
 def test_a_backup_of_half_a_copy_is_not_restored(tmp_path: Path) -> None:
-    """Earlier versions could make such a backup."""
+    """Earlier versions could back up an unfinished copy."""
     filled(tmp_path)
     store = SqliteStore(tmp_path)
     store.connection.execute("INSERT INTO facts VALUES ('copy under way', 'a fp32')")

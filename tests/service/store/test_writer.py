@@ -32,7 +32,7 @@ def insert(value: int) -> Callable[[Transaction], int]:
 
 
 def new_writer(connection: sqlite3.Connection, commits: list[list[int]] | None = None) -> Writer:
-    """A writer that appends the removed rows of each commit to `commits`."""
+    """Returns a writer that appends the revisions that each commit removes to `commits`."""
     removed = [] if commits is None else commits
 
     def on_commit(changes: Changes) -> None:
@@ -91,7 +91,7 @@ def test_a_failing_job_takes_back_its_own_work_alone(connection: sqlite3.Connect
 def test_a_full_disk_refuses_the_group_and_the_next_is_served(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
-    connection.execute(f"PRAGMA max_page_count = {pages + 2}")  # SQLite's own way to a full disk
+    connection.execute(f"PRAGMA max_page_count = {pages + 2}")  # makes SQLite report a full disk
     writer = new_writer(connection)
     release = blocked(writer)
 
@@ -102,7 +102,7 @@ def test_a_full_disk_refuses_the_group_and_the_next_is_served(connection: sqlite
     release.set()
     with pytest.raises(Storage, match="full"):
         huge.result(LIMIT)
-    written = small.exception(LIMIT) is None  # with the group or without it, but never half
+    written = small.exception(LIMIT) is None  # It must be stored exactly if its future succeeds.
     assert values(connection) == ([1] if written else [])
     assert writer.submit(insert(3)).result(LIMIT) == 3
     writer.stop()

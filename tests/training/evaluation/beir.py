@@ -1,4 +1,4 @@
-"""Tiny retrieval sets in BEIR's layout, and their figures computed by plain loops and sets."""
+"""A tiny retrieval collection in BEIR's layout, and search figures computed from their definitions."""
 
 import gzip
 import json
@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# Documents by id, (title, text); a text is its vector, as `encode` of pairs.py reads it.
+# (title, text) by document id. `encode` of pairs.py turns a text into its vector.
 DOCUMENTS = {"a": ("", "0.9"), "b": ("", "0.8"), "c": ("", "0.7"), "d": ("", "0.6")}
 QUERIES = {"q1": "east", "q2": "0.0", "unjudged": "0.5"}
-# For q1 (cosines .9 .8 .7 .6) the list is a b c d; for q2, which is north, d c b a.
+# q1 is east and ranks a b c d (cosines .9 .8 .7 .6). q2 is north and ranks d c b a.
 QRELS = (("q1", "b", 2), ("q1", "d", 1), ("q1", "a", 0), ("q2", "d", 1))
 
 
@@ -21,7 +21,7 @@ def write_collection(
     *,
     plain: bool = False,
 ) -> Path:
-    """Writes a set with the project's file names, gzipped, or if `plain` with BEIR's, uncompressed."""
+    """Writes a collection: gzipped files with our names, or if `plain`, uncompressed files with BEIR's."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = [{"_id": key, "title": title, "text": text} for key, (title, text) in documents.items()]
     requested = [{"_id": key, "text": text} for key, text in queries.items()]
@@ -34,7 +34,7 @@ def write_collection(
 
 
 def by_brute_force(ranked: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:
-    """Returns every figure of one query, computed directly from its definition. Shares no code with ours."""
+    """Returns every figure of one query, computed from its definition. Shares no code with the package."""
 
     def precision(k: int) -> float:
         return len(set(ranked[:k]) & set(relevant)) / k

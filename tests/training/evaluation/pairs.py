@@ -11,14 +11,14 @@ from training.evaluation.data import Pairs
 from training.evaluation.encoding import Vectors
 
 EAST = "east"
-# Two sources, (subset, cosine, gold). Ranked apart: 1 and -1. Ranked together the cosines are 1 2 3 4 5 and
-# the gold scores 3 4 5 2 1, so the squared differences sum to 32 and Spearman is 1 - 6 * 32 / (5 * 24).
+# (subset, cosine, gold) of two subsets. Spearman is 1 in A and -1 in B. Together, cosines rank 1 2 3 4 5 and
+# gold scores 3 4 5 2 1, so the squared differences sum to 32 and Spearman is 1 - 6 * 32 / (5 * 24).
 TWO_SOURCES = (("A", 0.1, 3.0), ("A", 0.2, 4.0), ("A", 0.3, 5.0), ("B", 0.8, 2.0), ("B", 0.9, 1.0))
 TWO_SOURCES_ALL = -0.6
 
 
 def encode(sentences: list[str]) -> Vectors:
-    """Returns vectors: (1, 0) for `east`, one at cosine 0.3 to it for `0.3`, and zeros for `nowhere`."""
+    """Returns unit vectors: (1, 0) for `east`, a vector with cosine 0.3 to it for `0.3`. `nowhere`: zeros."""
     return np.array([_vector(sentence) for sentence in sentences], np.float32).reshape(-1, 2)
 
 

@@ -34,7 +34,7 @@ def all_five(test: Callable[..., None]) -> Callable[..., None]:
 
 
 class Measured(NamedTuple):
-    encode: Encode  # looks vectors up
+    encode: Encode  # Looks up vectors that were computed before.
     scores: dict[str, Any]
 
 
@@ -72,9 +72,9 @@ def test_korean_is_scored_beside_the_mean(default: Measured) -> None:
 
 
 def sampled(name: str) -> Collection:
-    """Returns every fifth query, its relevant documents, and every 25th of the other documents.
+    """Returns every fifth query, the relevant documents of these queries, and every 25th other document.
 
-    Whole sets take minutes (benchmarks/retrieval.py). Cranfield: tests/service/corpus/test_retrieval.py.
+    A whole set takes minutes. tests/service/corpus/test_retrieval.py searches all of Cranfield.
     """
     whole = load_collection(FOLDER / name)
     queries = dict(list(whole.queries.items())[::5])

@@ -17,13 +17,13 @@ from training.evaluation.retrieval import load as load_collection
 from training.evaluation.sts import similarity
 
 mteb: Any = pytest.importorskip("mteb")
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # those of its own dependencies
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # Of mteb's dependencies.
 TASKS = {"stsb": "STSBenchmark", "sts12": "STS12", "sts14": "STS14", "sts16": "STS16", "sickr": "SICK-R"}
 WIDTH = 64
 
 
 def encode(texts: list[str]) -> Vectors:
-    """Returns the sum of the random vectors of a text's words, so texts that share words are similar."""
+    """Returns for each text the sum of its words' random vectors, so texts that share words are similar."""
     return np.stack([sum((_word(word) for word in text.lower().split()), _word("")) for text in texts])
 
 
@@ -55,7 +55,7 @@ def test_similarity_is_mteb_s_cosine_spearman(key: str) -> None:
     rows = {"sentence1": pairs.left, "sentence2": pairs.right, "score": pairs.gold.tolist()}
     task = mteb.get_task(TASKS[key])
     table = datasets.table.InMemoryTable.from_pydict(rows)
-    judged = datasets.Dataset(table, fingerprint=key)  # its own would pickle the table, which not all can
+    judged = datasets.Dataset(table, fingerprint=key)  # The default one pickles the table, which may fail.
     task.dataset, task.data_loaded = {"default": {"test": judged}}, True
     found = task.evaluate(Model(), "test", encode_kwargs={"batch_size": 512})["default"]
     ours = similarity(pairs, encode)

@@ -1,4 +1,4 @@
-"""Plots: what their axes show, and the files that they are written to."""
+"""Plots: what they draw, and the SVG that they become."""
 
 from __future__ import annotations
 

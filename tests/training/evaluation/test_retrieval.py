@@ -110,7 +110,7 @@ def test_a_random_collection_agrees_with_loops_over_every_document() -> None:
 
 
 def test_words_and_both_are_measured_beside_the_vectors_and_documents_by_their_passages() -> None:
-    """By the heads of the documents, a is third. By their best passages it is second, after b."""
+    """Document a ranks third by the beginnings of the documents, and second by their best passages."""
     documents = {"a": "-0.9 0.7", "b": "0.8 -0.8", "c": "0.1 zebra"}
     collection = Collection(contents(documents), {"q": "east"}, {"q": {"a": 1.0}}, 0)
 
@@ -196,7 +196,7 @@ def test_a_set_without_judgments_of_a_test_split_is_refused(tmp_path: Path) -> N
 
 
 def test_each_part_is_searched_as_its_collection_has_learned(tmp_path: Path) -> None:
-    """Uses the mode, fusion weight and passage length that a manifest keeps per collection."""
+    """Each collection uses the mode, fusion weight and passage length that the manifest has for it."""
     documents = contents({"a": "-0.9 0.7", "b": "0.3", "c": "0.1 zebra"})
     both = {f"{part}{name}": content for part in "xy" for name, content in documents.items()}
     queries = {"xq": "zebra", "yq": "zebra"}

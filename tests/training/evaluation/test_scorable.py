@@ -100,7 +100,7 @@ def _server(embed: Callable[[list[str]], Answer], info: Answer = INFO) -> Abstra
 
 
 def _numbers(texts: list[str], version: str = "v1") -> Answer:
-    """Returns an answer of `/embed` with two numbers per text: its own number and twice that."""
+    """Returns an answer of `/embed`, in which the text `3` has the vector (3, 6)."""
     vectors = np.array([[float(text), 2 * float(text)] for text in texts], "<f4")
     headers = {"x-model-version": version, "x-embedding-shape": f"{len(texts)},2"}
     return 200, vectors.tobytes(), headers

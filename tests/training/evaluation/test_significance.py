@@ -90,7 +90,7 @@ def test_two_versions_are_compared_by_their_names(
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_law() -> None:
-    """For many values, it is the mean ± 1.96 standard deviations / sqrt(n)."""
+    """For many values, the 95% interval is the mean ± 1.96 standard deviations / sqrt(n)."""
     rng = np.random.default_rng(3)
     before = rng.uniform(0, 1, 400)
     difference = rng.normal(0.02, 0.1, 400)

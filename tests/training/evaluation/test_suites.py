@@ -25,7 +25,7 @@ from training.evaluation.suites import score
 
 
 def _data(folder: Path, rows: Sequence[tuple[str, object, float]] = TWO_SOURCES) -> Path:
-    """Writes STS14 with `rows`, and STS-B with three splits of other cosines."""
+    """Writes STS14 with `rows`, and STS-B with different cosines in each split. Returns `folder`."""
     write(folder / "sts14" / "test.tsv.gz", [(name, gold, EAST, cosine) for name, cosine, gold in rows])
     for split, found in {"train": (0.0,), "dev": (0.5,), "test": (0.5, 0.0, -1.0)}.items():
         stsb = [(gold, EAST, cosine) for gold, cosine in zip((5, 3, 1), found, strict=False)]

@@ -1,4 +1,4 @@
-"""Transfer and clustering: accuracies by hand, and test folds that no fit and no choice of l2 has seen."""
+"""Transfer and clustering: known accuracies, and classifiers that never see the fold that tests them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ from training.evaluation.transfer import (
 
 
 def encode(sentences: list[str]) -> Vectors:
-    """Returns the vectors that the sentences spell out as numbers."""
+    """Returns the vectors that the sentences name: `-5 1` is (-5, 1)."""
     return np.array([[float(figure) for figure in sentence.split()] for sentence in sentences], np.float32)
 
 
@@ -42,7 +42,7 @@ def task(**splits: Examples) -> Task:
 
 
 LINE = [(int(at > 0), f"{at} 1") for at in (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)] * 3
-# The last one is labelled wrongly, so three of four.
+# The last label is wrong, so the accuracy is 3/4.
 LINE_TEST = [(0, "-9 1"), (0, "-2 1"), (1, "2 1"), (0, "9 1")]
 
 
@@ -64,7 +64,7 @@ def test_a_dev_split_chooses_l2() -> None:
 
 
 def test_without_a_test_split_every_example_is_predicted_once() -> None:
-    # 2 of 32 examples sit where the other label is, and each is predicted without itself.
+    # Two of 32 examples lie among those of the other label. A prediction never uses the example itself.
     wrong = [(1, "-2.5 1"), (0, "2.5 1")]
     found = transfer(task(all=split(LINE + wrong)), encode)
     assert (found["accuracy"], found["examples"]) == (30 / 32, 32)
@@ -184,7 +184,7 @@ def test_each_cluster_stands_for_the_class_that_agrees_best() -> None:
 
 
 def first_letter(texts: list[str]) -> Vectors:
-    """Returns a vector whose direction is that of the first letter, and whose length is that of the text."""
+    """Returns vectors: a text's first letter decides the direction, and its number of letters the length."""
     return np.array([np.eye(8)[ord(text[0]) - ord("a")] * len(text) for text in texts], np.float32)
 
 

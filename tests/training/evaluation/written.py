@@ -35,7 +35,7 @@ def transferred(accuracy: float, **changed: Any) -> dict[str, Any]:
 
 
 def scores(sts: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """Returns scores as `evaluate --json` writes them. `sts`: the figures, or the Spearman, of each set."""
+    """Returns scores as `evaluate --json` writes them. `sts`: by set, all figures or only Spearman."""
     body: dict[str, Any] = {
         "model": "default",
         "version": None,
@@ -61,7 +61,7 @@ def save(file: Path, content: dict[str, Any]) -> str:
 
 
 def tables(report: Path) -> dict[str, dict[str, list[str]]]:
-    """Returns {heading: {first cell of a row: its other cells}}. A header's first cell is empty."""
+    """Returns tables as {heading: {first cell of a row: its other cells}}. A header's first cell is empty."""
     found: dict[str, dict[str, list[str]]] = {}
     heading = ""
     for line in report.read_text().splitlines():

@@ -36,7 +36,7 @@ def reps_of(folder: Path, *given: str) -> Reps:
 
 
 def apart(z: Tensor) -> float:
-    """Returns the largest difference between a number of a first view and that of the second one."""
+    """Returns the largest absolute difference between vectors of the first and of the second view."""
     return (z[:, 0] - z[:, 1]).abs().max().item()
 
 
@@ -62,7 +62,7 @@ def test_one_mask_is_another_one_in_the_next_step(tmp_path: Path) -> None:
 
 
 def test_each_view_draws_a_rate_for_each_place_with_dropout_and_computes_with_it(tmp_path: Path) -> None:
-    """S-SimCSE. The zeros after each dropout show its rate, except in attention, which calls no module."""
+    """S-SimCSE: the share of zeros after a dropout module shows its rate. Attention does not call its own."""
     changed = {"dropouts": [0.05, 0.3, 0.6], "optim.lr": 1e-9, "optim.batch": 11}
     trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("s-simcse", changed))
     places = [module for module in trainer.encoder.modules() if isinstance(module, nn.Dropout)]

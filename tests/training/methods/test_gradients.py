@@ -1,4 +1,4 @@
-"""The gradient of a whole training step equals differences of the loss, for many recipes.
+"""The gradient of a whole training step equals finite differences of the loss, for many recipes.
 
 Source, views, twin, pool, head and objectives take part, so a wrongly detached or wrongly trained tensor
 shows here. Other tests check the values of the objectives.
@@ -38,7 +38,7 @@ def test_the_gradient_of_a_step_is_that_of_finite_differences(name: str, raw: Pa
         "optim.warmup": 0.0,
     }
     if name == "sg-opt":
-        changes["head"] = {"name": "gelu", "width": 64}  # for 4,096
+        changes["head"] = {"name": "gelu", "width": 64}  # Instead of 4,096.
     recipe = recipe_of(name, changes, batch=8)
     trainer = trainer_for(raw, recipe, rows=8)
     trainer.step(0)
@@ -46,7 +46,7 @@ def test_the_gradient_of_a_step_is_that_of_finite_differences(name: str, raw: Pa
     grads = [each.grad.clone() for each in learns if each.grad is not None]
     for seed in range(2):
         random = torch.Generator().manual_seed(seed)
-        # Along the gradient for the greater part, so that the difference stands above float32's rounding.
+        # Mostly along the gradient, so that the difference of the losses is larger than float32's rounding.
         along = [grad / grad.norm().clamp(min=1e-12) + 0.1 * noise(grad, random) for grad in grads]
         length = torch.sqrt(sum((each**2).sum() for each in along))
         expected = sum((grad * each).sum().item() for grad, each in zip(grads, along, strict=True))

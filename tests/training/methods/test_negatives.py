@@ -24,7 +24,7 @@ NONE = torch.Generator()
 
 
 def numbered(*numbers: int) -> Extra:
-    """Returns a vector for each text number, which consists of that number."""
+    """Returns a vector for each text number. Text 7 has (7, 7)."""
     return Extra(torch.tensor([[float(number)] * 2 for number in numbers]), torch.tensor(numbers))
 
 
@@ -60,7 +60,7 @@ def test_a_queue_keeps_no_graph() -> None:
 
 
 def test_a_text_s_own_earlier_vector_is_none_of_its_negatives() -> None:
-    """Batch and queue both have the texts 5 and 6. All terms are written out."""
+    """The batch and the queue have the texts 5 and 6. All terms of the loss are written out."""
     z = torch.tensor([[[1.0, 0], [1, 0]], [[0, 1], [0, 1]]])
     texts = torch.tensor([[5, 5], [6, 6]])
     extra = Extra(torch.tensor([[1.0, 0], [1, 0], [-1, 0]]), torch.tensor([5, 7, 6]))
@@ -99,7 +99,7 @@ def still(batch: int = 8) -> Recipe:
 
 
 def first_vectors(trainer: Trainer, step: int, encoder: str) -> Tensor:
-    """Returns the vectors of a step's texts after the head. `encoder`: module name of encoder or twin."""
+    """Returns the head's output for a step's texts. The module `encoder` or `twin` encodes them."""
     (column,) = trainer._source.batch(step).columns
     with torch.no_grad():
         found: Tensor = trainer.model["head"](trainer.model[encoder](column).pooled)
@@ -107,7 +107,7 @@ def first_vectors(trainer: Trainer, step: int, encoder: str) -> Tensor:
 
 
 def loss_by_hand(z: Tensor, kept: Tensor) -> float:
-    """Returns InfoNCE at τ = 0.05 with the negatives `kept`. Both views of a text are its row of `z`."""
+    """Returns InfoNCE at τ = 0.05 with the negatives `kept`. In both views, text n has the vector z[n]."""
     keys = F.normalize(torch.cat([z, kept]), dim=-1)
     scores = F.normalize(z, dim=-1) @ keys.T / 0.05
     rows = [math.log(sum(math.exp(x - row[n]) for x in row)) for n, row in enumerate(scores.tolist())]

@@ -47,8 +47,8 @@ def at_cosine(cosine: float, length: float = 1.0) -> list[float]:
     return [length * cosine, length * math.sqrt(1 - cosine**2)]
 
 
-# A query again with another positive, a positive of two queries; and hard negatives that are: the positive of
-# another, the query of another, the text's own positive, the text itself, no other text.
+# Query 1 has two rows, and text 12 is the positive of two queries. Some hard negatives are also a positive
+# (12, 15) or a query (3) of another row, or the positive (13) or the query (5) of their own row.
 TEXTS = torch.tensor(
     [[1, 11, 12], [2, 12, 3], [3, 13, 13], [1, 14, 21], [5, 12, 5], [6, 15, 22], [7, 16, 23], [8, 17, 15]]
 )
@@ -253,7 +253,7 @@ def test_cosent_counts_each_pair_of_pairs_in_the_wrong_order() -> None:
 def test_hard_nce_weighs_negatives_by_their_nearness() -> None:
     """The first pair is entailed, with equal vectors. The second contradicts: it gives negatives only.
 
-    At τ = 1, e is exp(cosine). Both vectors of the first pair have negatives at the cosines 0 and c.
+    `e` stands for exp(cosine) at τ = 1. Both vectors of the first pair have negatives at the cosines 0 and c.
     """
     c = 0.6
     z = torch.stack([TURNED[:1].repeat(2, 1), torch.tensor([[0.0, 1.0], [c, math.sqrt(1 - c * c)]])])
@@ -294,7 +294,7 @@ def whole_of(z: Tensor, pair: int) -> float:
 
 
 def test_bce_dot_asks_for_a_text_s_own_and_for_those_behind_it() -> None:
-    """The second view of a text is its positive, that of the next text (in a circle) its negative."""
+    """A text's positive is its second view. Its negative is the second view of the next text, in a circle."""
     u, v = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[1.0], [-1.0], [0.5]])
     reps = Reps(torch.stack([u, v], 1), torch.tensor([[0, 0], [1, 1], [2, 2]]))
     found = BceDot(negatives=1).build(UNUSED)(reps).item()
@@ -367,7 +367,7 @@ def test_the_distance_to_the_teachers_vectors_by_hand() -> None:
 
 
 def test_a_mean_over_tokens_is_of_all_processes_and_a_guest_s_text_counts_nothing() -> None:
-    """One process has a loss sum of 3 over 2 tokens, another has 4 tokens. A guest's text adds nothing."""
+    """The losses of 2 tokens sum to 3. Another process has 4 tokens. A guest (`Reps.guest`) adds nothing."""
     z, texts = torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64)
     counts = {"own": 2.0, "other": 4.0}
 

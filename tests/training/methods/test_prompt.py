@@ -1,4 +1,4 @@
-"""PromptBERT's vectors compared with transformers on padded rows with explicit positions."""
+"""PromptBERT's vectors, compared with those of transformers on padded rows with explicit positions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def vectors_of_a_step(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Tens
 def by_transformers(folder: Path, texts: list[list[int]], template: tuple[list[int], list[int]]) -> Tensor:
     """Returns the vector at [MASK] of each text in the template, minus that of the empty template.
 
-    The tokens after the text keep their positions in the empty template.
+    In the empty template, the tokens after the gap keep the positions that they have after the text.
     """
     with quiet():
         backbone: Any = transformers.BertModel.from_pretrained(folder, attn_implementation="eager")

@@ -164,7 +164,7 @@ def bare(node: Any) -> Any:
 
 
 def test_the_schemas_match_the_classes() -> None:
-    """If it fails, copy the printed schema to recipes/schema.json, and paper blocks to papers/schema.json."""
+    """If the test fails, copy the printed schema to recipes/schema.json (papers: papers/schema.json)."""
     assert blocks
     now = bare(recipe_type().json_schema())
     assert schema() == now, json.dumps(now, indent=1)

@@ -1,4 +1,4 @@
-"""Sources: the texts of each step, whole texts, and sentences."""
+"""Sources: the rows of each step, the prompts of their texts, and texts that are split into sentences."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_only_what_the_steps_will_see_is_tokenized(corpus: Corpus, tiny_source: 
 
 @pytest.mark.parametrize("steps", [2, 3, 5, 8])
 def test_a_short_training_reads_the_rows_that_come_first(steps: int, tiny_source: Path) -> None:
-    """Rows with priority (`corpus.first`) are read, mixed with other rows. The seed decides the order."""
+    """The first `corpus.first` rows have priority, and mix with other rows. The seed decides the order."""
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
     first = [f"a cat and {at} rivers" for at in range(10)]
     rows = [(text, "dog", "stone") for text in (*first, *(f"a dog and {at} rivers" for at in range(20)))]

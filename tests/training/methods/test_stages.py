@@ -1,4 +1,4 @@
-"""Recipes with stages, runs as bases, and changes of recipes on the command line."""
+"""Several recipes in one command, a run as the base of another, and `--set`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RTD and denoising objectives compared with reimplementations by transformers on padded rows."""
+"""RTD and denoising objectives, compared with the same losses from transformers on padded rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from training.runs.options import Options
 from training.text.corpus import TEXTS
 from training.text.tokens import NOT_A_TARGET, Tokens, build_tokens, join
 
-# Two texts also hide their first token, which an unrestricted generator would replace.
+# Positions to mask in each view. Some are first tokens ([CLS]), which the generator must not replace.
 _HIDDEN = ({1, 4}, {7}, {0, 10, 12}, {14}), ({2}, {6}, {9, 11}, {15})
 
 

@@ -142,8 +142,8 @@ def doubled(old: list[int], new: list[int]) -> list[int]:
 def test_repetition_doubles_from_none_to_as_many_tokens_as_the_paper_says(
     wordpiece: Lexicon, words: int, most: int
 ) -> None:
-    # max(2, 0.32 x length): of 5, 10 and 25 tokens, including special tokens, 2, 3 and 8; a text of one word
-    # doubles at most that word
+    # At most max(2, 0.32 x length) tokens double: 2, 3 and 8 of 5, 10 and 25 tokens, special ones included.
+    # A text of one word doubles at most that word.
     tokens = sentences(wordpiece, words, 3000)
     found = Repeat(0.32)(tokens, seeded(), wordpiece)
     places = [doubled(*rows) for rows in zip(between(tokens), between(found), strict=True)]
@@ -190,7 +190,7 @@ def test_a_template_s_bias_has_the_positions_that_its_tokens_have_around_each_te
     assert bias.positions is not None
     places = [[0, 1, 2, *range(at, at + 5)] for at in (3, 4, 6)]
     assert bias.positions.reshape(3, 8).tolist() == places
-    for row, of in enumerate(of_text.tolist()):  # as in the text's own row, whose [MASK] it is taken from
+    for row, of in enumerate(of_text.tolist()):  # The same positions as in the text's own row.
         whole = torch.arange(int(tokens.lengths[row]))
         assert places[of] == [*whole[:3], *whole[-5:]]
 
@@ -219,7 +219,7 @@ def find_terms(lexicon: Lexicon, text: str) -> list[list[int]]:
 
 
 def chosen_words(words: list[list[int]], ids: list[int]) -> list[int]:
-    """Returns the positions of the words that make up `ids`. Fails if a word is cut. Words must differ."""
+    """Returns the positions of the words that make up `ids`. Fails if a word is cut. `words` must differ."""
     found, left, firsts = [], ids, [word[0] for word in words]
     for at, word in enumerate(words):
         if left[: len(word)] == word and (len(left) == len(word) or left[len(word)] in firsts):

@@ -1,4 +1,4 @@
-"""Near-duplicates: planted copies are found, other texts are kept, and copies resemble a kept text."""
+"""Near-duplicates: planted copies are dropped, other texts stay, and a dropped text resembles a kept one."""
 
 import random
 

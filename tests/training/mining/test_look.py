@@ -1,4 +1,4 @@
-"""Figures of a corpus made by hand. For each warning, a corpus that causes it and one that does not."""
+"""Figures of a corpus, compared with known ones. For each warning, a corpus with it and one without it."""
 
 import dataclasses
 import random
@@ -31,7 +31,7 @@ def distinct(count: int, words: int = 6, seed: int = 1) -> list[str]:
 
 
 def lines(tokenizer: Path, texts: list[str], max_length: int = 16) -> list[str]:
-    """Returns the warnings about texts, for batches of 4."""
+    """Returns the warnings about training on `texts` in batches of 4."""
     found = measure(Corpus.of(texts, "some"), tokenizer, max_length)
     return warnings(found, 4, max_length, single_texts=True)
 

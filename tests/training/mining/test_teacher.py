@@ -1,4 +1,4 @@
-"""Lists that a teacher scores, compared with scores by hand and with the ranking of the service."""
+"""Lists of documents with a teacher's scores, compared with known scores and the ranking of the service."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listed(documents: Sequence[str], queries: Sequence[Query], model: Scorable) 
 
 
 def cosines(of: dict[str, float], otherwise: float = 0.0) -> Scorable:
-    """Returns a model with one vector for all queries. `of` gives the cosines of documents to it."""
+    """Returns a model. `of`: cosines of documents to any query, for other documents `otherwise`."""
 
     def documents(texts: list[str]) -> Vectors:
         return encode([str(of.get(text, otherwise)) for text in texts])
@@ -64,7 +64,7 @@ def test_words_add_to_the_cosine_what_fusion_gives_them() -> None:
 
 
 def test_a_document_is_scored_without_the_query_that_was_cut_out_of_it() -> None:
-    """The document is listed first, without the query's text. Terms and cosine are those of its rest."""
+    """The document that a query was cut from leads its list, where its text lacks the query."""
     documents = ["garden bridge. paper", *DOCUMENTS[7:14]]
     query = Query("garden bridge", 0, "paper")
     of = {documents[0]: 0.95, "paper": 0.3, documents[5]: 0.6}
@@ -112,7 +112,7 @@ def test_a_long_document_is_its_best_passage() -> None:
 
 
 def test_a_document_is_embedded_and_found_by_its_title_too_as_in_the_service() -> None:
-    """The title precedes the rest, unless the query is the title."""
+    """In a list, a document's title precedes the rest of its text, unless the query is the title."""
     documents = [Content(text) for text in DOCUMENTS[:7]]
     titled = Content("garden bridge. paper window", "Harbour cat")
     text = "garden is by the bridge. paper window"

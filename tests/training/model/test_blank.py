@@ -1,4 +1,4 @@
-"""A BERT with random weights: its format, wrong sizes, and training it."""
+"""A BERT with random weights: its files, sizes that are refused, and its training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutoff after the embeddings, compared with transformers on embeddings with the same zeros."""
+"""The view `cutoff`, compared with transformers on embeddings with the same zeros, and `shuffle`."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ from training.text.tokens import Tokens, build_tokens
 PACKED, PADDED = ("bert", "roberta", "roberta with padding 1"), ("distilbert", "mpnet")
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
-PART_SIZES = {"one part": packed._SCORES, "parts": 32**2 * 3, "text by text": 1}  # of packed._SCORES
-# Of all lengths, and more tokens than a position table has rows.
+PART_SIZES = {"one part": packed._SCORES, "parts": 32**2 * 3, "text by text": 1}  # Values of packed._SCORES.
+# Texts of many lengths. Together, they have more tokens than a text may have.
 ROWS = build_tokens([[2, *range(60, 60 + count), 3] for count in (1, 30, 7, 60, 2, 30, 11)])
 PARTS = torch.Generator().manual_seed(0)
 

@@ -59,7 +59,7 @@ def test_crops_are_runs_of_sentences_that_fit_and_differ(lengths: list[int], roo
 
 
 def test_any_sentence_begins_a_crop_and_any_number_that_fits_follows() -> None:
-    """Two of three sentences fit a row. Crops 0, 01, 1 and 12 have probability 1/6 each, and 2 has 1/3."""
+    """Two of the sentences 0, 1 and 2 fit. Crops 0, 01, 1 and 12 have probability 1/6 each, and 2 has 1/3."""
     draws = np.random.default_rng(0)
     firsts = [tuple(two_crops([5, 5, 5], (10, 10), draws)[0]) for _ in range(6000)]
     counts = [firsts.count(crop) for crop in [(0,), (0, 1), (1,), (1, 2), (2,)]]

@@ -70,7 +70,7 @@ def test_the_likelihood_has_the_determinant_of_the_map() -> None:
 
 
 def test_fitting_raises_the_likelihood() -> None:
-    """The determinant of the layers is equal at all points. Finite differences give it at one point."""
+    """The Jacobian's determinant is the same at all points, so finite differences at one point are enough."""
 
     def loss(layers: list[Affine]) -> float:
         x = BENT.astype(float)

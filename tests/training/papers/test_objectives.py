@@ -199,7 +199,7 @@ def test_word_ce_without_a_prediction_layer_says_how_to_get_one(tmp_path: Path) 
 
 
 def test_runs_are_convolutions_within_a_text(tmp_path: Path) -> None:
-    """Compared token by token. Positions beyond the ends of a text count as zeros."""
+    """Compares token by token. Positions beyond the ends of a text count as zeros."""
     encoder = encoder_of(raw_source(tmp_path / "raw"))
     module = MiJsd().build(materials_of(encoder))
     assert isinstance(module, MiJsdModule)

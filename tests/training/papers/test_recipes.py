@@ -22,13 +22,13 @@ from training.runs.export import export_run
 from training.runs.options import Options
 
 TRAINED = [name for name in shipped() if load_recipe(name).objectives]
-# One of each kind of end: a plain head, a template, two models, documents, no training at all.
+# One recipe of each kind: a plain head, templates, two models, documents, and no training.
 FAST = {"simcse-unsup", "promptbert", "diffcse", "declutr", "whitening"}
 
 MORE_STEPS = {
     "promptbert": 80,  # random weights set its two templates far apart at first
     "mlm-head": 80,  # nothing but the head learns, from random vectors
-    "pairsupcon": 80,  # the small part of its rows that are entailments
+    "pairsupcon": 80,  # It learns only from the few rows that are entailments.
     "sbert-regression": 80,  # its wrong pairs share two words of three
 }
 

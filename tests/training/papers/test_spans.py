@@ -89,7 +89,7 @@ def test_a_positive_may_begin_anywhere_near_its_anchor() -> None:
 
 
 def texts_of(count: int, words: int) -> list[str]:
-    """Returns texts that alternate their own word and `a`, `b` …, so a span shows its text and place."""
+    """Returns texts: a word of the text alternates with `a`, `b` …, so a span shows its text and place."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     return [" ".join(f"{WORDS[n]} {letters[at % 26]}" for at in range(words // 2)) for n in range(count)]
 

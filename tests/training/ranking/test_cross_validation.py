@@ -22,7 +22,7 @@ REMEMBERING = partial(fit, prior=PRIOR, procedure=Procedure(0.7, trees=False))
 
 @pytest.mark.parametrize("documents", [40, 4000])
 def test_no_training_query_has_an_answer_of_a_new_question(documents: int) -> None:
-    """With 40 documents, most queries share answers, so answers are removed. With 4,000, groups are whole."""
+    """With 40 documents, groups are divided and training queries lose answers. With 4,000, none is."""
     examples = judged_queries(120, documents=documents, candidates=20, repeats=2)
     tested: list[int] = []
     for fold in draw_folds(examples, NEW):

@@ -78,7 +78,7 @@ def test_a_training_query_recalls_neither_itself_nor_its_fold() -> None:
 
 @pytest.mark.parametrize("trees", [False, True])
 def test_an_unseen_hit_counts_as_wrong_as_far_as_it_was_examined(trees: bool) -> None:
-    """If only hits with a low `length` were seen, a fit learns that low lengths are wrong."""
+    """If users examined only hits with a low `length`, a fit learns that such hits are wrong."""
     procedure = Procedure(None, trees=trees)
     length = FEATURES.index("length")
     examples = [

@@ -90,7 +90,7 @@ def test_shuffled_labels_do_not_pass(seed: int) -> None:
 
 def test_true_labels_pass_and_are_described() -> None:
     def with_good_hybrid(example: Example) -> Example:
-        """Moves the answer to one of the first ten places."""
+        """Moves the answer to one of the first ten places of the hybrid order."""
         [answer] = example.relevant
         ids = [id for id in example.ids if id != answer]
         place = example.ids.index(answer)

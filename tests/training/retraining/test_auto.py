@@ -66,7 +66,7 @@ def judging(rows: list[dict[str, str]]) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def retrain(job: Job) -> Auto:
-    """A function that runs `retrain` with auto, and returns the status. `more` replaces texts in the file."""
+    """Runs `retrain` without a recipe and returns its status. `more`: texts of retrain.toml to replace."""
     place = job.store.root.parent
 
     def run(
@@ -140,7 +140,7 @@ def test_with_nothing_better_to_find_it_ends_with_what_is_missing(
 def test_beside_a_pair_only_the_search_is_tuned(
     job: Job, retrain: Auto, tiny_source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model without a student would be slower than the pair, so none is trained."""
+    """A model without a student would be slower than the pair, so no model is trained."""
     teacher = job.store.versions()[0]
     _, both = publish_pair(job.store, teacher, tiny_source)
     dense = both.model_copy(update={"search": DENSE_LEARNED}).model_dump_json()
@@ -173,7 +173,7 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     assert (manifest.fingerprint, manifest.parent) == (served.fingerprint, active)
     report = json.loads((job.store.folder(requested) / REPORT).read_bytes())
     assert report["meta"]["recipe"] == "search"
-    # The same again: both were judged already, and the search is served as it should be.
+    # The same command again: both candidates were judged before, and no judgment changed.
     assert retrain(found, BETTER, judged=100) == 4
     again = capsys.readouterr()
     assert again.out.count("came of this very text by this recipe") == 2, "another search is no other model"
@@ -204,7 +204,7 @@ def test_a_run_that_was_stopped_in_its_second_choice_goes_on_there(
 
 @pytest.fixture
 def unread_text(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Korean documents, which the tiny model cannot read. Lowers the number that new tokens need."""
+    """Korean documents, which the tiny model cannot read. Makes `adapt` need fewer documents."""
     monkeypatch.setattr(auto, "MIN_TO_READ", 100)
     return documents(KOREAN, 300)
 
@@ -254,7 +254,7 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
 ) -> None:
     tight = ("mean_fall = 0.1", "mean_fall = 0.0")
     with monkeypatch.context() as patched:
-        patched.setattr("training.runs.stages._TRIAL", 1)  # which is not stopped in
+        patched.setattr("training.runs.stages._TRIAL", 1)  # The trial ends before the stop.
         stop_after(patched, 2)
         assert retrain(unread_text, tight, train="minutes = 0.05") == 130
     [run] = job.work.glob("*/run/1-mlm")
@@ -266,7 +266,7 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
 def test_without_a_search_no_english_set_judges_a_text_that_cannot_be_read(
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The texts have no titles, one sentence each, and too few words for a known-item search."""
+    """No search can be made: texts have no titles, one sentence, and too few words for a known-item query."""
     monkeypatch.setattr(auto, "MIN_TO_READ", 100)
     monkeypatch.setenv("SIMILE_EVAL_DATA", str(job.data))
     short = [{"id": f"d{at}", "text": f"{' '.join(KOREAN[at % 40 :][:4])} {at}"} for at in range(300)]

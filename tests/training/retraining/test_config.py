@@ -289,7 +289,7 @@ def test_a_models_folder_that_takes_nothing_more_is_left_as_it_was(job: Job, opt
     assert done.returncode == 1, done
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    left = set(done.stdout.split("\n")) - {"", "judged.json"}  # It counts the comparisons.
+    left = set(done.stdout.split("\n")) - {"", "judged.json"}  # The file counts comparisons.
     assert left == {path.name for path in job.store.root.iterdir()}
 
 

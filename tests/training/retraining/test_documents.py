@@ -1,4 +1,4 @@
-"""Documents of a retraining, and those that are held out."""
+"""Reading the documents of a retraining, and holding some of them out."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_place_of_an_id_is_the_same_in_another_process() -> None:
 
 
 def first(requested: bool, name: str, count: int = 1) -> list[str]:
-    """Returns ids that judge (if `requested`) or train, at a held-out share of 0.1."""
+    """Returns ids of documents that are held out (if `requested`) or trained on. A tenth is held out."""
     return [
         f"{name} {at}"
         for at in range(1000)

@@ -1,4 +1,4 @@
-"""Judgments, and the split of judged queries into those that train and those that judge."""
+"""Judgments, and the split of judged queries into those to train on and those that judge versions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
 
 
 def of(found: Judged) -> dict[str, list[str]]:
-    """Returns the relevant documents of each query, of `train`, `dev` and `held` together."""
+    """Returns the relevant documents of all queries of `train`, `dev` and `held`."""
     return {**found.train, **found.dev, **found.held}
 
 

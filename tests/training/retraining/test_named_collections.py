@@ -26,7 +26,7 @@ from training.retraining.workplace import OtherFolder, require_same_folder
 from training.text.service import fetch_count
 
 NAMES = ("tickets", "manuals")
-COUNT = 300  # documents of each
+COUNT = 300  # Documents of each collection.
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 def config_of(service: Service, file: Path, recipe: str, *names: str) -> Config:
-    """Returns a configuration. Copies the feedback to `file`, since feedback without a key does not judge."""
+    """Returns a configuration. Copies the feedback to `file`, because feedback of one key is not held out."""
     said = [
         {"collection": name} | {key: row[key] for key in ("query", "id")}
         for name in (NAMES if names == ("*",) else names)
@@ -266,7 +266,7 @@ def test_every_command_that_would_use_another_folder_ends_before_it_trains(
 
 @pytest.fixture
 def old(tiny_models_dir: Path) -> Iterator[str]:
-    """A stub service that reports no folder id, and the tiny folder's requested version as its active one."""
+    """A stub service without a folder id. Its active version is the requested one of the tiny folder."""
     with json_server(lambda *_: (200, {"model_version": ModelStore(tiny_models_dir).requested()})) as url:
         yield url
 

@@ -1,4 +1,4 @@
-"""One retraining: candidate, gate, publication, anchor, and the count of tests."""
+"""One retraining: its candidate, gate, publication and anchor, and the count of tests by the same queries."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_finished_runs_of_other_recipes_are_removed_and_all_else_stays(tmp_path:
     place = tmp_path / "triples-0123456789ab"
     states = {
         "distil-hybrid-000000000001": {"finished": {"share": 0.5}},
-        "distil-hybrid-000000000002": {"finished": {"share": 0}},  # not to be repeated
-        "distil-hybrid-000000000003": {},  # unfinished
+        "distil-hybrid-000000000002": {"finished": {"share": 0}},  # Kept, so that it is not repeated.
+        "distil-hybrid-000000000003": {},  # Not finished.
         "my-notes": {"finished": {"share": 0.5}},
         place.name: {"finished": {"share": 0.5}},
         "triples-000000000004": {},  # an earlier run of the same recipe
@@ -381,7 +381,7 @@ def test_every_retraining_begins_with_the_anchor_and_names_it(job: Job) -> None:
     assert (row["active"], row["passed"]) == (0.0, True)
     with pytest.raises(InUse, match="the anchor of retrainings"):
         job.store.prune(first)
-    job.store.prune(versions[1])  # in the middle of no line
+    job.store.prune(versions[1])  # No version names it as its parent or anchor.
 
 
 @pytest.mark.long
@@ -396,7 +396,7 @@ def test_a_line_that_goes_from_active_to_active_has_its_first_as_anchor(job: Job
 def test_without_a_name_the_oldest_parent_that_is_here_is_the_anchor(
     tmp_path: Path, tiny_source: Path
 ) -> None:
-    """Versions of earlier releases name only a parent. The oldest version may be deleted."""
+    """Versions of earlier releases name a parent, but no anchor. The oldest version may be deleted."""
     store = ModelStore(tmp_path / "models")
     line: list[str] = []
     for scale in (0.1, 0.2, 0.3):
@@ -422,7 +422,7 @@ def test_a_candidate_too_far_from_the_anchor_is_refused(job: Job, tmp_path: Path
     outcome = retrain(replace(job, thresholds=LOOSE.model_copy(update={"drift": 0.3})))
     assert not outcome.published
     assert outcome.reason.startswith("drift from the anchor: ")
-    # Another model, named on purpose, begins a line of its own.
+    # Another model, named on purpose, begins a line of retrainings of its own.
     other = noised(tmp_path / "other", tiny_source, 0.4)
     outcome = retrain(replace(job, base=str(other), thresholds=LOOSE, work=tmp_path / "new"))
     assert outcome.published, outcome.reason

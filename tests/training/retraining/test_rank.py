@@ -50,7 +50,7 @@ def build_judged(count: int, collection: str = "default", key: str | None = None
 
 
 def explain(query: str, *, fault: str = "") -> list[dict[str, Any]]:
-    """Returns hits of a query. Only its answer has `cover`. A `fault` leaves out the features."""
+    """Returns a query's hits with features. The answer's `cover` is 1. With a `fault`, without features."""
     number = int(query.rsplit(maxsplit=1)[-1])
     random = np.random.default_rng(number)
     at = 2 + number % 4
@@ -372,7 +372,7 @@ def test_a_file_has_no_searches_to_learn_from(job: Job) -> None:
 
 
 def test_encoders_wait_until_the_service_serves_the_new_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then, it refuses vectors of the new version."""
+    """A service that serves an older version refuses vectors of the new one."""
     monkeypatch.setattr(auto, "_LOOK_SECONDS", 0)
     monkeypatch.setattr(auto, "_LOOKS", 4)
     served = ["old", "old", "", "new"]

@@ -143,7 +143,7 @@ def test_where_all_documents_are_nearer_than_the_answer_the_least_near_is_the_ne
 
 
 def test_a_document_is_trained_as_its_best_passage_with_its_title() -> None:
-    """The whole text, which a training cannot read, is left out. Models that read more get shorter parts."""
+    """If the model reads more tokens than the training, rows have only passages, shortened if needed."""
     lengths: list[int | None] = []
     documents = [
         Document("a", "Alpha", "far. near. other"),
@@ -469,7 +469,7 @@ def test_where_other_rows_were_mined_training_begins_anew_and_says_so(
 def test_a_stopped_run_is_kept_while_another_recipe_trains(
     job: Job, tiny_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`auto` was stopped in its second choice. It tries the first one again, which left no version."""
+    """A resumed `auto` may train its first choice again. Then its second choice, once stopped, goes on."""
     queried = replace(of_triples(job, triples()), base=str(tiny_source))
     stopped(queried, monkeypatch)
     other = replace(job, mode="off", data=None, base=str(tiny_source))

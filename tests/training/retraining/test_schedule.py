@@ -40,7 +40,7 @@ from training.retraining.watch import Watch, watched
 
 
 class Small(Schedule):
-    """Runs `code` instead of a retraining."""
+    """A schedule that runs `code` instead of a retraining."""
 
     code = "raise SystemExit(4)"
 

@@ -1,4 +1,4 @@
-"""Scores of versions as they are served, with their rankings, and by the queries that may judge."""
+"""Versions are scored as they are served, with their rankings, on queries that may judge them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, slower=1, own_fal
 
 @pytest.fixture
 def ranked(job: Job, tmp_path: Path) -> Job:
-    """A job with 60 judged queries of common words. The active version has a ranking."""
+    """A job with 60 judged queries, each with words of its answer. The active version has a ranking."""
     rows = documents(WORDS, 120)
     queried = [(" ".join(each["text"].split()[4:7]), each["id"]) for each in rows[:60]]
     found = gather(configured(tmp_path, rows, queried, least=20), job.store, silent)

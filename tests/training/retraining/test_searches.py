@@ -1,4 +1,4 @@
-"""Searches made of documents, the scores of versions, and the queries that changed."""
+"""Searches made of held-out documents, the scores of versions, and queries whose hits changed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
 
 
 def judged_ones(queries: int, held: int) -> Judged:
-    """Returns judged queries: `query N` has the answer `hN`. The first `held` queries judge."""
+    """Returns judged queries: `query N` has the answer `hN`. The first `held` queries are held out."""
     said = [Judgment(f"query {at}", f"h{at}", True) for at in range(queries)]
     found = judged(said, {document.id: document.id for document in (*HELD, *TRAIN)}, 0.5)
     return found._replace(held={f"query {at}": [f"h{at}"] for at in range(held)})
@@ -231,8 +231,8 @@ def test_each_setting_of_a_collection_counts(job: Job) -> None:
     assert hits(lexical, Searches()) == hits({}, Searches(mode="lexical")) != hits({}, Searches(mode="dense"))
 
 
-LONG = Content(" ".join([*WORDS[:4] * 16, *WORDS[7:] * 12]))  # the model reads the first words alone
-LIKE = Content(" ".join(WORDS[7:] * 3))  # the last passage of it
+LONG = Content(" ".join([*WORDS[:4] * 16, *WORDS[7:] * 12]))  # Longer than the model reads.
+LIKE = Content(" ".join(WORDS[7:] * 3))  # Like the last passage of LONG.
 
 
 def test_where_no_document_is_split_its_head_alone_is_searched(job: Job) -> None:
@@ -266,7 +266,7 @@ def test_fifteen_judged_queries_guard_and_the_text_decides(job: Job, tmp_path: P
     gathered = gather(config, job.store, silent)
     found = build_job(gathered, load_recipe(method), job.work)
     assert found.found is not None
-    # Text alone learns from none of them, so those judge whose answers are few enough to be held back.
+    # simcse-unsup learns from no judged query, so more of them judge, while enough text is left to train.
     judging = found.found.held.keys()
     assert (judging > gathered.found.held.keys()) == (method == "simcse-unsup")
     active = str(job.store.requested())
@@ -403,7 +403,7 @@ def test_queries_that_choose_search_what_the_service_finds_for_them() -> None:
 
 @pytest.mark.parametrize(("count", "expected"), [(49, 0), (50, 8), (100, 16), (160, 16), (400, 16)])
 def test_dev_has_judged_queries_enough_to_choose_by(count: int, expected: int) -> None:
-    """Answers follow their queries. Two thirds train, and queries that a version learned stay in training."""
+    """Dev gets up to a third of the queries that do not judge, but none that a version has learned."""
     said = [Judgment(f"query {at * 7919}", f"d{at}", True) for at in range(count)]
     ids = {f"d{at}": f"d{at}" for at in range(count)}
     documents = [Document(id, "", id) for id in ids]

@@ -107,7 +107,7 @@ def test_queries_that_may_not_choose_leave_the_search_as_it_is(
     tuned: Tune, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without(found: Any) -> Any:
-        """Applies `changes`, which name queries by the number at their end, and then chooses."""
+        """Applies `changes` and calls `choosing`. The number at the end of a query names it in `changes`."""
         names = {query.split()[-1]: query for query in found.answers}
         if "of_use" in changes:
             found = found._replace(of_use=frozenset(names.values()))

@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelStore, list[str
 def test_a_student_is_distilled_from_what_is_served_and_never_from_a_student(
     made: tuple[ModelStore, list[str]], base: str, distils: bool, begins: tuple[str, ...]
 ) -> None:
-    """Expects the pair, because it is the newest version with the teacher's vectors."""
+    """Distilling again starts at the newest version with the teacher's vectors, which is the pair."""
     store, versions = made
     names = dict(zip(("teacher", "student", "pair"), versions, strict=True))
     found = [find_start(store, version, base, distils=distils) for version in versions]

@@ -546,7 +546,7 @@ class Log(NamedTuple):
 def log_of(
     bias: float = 1.0, noise: float = 0.15, searches: int = 40, reordered: float = 0.0, seed: int = 1
 ) -> Log:
-    """Returns events of users who examine a hit at position k with probability k^-bias.
+    """Returns a log of users who examine a hit at position k with probability k^-bias.
 
     They click 85% of the relevant hits that they examine, and the share `noise` of other examined hits.
     Each query has a fixed order of hits, but the share `reordered` of its searches has random orders.

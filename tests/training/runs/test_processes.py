@@ -1,4 +1,4 @@
-"""Two processes train as one does: equal losses, gradients and weights, one folder, and one end."""
+"""Two processes train as one does, with equal losses, gradients and weights. They end together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 class Two(NamedTuple):
     folder: Path
-    answers: list[dict[str, Any]]  # of each process
+    answers: list[dict[str, Any]]  # Of each process, by rank.
     said: str
 
 
@@ -122,13 +122,13 @@ def test_each_process_has_a_gpu_of_its_own_unless_one_is_named(monkeypatch: pyte
 
 
 class Command(NamedTuple):
-    """A training under torchrun, stopped by Ctrl-C and resumed; and the same training in one process."""
+    """A training under torchrun that was stopped by Ctrl-C and resumed, and the same one in one process."""
 
     out: Path
     status: int
     seconds: float  # from Ctrl-C to the end
     left: set[str]  # the files of the run that was stopped
-    steps: int  # that it had made
+    steps: int  # Steps before the stop.
     resumed: subprocess.CompletedProcess[str]
     alone: Result
 

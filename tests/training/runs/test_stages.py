@@ -1,4 +1,4 @@
-"""Recipes in stages: each begins where the last one ended. Their common folder is a run like any other."""
+"""Stages of a recipe: each begins where the previous one ended. Their folder is a run like any other."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_stop_in_any_stage_is_resumed(
     assert main([*given, "--out", str(straight)]) == 0
     stopped.mkdir()
     with monkeypatch.context() as patched:
-        patched.setattr("training.runs.stages._TRIAL", 1)  # which is not stopped in
+        patched.setattr("training.runs.stages._TRIAL", 1)  # The trial ends before the stop.
         stop_after(patched, step)
         assert main([*given, "--out", str(stopped)]) == 130
     assert not (stopped / "best").exists()
@@ -101,7 +101,7 @@ def test_with_the_precision_left_open_each_stage_goes_on_in_the_one_that_the_run
     use_bf16 = "training.runs.loop.use_bf16"
     with monkeypatch.context() as patched:
         patched.setattr(use_bf16, lambda precision, _: precision in {"auto", "bf16"})
-        patched.setattr("training.runs.stages._TRIAL", 1)  # which is not stopped in
+        patched.setattr("training.runs.stages._TRIAL", 1)  # The trial ends before the stop.
         stop_after(patched, 2)
         assert main([*requested, "--out", str(out)]) == 130
     monkeypatch.setattr(use_bf16, lambda precision, _: precision == "bf16")
@@ -121,7 +121,7 @@ def test_another_recipe_does_not_resume_it(
 
 
 def test_minutes_decide_the_steps(given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.runs.stages._rate", lambda _: 0.8)  # rows of a second
+    monkeypatch.setattr("training.runs.stages._rate", lambda _: 0.8)  # Rows per second.
     out = tmp_path / "out"
     assert main([*given, "--out", str(out), "--minutes", "2"]) == 0
     # 2 minutes of 0.8 rows/s are 96 rows: 72 of simcse-unsup, whose texts are 4 batches, and 24 of triples

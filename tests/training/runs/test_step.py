@@ -39,7 +39,7 @@ NO_STEPS = ["first-last", "static-average", "whitening", "all-but-the-top", "sta
 
 
 def uniformities(monkeypatch: pytest.MonkeyPatch, found: list[float]) -> None:
-    """Makes step n report the uniformity `found[n]`. Later steps report the last one."""
+    """Makes step n report the uniformity `found[n]`, and later steps the last value of `found`."""
     whole = Trainer.step
 
     def step(self: Trainer, number: int) -> Step:
@@ -261,7 +261,7 @@ def in_chunks(encode: Callable[[Tokens], Tensor]) -> Tensor:
 
 
 def kept_whole(encode: Callable[[Tokens], Tensor]) -> Tensor:
-    """Runs the same forward passes in the same order, with all graphs in memory. Returns the loss."""
+    """Runs the forward passes of GradCache in their order, with all graphs in memory. Returns the loss."""
     loss = compute_loss(torch.cat([encode(part) for part in PARTS]))
     loss.backward()  # type: ignore[no-untyped-call]
     return loss

@@ -79,7 +79,7 @@ def test_single_texts_have_the_digest_that_they_always_had() -> None:
 
 
 def paged(documents: dict[str, str], requests: list[str]) -> Answer:
-    """Returns an answer that pages documents by id, as the service does. Adds paths to `requests`."""
+    """Returns a handler that pages documents by id, as the service does, and adds paths to `requests`."""
 
     def answer(path: str, given: dict[str, str], _headers: Mapping[str, str]) -> tuple[int, object]:
         requests.append(path)

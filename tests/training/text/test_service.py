@@ -1,4 +1,4 @@
-"""Reading a service that requires a key."""
+"""Reading a service: its key, its collections, and errors that name its address."""
 
 from __future__ import annotations
 

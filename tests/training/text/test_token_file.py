@@ -1,4 +1,4 @@
-"""`Shelf` has the tokenizer's own token ids: in memory, in a file, in a damaged file, and if reused."""
+"""`Shelf` keeps the tokenizer's ids in memory or in a file, which may be damaged or used again."""
 
 from __future__ import annotations
 

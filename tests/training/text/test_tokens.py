@@ -1,4 +1,4 @@
-"""Compares tokens without padding with plain lists of lists."""
+"""Tokens without padding, compared with plain lists of lists."""
 
 from __future__ import annotations
 

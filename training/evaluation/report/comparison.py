@@ -135,7 +135,10 @@ def _rows(models: Models, figures: Mapping[str, Figure], show: Show) -> str:
 
 
 def _cell(files: Sequence[Evaluated], figure: Figure, show: Show) -> str:
-    """Returns mean ± standard deviation over seeds as text, with a count if some seeds lack the figure."""
+    """Returns mean ± standard deviation over seeds as text, with a count if some seeds lack the figure.
+
+    Returns "undefined" or an empty text if all seeds lack it.
+    """
     found = [figure(scores) for _, scores in files]
     values = [value for value in found if value is not None and value is not _MISSING]
     if not values:

@@ -18,7 +18,7 @@ from models.progress import Progress
 from models.store import ModelStore
 
 _TEXTS = 64
-_WORDS = 8  # of a text's beginning, as a query
+_WORDS = 8  # first words of a text, which are used as a query
 _ROUNDS = 5
 
 

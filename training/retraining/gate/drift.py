@@ -21,7 +21,7 @@ from training.mining.corpus_report import read
 from training.mining.neighbors import unit_vectors
 
 NEAREST = 10
-_TEXTS = 500  # that are compared with each other
+_TEXTS = 500  # texts that are compared with each other
 
 
 def drift(anchor: Vectors, candidate: Vectors) -> float:

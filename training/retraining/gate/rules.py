@@ -39,7 +39,7 @@ from training.validation import Share
 
 Require = Literal["not worse", "better", "faster"]
 _PACES = ("texts_per_second", "queries_per_second")
-_FALL_LEVEL = 0.025  # at the lower end of all falls' intervals together
+_FALL_LEVEL = 0.025  # one-sided level of the intervals of all falls together
 
 
 class Thresholds(BaseModel):
@@ -54,24 +54,24 @@ class Thresholds(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     # One standard error of the mean of the five sets, 0.0047 (bootstrap over pairs). Two models that are
-    # equally good should differ by less: they are scored on the same pairs, whose luck they share.
+    # equally good should differ by less, because both are scored on the same pairs.
     mean_fall: Share = 0.005
     # One set alone moves more: its standard error is 0.008 (SICK-R) to 0.013 (STS16).
     set_fall: Share = 0.02
-    # Share of the active model's uniformity that may be lost; all of it is lost when every vector is equal.
-    # Similarity does not see that: with one common direction of length 1 added to every vector,
-    # the mean stayed at 0.772 while uniformity rose from -3.82 to -1.92, and to -3.06 with half as long.
+    # Share of the active model's uniformity that may be lost. All of it is lost if all vectors are equal.
+    # Similarity does not show such a loss. After a common vector of length 1 was added to every vector, the
+    # mean stayed at 0.772, but uniformity rose from -3.82 to -1.92 (to -3.06 with a length of 0.5).
     uniformity_loss: Share = 0.25
     # nDCG@10 of a search over the team's own text. Chosen by us.
     own_fall: Share = 0.01
-    # Share of a text's ten nearest that may be others than with the anchor, where the line began. Chosen by
-    # us; on MLQA after 60 steps it was 0.09 where search gained 2.4 points, and 0.22 where it lost 3.8.
+    # Share of a text's ten nearest texts that may differ from those by the anchor. Chosen by us. After 60
+    # steps on MLQA, it was 0.09 if search had gained 2.4 points, and 0.22 if search had lost 3.8 points.
     drift: Share = 0.5
     # Shares of the active model's texts or queries per second and of its file. Chosen by us:
     # times on a busy machine differ by less, and other architectures by more.
     slower: Share = 0.25
     larger: Share = 0.25
-    # Share of a pace that must be gained where `faster` is required. A student of half the layers gained 0.8.
+    # Relative gain of speed that `require = "faster"` needs. A student with half the layers gained 0.8.
     faster: Share = 0.8
 
 

@@ -17,7 +17,7 @@ class Row(NamedTuple):
     """The comparison of one figure between the active version and the candidate."""
 
     name: str
-    active: float | None  # None: not measured, or no number
+    active: float | None  # None: not measured, or not a number
     candidate: float | None
     difference: float | None  # candidate minus active
     allowed: float | None  # the worst difference that passes; None: any number passes
@@ -29,11 +29,11 @@ class Gain(NamedTuple):
 
     name: str
     difference: float  # candidate minus active
-    low: float  # of the interval: paired.py says at which level
+    low: float  # lower end of the interval; paired.py has its level
     high: float
     active: float
     candidate: float
-    queries: int | None  # that it is over; None for the similarity sets, with the two below
+    queries: int | None  # number of queries; like the next two fields, None for similarity sets
     least: float | None  # the least true gain that would have shown, in four nights of five
     enough: int | None  # queries that would show a gain of this size; None without a gain
 
@@ -43,10 +43,10 @@ class Gain(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    reasons: tuple[str, ...]  # to refuse the candidate; empty if it is accepted
+    reasons: tuple[str, ...]  # reasons to refuse the candidate; empty if it is accepted
     rows: tuple[Row, ...] = ()
-    gains: tuple[Gain, ...] = ()  # empty: nothing was measured that a gain can be shown on
-    traded: bool = False  # speed was asked for, and falls within the limits were its price
+    gains: tuple[Gain, ...] = ()  # empty: no measurement can show a gain
+    traded: bool = False  # True if falls within the limits are accepted for more speed
 
     @property
     def accepted(self) -> bool:

@@ -100,7 +100,7 @@ def test_equal_turned_and_widened_spaces_have_not_drifted() -> None:
 
 
 def test_it_is_the_share_of_the_ten_nearest_that_are_others() -> None:
-    """Two clusters of 11 on a plane: within its own a text has just its ten nearest."""
+    """There are two clusters of 11 texts, so the ten nearest texts are the rest of a text's cluster."""
     angles = np.concatenate([np.linspace(0, 0.1, 11), np.linspace(2, 2.1, 11)])
     before = unit(np.stack([np.cos(angles), np.sin(angles)], axis=1))
     after = before.copy()

@@ -23,7 +23,7 @@ def judged(each: Floats) -> dict[str, Any]:
 
 
 def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
-    """Returns differences with the mean `gain`, as of a retraining: most are 0, and about 30% are large."""
+    """Returns differences per query with the mean `gain`: most are 0, and about 30% are large."""
     changed = rng.random(count) < 0.3
     return np.where(changed, rng.normal(gain / 0.3, 0.3, count), 0.0)
 
@@ -38,9 +38,9 @@ def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
     ],
 )
 def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: int, candidates: int) -> None:
-    """The queries are the same every night. Candidates start from the active model, so luck could add up.
+    """Queries are the same every night. Candidates start from the active model, so lucky gains could add up.
 
-    `auto` tries up to three candidates a night, or four if the model cannot read a part of the text.
+    `auto` tries up to three candidates a night, or four if the model's vocabulary does not suit the text.
     """
     rng = np.random.default_rng(queries)
     promoted = []
@@ -64,7 +64,7 @@ def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: 
 def test_with_new_queries_every_night_it_is_one_night_in_a_hundred_for_the_first_candidate(
     candidates: int, expected: float
 ) -> None:
-    """Further candidates of a night count less: with three, it is 1 + 1/√2 + 1/√3 nights in a hundred."""
+    """By luck, the k-th candidate of a night is promoted in 1/√k nights of 100, so one of three in 2.3."""
     rng = np.random.default_rng(3)
     shown = 0
     for _ in range(NIGHTS * YEARS):
@@ -130,7 +130,7 @@ def test_candidates_that_change_nothing_but_luck_are_seldom_refused_for_a_fall(
 def test_a_few_judged_queries_refuse_a_large_loss_and_seldom_luck(
     queries: int, luck: float, caught: float
 ) -> None:
-    """A bad candidate loses 0.2 per query on average, with a deviation of 0.3. Other searches stay equal."""
+    """A bad candidate loses 0.2 per query on average (deviation 0.3). Other kinds of searches stay equal."""
     rng = np.random.default_rng(9)
     others = {
         name: judged(rng.uniform(0, 1, 300))["own"][COMING] for name in ("titles", "neighbours", "known")
@@ -157,7 +157,7 @@ def test_a_real_loss_is_refused() -> None:
 
 
 def test_the_word_of_one_key_does_not_carry_a_gain() -> None:
-    """Half of the judged queries are of the key 'spam', and the candidate is better on this half only."""
+    """The key 'spam' judged half of the queries, and the candidate is better on this half only."""
     rng = np.random.default_rng(7)
     keys = ["spam", None] * 80
     active = rng.uniform(0, 0.5, 160)

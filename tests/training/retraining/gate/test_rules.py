@@ -44,7 +44,7 @@ def _verdict(candidate: dict[str, float | None], uniformity: float | None = -4.0
         ({"sts12": 0.5, "stsb": 0.75}, -3.0 + 2**-10, ["uniformity"]),
         ({"sts12": 0.875, "stsb": 0.875}, 0.0, ["uniformity"]),
         ({"sts12": 0.25, "stsb": 0.5}, -1.0, ["mean of 2", "sts12", "stsb", "uniformity"]),
-        # No number, or not measured.
+        # Figures that are not numbers, or were not measured.
         ({"sts12": math.nan, "stsb": 0.75}, -4.0, ["mean of 2", "sts12"]),
         ({"sts12": None, "stsb": 0.75}, -4.0, ["mean of 2", "sts12"]),
         ({"sts12": math.inf, "stsb": 0.75}, -4.0, ["mean of 2", "sts12"]),
@@ -184,7 +184,7 @@ def sts(cosine: np.ndarray, spearman: float) -> dict[str, Any]:
 
 
 def test_a_small_mean_of_wild_differences_may_be_luck_and_a_steady_one_is_not() -> None:
-    """The standard error is 0.2 / sqrt(200) = 0.014: 0.01 may be luck, 0.04 not. Equal gains have none."""
+    """The standard error is 0.014: a mean gain of 0.01 may be luck, 0.04 is not. For equal gains it is 0."""
     [luck] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
     assert not luck.shown
     assert luck.difference == pytest.approx(0.01)
@@ -261,7 +261,7 @@ def test_a_few_judged_queries_guard_and_decide_nothing() -> None:
 
 
 def test_a_gain_says_what_could_have_been_seen_and_what_would_settle_it() -> None:
-    """A deviation of 0.2 over 200 queries: the interval is the mean ± 2.35 standard errors of 0.014."""
+    """A deviation of 0.2 over 200 queries gives a standard error of 0.014. The interval is ± 2.35 errors."""
     error = NOISE.std(ddof=1) / 200**0.5
     [gain] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
     half = 2.345 * error  # Student's quantile at 0.99 with 199 degrees of freedom
@@ -331,7 +331,7 @@ def test_slower_or_larger_than_allowed_is_refused(
 def test_speed_is_bought_with_a_certain_fall_within_the_limits(
     texts: float | None, queries: float, fall: float, reasons: list[str]
 ) -> None:
-    """All queries fall equally, so the fall is certain. Unless speed is required, it is refused."""
+    """Each query loses the same, so the loss is certain. It may be traded for speed up to a limit."""
     active = own(BEFORE) | {"cost": {"texts_per_second": 100.0, "queries_per_second": 300.0}}
     candidate = own(BEFORE - fall) | {"cost": {"texts_per_second": texts, "queries_per_second": queries}}
     limits = Thresholds(own_fall=0.015 + 1e-9)
