@@ -4,6 +4,7 @@
 
 A row has the gain in nDCG@10 from a number of judged queries, on new questions or on questions as they come
 (cross_validation.py). Each set starts from a default ranking that was learned on the other sets.
+`--late` adds rows with the gain of late interaction over the same ranking without it.
 `--clicks 0.1 0.2` adds rows that learn from clicks of simulated users. `--recurring 0.3` adds rows where 30 %
 of the test queries have an answer that was judged before. `--figure` draws the gains on new questions.
 `--write-default` writes a default ranking instead: halfway between hybrid search and the mean of the sets.
@@ -28,11 +29,11 @@ from models.search.ranking import Ranking
 from training.evaluation.modes import Passages, Scores, WordIndex, find, get_passages
 from training.evaluation.retrieval import Collection, judge, load
 from training.evaluation.scorable import open_scorable
-from training.evaluation.significance import of_mean
 from training.mining.pairs import folded
-from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_folds, learn, limit
+from training.ranking.cross_validation import COMING, NEW, Comparison, Fold, compare, draw_folds, learn, limit
 from training.ranking.examples import Example, Texts, build_example
 from training.ranking.fitting import Procedure, fit
+from training.ranking.late import compare_tokens
 from training.retraining import judgements
 from training.retraining.clicks import build_sessions, estimated_bias, judged_by
 from training.retraining.config import EventsTable
@@ -74,11 +75,12 @@ def main() -> None:
     parser.add_argument("--clicks", type=float, nargs="*", default=(), metavar="NOISE", help="of users")
     parser.add_argument("--visitors", type=int, default=VISITORS, metavar="N", help="a query (%(default)s)")
     parser.add_argument("--recurring", type=float, nargs="*", default=(), metavar="SHARE", help=RECURRING)
+    parser.add_argument("--late", action="store_true", help="measure late interaction, too")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw the gains on new questions, as SVG")
     parser.add_argument("--write-default", type=Path, metavar="FILE", help="write the default ranking, only")
     options = parser.parse_args()
     with scratch_folder() as empty:
-        sets = {name: prepare(name, options.cache or empty) for name in options.sets}
+        sets = {name: prepare(name, options.cache or empty, late=options.late) for name in options.sets}
     weights = {name: learn_weights(found.examples) for name, found in sets.items()}
     if options.write_default:
         chosen = Ranking(weights=halfway([*weights.values()]), memory_threshold=MEMORY_THRESHOLD)
@@ -111,19 +113,21 @@ def measure(
     prior = halfway([each for other, each in weights.items() if other != name])
     for judged, row, draw in list_draws(found.examples, options):
         fitting = partial(learn, prior=prior) if judged else partial(untrained, prior)
-        before, after, ends = [], [], []
+        pairs: dict[str, list[Comparison]] = {row: []}
         for seed in range(options.seeds if judged else 1):
             folds = [*draw(seed)]
             compared = compare(found.examples, folds, fitting)
             hybrid = found.hybrid[sorted(chain.from_iterable(fold.test for fold in folds))]
-            before.append(hybrid.mean())
-            after.append(compared.after.mean())
-            ends.append(of_mean(hybrid, compared.after, level=0.95, groups=compared.groups))
-        gain = float(np.mean(after) - np.mean(before))
-        low, high = np.mean(ends, axis=0).tolist()
-        figures = [f"{100 * each:+.1f}" for each in (gain, low, high)]
-        progress(f"{name}, {judged} judged, {row}: {' '.join(figures)}")
-        yield [name, len(found.examples), f"{100 * np.mean(before):.1f}", judged, row, *figures]
+            pairs[row].append(compared._replace(before=hybrid))
+            if options.late and judged:
+                late = compare(found.examples, folds, partial(learn, prior=prior, late=True))
+                pairs.setdefault(f"{row}, late", []).append(late._replace(before=compared.after))
+        for kind, each in pairs.items():
+            before = 100 * np.mean([one.before.mean() for one in each])
+            low, high = np.mean([one.interval() for one in each], axis=0).tolist()
+            figures = [f"{100 * some:+.1f}" for some in (np.mean([one.gain for one in each]), low, high)]
+            progress(f"{name}, {judged} judged, {kind}: {' '.join(figures)}")
+            yield [name, len(found.examples), f"{before:.1f}", judged, kind, *figures]
 
 
 def list_draws(
@@ -226,8 +230,11 @@ def halfway(weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: round(weight, 3) for name, weight in both.items() if weight} | MEMORY
 
 
-def prepare(name: str, cache: Path) -> Prepared:
-    """Returns a set with its candidates and features. Vectors in `cache` are not computed again."""
+def prepare(name: str, cache: Path, *, late: bool = False) -> Prepared:
+    """Returns a set with its candidates and features. Vectors in `cache` are not computed again.
+
+    With `late`, computes the features of late interaction, too.
+    """
     collection = read_set(name)
     ids, contents = [*collection.documents], [*collection.documents.values()]
     queries = [*collection.queries.values()]
@@ -259,6 +266,12 @@ def prepare(name: str, cache: Path) -> Prepared:
     both = np.array(scores)
     means = both.mean(axis=0)
     progress(f"{name}: {100 * means[0]:.2f} by the old hybrid search, {100 * means[1]:.2f} by the new one")
+    if late:
+        wholes = {id: content.whole for id, content in collection.documents.items()}
+        with open_scorable("default") as model:
+            assert model.encoder is not None
+            examples, _, size = compare_tokens(examples, model.encoder, wholes)
+        progress(f"{name}: {size:,.0f} bytes of token vectors per document")
     return Prepared(examples, both[:, int(np.argmax(means))])
 
 

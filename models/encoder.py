@@ -23,8 +23,11 @@ from models.engines.opening import INT8, INT8_NAME, open_engine
 from models.engines.shapes import FILLED_ROWS, STEPS, Shapes, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from models.files.bounded import parse_json
+from models.graph.bert import HIDDEN
 from models.graph.file import FINGERPRINT, read_metadata
 from models.manifest import GOLDEN, QUERIES, Manifest
+from models.tokens.late import DIMENSIONS, READ, compress
+from models.tokens.late import Tokens as TokenVectors
 from models.tokens.texts import PROOF_TEXTS
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Piece, Tokenizer, Tokens, build_feed
@@ -268,6 +271,34 @@ class Encoder:
             vectors[group] = self.forward([rows[i].ids for i in group])
         return Encoded(vectors, [len(row.ids) for row in rows], [row.truncated for row in rows])
 
+    @property
+    def has_tokens(self) -> bool:
+        """True if `encode_tokens` works: the graph outputs token vectors, and this version is no pair."""
+        engine = self._engine
+        return isinstance(engine, OnnxEngine) and HIDDEN in engine.outputs and self.queries is None
+
+    def encode_tokens(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        """Computes the vectors of the first READ tokens of each text, as `forward_tokens`."""
+        rows = [tokens.ids for tokens in self.tokenize(texts)]
+        found = [np.empty((0, 0), np.float32)] * len(rows)
+        for group in group_rows([min(len(row), READ) for row in rows], _GROUP_TOKENS):
+            for at, vectors in zip(group, self.forward_tokens([rows[at] for at in group]), strict=True):
+                found[at] = vectors
+        return found
+
+    def forward_tokens(self, ids: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float32]]:
+        """Yields the vectors of the first READ tokens of each text of a batch, before pooling.
+
+        Vectors have length 1, shape (tokens, width). Special tokens are included. The vectors depend on the
+        batch by rounding, even if the encoder is deterministic.
+        """
+        ids = [row[:READ] for row in ids]
+        hidden = self._run(self._engine, HIDDEN, ids, max(map(len, ids)))
+        for row, tokens in zip(hidden, ids, strict=True):
+            vectors = row[: len(tokens)]
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            yield vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+
     def close(self) -> None:
         """Frees the memory. The encoder cannot be used afterwards."""
         with self._changing:
@@ -276,6 +307,45 @@ class Encoder:
         self._engine.close()
         if self.queries is not None:
             self.queries.close()
+
+
+class TokenEncoder(Encoder):
+    """A view of an encoder for the batcher: `forward` computes compressed token vectors (tokens/late.py).
+
+    Each row has the number of tokens, then their vectors, then zeros. `unpack` reads it.
+    """
+
+    @property
+    def opens_single_text(self) -> bool:
+        return False
+
+    def __init__(self, encoder: Encoder, projection: NDArray[np.float32]) -> None:
+        self.__dict__.update(encoder.__dict__)
+        self._single_text = None
+        self._projection = projection
+        self.dimension = 1 + READ * DIMENSIONS
+
+    def forward(
+        self,
+        ids: Sequence[Sequence[int]],
+        *,
+        normalize: bool = True,  # noqa: ARG002  token vectors always have length 1
+        single_text: bool = False,  # noqa: ARG002  there is one engine
+    ) -> NDArray[np.float32]:
+        rows = np.zeros((len(ids), self.dimension), np.float32)
+        for row, vectors in zip(rows, self.forward_tokens(ids), strict=True):
+            if not np.isfinite(vectors).all():
+                row[:] = np.nan  # The batcher reports it.
+                continue
+            found = compress(vectors, self._projection)
+            row[0] = len(found)
+            row[1 : 1 + found.size] = found.ravel()
+        return rows
+
+    @staticmethod
+    def unpack(row: NDArray[np.float32]) -> TokenVectors:
+        """Returns the token vectors of a row of `forward`."""
+        return row[1 : 1 + int(row[0]) * DIMENSIONS].reshape(-1, DIMENSIONS).astype(np.int8)
 
 
 def _form_of_queries(folder: Path, form: Form) -> Form:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from models.encoder import Encoder
+from models.encoder import Encoder, TokenEncoder
 from service import memory
 from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
@@ -73,6 +73,7 @@ class Generation:
         self._made = made
         self.indexes = made(number, encoder)
         self.judged: dict[str, object] = {}  # Judged queries by collection (corpus/judged.py).
+        self.token_encoders: dict[str, TokenEncoder] = {}  # By space (corpus/tokens.py).
         self.rankings = read_rankings(encoder.folder, encoder.manifest)
         self.is_loaded = False  # The indexes contain exactly the stored vectors of this generation.
         self.is_complete = False  # The indexes contain every stored document.

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from models.manifest import Manifest
 from models.search.features import CHARACTERS, FEATURES, MEMORY, Candidates, Features, Memory, build
 from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
+from models.tokens.late import COMPARED, DIMENSIONS, LATE, Tokens, compare
 from service.observability.logs import safe_message
 from service.store.protocol import Snapshot
 from service.store.scheduling import pause
@@ -33,6 +34,7 @@ clock = time.perf_counter
 
 EXPLAIN_SECONDS = 5.0  # An explanation may take this time for each query.
 REMEMBERED = 1000  # Queries whose order later pages have.
+TOKENS_WORK = 1000  # The same for late interaction.
 WORK = 2000  # The second stage costs about as much as fusing this many candidates.
 
 
@@ -99,6 +101,10 @@ class Rankings:
     def __getitem__(self, collection: str) -> Ranking:
         return self._learned.get(collection) or get_default()
 
+    def list_own(self) -> Sequence[tuple[str, Ranking]]:
+        """Returns the collections that have a ranking of their own, with their rankings."""
+        return [*self._learned.items()]
+
     def recall(self, name: int) -> NDArray[np.intp] | None:
         """Returns the remembered order of a query's candidates, as positions in hybrid order, or None."""
         with self._lock:
@@ -134,6 +140,7 @@ def order(
     vector: NDArray[np.float32] | None,
     best: Sequence[tuple[Ranked, str]],
     stage: Stage | None,
+    tokens: Tokens | None = None,
 ) -> Ordered:
     """Orders the candidates of a query.
 
@@ -145,6 +152,7 @@ def order(
         vector: Vector of the query, shape (d,). None in keyword search.
         best: The best MAX_RANKED hits in hybrid order, with their document ids.
         stage: The ranking and the limits. None if the search has no second stage.
+        tokens: Token vectors of the query, if the ranking compares them.
     """
     hits = [ranked for ranked, _ in best]
     if not hits or vector is None or stage is None:
@@ -157,6 +165,7 @@ def order(
         return Ordered(_reordered(hits, known), {})
     began = clock()
     candidates = _read(snapshot, hits, len(vector), stage)  # Errors of these reads are those of the search.
+    stored = {} if tokens is None else snapshot.get_tokens(ranking.space, revisions[:COMPARED])
     pause()
     seconds = max(stage.seconds, EXPLAIN_SECONDS) if stage.explain else stage.seconds
 
@@ -169,10 +178,12 @@ def order(
     try:
         features = build(query, vector, candidates, ranking.mean_vector, check)
         features[:, -len(MEMORY) :] = stage.memory.recall(vector, ids, ranking.memory_threshold)
-        parts = ranking.contribute(features)
+        late = None if tokens is None else _compare(tokens, [*map(stored.get, revisions)])
+        check()
+        parts = ranking.contribute(features, late)
         found = _sort(parts, len(hits))
         if stage.explain:
-            told = _explained(revisions, features, parts if stage.seconds else None)
+            told = _explained(revisions, features, late, parts if stage.seconds else None)
     except _Late:
         fault = f"The second stage of the search took longer than {seconds:g} s (SIMILE_RANK_SECONDS)."
     except Exception as error:  # noqa: BLE001  a fault of the second stage must not fail a search
@@ -202,6 +213,14 @@ def _read(snapshot: Snapshot, hits: Sequence[Ranked], dimension: int, stage: Sta
     )
 
 
+def _compare(tokens: Tokens, stored: Sequence[bytes | None]) -> Features:
+    """Returns the features of late interaction, shape (n, len(LATE))."""
+    documents = [
+        None if body is None else np.frombuffer(body, np.int8).reshape(-1, DIMENSIONS) for body in stored
+    ]
+    return compare(tokens, documents)
+
+
 def _sort(parts: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.intp]:
     """Returns the positions of the candidates, best first. Equal scores keep their hybrid order."""
     scores = sum(parts.values(), np.zeros(count))
@@ -218,11 +237,20 @@ def _reordered(hits: Sequence[Ranked], order: NDArray[np.intp]) -> Sequence[Rank
 
 
 def _explained(
-    revisions: Sequence[int], features: Features, parts: Mapping[str, NDArray[np.float64]] | None
+    revisions: Sequence[int],
+    features: Features,
+    late: Features | None,
+    parts: Mapping[str, NDArray[np.float64]] | None,
 ) -> dict[int, Explanation]:
+    """Returns the explanations by revision. Features of late interaction are left out where unknown."""
+    tokens = (
+        [{}] * len(revisions)
+        if late is None
+        else [{} if np.isnan(row).any() else dict(zip(LATE, row.tolist(), strict=True)) for row in late]
+    )
     return {
         revision: Explanation(
-            dict(zip(FEATURES, features[row].tolist(), strict=True)),
+            dict(zip(FEATURES, features[row].tolist(), strict=True)) | tokens[row],
             None if parts is None else {name: float(part[row]) for name, part in parts.items()},
         )
         for row, revision in enumerate(revisions)

@@ -35,6 +35,7 @@ class OnnxEngine:
         spin = 0 if beside is None else SPIN_MICROSECONDS
         self._session = _open_session(file, threads, self._shared, spin)
         self.inputs = [given.name for given in self._session.get_inputs()]
+        self.outputs = [given.name for given in self._session.get_outputs()]
         self.providers: list[str] = self._session.get_providers()
 
     def run(self, feed: Mapping[str, NDArray[np.int64]], output: str) -> NDArray[np.float32]:

@@ -10,16 +10,18 @@ evaluates it. Fitting is in training/ranking/.
 from __future__ import annotations
 
 from functools import cache, cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.files.bounded import read_bytes
 from models.manifest import Manifest, Sha256
 from models.search.features import FEATURES, MEMORY, VERSION, Features
+from models.tokens.late import DIMENSIONS, LATE
 
 FOLDER = "ranking"  # Subfolder of a version's folder.
 MAX_RANKED = 50  # Best hits in hybrid order that a ranking orders again.
@@ -33,6 +35,7 @@ class Trees(BaseModel):
 
     Node i goes to `left[i]` if `feature[i] <= threshold[i]`, and otherwise to `right[i]`. A leaf is its own
     child, and has the `value`. Features are numbered twice: first the raw ones, then the standardized ones.
+    The standardized features of late interaction follow.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,7 +54,7 @@ class Trees(BaseModel):
             raise ValueError("the arrays of the trees have different lengths")
         if not all(0 <= node < count for node in (*self.roots, *self.left, *self.right)):
             raise ValueError("a tree names a node that does not exist")
-        if not all(0 <= column < 2 * len(FEATURES) for column in self.feature):
+        if not all(0 <= column < 2 * len(FEATURES) + len(LATE) for column in self.feature):
             raise ValueError("a tree names a feature that does not exist")
         # Children come after their parent, so every walk ends.
         if any(to < at for at, both in enumerate(zip(self.left, self.right, strict=True)) for to in both):
@@ -67,7 +70,7 @@ class Trees(BaseModel):
         """Returns the sum of the trees' values for each candidate, shape (n,).
 
         Args:
-            inputs: The raw and the standardized features, shape (n, 2 f).
+            inputs: The raw and the standardized features and late interaction, shape (n, 2 f + 3).
         """
         roots, feature, threshold, left, right, value = self.arrays
         nodes = np.repeat(roots[:, None], len(inputs), axis=1)  # (trees, n)
@@ -93,6 +96,7 @@ class Ranking(BaseModel):
         mean_query: Mean of the query vectors, length 1, for the feature `hub`. Empty: `hub` is 0.
         memory_threshold: Judged queries nearer to a search than this count (`Memory.recall`).
         queries: Number of judged queries that it learned from.
+        late: The projection of late interaction in float16 (tokens/late.py). Empty: without late interaction.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,34 +110,54 @@ class Ranking(BaseModel):
     mean_query: list[_Number] = Field(default_factory=list)
     memory_threshold: Annotated[float, Field(gt=0, lt=1)] = 0.8
     queries: Annotated[int, Field(ge=0)] = 0
+    late: Base64Bytes = b""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if unknown := self.weights.keys() - set(FEATURES):
+        if unknown := self.weights.keys() - {*FEATURES, *LATE}:
             raise ValueError(f"the ranking has a weight for an unknown feature: {min(unknown)}")
+        if len(self.late) % (2 * DIMENSIONS):
+            raise ValueError(f"the projection of late interaction does not have {DIMENSIONS} columns")
         return self
+
+    @cached_property
+    def projection(self) -> NDArray[np.float32] | None:
+        """The projection of late interaction, shape (width, DIMENSIONS)."""
+        found = np.frombuffer(self.late, "<f2").reshape(-1, DIMENSIONS).astype(np.float32)
+        return found if len(found) else None
+
+    @cached_property
+    def space(self) -> str:
+        """Names the token vectors that this ranking compares: those of one encoder and projection."""
+        return sha256(f"{self.fingerprint} ".encode() + self.late).hexdigest()[:16]
 
     @cached_property
     def mean_vector(self) -> NDArray[np.float32] | None:
         return np.array(self.mean_query, np.float32) if self.mean_query else None
 
-    def score(self, features: Features) -> NDArray[np.float64]:
+    def score(self, features: Features, late: Features | None = None) -> NDArray[np.float64]:
         """Returns the score of each candidate of one query, shape (n,). Larger is better."""
-        return sum(self.contribute(features).values(), np.zeros(len(features)))
+        return sum(self.contribute(features, late).values(), np.zeros(len(features)))
 
-    def contribute(self, features: Features) -> dict[str, NDArray[np.float64]]:
+    def contribute(self, features: Features, late: Features | None = None) -> dict[str, NDArray[np.float64]]:
         """Returns the part of each feature in the scores, shape (n,) each. `trees` is a part of its own.
 
         The linear score and the trees are standardized before they are added, so both have equal influence.
         The features of MEMORY are added last, so their effect does not depend on the other features.
+
+        Args:
+            features: Shape (n, len(FEATURES)).
+            late: Features of late interaction, shape (n, len(LATE)). None: unknown.
         """
         scaled = standardize(features)
-        linear = {name: weight * scaled[:, FEATURES.index(name)] for name, weight in self.weights.items()}
+        tokens = np.zeros((len(features), len(LATE))) if late is None else standardize_late(late)
+        columns = dict(zip((*FEATURES, *LATE), np.hstack([scaled, tokens]).T, strict=True))
+        linear = {name: weight * columns[name] for name, weight in self.weights.items()}
         memory = {name: linear.pop(name) for name in MEMORY if name in linear}
         parts = linear
         if self.trees is not None:
             parts = _divided(parts)
-            boosted = self.trees.score(np.concatenate([features, scaled], axis=1))
+            boosted = self.trees.score(np.hstack([features, scaled, tokens]))
             parts["trees"] = (boosted - boosted.mean()) / _deviation(boosted)
         if self.hybrid_share:
             learned = {name: (1 - self.hybrid_share) * part for name, part in _divided(parts).items()}
@@ -180,6 +204,16 @@ def standardize(features: Features) -> Features:
     deviation = centered.std(axis=0)
     scaled: Features = np.where(deviation > _FLAT, centered / np.where(deviation > _FLAT, deviation, 1), 0)
     scaled[:, -len(MEMORY) :] = features[:, -len(MEMORY) :]
+    return scaled
+
+
+def standardize_late(features: Features) -> Features:
+    """Standardizes the features of late interaction. Candidates without them (NaN) get the mean, 0."""
+    known = ~np.isnan(features[:, 0])
+    scaled = np.zeros(features.shape)
+    if known.any():
+        centered = features[known] - features[known].mean(axis=0)
+        scaled[known] = centered / np.maximum(centered.std(axis=0), _FLAT)
     return scaled
 
 

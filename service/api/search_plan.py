@@ -19,6 +19,7 @@ from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
 from service.batching.request import Answer, Timing
 from service.corpus.search import Hit, Query, Search
+from service.corpus.tokens import compares_tokens
 from service.errors import Conflict, Empty, Validation
 from service.index.kmeans import unit
 from service.runtime.runtime import Runtime
@@ -261,6 +262,7 @@ class Plan:
             kept=self.version is not None,
             rank_seconds=settings.rank_seconds if settings.ranking else 0.0,
             explain=self.explain,
+            compares_tokens=compares_tokens(generation, generation.rankings[self.collection]),
         )
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:

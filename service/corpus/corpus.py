@@ -23,6 +23,7 @@ from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
 from service.corpus.judged import JudgedQueries, Remembered
 from service.corpus.search import Judged, Page, Query, Search, find
+from service.corpus.tokens import TokenVectors
 from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
 from service.observability.logs import safe_message
 from service.settings import Settings
@@ -83,6 +84,7 @@ class Corpus:
         self._settings = settings
         self._encoder = DocumentEncoder(batcher, passages=settings.passages)
         self.judged = JudgedQueries(active, store, self.embed_queries)
+        self.tokens = TokenVectors(active, batcher, store)
         self.on_gap: Callable[[], None] = lambda: None  # Called if a follower has no vector after a write.
 
     @property
@@ -284,6 +286,7 @@ class Corpus:
             NotFound, Conflict: See `find`.
         """
         state = None
+        queries = await self.tokens.add_to(generation, queries, search)
         if search.is_ranked:
             search = _with_memory(search, self.judged.latest(generation, search.collection))
         while True:

@@ -23,10 +23,11 @@ from models.manifest import Mode
 from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
 from models.search.fusion import DENSE_WEIGHT, fuse
 from models.search.ranking import MAX_RANKED
+from models.tokens.late import Tokens
 from service.active import Generation
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
-from service.ranking import WORK, Explanation, Ordered, Stage, order
+from service.ranking import TOKENS_WORK, WORK, Explanation, Ordered, Stage, order
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import SLICE_SECONDS, pause
@@ -59,6 +60,7 @@ class Query(NamedTuple):
     text: str = ""
     vector: NDArray[np.float32] | None = None
     similar_to: str | None = None
+    tokens: Tokens | None = None  # Token vectors, for late interaction.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Search:
         explain: Whether hits of hybrid search have an explanation.
         memory: Judged queries of the collection, for the second stage.
         judgments: Expected state of the judgments. None: any.
+        compares_tokens: Whether the second stage has late interaction.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -100,6 +103,7 @@ class Search:
     explain: bool = False
     memory: Memory | None = None
     judgments: str | None = None
+    compares_tokens: bool = False
 
     @property
     def is_ranked(self) -> bool:
@@ -124,7 +128,8 @@ class Search:
     @property
     def work(self) -> int:
         """Cost of each query, in candidates."""
-        return self.candidates + (WORK if self.is_ranked else 0)
+        stage = WORK + (TOKENS_WORK if self.compares_tokens else 0)
+        return self.candidates + (stage if self.is_ranked else 0)
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
@@ -198,7 +203,7 @@ def find(
     for (query, own), ranking in zip(resolved, rankings, strict=True):
         others = [ranked for ranked in ranking if ranked.revision != own]
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-        ordered = order(snapshot, query.text, query.vector, best[:MAX_RANKED], stage)
+        ordered = order(snapshot, query.text, query.vector, best[:MAX_RANKED], stage, query.tokens)
         hits = [*ordered.hits, *(ranked for ranked, _ in best[MAX_RANKED:])]
         pages.append((hits[search.offset : search.reach], ordered))
     uses = Counter(ranked.revision for page, _ in pages for ranked in page)

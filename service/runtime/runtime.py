@@ -219,6 +219,7 @@ class Runtime:
         self._keep("Computing checksums", partial(keep_filling, self._documents))
         if self.settings.ranking:
             self._keep("Reading judged queries", self.corpus.judged.keep)
+            self._keep("Making token vectors", self.corpus.tokens.keep)
         self._keep("Completing the index", self._index.keep_whole)
         if self.settings.map_documents and alone:
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)

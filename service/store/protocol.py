@@ -42,6 +42,7 @@ from service.store.values import (
     RowNames,
     Selection,
     Step,
+    Unembedded,
     Vector,
     Verdict,
 )
@@ -134,6 +135,14 @@ class Snapshot(Protocol):
         """Returns the undamaged vectors of documents by revision, each of shape (passages, dimension).
 
         Only the first MEASURED_PASSAGES passages are read. Documents without vectors are not in the result.
+        """
+
+    def get_tokens(self, space: str, revisions: Sequence[int]) -> dict[int, bytes]:
+        """Returns the token vectors of documents by revision, without those that have none in this space.
+
+        Args:
+            space: `Ranking.space`.
+            revisions: The documents.
         """
 
     def beginnings(self, revisions: Sequence[int], characters: int) -> dict[int, Content]:
@@ -556,6 +565,24 @@ class Generations(Protocol):
 
         Returns 0 if the generation was dropped.
         """
+
+    async def lacking_tokens(
+        self, space: str, collection: str, after: int, limit: int, /
+    ) -> dict[int, Unembedded]:
+        """Returns the next documents of a collection without token vectors, by ascending revision.
+
+        Args:
+            space: `Ranking.space`.
+            collection: Name of the collection.
+            after: Revision after which to start.
+            limit: Maximum number of documents.
+        """
+
+    async def add_tokens(self, space: str, rows: Mapping[int, bytes], /) -> None:
+        """Stores token vectors by revision, for the revisions that still exist."""
+
+    async def forget_tokens(self, kept: Sequence[str], /) -> bool:
+        """Deletes some token vectors of other spaces than `kept`. Returns whether more may exist."""
 
     async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]:
         """Copies the vectors of some of `revisions` from other generations of the same model and form.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from models.encoder import BadTokens, Encoder, TooLong
@@ -19,8 +20,9 @@ from models.engines.onnx import OnnxEngine
 from models.graph.file import read_table
 from models.manifest import Manifest
 from models.tokens.texts import PROOF_TEXTS, long_text
+from models.tokens.tokenizer import build_feed
 from tests.models.forms import counted
-from tests.tiny import MAX_LENGTH, WIDTH
+from tests.tiny import MAX_LENGTH, ROUNDING, WIDTH
 from tests.waiting import LIMIT
 
 TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60))]
@@ -64,6 +66,19 @@ def test_encode_keeps_the_order_and_counts_tokens(encoder: Encoder, alone: np.nd
 def test_many_texts_are_encoded_in_groups_and_come_back_in_order(encoder: Encoder, alone: np.ndarray) -> None:
     encoded = encoder.encode(TEXTS * 20)  # more tokens than fit into one group
     np.testing.assert_allclose(encoded.vectors, np.tile(alone, (20, 1)), atol=1e-6, rtol=0)
+
+
+def test_token_vectors_are_the_graphs_own_without_padding(encoder: Encoder) -> None:
+    assert encoder.has_tokens
+    texts = [TEXTS[0], TEXTS[40], TEXTS[3]]
+    found = encoder.encode_tokens(texts)
+    session = onnxruntime.InferenceSession(encoder.folder / "onnx" / "model.onnx")
+    for text, vectors in zip(texts, found, strict=True):
+        [row] = encoder.tokenize([text])
+        [expected] = session.run(["last_hidden_state"], build_feed([row.ids], encoder._engine.inputs))
+        expected = expected[0] / np.linalg.norm(expected[0], axis=1, keepdims=True)
+        np.testing.assert_allclose(vectors, expected, atol=ROUNDING)
+    assert encoder.encode_tokens([]) == []
 
 
 def test_nothing_encoded_is_an_empty_matrix(encoder: Encoder) -> None:

@@ -51,6 +51,7 @@ class Scorable(NamedTuple):
     split: Split  # splits a document like the service
     reads: int  # tokens that the model reads; 0 for a server, or without passages
     unrelated: float = 1.0  # mean cosine of unrelated texts; 1 for a server
+    encoder: Encoder | None = None  # None for a server
 
 
 @contextmanager
@@ -126,6 +127,7 @@ def build_scorable(encoder: Encoder, *, passages: bool = True) -> Scorable:
         parts if passages else whole,
         manifest.max_length if passages else 0,
         encoder.unrelated,
+        encoder,
     )
 
 

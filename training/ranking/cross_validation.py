@@ -99,7 +99,7 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None)
                 continue
             hybrid = scores = -np.arange(len(example.ids), dtype=np.float64)
             if ranking is not None:
-                scores = ranking.score(remember(example, memory, ranking.memory_threshold))
+                scores = ranking.score(remember(example, memory, ranking.memory_threshold), example.late)
             before[at], after[at] = example.score(hybrid), example.score(scores)
             chance[at] = example.chance
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
@@ -109,12 +109,18 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None)
     return Comparison(*columns, [examples[at] for at in scored], [hits[at] for at in scored])
 
 
-def learn(examples: Sequence[Example], prior: Weights, mean_query: Sequence[float] | None = None) -> Ranking:
+def learn(
+    examples: Sequence[Example],
+    prior: Weights,
+    mean_query: Sequence[float] | None = None,
+    *,
+    late: bool = False,
+) -> Ranking:
     """Fits a ranking by the best procedure. Cross-validation within `examples` chooses the procedure."""
-    return fit(examples, prior, choose(examples, prior), mean_query)
+    return fit(examples, prior, choose(examples, prior, late=late), mean_query)
 
 
-def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
+def choose(examples: Sequence[Example], prior: Weights, *, late: bool = False) -> Procedure:
     """Chooses whether a ranking uses memory and trees, and whether it is averaged with the hybrid order.
 
     The result is the best procedure on questions as they come. Memory is used only if a loss on new questions
@@ -128,7 +134,7 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
         Returns a function that completes these rankings by a procedure, and scores them.
         """
         folds = [*islice(draw_folds(examples, name), _CHOOSING)]
-        fits = [fit(fold.train, prior, Procedure(None, trees)) for fold in folds]
+        fits = [fit(fold.train, prior, Procedure(None, trees, late=late)) for fold in folds]
 
         def run(procedure: Procedure) -> Comparison:
             fitted = iter(fits)
@@ -143,7 +149,7 @@ def choose(examples: Sequence[Example], prior: Weights) -> Procedure:
         found = coming(procedure).after
         return float(found.mean()) if len(found) else 0.0
 
-    best = Procedure(None, trees=False, averaged=few)
+    best = Procedure(None, trees=False, averaged=few, late=late)
     before = new(best).after
     remembering = [best._replace(threshold=each) for each in THRESHOLDS]
     for procedure in sorted(remembering, key=score, reverse=True):

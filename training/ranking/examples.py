@@ -41,6 +41,7 @@ class Example(NamedTuple):
             candidate counts as wrong with this weight. None: 1 for all.
         unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
         alike: The same key for nearly equal queries. Empty: `query`.
+        late: Features of late interaction, shape (n, len(LATE)). None: not computed.
     """
 
     query: str
@@ -53,6 +54,7 @@ class Example(NamedTuple):
     seen: NDArray[np.float64] | None = None
     unrelated: float = 1.0
     alike: str = ""
+    late: Features | None = None
 
     @property
     def gains(self) -> NDArray[np.float64]:

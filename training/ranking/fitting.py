@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.features import FEATURES, MEMORY, NO_MEMORY, Features, Memory
-from models.search.ranking import Ranking, Trees, get_default, standardize
+from models.search.ranking import Ranking, Trees, get_default, standardize, standardize_late
+from models.tokens.late import LATE
 from training.ranking.examples import Example, build_memory, remember
 
 log = logging.getLogger(__name__)
@@ -47,17 +48,20 @@ class Procedure(NamedTuple):
             weights. None: the memory of the prior.
         trees: Whether trees are added to the linear model.
         averaged: Whether the result is averaged with the hybrid order.
+        late: Whether the linear model and the trees use late interaction.
     """
 
     threshold: float | None
     trees: bool
     averaged: bool = False
+    late: bool = False
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
         """Returns the procedure by which a ranking was fitted."""
         threshold = ranking.memory_threshold if ranking.memory_threshold in THRESHOLDS else None
-        return cls(threshold, ranking.trees is not None, ranking.hybrid_share > 0)
+        trees, averaged = ranking.trees is not None, ranking.hybrid_share > 0
+        return cls(threshold, trees, averaged, late=bool(ranking.late))
 
 
 class _Learnable(NamedTuple):
@@ -66,12 +70,14 @@ class _Learnable(NamedTuple):
     Attributes:
         features: With memory, shape (n, f).
         scaled: Standardized, shape (n, f).
+        late: Features of late interaction, standardized, shape (n, len(LATE)). 0 if unknown.
         gains: Shape (n,).
         weights: Weights in the loss, shape (n,), 1 for candidates with a gain.
     """
 
     features: Features
     scaled: Features
+    late: Features
     gains: NDArray[np.float64]
     weights: NDArray[np.float64]
 
@@ -97,14 +103,18 @@ def fit(
             and the next ranking can use the mean of these queries.
     """
     rows = _learnable(examples)
-    start = np.array([prior.get(name, 0.0) for name in FEATURES])
-    alone = [(row.scaled[:, :_MEMORY], row.gains, row.given) for row in rows]
-    weights = np.append(fit_linear(alone, start[:_MEMORY]), start[_MEMORY:])
+    names = FEATURES[:_MEMORY] + (LATE if procedure.late else ())
+    alone = [
+        (np.hstack([row.scaled[:, :_MEMORY], row.late])[:, : len(names)], row.gains, row.given)
+        for row in rows
+    ]
+    learned = fit_linear(alone, np.array([prior.get(name, 0.0) for name in names]))
+    weights = {name: round(float(weight), 6) for name, weight in zip(names, learned, strict=True)}
     mean = np.mean([each.vector for each in examples], axis=0) if examples else np.zeros(0)
     own = [float(value) for value in mean / (np.linalg.norm(mean) or 1)]
     ranking = Ranking(
-        weights={name: round(float(weight), 6) for name, weight in zip(FEATURES, weights, strict=True)},
-        trees=_fit_trees(rows) if procedure.trees and rows else None,
+        weights=weights | {name: prior.get(name, 0.0) for name in MEMORY},
+        trees=_fit_trees(rows, late=procedure.late) if procedure.trees and rows else None,
         mean_query=[*(mean_query or own)],
         memory_threshold=get_default().memory_threshold,
         queries=len(examples),
@@ -127,12 +137,17 @@ def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure
     if not procedure.trees:
         changes["trees"] = None
     if procedure.threshold is not None:
-        weights = np.array([ranking.weights[name] for name in FEATURES])
+        weights = np.array([ranking.weights.get(name, 0.0) for name in (*FEATURES, *LATE)])
+        others = np.append(weights[:_MEMORY], weights[len(FEATURES) :])
         rows = [
-            (row.scaled[:, _MEMORY:], row.gains, row.scaled[:, :_MEMORY] @ weights[:_MEMORY] + row.given)
+            (
+                row.scaled[:, _MEMORY:],
+                row.gains,
+                np.hstack([row.scaled[:, :_MEMORY], row.late]) @ others + row.given,
+            )
             for row in _learnable(examples, build_memory(examples), procedure.threshold)
         ]
-        learned = [round(float(weight), 6) for weight in fit_linear(rows, weights[_MEMORY:])]
+        learned = [round(float(weight), 6) for weight in fit_linear(rows, weights[_MEMORY : len(FEATURES)])]
         changes["weights"] = ranking.weights | dict(zip(MEMORY, learned, strict=True))
         changes["memory_threshold"] = procedure.threshold
     return ranking.model_copy(update=changes)
@@ -158,7 +173,10 @@ def _learnable(
         features = remember(example, memory, threshold, folds[at % FOLDS])
         seen = np.ones(len(features)) if example.seen is None else example.seen
         weights = np.where(example.gains > 0, 1.0, seen)
-        rows.append(_Learnable(features, standardize(features), example.gains, weights))
+        late = np.zeros((len(features), len(LATE)))
+        if example.late is not None:
+            late = standardize_late(example.late)
+        rows.append(_Learnable(features, standardize(features), late, example.gains, weights))
     return rows
 
 
@@ -213,10 +231,10 @@ def can_boost() -> bool:
     return True
 
 
-def _fit_trees(rows: Sequence[_Learnable]) -> Trees:
+def _fit_trees(rows: Sequence[_Learnable], *, late: bool) -> Trees:
     """Returns trees that do not use the features of memory."""
     seen = np.arange(len(FEATURES)) < _MEMORY
-    inputs = [np.hstack([row.features * seen, row.scaled * seen]) for row in rows]
+    inputs = [np.hstack([row.features * seen, row.scaled * seen, row.late * late]) for row in rows]
     return convert(boost([(each, row.gains, row.weights) for each, row in zip(inputs, rows, strict=True)]))
 
 
@@ -224,7 +242,7 @@ def boost(rows: Sequence[tuple[NDArray[np.float64], NDArray[np.float64], NDArray
     """Returns LightGBM's model of LambdaMART trees.
 
     Args:
-        rows: For each query: raw and standardized features, shape (n, 2 f), gains, and weights, shape (n,).
+        rows: For each query: the inputs of `Trees.score`, gains, and weights, shape (n,).
     """
     import lightgbm  # noqa: PLC0415  half a second
 

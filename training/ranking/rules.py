@@ -15,6 +15,7 @@ from training.evaluation.paired import Interval
 from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison
 from training.ranking.fitting import MIN_QUERIES
 
+_ADDED = 0.99  # Of the interval that adds late interaction to a ranking.
 _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
 
 Rows = Mapping[str, Comparison]  # By name: NEW and COMING.
@@ -44,6 +45,23 @@ def judge_settings(rows: Rows) -> list[str]:
     found = rows[COMING].interval(CERTAIN)
     reasons = [] if found.low > 0 else [f"On {COMING} no gain is certain: {_between(found)}."]
     return reasons + _losses(rows, (NEW,))
+
+
+def judge_late(rows: Rows, *, used: bool) -> tuple[bool, str]:
+    """Returns whether a ranking uses late interaction, and a sentence about it for the report.
+
+    Args:
+        rows: Comparisons of the ranking with late interaction with the same ranking without it.
+        used: Whether the active ranking uses it. Otherwise the gain must be more certain, because it is
+            measured again with each ranking.
+    """
+    found = rows[COMING].interval(CERTAIN if used else _ADDED)
+    chosen = found.low > 0 and not _losses(rows, (NEW,))
+    return chosen, (
+        f"Late interaction is {'used' if chosen else 'not used'}: on {COMING} it changes nDCG@10 by "
+        f"{100 * rows[COMING].gain:+.1f} points, {_between(found)}, and on {NEW} by "
+        f"{100 * rows[NEW].gain:+.1f}."
+    )
 
 
 def judge_judgments(rows: Rows) -> list[str]:

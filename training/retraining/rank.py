@@ -30,10 +30,11 @@ from models.store import ModelStore
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
+from training.ranking import late as late_interaction
 from training.ranking.cross_validation import COMING, NEW, compare, draw_folds, learn, predict
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
-from training.ranking.rules import Rows, describe, judge_first, judge_refit
+from training.ranking.rules import Rows, describe, judge_first, judge_late, judge_refit
 from training.retraining import ledger
 from training.retraining.anchor import active_version
 from training.retraining.config import (
@@ -180,14 +181,45 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
     given.say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
     prior = get_default().weights
     fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
+    examples, late = _add_late(name, examples, given, before)
     # Unclicked hits count as wrong here, which rather favors the order that users saw.
     judging = [each._replace(seen=None) for each in examples]
     rows = {each: compare(judging, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
     if not len(rows[COMING].after):
         raise NothingToLearn("no judged query may judge: each rests on one key, or the encoder learned it.")
+    told: list[str] = []
+    if late:
+        given.say("fitting it again with late interaction")
+        fitting_late = partial(fitting, late=True)
+        rows_late = {each: compare(judging, draw_folds(examples, each), fitting_late) for each in rows}
+        gains = {each: row._replace(before=rows[each].after) for each, row in rows_late.items()}
+        used, said = judge_late(gains, used=bool(before and before.late))
+        told.append(said)
+        rows, fitting, late = (rows_late, fitting_late, late) if used else (rows, fitting, b"")
     reasons = find_reasons(examples, judging, rows, before)
-    ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint})
-    return Learned(rows, reasons, describe(rows, ranking), digest, ranking)
+    ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint, "late": late})
+    return Learned(rows, reasons, [*describe(rows, ranking), *told], digest, ranking)
+
+
+def _add_late(
+    name: str, examples: list[Example], given: _Given, before: Ranking | None
+) -> tuple[list[Example], bytes]:
+    """Computes the features of late interaction of the candidates.
+
+    Returns:
+        The examples, and the projection as `Ranking.late` has it. It is empty if the queries are few, or the
+        encoder computes no token vectors.
+    """
+    projection = before.projection if before else None
+    if len(examples) < late_interaction.MIN_QUERIES and projection is None:
+        return examples, b""
+    with closing(given.store.open(given.served.version, threads=cpus.available())) as encoder:
+        if not encoder.has_tokens:
+            return examples, b""
+        texts = fetch_texts(given.url, name, late_interaction.list_compared(examples))
+        given.say(f"computing the token vectors of {len(texts):,} documents of {name}")
+        found, projection, _ = late_interaction.compare_tokens(examples, encoder, texts, projection)
+    return found, projection.astype("<f2").tobytes()
 
 
 def find_reasons(

@@ -25,7 +25,7 @@ from service.errors import Conflict, StartupError
 from service.store.postgres import replicas, vectors
 from service.store.postgres.connection import Again, Connection
 from service.store.postgres.replicas import LEASE_SECONDS, PATIENCE_SECONDS
-from service.store.sql import generations
+from service.store.sql import generations, tokens
 from service.store.sql.connection import fact, fetch_column, fetch_value
 from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, HANDLED, kept_numbers
 from service.store.sql.records import last_revision, unembedded
@@ -217,6 +217,13 @@ def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embe
     for collection, embeddings in places.items():
         vectors.add(connection, generation, collection, embeddings)
     return len(alive)
+
+
+def add_tokens(connection: Connection, space: str, rows: Mapping[int, bytes]) -> None:
+    """Stores token vectors for the revisions that still exist."""
+    sql = "SELECT revision FROM documents WHERE revision = ANY(?) ORDER BY revision FOR SHARE"
+    alive = fetch_column(connection, sql, [*rows])
+    tokens.insert(connection, space, {revision: rows[revision] for revision in alive})
 
 
 def share_vectors(connection: Connection, generation: int, revisions: Sequence[int]) -> set[int]:

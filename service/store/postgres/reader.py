@@ -18,7 +18,7 @@ from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres import documents, fulltext, generations, vectors
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
 from service.store.scheduling import ReadingThreads, Share, Turn, current, share
-from service.store.sql import feedback, records
+from service.store.sql import feedback, records, tokens
 from service.store.sql.records import md5
 
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class Snapshot(Connection):
     passages = vectors.passages
     nearest = vectors.nearest
     nearest_words = fulltext.nearest
+    get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
     require = generations.require
 

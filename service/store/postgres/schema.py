@@ -270,6 +270,14 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     ALTER TABLE unfolded RENAME TO term_changes;
     TRUNCATE term_postings, term_changes;
     """,
+    """
+    CREATE TABLE tokens (
+        revision bigint NOT NULL,
+        space    text COLLATE "C" NOT NULL,
+        body     bytea STORAGE EXTERNAL NOT NULL,
+        PRIMARY KEY (revision, space)
+    );
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 # The columns and indexes of each table after all migrations. A test compares them with a new database.
@@ -303,6 +311,7 @@ TABLES = {
         "events_pkey events_key_collection_event_id_key events_of_document events_by_time events_of_visitor",
     ),
     "requests": ("number id version kind at", "requests_pkey requests_id_key"),
+    "tokens": ("revision space body", "tokens_pkey"),
 }
 SEQUENCES = ["operations"]
 FUNCTIONS = ["simile_instant", "simile_unsummed", "simile_values"]

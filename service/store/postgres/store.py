@@ -243,6 +243,7 @@ class PostgresStore(Touch, CommonMethods):
 
     lacking = reading_itself(generations.lacking)
     add_vectors = writing(generations.add_vectors)
+    add_tokens = writing(generations.add_tokens)
     share_vectors = writing(generations.share_vectors)
     skip = writing(generations.skip)
     forget_skipped = writing(generations.forget_skipped)

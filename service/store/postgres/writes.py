@@ -13,7 +13,7 @@ from service.store.postgres.documents import sequence
 from service.store.postgres.fulltext import Terms, parse_terms
 from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
-from service.store.sql import feedback
+from service.store.sql import feedback, tokens
 from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
@@ -199,6 +199,7 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
     terms = dict(zip(gone, parse_terms([each.content for each in gone.values()]), strict=True))
     for number in kept_numbers(connection):
         vectors.remove(connection, number, [*gone])
+    tokens.remove(connection, gone)
     return terms
 
 

@@ -13,7 +13,7 @@ import orjson
 from service.errors import Storage, Timeout, Unhealthy
 from service.store.filters.grammar import Predicate
 from service.store.scheduling import ReadingThreads
-from service.store.sql import feedback, generations, records
+from service.store.sql import feedback, generations, records, tokens
 from service.store.sql.connection import fact, note, unfinished_copy, visitor_secret
 from service.store.sql.feedback import DELETED_ROWS, Table, delete_some, forget
 from service.store.values import Active, Event, EventLimits, Recorded, Selection, Step
@@ -173,6 +173,9 @@ class CommonMethods:
     count_events = reading(feedback.count_events)
     forget_events = forgetting("events")
     expire_events = writing(partial(delete_some, "events", "at < ?"))
+
+    lacking_tokens = reading_itself(tokens.lacking_tokens)
+    forget_tokens = writing(tokens.forget_tokens)
 
     known = reading_itself(generations.known)
     keep_decision = writing(generations.handled)

@@ -20,7 +20,7 @@ import orjson
 from service.observability import outages
 from service.store.filters.grammar import Predicate
 from service.store.scheduling import ReadingThreads, Turn, Turns, current, share
-from service.store.sql import feedback, records
+from service.store.sql import feedback, records, tokens
 from service.store.sql.records import crc32
 from service.store.sqlite import documents, fulltext, vectors
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
@@ -60,6 +60,7 @@ class Snapshot(sqlite3.Connection):
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest_words = fulltext.nearest
+    get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
 
     listed = staticmethod(orjson.dumps)

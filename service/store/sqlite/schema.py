@@ -12,6 +12,7 @@
     events       events: one row per key, collection and event_id.
     lexical_N    the terms of the documents of collection number N, for keyword search (fulltext.py).
     fields       the values of declared metadata fields, for filters.
+    tokens       token vectors of documents for late interaction, by revision and the space of a ranking.
     facts        single values, such as whether the example corpus was loaded.
 
 Start reading at `migrate` and `foreign`. A revision number is never used again (AUTOINCREMENT), so a vector
@@ -221,6 +222,14 @@ MIGRATIONS = {
     15: """
     DROP TABLE lexical_1;
     CREATE VIRTUAL TABLE lexical_1 USING fts5 (text, content='', tokenize='ascii');
+    """,
+    16: """
+    CREATE TABLE tokens (
+        revision INTEGER NOT NULL,
+        space    TEXT NOT NULL,  -- the encoder and the projection (Ranking.space)
+        body     BLOB NOT NULL,  -- int8, DIMENSIONS of models/tokens/late.py a token
+        PRIMARY KEY (revision, space)
+    ) WITHOUT ROWID;
     """,
 }
 STEMMED = 15  # From this version on, FTS5 gets terms that are stemmed already.

@@ -170,6 +170,7 @@ class SqliteStore(Alone, CommonMethods):
     lacking = reading_itself(vectors.lacking)
     next_lacking = reading_itself(vectors.next_lacking)
     add_vectors = writing(vectors.add_vectors)
+    add_tokens = writing(vectors.add_tokens)
     add_stored = writing(vectors.add_stored)
     share_vectors = writing(vectors.share_vectors)
     skip = writing(vectors.skip_text)

@@ -11,6 +11,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.store.protocol import VectorSink
+from service.store.sql import tokens
 from service.store.sql.connection import Connection, fetch_column, fetch_value
 from service.store.sql.generations import alike_numbers, kept_numbers, make_active
 from service.store.sql.records import Reading, collections, last_revision, sizes, unembedded
@@ -155,6 +156,13 @@ def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Em
     for revision, collection in alive:
         add(transaction, generation, revision, rows[revision], collection)
     return len(alive)
+
+
+def add_tokens(transaction: Transaction, space: str, rows: Mapping[int, bytes]) -> None:
+    """Stores token vectors for the revisions that still exist."""
+    sql = "SELECT revision FROM documents WHERE revision IN (SELECT value FROM json_each(?))"
+    alive = fetch_column(transaction, sql, orjson.dumps([*rows]).decode())
+    tokens.insert(transaction.connection, space, {revision: rows[revision] for revision in alive})
 
 
 def add_stored(transaction: Transaction, generation: int, after: int, limit: int) -> int | None:

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from service.store.sql import tokens
 from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
@@ -180,6 +181,7 @@ def _remove(transaction: Transaction, revision: int, collection: str) -> None:
     for table in ("vectors", "skipped"):
         sql = f"DELETE FROM {table} WHERE generation IN (SELECT number FROM generations) AND revision = ?"
         execute(sql, (revision,))
+    tokens.remove(transaction.connection, [revision])
     execute("INSERT INTO operations (kind, revision) VALUES ('delete', ?)", (revision,))
     transaction.changes.removed.setdefault(collection, []).append(revision)
 

@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from models.search.features import FEATURES
-from models.search.ranking import Ranking, Trees, standardize
+from models.search.ranking import Ranking, Trees, standardize, standardize_late
+from models.tokens.late import LATE
 
 RNG = np.random.default_rng(0)
 RAW = RNG.normal(size=(6, len(FEATURES)))
@@ -80,9 +81,37 @@ def test_linear_score_and_trees_decide_alike() -> None:
         {"trees": STUMP | {"left": [1, 1]}},
         {"trees": STUMP | {"left": [1, 0, 2]}},
         {"trees": STUMP | {"right": [3, 1, 2]}},
-        {"trees": STUMP | {"feature": [2 * len(FEATURES), 0, 0]}},
+        {"trees": STUMP | {"feature": [2 * len(FEATURES) + len(LATE), 0, 0]}},
+        {"weights": {"maxsim_other": 1}},
+        {"weights": {}, "late": "AAAA"},
     ],
 )
 def test_a_file_that_cannot_be_evaluated_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Ranking.model_validate({"weights": {"hybrid": 1}} | changed)
+
+
+def test_late_interaction_is_standardized_over_the_candidates_that_have_it() -> None:
+    late = RNG.normal(size=(6, len(LATE)))
+    late[[1, 4]] = np.nan
+    found = standardize_late(late)
+    there = [0, 2, 3, 5]
+    np.testing.assert_allclose(found[there].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(found[there].std(axis=0), 1)
+    assert not found[[1, 4]].any()
+    assert not standardize_late(np.full((3, len(LATE)), np.nan)).any()
+    assert not standardize_late(np.full((3, len(LATE)), 0.25)).any()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_without_token_vectors_a_ranking_has_the_order_of_the_other_features(share: float) -> None:
+    ranking = Ranking(weights={"dense": 1, "maxsim": 2, "memory_best": 1}, hybrid_share=share)
+    alone = Ranking(weights={"dense": 1, "memory_best": 1}, hybrid_share=share)
+    unknown = np.full((6, len(LATE)), np.nan)
+    np.testing.assert_allclose(ranking.score(RAW, unknown), alone.score(RAW))
+    np.testing.assert_allclose(ranking.score(RAW), alone.score(RAW))
+    late = RNG.normal(size=(6, len(LATE)))
+    parts = ranking.contribute(RAW, late)
+    np.testing.assert_allclose(sum(parts.values()), ranking.score(RAW, late))
+    if not share:
+        np.testing.assert_allclose(parts["maxsim"], 2 * standardize_late(late)[:, 0])

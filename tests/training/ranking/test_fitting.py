@@ -11,6 +11,7 @@ pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from models.search.features import FEATURES, MEMORY
 from models.search.ranking import Ranking, standardize
+from models.tokens.late import COMPARED, DIMENSIONS, LATE
 from tests.training.ranking.judged import COVER, judged_queries
 from training.ranking.examples import build_memory, remember
 from training.ranking.fitting import Procedure, boost, can_boost, convert, fit, fit_linear
@@ -130,3 +131,37 @@ def test_a_fit_is_the_same_every_time() -> None:
     first, second = (fit(examples, PRIOR, Procedure(0.7, trees=True)) for _ in range(2))
     assert isinstance(first, Ranking)
     assert first == second
+
+
+def test_the_linear_model_learns_late_interaction_only_if_the_procedure_says_so() -> None:
+    random = np.random.default_rng(0)
+    examples = []
+    for each in judged_queries(40):
+        late = random.normal(size=(len(each.ids), len(LATE))) + 2 * each.gains[:, None] * [1, 0, 0]
+        late[COMPARED:] = np.nan
+        examples.append(each._replace(late=late))
+    without = fit(examples, PRIOR, LINEAR)
+    assert without.weights.keys() == {*FEATURES}
+    assert fit([each._replace(late=None) for each in examples], PRIOR, LINEAR) == without
+    ranking = fit(examples, PRIOR, LINEAR._replace(late=True))
+    assert ranking.weights.keys() == {*FEATURES, *LATE}
+    assert Procedure.of(ranking.model_copy(update={"late": bytes(2 * DIMENSIONS)})).late
+    assert not Procedure.of(without).late
+    assert ranking.weights["maxsim"] > 3 * abs(ranking.weights["maxsim_rare"])
+    scores = [
+        np.mean([each.score(some.score(each.features, each.late)) for each in examples])
+        for some in (without, ranking)
+    ]
+    assert scores[1] > scores[0] + 0.05
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.9])
+def test_memory_is_learned_on_top_of_late_interaction(threshold: float) -> None:
+    examples = [
+        each._replace(late=np.tile(each.gains[:, None], len(LATE))) for each in judged_queries(40, repeats=2)
+    ]
+    alone = fit(examples, PRIOR, LINEAR._replace(late=True))
+    ranking = fit(examples, PRIOR, Procedure(threshold, trees=False, late=True))
+    assert {name: ranking.weights[name] for name in (*FEATURES, *LATE) if name not in MEMORY} == {
+        name: alone.weights[name] for name in (*FEATURES, *LATE) if name not in MEMORY
+    }

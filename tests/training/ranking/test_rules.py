@@ -13,7 +13,7 @@ from tests.training.ranking.judged import judged_queries, with_shuffled_labels
 from training.ranking.cross_validation import COMING, NEW, Comparison, compare, draw_folds
 from training.ranking.examples import Example
 from training.ranking.fitting import Procedure, fit
-from training.ranking.rules import Rows, describe, judge_first, judge_judgments, judge_refit
+from training.ranking.rules import Rows, describe, judge_first, judge_judgments, judge_late, judge_refit
 
 LINEAR = partial(fit, prior={"hybrid": 1.5}, procedure=Procedure(None, trees=False))
 
@@ -50,6 +50,34 @@ def test_a_refit_must_not_certainly_lose(against: tuple[float, float], published
 
 def test_a_refit_that_certainly_loses_against_hybrid_is_not_published() -> None:
     assert judge_refit(rows_with(-0.05, 0.0), rows_with(0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("new", "coming", "used", "chosen"),
+    [
+        (0.0, 0.06, False, True),
+        (-0.03, 0.06, False, True),
+        (-0.05, 0.06, False, False),
+        (0.06, 0.01, False, False),
+        (0.0, -0.06, True, False),
+        (0.0, 0.045, False, False),
+        (0.0, 0.045, True, True),
+    ],
+    ids=[
+        "a gain",
+        "an uncertain loss of new ones",
+        "a certain loss of new ones",
+        "no gain of recurring ones",
+        "a loss",
+        "a gain that is too uncertain to add it",
+        "the same gain keeps it",
+    ],
+)
+def test_late_interaction_needs_a_certain_gain(new: float, coming: float, used: bool, chosen: bool) -> None:
+    found, said = judge_late(rows_with(new, coming), used=used)
+    assert found == chosen
+    assert said.startswith("Late interaction is used: " if chosen else "Late interaction is not used: ")
+    assert f"{100 * coming:+.1f} points" in said
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -13,14 +13,17 @@ import pytest
 
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
+from models.encoder import Encoder
 from models.manifest import REPORT, REPORT_PAGE
 from models.progress import silent
 from models.search.features import FEATURES, MEMORY
 from models.search.ranking import Ranking
 from models.store import ModelStore
+from models.tokens.late import LATE
 from tests.parts.json_server import json_server
 from tests.training.conftest import WORDS
 from training.errors import NothingToLearn, TrainingError
+from training.ranking import late as late_interaction
 from training.ranking.cross_validation import Comparison
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES, Procedure, fit
@@ -204,6 +207,68 @@ def test_a_service_that_serves_another_version_meanwhile_teaches_nothing(job: Jo
 
     with json_server(answer) as url, pytest.raises(TrainingError, match="serves another, and not"):
         rank(build_judged(QUERIES), config_at(url), job.store, silent)
+
+
+def linear(
+    examples: list[Example], prior: Mapping[str, float], mean_query: Any = None, *, late: bool = False
+) -> Ranking:
+    """Fits like `learn`, in a tenth of the time."""
+    return fit(examples, prior, Procedure(None, trees=False, late=late), mean_query)
+
+
+@pytest.mark.parametrize("helps", [True, False])
+def test_late_interaction_is_part_of_a_ranking_if_its_gain_is_certain(
+    job: Job, monkeypatch: pytest.MonkeyPatch, helps: bool
+) -> None:
+    """Only the text of an answer has the words of its query. In the other case, all texts are equal."""
+    monkeypatch.setattr(rank_module, "learn", linear)
+    monkeypatch.setattr(late_interaction, "MIN_QUERIES", QUERIES)
+    found = build_judged(QUERIES)
+    texts = {id: query for query, ids in found.answers.items() for id in ids}
+
+    def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
+        if path.endswith("/documents"):
+            ids = json.loads(body["filter"])["$ids"]
+            own = texts if helps else {}
+            return 200, {"documents": [{"id": id, "text": own.get(id, "engine")} for id in ids]}
+        hits = [explain(query) for query in body.get("queries", ())]
+        for hit in (hit for each in hits for hit in each):
+            hit["features"] |= {"cover": 0.0, "dense": float(hit["id"].startswith("d")) * (not helps)}
+        return 200, {"results": hits}
+
+    said: list[str] = []
+    with json_server(answer) as url:
+        outcome = rank(found, config_at(url), job.store, said.append)
+        assert outcome.published, outcome.reason
+        ranking = read_ranking(job.store, str(outcome.version))
+        assert bool(ranking.late) == helps
+        [told] = [line for line in said if line.startswith("Late interaction is")]
+        assert told.startswith("Late interaction is used" if helps else "Late interaction is not used")
+        report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+        assert told in report["summary"]
+        if not helps:
+            assert not {*LATE} & ranking.weights.keys()
+            return
+        assert ranking.projection is not None
+        assert max(ranking.weights[name] for name in LATE) > 0.5
+        again = rank(build_judged(QUERIES + 5), config_at(url), job.store, silent)
+        after = read_ranking(job.store, str(again.version))
+        assert after.space == ranking.space, "the stored token vectors stay valid"
+
+
+@pytest.mark.parametrize("reason", ["few queries", "no output"])
+def test_late_interaction_is_not_tried(
+    job: Job, url: str, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(rank_module, "learn", linear)
+    if reason == "no output":
+        monkeypatch.setattr(late_interaction, "MIN_QUERIES", QUERIES)
+        monkeypatch.setattr(Encoder, "has_tokens", False)
+    said: list[str] = []
+    outcome = rank(build_judged(QUERIES), config_at(url), job.store, said.append)
+    assert outcome.published
+    assert not read_ranking(job.store, str(outcome.version)).late
+    assert not any("ate interaction" in line for line in said)
 
 
 def test_other_collections_keep_their_ranking(job: Job, url: str, bodies: list[dict[str, Any]]) -> None:
