@@ -61,17 +61,18 @@ class TokenVectors:
 
     async def keep(self) -> None:
         """Makes missing token vectors and deletes those that no loaded version needs, again and again."""
-        began = time.monotonic()
+        began, swept = time.monotonic(), None
         while True:
             if time.monotonic() - began > AGAIN_SECONDS:
-                began, self._done = time.monotonic(), {}
+                began, swept, self._done = time.monotonic(), None, {}
             try:
                 needed = [each for each in self._active.generations for _ in list_compared(each)]
                 for generation in dict.fromkeys(needed):
                     await self._fill(generation)
                 spaces = {one.space for each in needed for _, one in list_compared(each)}
-                while await self._store.forget_tokens(sorted(spaces)):
+                while spaces != swept and await self._store.forget_tokens(sorted(spaces)):
                     pass
+                swept = spaces
                 self._done = {place: last for place, last in self._done.items() if place[0] in spaces}
             except ServiceError as error:  # The next look tries again.
                 log.debug("Token vectors are missing: %s", safe_message(error))

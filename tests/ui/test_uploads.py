@@ -58,7 +58,7 @@ def imported(service: Service, file: Path, *options: str) -> str:
     """Returns what the command says about a file, which it stores in the collection `imports`."""
     key = service.folder / "ada.key"
     key.write_text(KEYS["ada"][1], encoding="utf-8")
-    command = [
+    command: list[str | Path] = [
         PYTHON,
         "-m",
         "service",
@@ -73,7 +73,7 @@ def imported(service: Service, file: Path, *options: str) -> str:
     done = subprocess.run(
         command, cwd=ROOT, env=service.environment, capture_output=True, text=True, check=False
     )
-    return done.stderr
+    return str(done.stderr)
 
 
 @pytest.mark.parametrize(("name", "content", "count", "words"), FILES, ids=[name for name, *_ in FILES])

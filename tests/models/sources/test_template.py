@@ -20,7 +20,7 @@ from models.publishing.publish import publish
 from models.sources.folder import read_source
 from models.sources.template import has_template, with_template
 from models.store import ModelStore
-from models.tokens.tokenizer import Tokenizer
+from models.tokens.tokenizer import Tokenizer, Tokens
 from tests.tiny import MAX_LENGTH, ROUNDING, tiny_source
 
 TEMPLATE = 'the letter "{}" is [MASK].'
@@ -59,8 +59,8 @@ def encoder(template_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_the_ids_are_those_of_the_template_around_those_of_the_text(template_folder: Path) -> None:
     tokenizer = Tokenizer(template_folder / "tokenizer.json", MAX_LENGTH)
-    assert tokenizer.tokenize(["the cat"]) == [([*BEFORE, 109, 139, *AFTER], False)]
-    assert tokenizer.tokenize([""]) == [([*BEFORE, *AFTER], False)]
+    assert tokenizer.tokenize(["the cat"]) == [Tokens([*BEFORE, 109, 139, *AFTER], truncated=False)]
+    assert tokenizer.tokenize([""]) == [Tokens([*BEFORE, *AFTER], truncated=False)]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_long_text_is_cut_and_the_template_is_not(template_folder: Path, left:
 
 def test_ids_that_a_client_sends_must_have_the_template(encoder: Encoder) -> None:
     row = [*BEFORE, 139, *AFTER]
-    assert encoder.check_ids(row) == (row, False)
+    assert encoder.check_ids(row) == Tokens(row, truncated=False)
     for wrong in ([2, 139, 3], [2, 139, *AFTER], [*BEFORE, 139, 3], [*BEFORE[:-1], *AFTER]):
         with pytest.raises(BadTokens, match="the model's own"):
             encoder.check_ids(wrong)

@@ -113,7 +113,9 @@ def test_a_similarity_is_within_the_range_of_a_cosine(
     texts = ["alpha beta", *TEXTS, *("forest river " * length for length in range(1, 30))]
     vectors = encoder.encode(texts).vectors
     assert (np.einsum("nd,nd->n", vectors, vectors) > 1).any(), "no sum is rounded up"
-    bodies = [{"inputs": {"source_sentence": text, "sentences": [text, texts[0]]}} for text in texts]
+    bodies: list[dict[str, object]] = [
+        {"inputs": {"source_sentence": text, "sentences": [text, texts[0]]}} for text in texts
+    ]
     if path == "/similarity":
         bodies += [{"pairs": [[text, text], [text, texts[0]]]} for text in texts]
     for body in bodies:
