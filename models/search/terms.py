@@ -61,10 +61,13 @@ _CJK = (
     "\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
 )
 _RUN = re.compile(f"[{_CJK}]+")
-_PART = f"[^\\x00-/:-@\\[-`{{-\\x7f{_CJK}]+"
-_COMPOUND = re.compile(f"{_PART}(?:[-./_:]{_PART})+")
+# Each begins at the first character of a word, because a start at every character takes quadratic time.
+_LETTER = f"[^\\x00-/:-@\\[-`{{-\\x7f{_CJK}]"
+_COMPOUND = re.compile(f"(?<!{_LETTER}){_LETTER}+(?:[-./_:]{_LETTER}+)+")
 _HYPHENED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
-_SIGNED = re.compile(r"[A-Za-z0-9]+(?:\+\+(?!\+)|[+#](?![\w+#]))|(?<![^\s(])\.[A-Za-z]\w*")  # C++, C#, .NET
+_SIGNED = re.compile(  # C++, C#, .NET
+    r"(?<![A-Za-z0-9])[A-Za-z0-9]+(?:\+\+(?!\+)|[+#](?![\w+#]))|(?<![^\s(])\.[A-Za-z]\w*"
+)
 _HUMP = re.compile("[a-z][A-Z]|[A-Z]{2}[a-z]{2}|[0-9][A-Z][a-z]")
 _HUMPS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})|(?<=[0-9])(?=[A-Z][a-z])")
 _CONTRACTION = re.compile(f"(?<=[A-Za-z]){APOSTROPHE}(?:[stdmSTDM]|ll|LL|re|RE|ve|VE)(?![0-9A-Za-z])")

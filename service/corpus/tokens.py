@@ -61,18 +61,19 @@ class TokenVectors:
 
     async def keep(self) -> None:
         """Makes missing token vectors and deletes those that no loaded version needs, again and again."""
-        began, swept = time.monotonic(), None
+        began, sweeps = time.monotonic(), True
         while True:
             if time.monotonic() - began > AGAIN_SECONDS:
-                began, swept, self._done = time.monotonic(), None, {}
+                began, sweeps, self._done = time.monotonic(), True, {}
             try:
                 needed = [each for each in self._active.generations for _ in list_compared(each)]
                 for generation in dict.fromkeys(needed):
                     await self._fill(generation)
                 spaces = {one.space for each in needed for _, one in list_compared(each)}
-                while spaces != swept and await self._store.forget_tokens(sorted(spaces)):
-                    pass
-                swept = spaces
+                if sweeps or any(space not in spaces for space, _ in self._done):
+                    while await self._store.forget_tokens(sorted(spaces)):
+                        pass
+                sweeps = False
                 self._done = {place: last for place, last in self._done.items() if place[0] in spaces}
             except ServiceError as error:  # The next look tries again.
                 log.debug("Token vectors are missing: %s", safe_message(error))
@@ -89,7 +90,7 @@ class TokenVectors:
     async def _fill_collection(self, generation: Generation, collection: str, ranking: Ranking) -> None:
         place = ranking.space, collection
         while not generation.retired:
-            after = self._done.get(place, 0)
+            after = self._done.setdefault(place, 0)
             step = await self._store.lacking_tokens(*place, after, STEP_DOCUMENTS)
             if not step:
                 return

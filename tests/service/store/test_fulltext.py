@@ -160,6 +160,14 @@ def test_a_text_that_is_cut_in_pieces_has_the_tokens_of_the_whole(text: str) -> 
     assert terms == words.expression(text + "é東")
 
 
+@pytest.mark.parametrize(
+    ("part", "terms"), [("x", 1), ("X", 1), ("1", 1), ("xX", 1), ("a-", 100_000), ("a+", 100_001)]
+)
+def test_a_long_word_is_read_once(part: str, terms: int) -> None:
+    """A pattern that began at every character would take hours."""
+    assert len(words.get_terms(part * 100_000 + '"')) == terms
+
+
 def test_runs_of_marks_are_never_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     plain = unicodedata.normalize
