@@ -44,7 +44,7 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_refused_with_what_helps(folder
     if not (why := _without_gpu()):
         pytest.skip("this machine has a GPU")
     assert "SIMILE_DEVICE=cpu" in why
-    assert "pip install" in why or "nvidia-smi" in why  # The extra gpu or the driver is missing.
+    assert "make serve SIMILE_DEVICE=cuda" in why or "nvidia-smi" in why  # extra or driver
     with pytest.raises(DeviceUnavailable, match="SIMILE_DEVICE=cpu"):
         Encoder.open(folder, form=_form("fp16"), place=GPU)
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 
 from service import memory
@@ -72,7 +73,7 @@ def request_of(content: bytes, turn: asyncio.Lock) -> Any:
 
     runtime = SimpleNamespace(large_bodies=turn, settings=SimpleNamespace(max_values=2_500_000))
     return SimpleNamespace(
-        headers={"content-type": "application/json"},
+        headers=Headers({"content-type": "application/json"}),
         body=read,
         app=SimpleNamespace(state=SimpleNamespace(runtime=runtime)),
     )
