@@ -23,8 +23,7 @@ from models.engines.opening import INT8, INT8_NAME, open_engine
 from models.engines.shapes import FILLED_ROWS, STEPS, Shapes, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from models.files.bounded import parse_json
-from models.graph.bert import HIDDEN
-from models.graph.file import FINGERPRINT, read_metadata
+from models.graph.file import FINGERPRINT, HIDDEN, read_metadata
 from models.manifest import GOLDEN, QUERIES, Manifest
 from models.tokens.late import DIMENSIONS, READ, compress
 from models.tokens.late import Tokens as TokenVectors

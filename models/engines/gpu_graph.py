@@ -28,9 +28,9 @@ from models.engines.form import Precision
 from models.errors import Unsupported
 from models.files.bounded import parse_json
 from models.graph.backbone import KIN, Backbone
-from models.graph.bert import HIDDEN, POOLED_FROM
+from models.graph.bert import POOLED_FROM
 from models.graph.blocks import DISTANCES, counted, distances, packs, plain
-from models.graph.file import LARGEST
+from models.graph.file import HIDDEN, LARGEST
 from models.graph.head import MIXED, POOLED, SCOPE, SENTENCE, beside_last
 from models.graph.nodes import CONTRIB, Nodes, rename
 

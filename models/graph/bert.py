@@ -22,11 +22,11 @@ from onnx import TensorProto, helper
 
 from models.graph.backbone import Backbone, Tensors, distance_buckets
 from models.graph.blocks import Packing, Steps, counted, distances
+from models.graph.file import HIDDEN
 from models.graph.head import MIXED, beside_last
 from models.graph.nodes import Aside, Nodes
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-HIDDEN = "last_hidden_state"
 WORDS = "embeddings.word_embeddings.weight"
 _MIXED = {tokens: f"bert.{tokens}" for tokens in MIXED}
 POOLED_FROM = {"last": HIDDEN, "static": HIDDEN} | _MIXED  # The graph value that head.py pools.

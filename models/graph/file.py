@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 LARGEST = 1_900_000_000  # Bytes of tensors in one ONNX file of at most 2 GB.
 FINGERPRINT = "simile.fingerprint"
 SPACE = "simile.space"
+HIDDEN = "last_hidden_state"  # Output of graphs: vectors of tokens, before pooling.
 _METADATA, _GRAPH, _INITIALIZER = 14, 7, 5
 _DIMS, _TYPE, _NAME, _RAW = 1, 2, 8, 9  # Fields of a tensor.
 _TYPES: dict[int, DTypeLike] = {1: np.float32, 10: np.float16}

@@ -18,7 +18,8 @@ from onnx import TensorProto, version_converter
 from onnx.external_data_helper import load_external_data_for_model
 
 from models.errors import Unsupported
-from models.graph.bert import HIDDEN, INPUTS
+from models.graph.bert import INPUTS
+from models.graph.file import HIDDEN
 from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalize
 from models.graph.nodes import OPSET, Nodes, rename
 

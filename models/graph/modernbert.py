@@ -20,8 +20,9 @@ from onnx import TensorProto
 
 from models.errors import Unsupported
 from models.graph.backbone import ACTIVATIONS, OTHERS, SIZES, Tensors, get_size
-from models.graph.bert import HIDDEN, INPUTS, empty_graph
+from models.graph.bert import INPUTS, empty_graph
 from models.graph.blocks import MASKED, Packing, Steps, plain
+from models.graph.file import HIDDEN
 from models.graph.nodes import Aside, Nodes
 
 FAMILY = "modernbert"

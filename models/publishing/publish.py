@@ -25,9 +25,9 @@ from models.errors import ProofFailed, Unsupported
 from models.files.folders import copy_tree
 from models.graph import families, file, reference
 from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors, require_finite
-from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, table_graph
+from models.graph.bert import POOLED_FROM, WORDS, table_graph
 from models.graph.blocks import packs
-from models.graph.file import LARGEST
+from models.graph.file import HIDDEN, LARGEST
 from models.graph.head import STATIC_MEAN, append_head
 from models.graph.imported import adopt, load_onnx
 from models.graph.nodes import Aside, build_model, save

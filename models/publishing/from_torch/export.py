@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from models.errors import Unsupported
-from models.graph.bert import HIDDEN
 from models.graph.families import knows
+from models.graph.file import HIDDEN
 from models.graph.head import Head
 from models.graph.nodes import OPSET
 from models.manifest import Manifest

@@ -16,8 +16,8 @@ from models.engines.gpu_graph import half, joined, to_half
 from models.engines.shapes import padded, rounded, rung
 from models.errors import Unsupported
 from models.graph.backbone import Backbone
-from models.graph.bert import HIDDEN
 from models.graph.blocks import packs
+from models.graph.file import HIDDEN
 from models.graph.head import POOLED, SCOPE, SENTENCE
 from models.publishing.publish import prepare
 from models.sources.folder import read_source

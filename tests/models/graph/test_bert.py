@@ -18,8 +18,9 @@ from safetensors.numpy import load_file, save_file
 from models.errors import Unsupported
 from models.graph import reference
 from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors
-from models.graph.bert import HIDDEN, POOLED_FROM, bert_graph
+from models.graph.bert import POOLED_FROM, bert_graph
 from models.graph.blocks import packs
+from models.graph.file import HIDDEN
 from models.graph.head import Dense, Head, append_head
 from models.graph.nodes import build_model
 from tests.models.feeds import padded
