@@ -3,8 +3,8 @@
 Rejections of well-formed bodies are in test_http_errors.py, and malformed HTTP is in test_protocol.py.
 """
 
-import codecs
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -67,7 +67,6 @@ MALFORMED = {
     "UTF-16": '{"inputs": "red"}'.encode("utf-16"),
     "UTF-16, no mark": '{"inputs": "red"}'.encode("utf-16-be"),
     "UTF-32": '{"inputs": "red"}'.encode("utf-32"),
-    "a byte-order mark": codecs.BOM_UTF8 + b'{"inputs": "red"}',
     "two bodies": b'{"inputs": "red"}{"inputs": "red"}',
     "a comment": b'{"inputs": "red" /* or blue */}',
     "single quotes": b"{'inputs': 'red'}",
@@ -81,7 +80,7 @@ MALFORMED = {
 def test_what_is_no_json_is_refused(service: Service, path: str, what: str) -> None:
     with Wire(service) as wire:
         answer = wire.send(post(path, MALFORMED[what])).answer()
-    assert "JSON" in answer.refused(path, 422, "Validation")
+    assert re.search("JSON|not UTF-8", answer.refused(path, 422, "Validation"))
 
 
 def test_another_encoding_is_not_read_although_it_is_declared(service: Service) -> None:
@@ -89,7 +88,7 @@ def test_another_encoding_is_not_read_although_it_is_declared(service: Service) 
     head = "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json; charset=utf-16\r\n"
     with Wire(service) as wire:
         wire.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode(), body)
-        wire.answer().refused("/embed", 422, "Validation")
+        assert "UTF-8" in wire.answer().refused("/embed", 415, "MediaType")
 
 
 def test_a_null_character_is_a_character_of_a_text_and_of_no_filter(service: Service) -> None:
