@@ -130,9 +130,15 @@ def _check_user(value: str) -> str:
     return value
 
 
+_MAX_EXACT = 2**53 - 1  # The largest whole number that all JSON libraries read exactly.
+
+
 def number_as_text(value: object) -> object:
-    """Returns a whole number as text, as `import` does with ids. Returns other values unchanged."""
-    return str(value) if type(value) is int else value
+    """Returns a whole number as text, as `import` does with ids. Returns other values unchanged.
+
+    Numbers beyond `_MAX_EXACT` are unchanged as well, because many JSON libraries round them.
+    """
+    return str(value) if type(value) is int and abs(value) <= _MAX_EXACT else value
 
 
 def _without_null(text: str) -> str:
@@ -156,8 +162,8 @@ StoredQuery = Annotated[
 _TextId = Annotated[
     StrictStr, Field(min_length=1, max_length=MAX_ID_CHARACTERS), _STORED, _described(pattern=_PATTERN)
 ]
-_NumberId = Annotated[int, Field(ge=-(2**63), lt=2**64)]  # that JSON parsers read exactly
-DocumentId = Annotated[_TextId, BeforeValidator(number_as_text), ShownAs(_TextId | _NumberId)]
+NumberId = Annotated[int, Field(ge=-_MAX_EXACT, le=_MAX_EXACT)]
+DocumentId = Annotated[_TextId, BeforeValidator(number_as_text), ShownAs(_TextId | NumberId)]
 EventName = Annotated[
     StrictStr, Field(min_length=1, max_length=MAX_NAME_CHARACTERS), _STORED, _described(pattern=_PATTERN)
 ]

@@ -20,6 +20,7 @@ from service.api.openapi import (
     TIMED,
     Filter,
     FilterText,
+    NumberId,
     Role,
     ShownAs,
     Text,
@@ -82,7 +83,7 @@ class SimilarTo(BaseModel):
     """A query that names a stored document, to find similar documents."""
 
     model_config = ConfigDict(extra="forbid")
-    id: Annotated[str, Field(min_length=1)]
+    id: Annotated[str, Field(min_length=1)] | NumberId
 
 
 _Similar = Annotated[list[SimilarTo], Field(min_length=1)]
