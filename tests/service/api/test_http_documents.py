@@ -92,7 +92,7 @@ def test_of_two_equal_ids_the_last_wins_and_both_count(client: TestClient) -> No
 
 @pytest.mark.parametrize(
     ("given", "id"),
-    [(7, "7"), (0, "0"), (-3, "-3"), (10**18, "1000000000000000000"), ("7", "7"), ("007", "007")],
+    [(7, "7"), (0, "0"), (-3, "-3"), (2**53 - 1, "9007199254740991"), ("7", "7"), ("007", "007")],
 )
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
 def test_a_whole_number_is_an_id_as_in_an_import(
@@ -108,6 +108,11 @@ def test_a_whole_number_is_an_id_as_in_an_import(
     assert client.post("/feedback", json=judged).json()["stored"] == 1
     near = client.post("/search", json={"queries": [{"id": given}], "k": 1})
     assert near.status_code == 200
+
+
+def test_a_number_that_json_libraries_round_is_no_id(client: TestClient) -> None:
+    answer = client.post("/documents", json={"documents": [{"id": 2**53, "text": "red river"}]})
+    assert (answer.status_code, answer.json()["error_type"]) == (422, "Validation")
 
 
 def test_a_document_without_an_id_gets_one_from_its_text(client: TestClient) -> None:
