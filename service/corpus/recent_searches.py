@@ -59,9 +59,12 @@ class RecentSearches:
         *,
         pinned: bool = False,
     ) -> str:
-        """Stores a search and returns its search_id. A search with no or too much text is not stored."""
+        """Stores a search and returns its search_id.
+
+        A search with no or too much text, or with a null character, is not stored: no event may have it.
+        """
         search_id = secrets.token_urlsafe(_RANDOM_BYTES)
-        if query and len(query) <= MAX_QUERY_CHARACTERS:
+        if query and "\0" not in query and len(query) <= MAX_QUERY_CHARACTERS:
             search = SearchShown(collection, offset, query, tuple(shown), visitor, pinned)
             self._searches[search_id] = search
             self._characters += _size(search)
