@@ -446,7 +446,7 @@ def _series(server: Server) -> dict[str, float]:
 
 
 def exactness(job: Job) -> Iterator[Row]:
-    """Yield the cosines of single texts to fp32 and of random batches to single texts, and GPU memory."""
+    """Yield how close vectors are to those of fp32, how close batches are to single texts, and GPU memory."""
     precision: Precision = "fp16" if job.on_gpu else "fp32"
     encoder = _open(job, precision)
     chance = random.Random(SEED)

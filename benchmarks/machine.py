@@ -48,7 +48,7 @@ class Window:
     foreign: float
 
     def foreign_without(self, cpu_seconds: float) -> float:
-        """Return the foreign share without `cpu_seconds` of processes that were measured separately."""
+        """Return `foreign` after subtracting `cpu_seconds`, of separately measured processes."""
         return max(0.0, self.foreign - cpu_seconds / (self.seconds * processors()))
 
 

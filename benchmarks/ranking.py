@@ -7,7 +7,8 @@ A row has the gain in nDCG@10 from a number of judged queries, on new questions 
 `--late` adds rows with the gain of late interaction over the same ranking without it.
 `--clicks 0.1 0.2` adds rows that learn from clicks of simulated users. `--recurring 0.3` adds rows where 30 %
 of the test queries have an answer that was judged before. `--figure` draws the gains on new questions.
-`--write-default` writes a default ranking instead: halfway between hybrid search and the mean of the sets.
+`--write-default` writes a default ranking instead: halfway between hybrid search and the mean of the rankings
+that were learned on the sets.
 SIMILE_EVAL_DATA names the folder of the sets; `python -m benchmarks.sets` makes simple_wiki.
 """
 

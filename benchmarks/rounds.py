@@ -191,7 +191,7 @@ class Spread:
     """Median, minimum and maximum of measured values.
 
     Attributes:
-        clean: Number of values that are not contended. 0 if all were contended.
+        clean: Number of values that were measured while no other process took much processor time.
 
     """
 

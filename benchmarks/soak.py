@@ -10,7 +10,8 @@ swap embeds all documents.
 
 An idle sample measures the service while no client is connected and the old version is out of memory. The
 second idle sample must not need more memory than the first. Between them, one or two versions are in memory,
-so a median or a trend is not meaningful. The benchmark compares the maxima of the second and the last third.
+so a median or a trend is not meaningful. The benchmark compares the largest memory of the second third of the
+time with that of the last third.
 """
 
 import argparse
@@ -209,7 +210,7 @@ LEFT = {"left", "200", "413"}  # how an abort may end
 
 
 class Soaked(NamedTuple):
-    """The measurements: samples under load, two idle samples, seconds of swaps, answers and aborts."""
+    """Memory under load and at the two idle samples, durations of swaps, and what requests ended with."""
 
     samples: list[Sample]
     idle: list[Sample]

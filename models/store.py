@@ -84,8 +84,8 @@ class ModelStore:
                 published.
 
         Returns:
-            The manifest of the new version. If an equal version exists and the new one adds nothing, the
-            manifest of the existing version.
+            The manifest of the new version. If an equal version exists, and the new one has no graph or
+            calibration that it lacks, the manifest of the existing version is returned.
         """
         with self.temporary() as folder:
             manifest = seal(folder, build(folder))

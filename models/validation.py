@@ -72,7 +72,7 @@ def _wrapped(model: type[BaseModel], value: object) -> str:
 
 
 def _expected(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str | None:
-    """Describes the value that a field expects. Returns None for other kinds of errors."""
+    """Describes the value that a field expects. Returns None if an error of this `kind` does not say it."""
     if kind == "literal_error":
         return str(ctx["expected"])
     if kind in _BOUNDS:

@@ -250,7 +250,7 @@ class Client(_Options):
 def _awaited(
     method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Makes a `Client` method a method of `AsyncClient`, whose `_do` returns a coroutine."""
+    """Adapts a method of `Client` to `AsyncClient`, where it returns a coroutine, as `_do` does there."""
     return cast("Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]", method)
 
 

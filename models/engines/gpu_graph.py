@@ -216,7 +216,7 @@ def to_half(model: onnx.ModelProto) -> None:
 def _halve_weights(
     graph: onnx.GraphProto, body: Iterable[onnx.NodeProto], head: Iterable[onnx.NodeProto]
 ) -> None:
-    """Converts the weights that the nodes of `body` use to fp16.
+    """Converts to fp16 the weights of the nodes of `body`.
 
     If the nodes of `head` use the same weight, its fp32 tensor stays in the graph for them.
     """

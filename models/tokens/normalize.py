@@ -39,7 +39,7 @@ def normalized(text: str, form: Form) -> str:
 def pieces(text: str) -> Iterator[str]:
     """Yields pieces of a text that can be normalized separately.
 
-    This is also true after case folding or the removal of marks.
+    The pieces may also be normalized after their case was folded or their marks were removed.
     """
     start = 0
     while len(text) - start > PIECE:

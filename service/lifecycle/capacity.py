@@ -1,7 +1,7 @@
-"""Estimates how much memory a generation needs, and compares it with the free memory.
+"""Estimates the memory that a version with its vectors needs, and compares it with the free memory.
 
-Start reading at `shortage` for a candidate, and at `no_start` and `no_publishing` for the start of the
-service.
+The entry points are `shortage`, before a version is built, and `no_start` and `no_publishing`, before the
+service starts.
 """
 
 import math
@@ -80,7 +80,9 @@ def no_start(version: str, folder: Path, machine: Path = MACHINE) -> str | None:
 
 
 def no_publishing(source: Path, machine: Path = MACHINE) -> str | None:
-    """Returns why the memory does not suffice to publish and serve a model, or None if it does or is unknown.
+    """Returns why the memory is too small to publish and serve a model.
+
+    Returns None if it is large enough, or if the free memory is unknown.
 
     Args:
         source: The folder of the model that would be published.

@@ -335,7 +335,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A click or another use of a hit, as a key reported it.
+    """A click or another use of a hit, reported by the client that has a key.
 
     Args:
         search_id: Id of the search.
@@ -345,7 +345,7 @@ class Event:
         event_id: Identifies the event, so that sending it again has no effect.
         at: Unix time of the event.
         position: Rank of the hit, from 1. None if unknown.
-        shown: Ids of hits that the user saw, this one included if known, best first.
+        shown: Ids of hits that the user saw, best first. Includes `id`, unless it is empty: unknown.
         key: Name of the key.
         collection: Name of the collection.
         visitor: Hash of the user's id, or empty.

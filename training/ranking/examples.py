@@ -71,8 +71,9 @@ class Example(NamedTuple):
     def score(self, scores: NDArray[np.float64]) -> float:
         """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
 
-        With `seen`, a candidate without a gain takes up only a fraction of a rank: its probability in `seen`.
-        In expectation, the list has no unjudged documents (Sakai 2007, "Alternatives to Bpref").
+        If `self.seen` is known, a candidate without a gain takes up only a part of a rank: its weight in
+        `seen`. So candidates that users probably never saw count as if the list were without them (Sakai
+        2007, "Alternatives to Bpref").
         """
         order = np.argsort(-scores, kind="stable")
         if self.seen is None:

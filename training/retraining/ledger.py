@@ -23,7 +23,7 @@ _TESTS = "tests"
 
 
 def read(store: ModelStore, part: str) -> dict[str, Any]:
-    """Returns a part of the file. Empty if it is missing or damaged."""
+    """Returns a part of FILE_NAME. Returns an empty dict if the file or the part is missing or damaged."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return dict(read_json(store.root / FILE_NAME)[part])
     return {}

@@ -116,7 +116,7 @@ def build_meta(
         served: The active version.
         recipe: Name of the recipe.
         base: Version that the candidate was made from.
-        texts: Number of texts or judged queries that it learned from.
+        texts: Number of texts or judged queries that the candidate learned from.
         learned: Digests of the judged queries that its encoder learned.
     """
     return {

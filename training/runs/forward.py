@@ -123,7 +123,7 @@ class Forward:
 
     @torch.no_grad()
     def by_twin(self, view: Tokens) -> Tensor:
-        """Encodes a view with the twin, without dropout. Returns shape (texts, D)."""
+        """Encodes a view with the second encoder of the method, without dropout. Returns shape (texts, D)."""
         with self.autocast():
             pooled: Tensor = self._twin(view, 0.0).pooled
         return pooled

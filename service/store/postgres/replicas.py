@@ -128,7 +128,10 @@ def request(connection: Connection, id: str = "") -> Request | None:
 
 
 def is_newer(requested: RequestedVersion, at: float, found: Request | None) -> bool:
-    """Returns whether a request replaces the current one, as `protocol.Replicas.requested` says."""
+    """Returns whether `requested`, made at time `at`, replaces the current request `found`.
+
+    `protocol.Replicas.requested` has the rule.
+    """
     return found is None or not (found.known or found.standing == requested or at <= found.at)
 
 

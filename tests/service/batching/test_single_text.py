@@ -1,4 +1,4 @@
-"""All threads together compute a single text. Other texts are computed by one thread each."""
+"""A text that arrives alone is computed by all threads together. Of several texts, each has one thread."""
 
 import asyncio
 import logging

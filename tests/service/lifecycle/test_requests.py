@@ -49,7 +49,7 @@ HOUR = 3600.0
 
 
 def request(place: Place, version: str, ahead: float) -> None:
-    """Requests a version in the models folder, as if the clock were `ahead` seconds ahead."""
+    """Writes a request for a version to the models folder, with a time `ahead` seconds from now."""
     place.store.request(version, "activate")
     stamp(place, ahead)
 

@@ -28,7 +28,7 @@ cp {folder}/map.json $SIMILE_DATA_DIR/maps/{version}/$5.json
 
 @pytest.fixture
 def folder(tmp_path: Path, client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the fake command. The service has no documents and no map."""
+    """The folder of COMMAND, which runs in place of Python. The service has no documents and no map."""
     for name in ("default", "tickets", "small"):
         client.delete(f"/collections/{name}")
     shutil.rmtree(runtime.settings.maps_dir, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Hanging and dead parts, and stop signals: clients get answers, and no acknowledged write is lost."""
+"""If a thread hangs or dies, or at a stop signal, clients get answers and no acknowledged write is lost."""
 
 import asyncio
 import signal
