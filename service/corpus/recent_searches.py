@@ -59,12 +59,9 @@ class RecentSearches:
         *,
         pinned: bool = False,
     ) -> str:
-        """Stores a search and returns its search_id.
-
-        A search with no or too much text, or with a null character, is not stored: no event may have it.
-        """
+        """Stores a search and returns its search_id. A search with no or too much text is not stored."""
         search_id = secrets.token_urlsafe(_RANDOM_BYTES)
-        if query and "\0" not in query and len(query) <= MAX_QUERY_CHARACTERS:
+        if query and len(query) <= MAX_QUERY_CHARACTERS:
             search = SearchShown(collection, offset, query, tuple(shown), visitor, pinned)
             self._searches[search_id] = search
             self._characters += _size(search)
@@ -96,11 +93,13 @@ def sum_up(searches: Iterable[SearchShown]) -> SearchSummary:
     """Counts the queries of searches, which come oldest first. Any thread may call this.
 
     Not counted: later pages, searches of a named version, and a query that the same visitor's next search
-    continues, because a page may search while the user types. Case and white space are ignored.
+    continues, because a page may search while the user types. Case and white space are ignored. Queries with
+    a null character are not counted either, because they cannot be judged.
     """
     counts, empty, spelled = Counter[str](), Counter[str](), dict[str, str]()
     following: dict[str, str] = {}  # By visitor.
-    for search in reversed([one for one in searches if not one.pinned and not one.offset]):
+    counted = [one for one in searches if not (one.pinned or one.offset or "\0" in one.query)]
+    for search in reversed(counted):
         query = " ".join(search.query.split())
         plain = query.casefold()
         later = following.get(search.visitor, "")

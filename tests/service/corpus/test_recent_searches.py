@@ -64,6 +64,7 @@ def test_frequent_queries_are_those_asked_more_than_once(
         (searched("red", "blue", "Red", hits=0), [("Red", 2), ("blue", 1)]),
         (searched("xq", "xqz", "xqzzt", hits=0), [("xqzzt", 1)]),
         ([SearchShown("default", 10, "red", ())], []),
+        (searched("a\0b", hits=0), []),  # It cannot be judged.
     ],
 )
 def test_queries_without_results_are_counted(
