@@ -64,8 +64,10 @@ def in_sqlite(folder: Path) -> Generator[Store, None, None]:
             secondary_indexes.add(connection, revision)
         return lambda query: placed(fulltext.nearest(connection, query, 1000, None, collection), places)
 
-    yield store
-    connection.close()
+    try:
+        yield store
+    finally:
+        connection.close()
 
 
 def in_postgres() -> Generator[Store, None, None]:
@@ -87,8 +89,10 @@ def in_postgres() -> Generator[Store, None, None]:
             place.read(lambda it: postgres_fulltext.nearest(it, query, 1000, None, collection)), places
         )
 
-    yield store
-    place.store.close()
+    try:
+        yield store
+    finally:
+        place.store.close()
 
 
 def found(index: Index, text: str, query: str) -> bool:
