@@ -260,9 +260,9 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         search_ids: list[str] = []
         if runtime.searches is not None:
             visitor = runtime.hash_visitor(plan.options.user)
-            note = partial(runtime.searches.note, plan.collection, search.offset)
-            how: dict[str, Any] = {"visitor": visitor, "pinned": plan.version is not None}
-            search_ids = [note(text, ids, **how) for text, ids in zip(texts, shown_ids, strict=True)]
+            place, pinned = (plan.collection, search.offset), plan.version is not None
+            note = partial(runtime.searches.note, *place, visitor=visitor, pinned=pinned)
+            search_ids = [note(text, ids) for text, ids in zip(texts, shown_ids, strict=True)]
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)
