@@ -242,15 +242,21 @@ def test_int8_that_is_asked_for_later_is_added_by_publishing_the_version_again(
         assert len(store.versions()) == 2, "the next start publishes nothing"
 
 
-@needs_int8
-def test_a_version_that_cannot_get_an_int8_graph_is_served_on(
-    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def served_without_int8(tmp_path: Path, tiny_models_dir: Path) -> tuple[Settings, ModelStore, Manifest]:
+    """Stores documents with a version that has no int8 graph. Returns settings, models and this version."""
     settings = new_settings(tmp_path, tiny_models_dir)
     store = ModelStore(settings.models_dir)
     before = without_int8(store, store.versions()[0])
     with serving(settings) as client:
         put(client, DOCUMENTS)
+    return settings, store, before
+
+
+@needs_int8
+def test_a_version_that_cannot_get_an_int8_graph_is_served_on(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, _, before = served_without_int8(tmp_path, tiny_models_dir)
     monkeypatch.setattr(int8, "_MIN_MEAN", 1.1)
     with serving(settings.model_copy(update={"precision": "int8"})) as client:
         until(lambda: failed_once(client))
@@ -263,11 +269,7 @@ def test_a_version_that_cannot_get_an_int8_graph_is_served_on(
 def test_a_models_folder_that_cannot_be_written_is_served_on(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = new_settings(tmp_path, tiny_models_dir)
-    store = ModelStore(settings.models_dir)
-    before = without_int8(store, store.versions()[0])
-    with serving(settings) as client:
-        put(client, DOCUMENTS)
+    settings, store, before = served_without_int8(tmp_path, tiny_models_dir)
 
     def publish(*_: object) -> Manifest:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(store.root))
