@@ -33,6 +33,7 @@ from training.methods.recipe import Optim, Recipe
 from training.methods.views import Template
 from training.model.encoder import TrainedEncoder
 from training.model.packed import FAMILIES, get_attention
+from training.model.reranker import load_reranker
 from training.text.lexicon import Lexicon
 from training.text.tokens import build_tokens
 
@@ -47,14 +48,18 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
     """Loads the base in `folder` as an encoder.
 
     Returns:
-        The encoder, and the head that is used in training only. That head is the identity if the base has its
-        own pooling, or if the head is published with the encoder.
+        The encoder, or a cross-encoder if the recipe makes one. And the head that is used in training only,
+        which is the identity if the base has its own pooling, or if the head is published with the encoder.
 
     Raises:
         ModelError: The folder cannot be opened.
         TrainingError: The folder has no safetensors file, or the base does not fit the recipe.
 
     """
+    if recipe.result == "reranker":
+        reranker = load_reranker(folder, recipe.outputs, recipe.labels, recipe.seed).to(device)
+        _freeze(reranker, recipe.optim)
+        return reranker, nn.Identity()
     source = read_source(folder)
     if not source.weights:
         raise TrainingError(f"{folder} has no model.safetensors to train from.")
@@ -122,7 +127,8 @@ def _freeze_embeddings(encoder: TrainedEncoder) -> None:
     """
     if encoder.source.head.tokens == "static":
         raise TrainingError("optim.train_embeddings = false leaves a word table nothing to learn.")
-    backbone: Any = encoder.backbone  # some families have no separate module for them
+    # Without the head of a cross-encoder. Some families have no separate module for the embeddings.
+    backbone: Any = getattr(encoder.backbone, "base_model", encoder.backbone)
     whole = getattr(backbone, "embeddings", None) or backbone.get_input_embeddings()
     whole.requires_grad_(requires_grad=False)
     wider = getattr(backbone, "embeddings_project", None)  # in an ELECTRA whose layers are wider

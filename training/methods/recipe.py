@@ -51,6 +51,7 @@ from training.methods.objectives import (
     TwoWay,
     VectorMse,
 )
+from training.methods.pair_objectives import ListSoftmax, PairBce, PairObjective, RelationCe, ScoreMse
 from training.methods.recipe_files import Named, declared, names_paper_blocks, schema
 from training.methods.sources import (
     LabelledPairs,
@@ -84,6 +85,7 @@ BLOCKS: dict[str, tuple[type, ...]] = {
         *(InfoNCE, NTXent, Triplet, PairSoftmax, KlTeacher, VectorMse),
         *(CosineMse, Cosent, HardNce, BceDot, TwoWay),
         *(Mlm, Rtd, Denoise),
+        *(PairBce, ListSoftmax, ScoreMse, RelationCe),
     ),
     "post": (),
 }
@@ -175,8 +177,8 @@ class Recipe:
     fixed_mask: Flag = False  # every view has the same dropout mask: SimCSE's ablation
     # Replaces `dropout`: in each step, each view draws one of these rates for each place with dropout.
     dropouts: tuple[Dropout, ...] = ()
-    # `backbone` writes a raw backbone with its masked-language head.
-    result: Literal["encoder", "backbone"] = "encoder"
+    # `backbone` writes a raw backbone with its masked-language head, `reranker` a cross-encoder.
+    result: Literal["encoder", "backbone", "reranker"] = "encoder"
 
     def digest(self) -> str:
         """Returns the SHA-256 of all settings except the recipe's name and seed."""
@@ -209,6 +211,16 @@ class Recipe:
             found["pool_of"] = "words"
         return found
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the scores of a cross-encoder, if a pair has several."""
+        return next((each.labels for each in self.objectives if isinstance(each, PairObjective)), ())
+
+    @property
+    def outputs(self) -> int:
+        """The number of scores of a pair of texts."""
+        return max(1, len(self.labels))
+
     def reads(self, what: str) -> bool:
         """Returns True if an objective reads `what`, such as "hidden", in addition to the vectors."""
         return any(what in objective.reads for objective in self.objectives)
@@ -227,7 +239,9 @@ _TWO_VIEWS = InfoNCE | NTXent | PairSoftmax | BceDot | TwoWay
 _NEEDED: tuple[tuple[Any, Any, str], ...] = (
     (KlTeacher, ScoredLists, '"lists", whose documents have scores'),
     (CosineMse | Cosent, ScoredLists | ScoredPairs, '"scored_pairs" or "lists", which have scores'),
-    (PairSoftmax | HardNce, LabelledPairs, '"labelled_pairs"'),
+    (PairSoftmax | HardNce | RelationCe, LabelledPairs, '"labelled_pairs"'),
+    (ScoreMse, ScoredLists | ScoredPairs, '"scored_pairs" or "lists", which have scores'),
+    (PairBce | ListSoftmax, Triples, '"triples"'),
 )
 
 
@@ -247,6 +261,7 @@ def check_fit(recipe: Recipe) -> None:
         raise Unfit("views that stand aside come after those that are contrasted.")
     if recipe.objectives and not contrasted:
         raise Unfit("all views stand aside, and at least one must be contrasted.")
+    _check_reranker(recipe)
     _check_columns(recipe, contrasted)
     _check_whole(recipe)
     for objective in recipe.objectives:
@@ -269,10 +284,15 @@ def check_fit(recipe: Recipe) -> None:
 
 
 def count_columns(recipe: Recipe) -> int:
-    """Returns the number of texts in each row. A row of triples has one text per contrasted view."""
+    """Returns the number of texts or pairs in each row.
+
+    A row of triples has one text per contrasted view. For a cross-encoder, a row has the pairs of its first
+    text with each of the others.
+    """
+    columns = recipe.source.columns - (recipe.result == "reranker")
     if isinstance(recipe.source, Triples):
-        return max(recipe.source.columns, sum(not stands_aside(view) for view in recipe.views))
-    return recipe.source.columns
+        return max(columns, sum(not stands_aside(view) for view in recipe.views))
+    return columns
 
 
 def column_of_each_view(recipe: Recipe) -> list[int]:
@@ -394,6 +414,29 @@ def _check_student(recipe: Recipe) -> None:
         raise Unfit('a student has the vectors of its base: the head must be "none".')
 
 
+def _check_reranker(recipe: Recipe) -> None:
+    """Checks that the objectives of a cross-encoder have a cross-encoder, which encodes no single texts."""
+    pairs = [isinstance(objective, PairObjective) for objective in recipe.objectives]
+    if any(pairs) != (recipe.result == "reranker") or (any(pairs) and not all(pairs)):
+        raise Unfit(
+            "pair_bce, list_softmax, score_mse and relation_ce score pairs of texts: they need the result "
+            '"reranker", which takes no other objective.'
+        )
+    if not any(pairs):
+        return
+    if len({len(getattr(objective, "labels", ())) for objective in recipe.objectives}) > 1:
+        raise Unfit("relation_ce has three scores of a pair, and the other objectives have one.")
+    plain = all(isinstance(view, Same) and not view.aside for view in recipe.views)
+    if not plain or not isinstance(recipe.head, Plain) or recipe.pool != "cls":
+        raise Unfit('a reranker has its own head: the views must be "same", pool "cls" and head "none".')
+    encoders = ("negatives", "twin", "post", "student", "fixed_mask", "dropouts")
+    if given := next((key for key in encoders if getattr(recipe, key)), ""):
+        raise Unfit(f"{given} is for encoders, not for a reranker.")
+    optim = recipe.optim
+    if optim.head_lr or optim.table_lr or optim.train_layers is not None:
+        raise Unfit("optim.head_lr, table_lr and train_layers are for encoders, not for a reranker.")
+
+
 def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
     templates = [isinstance(view, Template) for view in contrasted]
     less_bias = any(isinstance(view, Template) and view.less_bias for view in contrasted)
@@ -458,6 +501,7 @@ def fitted(recipe: Recipe, columns: int) -> Recipe:
         TrainingError: The recipe cannot use that many texts per row.
 
     """
+    columns -= recipe.result == "reranker"
     if not isinstance(recipe.source, Triples) or not recipe.objectives or count_columns(recipe) == columns:
         return recipe
     aside = [view for view in recipe.views if stands_aside(view)]

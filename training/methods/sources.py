@@ -27,6 +27,7 @@ from models.search.passages import sentence_ends
 from models.tokens.tokenizer import Tokenizer
 from training.methods.objectives import NO_TEXT
 from training.text.corpus import LISTS, PAIRS, RELATIONS, SCORED, TEXTS, TRIPLES, Corpus, Kind
+from training.text.text_pairs import PairTemplate
 from training.text.tokens import Shelf, Tokens, tokenize
 from training.validation import Flag
 
@@ -65,6 +66,7 @@ class Given(NamedTuple):
     threads: int = 1
     folder: Path | None = None  # keeps the tokens on disk: saves memory, and time of a resumed run
     longest: int = 1 << 20  # tokens of a row that is drawn from a whole document, including special tokens
+    pairs: PairTemplate | None = None  # joins the texts of a row to pairs, for a cross-encoder
 
 
 class Rows:
@@ -112,6 +114,19 @@ class Rows:
         return numbers.where((self.shelf.starts.diff() > self._special) | ~further, NO_TEXT)
 
 
+class JoinedRows(Rows):
+    """A source that joins the first text of each row with each other text, for a cross-encoder."""
+
+    def __init__(self, given: Given, pairs: PairTemplate) -> None:
+        super().__init__(given)
+        self._pairs, self._max_length = pairs, given.tokenizer.max_length
+
+    def batch(self, step: int) -> Batch:
+        (first, *others), texts, labels = super().batch(step)
+        columns = tuple(self._pairs.join(first, other, self._max_length) for other in others)
+        return Batch(columns, texts[:, 1:], labels)
+
+
 @dataclass(frozen=True)
 class RowSource:
     """Base class of sources in a recipe, which read the rows of a corpus of one kind."""
@@ -135,7 +150,7 @@ class RowSource:
         return bool(getattr(self, "queries", False))
 
     def build(self, given: Given) -> Source:
-        return Rows(given, queries=self.searches)
+        return JoinedRows(given, given.pairs) if given.pairs else Rows(given, queries=self.searches)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from training.errors import TrainingError
 from training.model.dropout import replace_dropouts, set_dropout
 from training.model.packed import FAMILIES, Packing, build_groups, build_packing, pad, run_backbone
 from training.text.lexicon import Lexicon, surround
+from training.text.text_pairs import PairTemplate
 from training.text.tokens import Tokens, build_tokens
 
 
@@ -60,6 +61,8 @@ class TrainedEncoder(nn.Module):
         template: Template around each text, if the tokenizer of the base does not add it already.
 
     """
+
+    pairs: PairTemplate | None = None  # of a cross-encoder (reranker.py)
 
     def __init__(
         self, source: Source, backbone: Any, dense: nn.Sequential, template: str | None = None

@@ -156,5 +156,8 @@ def _recipe(table: TrainTable) -> Recipe:
 
     recipe = load_recipe(table.recipe, table.set)
     if recipe.result != "encoder":
-        raise TrainingError(f"{recipe.name} makes a backbone to train from, and no model to serve.")
+        what = "a backbone to train from" if recipe.result == "backbone" else "a reranker"
+        raise TrainingError(
+            f"{recipe.name} makes {what}, and no encoder to serve: `python -m training train` runs it."
+        )
     return recipe if table.seed is None else replace(recipe, seed=table.seed)

@@ -42,7 +42,7 @@ def build_dev(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | N
     pairs = read_dev(data)
     if given is not None:
         return Dev(SEARCH_DEV, given)
-    if pairs is None or recipe.source.searches:
+    if pairs is None or recipe.source.searches or recipe.result != "encoder":
         return None
     found = pairs
     return Dev(STSB_DEV, lambda encoder: spearman(encoder.encode, found))

@@ -67,13 +67,15 @@ def export_run(
         say: Called with progress messages.
 
     Raises:
-        TrainingError: The run is not finished, or its result is a backbone.
+        TrainingError: The run is not finished, or its result is a backbone or a reranker.
         ProofFailed: The exported graph does not compute the same vectors as the weights.
         Unsupported: The model cannot be published.
     """
     run = read_run(out)
     if "finished" not in run:
         raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
+    if run.get("result") == "reranker":
+        raise TrainingError(f"The run in {out} made a reranker: `python -m models import {out / step}`.")
     if run.get("result", "encoder") != "encoder":
         raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
     if "torch" not in sys.modules:

@@ -89,7 +89,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     if "finished" in found:
         options.say(f"{out} is finished already")
         return _result(out, found["finished"], interrupted=False, finished=True)
-    if dev is None and options.choose is None:
+    if dev is None and options.choose is None and recipe.result == "encoder":
         unless = ", unless one was chosen before" if options.resume else ""
         missing = "dev searches were given" if recipe.source.searches else "STS-B dev set was found"
         options.say(f"no {missing}, so best will be the last step{unless}")
@@ -175,7 +175,7 @@ class _Run:
         self._texts += step.texts
         self._state |= {"done": number + 1, "loss": step.loss}
         warning = self._collapse.seen(step)
-        if warning and self._job.recipe.result != "backbone":  # a backbone's vectors are not trained
+        if warning and self._job.recipe.result == "encoder":  # others train no vectors
             self._say(warning)
             self._record.write("collapse", step=number + 1, uniformity=step.uniformity)
         self._progress.add(more=f"loss {step.loss:.4f}, {self._rate():.0f} texts/s")
@@ -196,7 +196,7 @@ class _Run:
         self._seconds, self._texts = 0.0, 0
 
     def _evaluate(self) -> None:
-        if self._job.dev is None or self._choose or self._job.recipe.result == "backbone":
+        if self._job.dev is None or self._choose or self._job.recipe.result != "encoder":
             return  # `choose` chooses the share of the training at its end, not a step
         name, compute_score = self._job.dev
         score = compute_score(self._trainer.encoder)

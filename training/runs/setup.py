@@ -85,6 +85,7 @@ def build_trainer(
             threads=torch.get_num_threads(),
             folder=out,
             longest=min(recipe.max_length, encoder.source.max_length),
+            pairs=encoder.pairs,
         )
         # The first process writes the token files; the others only open them.
         source = recipe.source.build(given) if world.leads else None
@@ -119,7 +120,7 @@ def build_trainer(
 
 def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> Iterator[str]:
     """Yields messages for the user on behavior that the recipe alone does not show."""
-    if (base / "modules.json").is_file():
+    if (base / "modules.json").is_file() and recipe.result != "reranker":
         names = "+".join(trainer.encoder.source.head.names)
         yield f"the base keeps its own pooling ({names}); the recipe's pool and head are for raw ones"
     objectives: Any = trainer.model["objectives"]

@@ -125,7 +125,7 @@ def build_parts(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options
     """
     chosen = []
     for stage, recipe in zip(stages.stages, stages.recipes(), strict=True):
-        if recipe.result == "backbone":
+        if recipe.result != "encoder":
             raise TrainingError(
                 f"{stages.name}: the stage {recipe.name} would lose the base's pooling: "
                 'set result = "encoder".'

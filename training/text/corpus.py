@@ -28,7 +28,8 @@ MAX_NEGATIVES = 10  # negatives of a row
 _LABEL = ("label", "entailment")
 _SCORES = ("scores", "score")
 LISTED = 8  # documents of a list
-_RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
+RELATION_NAMES = ("entailment", "neutral", "contradiction")
+_RELATIONS = {name: label for label, name in enumerate(RELATION_NAMES)}
 
 
 class Kind(NamedTuple):

@@ -44,6 +44,8 @@ class Tokens:
     targets: Tensor | None = None  # int64 (all tokens,): the id to predict, or NOT_A_TARGET
     positions: Tensor | None = None  # int64 (all tokens,), unless they are 0, 1, 2 … in each text
     cutoff: Tensor | None = None  # (R, 2): shares of each text's tokens and features to zero
+    # int64 (R,): where the tokens of type 1 begin, if the rows are pairs of texts for a cross-encoder
+    second: Tensor | None = None
 
     def __len__(self) -> int:
         """Returns the number of texts."""
@@ -66,9 +68,8 @@ class Tokens:
         """Returns the texts with the indices `rows`, int64, in this order."""
         at, starts = find_spans(self.starts, rows)
         targets, positions = (None if x is None else x[at] for x in (self.targets, self.positions))
-        return Tokens(
-            self.ids[at], starts, targets, positions, None if self.cutoff is None else self.cutoff[rows]
-        )
+        cutoff, second = (None if x is None else x[rows] for x in (self.cutoff, self.second))
+        return Tokens(self.ids[at], starts, targets, positions, cutoff, second)
 
     def keep(self, kept: Tensor) -> Tokens:
         """Keeps only the tokens where `kept`, bool, shape (all tokens,), is True.
@@ -132,6 +133,7 @@ def join(parts: Sequence[Tokens]) -> Tokens:
         joined("targets", lambda part: torch.full_like(part.ids, NOT_A_TARGET)),
         joined("positions", Tokens.places),
         joined("cutoff", lambda part: torch.zeros(len(part), 2)),
+        joined("second", lambda part: part.lengths),
     )
 
 

@@ -99,4 +99,4 @@ def test_a_backbone_is_no_version_to_serve(
     assert main(["export", str(tmp_path / "run"), *store]) == 1
     assert "made a backbone to train from" in capsys.readouterr().err
     assert main(["retrain", "--recipe", "mlm", "--corpus", str(texts), *store]) == 1
-    assert "no model to serve" in capsys.readouterr().err
+    assert "no encoder to serve" in capsys.readouterr().err

@@ -1,0 +1,157 @@
+"""Runs of cross-encoders: they learn, resume exactly, and their folder opens in sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from models.publishing.from_torch.backbone import quiet
+from tests.tiny import HEADS, INNER, LAYERS, WIDTH, tiny_source
+from tests.training.recipe_cases import build_corpus
+from tests.training.run_cases import losses, stop_after, weights
+from training.__main__ import main
+from training.errors import TrainingError
+from training.methods.recipe import load_recipe
+from training.model.reranker import load_reranker
+from training.runfile import Result
+from training.runs.export import export_run
+
+RECIPES = {
+    "cross-encoder": ("cross-encoder", {}),
+    "listwise": ("cross-encoder", {"objectives": ["list_softmax"]}),
+    "scores": ("cross-encoder-scores", {}),
+    "relations": ("cross-encoder-nli", {}),
+}
+FAST = {"optim.lr": 3e-3, "dropout": 0.0, "optim.warmup": 0.0}
+_SHAPE = {
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "initializer_range": 0.2,
+}
+FAMILIES: dict[str, Any] = {
+    "bert": {"type_vocab_size": 2},
+    "roberta": {"type_vocab_size": 1},
+    "xlm-roberta": {"type_vocab_size": 1},
+    "distilbert": {"n_layers": LAYERS, "n_heads": HEADS, "dim": WIDTH, "hidden_dim": INNER},
+    "electra": {"embedding_size": WIDTH, "type_vocab_size": 2},
+    "mpnet": {},
+    "deberta-v2": {"type_vocab_size": 0},
+    "modernbert": {"cls_token_id": 2, "sep_token_id": 3, "global_attn_every_n_layers": 1},
+}
+PAIRS = [
+    ("river stone market", "the river and the market"),
+    ("letter", ""),
+    ("cat [SEP] dog", "animal sleeps [SEP] runs"),
+    ("how do i reset my password", "open the account and close it " * 20),
+    ("stone " * 50, "garden " * 60),
+    ("天地人", "paper window forest harbour"),
+]
+TrainIt = Callable[..., Result]
+
+
+def family_base(folder: Path, family: str) -> Path:
+    """Writes a random encoder of a family without a head, with the tokenizer of the tiny BERT."""
+    tiny_source(folder)
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (folder / name).unlink()
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": 64}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    vocabulary = json.loads((folder / "config.json").read_bytes())["vocab_size"]
+    config = transformers.AutoConfig.for_model(family, **_SHAPE | FAMILIES[family], vocab_size=vocabulary)
+    torch.manual_seed(0)
+    with quiet():
+        transformers.AutoModel.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def train_reranker(run: TrainIt, out: str, case: str = "cross-encoder", **changed: Any) -> Result:
+    name, changes = RECIPES[case]
+    recipe = load_recipe(name, FAST | changes)
+    return run(out, recipe=recipe, corpus=build_corpus(recipe.source.kind), **changed)
+
+
+@pytest.mark.parametrize("case", RECIPES)
+def test_a_run_lowers_the_loss(case: str, run: TrainIt) -> None:
+    found = losses(train_reranker(run, "out", case, steps=40, batch=32))
+    assert found[40] < 0.7 * found[1], found
+
+
+def test_chunks_give_the_gradient_of_the_whole_batch(run: TrainIt) -> None:
+    whole, chunked = (losses(train_reranker(run, f"{chunk}", steps=3, chunk=chunk)) for chunk in (None, 5))
+    assert chunked == pytest.approx(whole, rel=1e-4)
+
+
+def test_a_stopped_run_resumes_exactly(run: TrainIt, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train_reranker(run, "whole")
+    with monkeypatch.context() as stopping:
+        stop_after(stopping, 3)
+        assert train_reranker(run, "parts").interrupted
+    resumed = train_reranker(run, "parts", resume=True)
+    assert losses(resumed) == losses(whole)
+    assert weights(resumed.last) == weights(whole.last)
+
+
+def test_a_resumed_run_of_another_recipe_is_refused(run: TrainIt) -> None:
+    train_reranker(run, "out")
+    with pytest.raises(TrainingError, match="another recipe"):
+        train_reranker(run, "out", "listwise", resume=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("case", ["cross-encoder", "relations"])
+def test_the_folder_has_equal_scores_in_sentence_transformers(
+    family: str, case: str, run: TrainIt, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    base = family_base(tmp_path / "base", family)
+    best = train_reranker(run, "out", case, base=base, steps=2).best
+    ours = load_reranker(best)
+    assert (ours.width, ours.source.max_length) == ((3, 64) if case == "relations" else (1, 64))
+    with quiet():
+        theirs = library.CrossEncoder(str(best), device="cpu")
+    expected = theirs.predict(PAIRS, batch_size=4).reshape(len(PAIRS), -1)
+    assert np.abs(ours.score(PAIRS) - expected).max() < 1e-5
+    assert [ours.score([pair])[0] for pair in PAIRS] == pytest.approx(expected, abs=1e-5)
+    if case == "relations":
+        labels = theirs.model.config.id2label
+        assert labels == {0: "entailment", 1: "neutral", 2: "contradiction"}
+
+
+def test_a_cross_encoder_is_a_base_that_keeps_its_head(run: TrainIt, tmp_path: Path) -> None:
+    first = train_reranker(run, "first", steps=2)
+    again = train_reranker(run, "again", "scores", base=first.best, steps=1)
+    moved = np.abs(load_reranker(again.best).score(PAIRS) - load_reranker(first.best).score(PAIRS)).max()
+    assert moved < 0.2  # one step of the base; another head would give other scores
+    other = train_reranker(run, "other", "relations", base=first.best, steps=1)
+    assert load_reranker(other.best).width == 3
+
+
+def test_an_encoder_is_no_cross_encoder_to_score_with(tiny_source: Path) -> None:
+    with pytest.raises(TrainingError, match="is not a cross-encoder"):
+        load_reranker(tiny_source)
+
+
+def test_export_and_retrain_name_the_command_for_a_reranker(
+    run: TrainIt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = train_reranker(run, "out", steps=1)
+    with pytest.raises(TrainingError, match=f"python -m models import {result.best}"):
+        export_run(result.out, None)  # type: ignore[arg-type]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        "\n".join(json.dumps({"anchor": f"a {at}", "positive": "b", "negative": "c"}) for at in range(200))
+    )
+    given = ["--recipe", "cross-encoder", "--corpus", str(rows), "--models-dir", str(tmp_path)]
+    assert main(["retrain", *given]) == 1
+    assert "makes a reranker" in capsys.readouterr().err
