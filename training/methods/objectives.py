@@ -10,6 +10,7 @@
     bce_dot        the dot product of two encoders' vectors tells if both encoded the same text (CT)
     two_way        each text finds its other view, in both directions, with a learned temperature (CLIP)
     kl_teacher     cosines follow a teacher's scores (mining/teacher.py)
+    margin_mse     differences of cosines follow those of a teacher's scores (Margin-MSE)
     vector_mse     a text's vector becomes the teacher's (runs/setup.py)
 
 Letters at the end of a variable name are its dimensions: N texts, V views of each text, M candidates, P
@@ -429,18 +430,38 @@ class KlTeacher(Objective):
     """Distillation of a teacher's scores for a list of documents (after Hinton et al. 2015).
 
     The first view is the query q, and the other views are the documents d of its list. The loss is the mean
-    over n of KL(softmax(scores_n / τ) ‖ softmax(cos(q_n, d_n) / τ)). The scores are cosines
-    (mining/teacher.py), so the loss is 0 if the student has the same cosines.
+    over n of KL(softmax(scores_n / τ) ‖ softmax(cos(q_n, d_n) / τ)). The scores of hybrid search are cosines
+    (mining/teacher.py), so the loss is 0 if the student has the same cosines. The raw scores of a
+    cross-encoder are divided by `teacher_tau`.
     """
 
     tau: AboveZero
+    teacher_tau: AboveZero | None = None  # None: tau
     name: Literal["kl_teacher"] = "kl_teacher"
 
     def loss(self, reps: Reps) -> Tensor:
-        student_NM, teacher_NM = (
-            x.log_softmax(-1) for x in (compute_cosines(reps) / self.tau, reps.known / self.tau)
-        )
+        student_NM = compute_cosines(reps) / self.tau
+        teacher_NM = reps.known / (self.teacher_tau or self.tau)
+        student_NM, teacher_NM = student_NM.log_softmax(-1), teacher_NM.log_softmax(-1)
         return F.kl_div(student_NM, teacher_NM, reduction="batchmean", log_target=True)
+
+
+@dataclass(frozen=True)
+class MarginMse(Objective):
+    """Distillation of the differences between a teacher's scores (Hofstätter et al. 2020, Margin-MSE).
+
+    The loss is the mean over n and all pairs of documents i < j of ((s_i - s_j) - (t_i - t_j))², for the raw
+    scores t of a cross-encoder and s = cos(q, d) / τ. The paper has one pair of documents in a row.
+    """
+
+    tau: AboveZero
+    name: Literal["margin_mse"] = "margin_mse"
+
+    def loss(self, reps: Reps) -> Tensor:
+        error_NM = compute_cosines(reps) / self.tau - reps.known
+        M = error_NM.shape[1]
+        # The mean over all (i, j) counts each pair twice, and i = j as 0.
+        return (error_NM[:, :, None] - error_NM[:, None]).square().mean() * M / (M - 1)
 
 
 class VectorMseModule(InFloat32):

@@ -44,6 +44,7 @@ from training.methods.objectives import (
     HardNce,
     InfoNCE,
     KlTeacher,
+    MarginMse,
     NTXent,
     Objective,
     PairSoftmax,
@@ -82,7 +83,7 @@ from training.validation import AboveZero, Count, Flag, Rate, Share, refusal
 BLOCKS: dict[str, tuple[type, ...]] = {
     "source": (Lines, Pieces, TextPairs, Triples, LabelledPairs, ScoredPairs, ScoredLists),
     "objectives": (
-        *(InfoNCE, NTXent, Triplet, PairSoftmax, KlTeacher, VectorMse),
+        *(InfoNCE, NTXent, Triplet, PairSoftmax, KlTeacher, MarginMse, VectorMse),
         *(CosineMse, Cosent, HardNce, BceDot, TwoWay),
         *(Mlm, Rtd, Denoise),
         *(PairBce, ListSoftmax, ScoreMse, RelationCe),
@@ -192,6 +193,7 @@ class Recipe:
         for table, key, default in (
             (found["source"], "queries", False),
             (found["source"], "near", "any"),
+            (found["source"], "teacher", "search"),
             (found["optim"], "train_layers", None),
             (found["optim"], "train_embeddings", True),
             (found["optim"], "table_lr", None),
@@ -199,6 +201,7 @@ class Recipe:
             (found, "dropouts", []),
             (found, "student", None),
             *((block, "generator", "") for block in found["objectives"]),
+            *((block, "teacher_tau", None) for block in found["objectives"]),
             *((block, "centred", True) for block in found["post"]),
             *((block, "by_share", False) for block in found["post"]),
         ):
@@ -237,7 +240,7 @@ _CONTRASTIVE = InfoNCE | NTXent | Triplet | BceDot | TwoWay
 _TWO_VIEWS = InfoNCE | NTXent | PairSoftmax | BceDot | TwoWay
 # Objectives, the sources that they can read, and a description of those sources.
 _NEEDED: tuple[tuple[Any, Any, str], ...] = (
-    (KlTeacher, ScoredLists, '"lists", whose documents have scores'),
+    (KlTeacher | MarginMse, ScoredLists, '"lists", whose documents have scores'),
     (CosineMse | Cosent, ScoredLists | ScoredPairs, '"scored_pairs" or "lists", which have scores'),
     (PairSoftmax | HardNce | RelationCe, LabelledPairs, '"labelled_pairs"'),
     (ScoreMse, ScoredLists | ScoredPairs, '"scored_pairs" or "lists", which have scores'),
@@ -340,7 +343,7 @@ def _check_source(recipe: Recipe, objective: object) -> None:
     if isinstance(source, ScoredLists | ScoredPairs):
         raise Unfit(
             "documents of a list are neither right nor wrong, nor are pairs with scores: kl_teacher, "
-            "cosine_mse and cosent learn from them."
+            "margin_mse, cosine_mse and cosent learn from them."
         )
     if isinstance(source, LabelledPairs):
         raise Unfit(

@@ -192,8 +192,12 @@ class LabelledPairs(RowSource):
 
 @dataclass(frozen=True)
 class ScoredLists(RowSource):
-    """Rows of a query and several documents, each with a score from a teacher (mining/teacher.py)."""
+    """Rows of a query and several documents, each with a score from a teacher (mining/teacher.py).
 
+    A retraining makes the rows with `teacher`: hybrid search, or the active reranker.
+    """
+
+    teacher: Literal["search", "reranker"] = "search"
     name: Literal["lists"] = "lists"
     kind: ClassVar[Kind] = LISTS
     queries: ClassVar[bool] = True

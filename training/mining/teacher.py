@@ -1,4 +1,4 @@
-"""Create the training data of `distil-hybrid`: queries with lists of documents, scored by hybrid search.
+"""Create the training data of `distil-hybrid` and `distil-rerank`: queries with lists of scored documents.
 
     query ─▶ dense search with the active model ┐
           └▶ keyword search, BM25 ──────────────┴▶ fused ─▶ the first DEPTH ─▶ LISTED of them, with scores
@@ -12,19 +12,23 @@ A score is the cosine with which dense search would rank the document as hybrid 
 If query and document have no common term, the score is the cosine of the active model. The score of a long
 document is that of its best passage, as in the service. The list then contains the title and this passage.
 Dense search is that of the service if there is one, because the service has the vectors of all documents.
+
+For `distil-rerank`, `rescore` replaces the scores by those of a cross-encoder, which knows more than search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse, get_floor
-from training.errors import NothingToLearn
+from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Vectors
 from training.evaluation.modes import CANDIDATES, WordIndex
 from training.evaluation.scorable import Scorable
@@ -33,9 +37,12 @@ from training.mining.neighbors import unit_vectors
 from training.mining.queries import Query
 from training.text.corpus import LISTED
 
+# Scores pairs of texts, shape (n, outputs).
+Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 DEPTH = 50  # fused hits from which a list is taken
 _WORDED = 4 * CANDIDATES  # hits of keyword search; they include texts without their query
-_DECIMALS = 6
+DECIMALS = 6
+_TOGETHER = 256  # lists that a cross-encoder scores at a time
 
 
 class Listed(NamedTuple):
@@ -105,7 +112,27 @@ def lists(
             others = spread([place for place in scores if place not in own], LISTED - len(own))
             chosen = [*own, *others]
             texts = tuple(own.get(place) or hits.text(place) for place in chosen)
-            yield Listed(query.text, texts, tuple(round(scores[place], _DECIMALS) for place in chosen))
+            yield Listed(query.text, texts, tuple(round(scores[place], DECIMALS) for place in chosen))
+
+
+def rescore(found: Iterable[Listed], score: Score) -> Iterator[Listed]:
+    """Yields lists with the raw scores of a cross-encoder.
+
+    Args:
+        found: The lists.
+        score: Cross-encoder, which returns raw scores (logits), shape (n, 1).
+
+    Raises:
+        TrainingError: The cross-encoder has several scores of a pair.
+
+    """
+    rest = iter(found)
+    while some := list(islice(rest, _TOGETHER)):
+        scores = score([(listed.query, text) for listed in some for text in listed.documents])
+        if scores.shape[1] > 1:
+            raise TrainingError(f"The reranker has {scores.shape[1]} scores of a pair, and one is needed.")
+        for listed, row in zip(some, scores.reshape(len(some), LISTED).tolist(), strict=True):
+            yield listed._replace(scores=tuple(round(each, DECIMALS) for each in row))
 
 
 def spread(ranked: Sequence[int], count: int) -> list[int]:

@@ -83,12 +83,15 @@ class TrainedReranker(TrainedEncoder):
         return int(self.backbone.config.num_labels)
 
     @torch.inference_mode()
-    def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+    def score(self, pairs: Sequence[tuple[str, str]], *, normalize: bool = True) -> NDArray[np.float32]:
         """Scores pairs of texts without dropout.
 
+        Args:
+            pairs: The pairs.
+            normalize: Whether to turn a single score into a share from 0 to 1, as sentence-transformers does.
+
         Returns:
-            Shape (n, outputs). A single output is a share from 0 to 1, several are raw scores, as in
-            sentence-transformers.
+            Scores, or raw scores (logits), shape (n, outputs).
 
         """
         tokenizer = self.tokenizer(self.source.max_length)
@@ -99,7 +102,7 @@ class TrainedReranker(TrainedEncoder):
                 sides = [[row.ids for row in tokenizer.tokenize(side)] for side in zip(*some, strict=True)]
                 first, second = map(build_tokens, sides)
                 logits = self(self.pairs.join(first, second, self.source.max_length)).pooled
-                found.append((logits.sigmoid() if self.width == 1 else logits).cpu().numpy())
+                found.append((logits.sigmoid() if normalize and self.width == 1 else logits).cpu().numpy())
                 progress.add(len(some))
         return np.concatenate(found)
 
