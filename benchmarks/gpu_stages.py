@@ -33,11 +33,12 @@ from benchmarks.processes import Server, call
 from benchmarks.raw import RawEngine
 from benchmarks.rounds import Scenario
 from benchmarks.workloads import Workload, exact_lengths
-from models.encoder import ONNX, Encoder
+from models.encoder import Encoder
 from models.engines.cuda import CudaEngine
 from models.engines.form import Form, Place, Precision
 from models.engines.nvidia import Provider, cuda_provider, open_session
 from models.graph.nodes import save
+from models.manifest import ONNX
 from models.publishing.default import default_source, publish_default
 from models.publishing.publish import prepare
 from models.sources.folder import read_source

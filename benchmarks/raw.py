@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.machine import Watch
 from benchmarks.rounds import Measured, Scenario, Vectors
 from benchmarks.workloads import Workload
-from models.encoder import group_rows
+from models.open_version import group_rows
 from models.tokens.tokenizer import Tokenizer, build_feed
 
 OUTPUT = "sentence_embedding"

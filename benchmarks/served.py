@@ -22,8 +22,8 @@ from benchmarks.processes import Server, call
 from benchmarks.raw import RawEngine
 from benchmarks.rounds import Measured, Scenario, Vectors, cosines, p50_p99
 from benchmarks.workloads import Workload
-from models.encoder import ONNX
 from models.engines.opening import INT8_NAME
+from models.manifest import ONNX
 
 WARM_TEXTS = 512  # answered before each window, because some runtimes compile kernels for each shape
 CHECKED = 8  # answers of a window whose vectors are checked

@@ -8,34 +8,26 @@ the version's folder first.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.engines.form import CPU, FP32, Engine, Form, Place
+from models.engines.form import FP32, Form
 from models.engines.onnx import OnnxEngine
-from models.engines.opening import INT8, INT8_NAME, open_engine
-from models.engines.shapes import FILLED_ROWS, STEPS, Shapes, stepped
-from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
+from models.engines.opening import INT8, INT8_NAME
+from models.errors import BadInput, BadText, BadTokens, TooLong
 from models.files.bounded import parse_json
-from models.graph.file import FINGERPRINT, HIDDEN, read_metadata
-from models.manifest import GOLDEN, QUERIES, Manifest
+from models.graph.file import HIDDEN, POOLED, SENTENCE
+from models.manifest import GOLDEN, ONNX, QUERIES, Manifest
+from models.open_version import GROUP_TOKENS, How, OpenVersion, group_rows
 from models.tokens.late import DIMENSIONS, READ, compress
 from models.tokens.late import Tokens as TokenVectors
-from models.tokens.texts import PROOF_TEXTS
-from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.tokens.tokenizer import Piece, Tokenizer, Tokens, build_feed
+from models.tokens.tokenizer import Piece, Tokens
 
 __all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Piece", "Tokens", "TooLong", "Turned"]
-
-ONNX = "onnx/model.onnx"
-_GROUP_TOKENS = 2048  # Padded tokens of a batch. Larger batches exceed the second-level cache.
-_NORMALIZED, _POOLED = "sentence_embedding", "pooled_embedding"
 
 
 class Encoded(NamedTuple):
@@ -52,23 +44,6 @@ class Turned(NamedTuple):
     least: float
 
 
-class How(TypedDict, total=False):
-    """Keyword arguments of `Encoder`, without `threads`."""
-
-    form: Form
-    callers: int
-    deterministic: bool
-    place: Place
-
-
-def graph_bytes(folder: Path) -> tuple[int, int]:
-    """Returns the size of a version's graph file and the size of its external weights, both in bytes."""
-    onnx = folder / ONNX
-    sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
-    inside = sizes.pop(onnx.name, 0)
-    return inside, sum(sizes.values())
-
-
 def _read_unrelated(golden: Path) -> float:
     """Returns the mean cosine of unrelated texts, or 1 for a version that is not published yet.
 
@@ -80,135 +55,27 @@ def _read_unrelated(golden: Path) -> float:
     return float(np.mean((vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]))
 
 
-class Encoder:
-    """Encodes texts with one published version. Thread-safe.
+class Encoder(OpenVersion):
+    """Encodes texts with one published version. Thread-safe."""
 
-    With threads=1, the engine `OnnxEngine` computes on the calling thread.
-    """
+    NORMALIZED, RAW = SENTENCE, POOLED
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        *,
-        threads: int = 1,
-        form: Form = FP32,
-        callers: int = 1,
-        deterministic: bool = False,
-        place: Place = CPU,
-    ) -> None:
-        """Opens the folder of a version that was checked before.
-
-        Args:
-            folder: The folder of the version.
-            manifest: The manifest of that folder.
-            threads: Threads that share one call.
-            form: Precision and runtime of the engine.
-            callers: Number of concurrent calls that run without waiting for each other.
-            deterministic: If true, a text gets a bitwise equal vector in every batch (engines/shapes.py).
-            place: The CPU or a GPU.
-
-        Raises:
-            Damaged: The ONNX file has another fingerprint than the manifest.
-            FormUnavailable: This machine cannot compute the form.
-            DeviceUnavailable: The GPU is missing or too small.
-            Unsupported: The graph cannot be computed on a GPU in this precision.
-        """
-        self.folder = folder
-        self.manifest = manifest
-        self.threads = threads
-        self.dimension = manifest.dimension
-        self.max_length = manifest.max_length
-        self.fingerprint = manifest.fingerprint
-        config = parse_json((folder / "config.json").read_bytes())
-        self._pad_id = int(config.get("pad_token_id") or 0)
-        self._tokenizer = own = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
-        self.check_ids, self.decode = own.check_ids, own.decode
-        self.pieces, self.spans = own.pieces, own.spans
-        self.room, self.vocabulary = own.room, own.vocabulary
-        if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
-            raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
-        self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
+    def __init__(self, folder: Path, manifest: Manifest, *, threads: int = 1, **how: Unpack[How]) -> None:
+        """Opens the folder of a version that was checked before. See `OpenVersion`."""
+        super().__init__(folder, manifest, threads=threads, **how)
+        own = self._tokenizer
+        self.check_ids, self.pieces, self.spans = own.check_ids, own.pieces, own.spans
         self.unrelated = _read_unrelated(folder / GOLDEN)
         self.turned: Turned | None = None  # Set by `check_golden` in precisions below fp32.
-        self.file_bytes = sum(graph_bytes(folder))
         self.queries: Encoder | None = None  # The student of a pair.
         if manifest.query_encoder is not None:
-            form = _form_of_queries(folder / QUERIES, form)
-            how = How(form=form, callers=callers, deterministic=deterministic, place=place)
+            how["form"] = _form_of_queries(folder / QUERIES, how.get("form", FP32))
             self.queries = Encoder.open(folder / QUERIES, threads, **how)
-        self._single_text: Engine | None = None  # Computes single texts.
-        self._closed = False
-        self._changing = threading.Lock()  # Guards `_single_text` and `_closed`.
-        self.deterministic = deterministic
-        if deterministic:
-            shapes = Shapes.of(self.max_length, packed=self.packs)
-            ids = [id for row in self.tokenize(PROOF_TEXTS) for id in row.ids]
-            self._shapes = shapes.tried(partial(self._run, self._engine, _NORMALIZED), ids)
 
     @property
     def for_queries(self) -> Encoder:
         """The encoder of search queries: the student if this version is a pair, else this encoder."""
         return self.queries or self
-
-    @property
-    def packs(self) -> bool:
-        """True if all layers except attention skip padding tokens.
-
-        Padding is then cheap, so a batch can contain texts of any length.
-        """
-        return self.manifest.packed and self.form.runtime != "onnxruntime-cuda"
-
-    @property
-    def step(self) -> int:
-        """Rows are padded to a multiple of this number of tokens, but not above `max_length`."""
-        return STEPS.get(self.form.runtime, 1) if self.packs else 1
-
-    @property
-    def opens_single_text(self) -> bool:
-        """True if `open_single_text` opens a second engine. Otherwise, that method does nothing."""
-        return isinstance(self._engine, OnnxEngine) and not self.deterministic
-
-    @property
-    def has_single_text(self) -> bool:
-        """True if the engine of `open_single_text` is open."""
-        return self._single_text is not None
-
-    def open_single_text(self, threads: int) -> None:
-        """Opens a second engine for the same graph, used by `forward(…, single_text=True)`.
-
-        The second engine takes as much memory as the graph without its word table.
-
-        Args:
-            threads: Threads that share each call.
-        """
-        if not isinstance(self._engine, OnnxEngine) or self.deterministic:
-            return
-        engine = self._engine.again(threads)
-        with self._changing:
-            if not self._closed and self._single_text is None:
-                self._single_text = engine
-
-    def drop_single_text(self) -> bool:
-        """Drops the engine for single texts. Calls in progress finish. Returns False if it was not open."""
-        with self._changing:
-            engine, self._single_text = self._single_text, None
-        return engine is not None
-
-    @property
-    def form(self) -> Form:
-        """Precision and runtime. Together with the fingerprint, they determine the exact vectors."""
-        return self._engine.form
-
-    @property
-    def providers(self) -> list[str]:
-        """Names of the devices that compute, as the runtime reports them."""
-        return self._engine.providers
-
-    @classmethod
-    def open(cls, folder: Path, threads: int = 1, **how: Unpack[How]) -> Encoder:
-        """Opens a published folder without checking its files. Raises the errors of `Encoder`."""
-        return cls(folder, Manifest.read(folder), threads=threads, **how)
 
     def tokenize(
         self,
@@ -221,42 +88,6 @@ class Encoder:
         """Tokenizes texts. See `Tokenizer.tokenize`."""
         return self._tokenizer.tokenize(texts, truncate, left, is_needed)
 
-    def forward(
-        self, ids: Sequence[Sequence[int]], *, normalize: bool = True, single_text: bool = False
-    ) -> NDArray[np.float32]:
-        """Computes the vectors of a batch, shape (n, dimension). Rows are padded.
-
-        Args:
-            ids: Token ids of each text.
-            normalize: If true, each vector is scaled to length 1.
-            single_text: Whether to use the engine of `open_single_text`, if it is open. That engine is faster
-                while no other call is in progress.
-        """
-        if not ids:
-            return np.empty((0, self.dimension), dtype=np.float32)
-        output = _NORMALIZED if normalize else _POOLED
-        engine = (single_text and self._single_text) or self._engine
-        if self.deterministic:
-            return self._shapes.run(ids, partial(self._run, engine, output))
-        return self._run(engine, output, ids, max(len(row) for row in ids))
-
-    def _run(
-        self, engine: Engine, output: str, ids: Sequence[Sequence[int]], length: int
-    ) -> NDArray[np.float32]:
-        return engine.run(self._feed(ids, length), output)[: len(ids)]
-
-    def _feed(self, ids: Sequence[Sequence[int]], length: int) -> dict[str, NDArray[np.int64]]:
-        """Builds the graph's inputs from rows of token ids.
-
-        Rows are padded to the next multiple of `step`. In a large batch, an additional row may fill up the
-        total number of tokens to such a multiple (`FILLED_ROWS`).
-        """
-        columns = stepped(length, self.step, self.max_length)
-        missing = -sum(map(len, ids)) % self.step
-        if len(ids) >= FILLED_ROWS and 0 < missing <= columns and not self.deterministic:
-            ids = [*ids, [self._pad_id] * missing]
-        return build_feed(ids, self._engine.inputs, columns, self._pad_id)
-
     def encode(self, texts: Sequence[str], *, truncate: bool = True) -> Encoded:
         """Encodes texts in groups of similar length, which saves padding.
 
@@ -266,7 +97,7 @@ class Encoder:
         """
         rows = self.tokenize(texts, truncate=truncate)
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
-        for group in group_rows([len(row.ids) for row in rows], _GROUP_TOKENS):
+        for group in group_rows([len(row.ids) for row in rows], GROUP_TOKENS):
             vectors[group] = self.forward([rows[i].ids for i in group])
         return Encoded(vectors, [len(row.ids) for row in rows], [row.truncated for row in rows])
 
@@ -280,7 +111,7 @@ class Encoder:
         """Computes the vectors of the first READ tokens of each text, as `forward_tokens`."""
         rows = [tokens.ids for tokens in self.tokenize(texts)]
         found = [np.empty((0, 0), np.float32)] * len(rows)
-        for group in group_rows([min(len(row), READ) for row in rows], _GROUP_TOKENS):
+        for group in group_rows([min(len(row), READ) for row in rows], GROUP_TOKENS):
             for at, vectors in zip(group, self.forward_tokens([rows[at] for at in group]), strict=True):
                 found[at] = vectors
         return found
@@ -299,11 +130,7 @@ class Encoder:
             yield vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
 
     def close(self) -> None:
-        """Frees the memory. The encoder cannot be used afterwards."""
-        with self._changing:
-            self._closed = True
-            self._single_text = None
-        self._engine.close()
+        super().close()
         if self.queries is not None:
             self.queries.close()
 
@@ -350,18 +177,3 @@ class TokenEncoder(Encoder):
 def _form_of_queries(folder: Path, form: Form) -> Form:
     """Returns the form of a pair's query encoder: `form`, or fp32 if `folder` lacks an int8 graph."""
     return FP32 if form == INT8 and not (folder / ONNX).with_name(INT8_NAME).is_file() else form
-
-
-def group_rows(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yields groups of indices of texts with similar lengths.
-
-    A group has at most `most` padded tokens, unless it is a single text.
-    """
-    group: list[int] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and (len(group) + 1) * lengths[index] > most:
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group

@@ -8,6 +8,7 @@ ModelError
 ├── Damaged            a published folder that must not be served
 ├── Unreadable         a published folder that cannot be read now, but may be intact
 ├── UnknownVersion     a version that is not in the store
+├── WrongKind          a reranker where an encoder is needed, or the reverse
 ├── DeviceUnavailable  a device that is missing or cannot be used
 ├── DeviceMemory       a single row that does not fit into the device's memory
 ├── InUse              a version that is needed, and therefore not pruned
@@ -57,6 +58,21 @@ class ProofFailed(ModelError):
 class UnknownVersion(ModelError):
     def __init__(self, version: str) -> None:
         super().__init__(f"There is no published version {version!r}.")
+        self.version = version
+
+
+class WrongKind(ModelError):
+    def __init__(self, version: str, kind: str) -> None:
+        """Builds the message for a version of the wrong `kind`, "encoder" or "reranker"."""
+        is_reranker = (
+            f"{version} is a reranker, which scores pairs of texts and has no vectors. Name an encoder here. "
+            f"`python -m models activate {version}` serves the reranker beside it."
+        )
+        is_encoder = (
+            f"{version} is an encoder, which has vectors and cannot score pairs of texts. Name a reranker "
+            "here; `python -m models list` shows the kind of each version."
+        )
+        super().__init__(is_reranker if kind == "reranker" else is_encoder)
         self.version = version
 
 

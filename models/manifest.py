@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.errors import Damaged, ModelError, Unreadable
+from models.errors import Damaged, ModelError, Unreadable, WrongKind
 from models.files.bounded import parse_json, read_bytes
 from models.files.fsync import sync_tree
 from models.graph.file import FINGERPRINT, SPACE, read_metadata
@@ -39,6 +39,8 @@ Mode = Literal["dense", "lexical", "hybrid"]
 # Formula of hybrid search (search/fusion.py). A learned weight fits only the formula it was learned for.
 Fusion = Literal["min-max"]
 FUSION: Fusion = "min-max"
+ModelKind = Literal["encoder", "reranker"]
+Activation = Literal["sigmoid", "softmax", "identity"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -109,14 +111,17 @@ class Manifest(_Strict):
     """
 
     format: Literal[1] = 1
+    kind: ModelKind = "encoder"  # A reranker scores pairs of texts (reranker.py).
     version: Annotated[str, Field(pattern=rf"^{_VERSION.pattern}$")]
     fingerprint: Sha256
     created: str  # ISO 8601, UTC
     origin: str  # The model or recipe.
     parent: str | None = None  # The version that it was trained from.
     lineage: dict[str, Any] = Field(default_factory=dict)  # corpus hash, recipe, seed, code version
-    dimension: Annotated[int, Field(gt=0)]
-    max_length: Annotated[int, Field(gt=0)]  # Tokens, with special tokens.
+    dimension: Annotated[int, Field(gt=0)]  # Numbers in a vector; outputs of a reranker.
+    labels: list[str] = Field(default_factory=list)  # Names of a reranker's outputs, if it has several.
+    activation: Activation = "identity"  # Function from a reranker's logits to its scores.
+    max_length: Annotated[int, Field(gt=0)]  # Tokens of a text or a pair, with special tokens.
     pooling: str  # Names of graph/head.py, joined by "+".
     normalize: bool = True
     prompts: dict[str, str] = Field(default_factory=dict)
@@ -146,15 +151,31 @@ class Manifest(_Strict):
 
     def text(self) -> str:
         # Empty fields are left out, so that old releases can read the file.
-        absent: dict[str, Any] = {
-            name: True for name in ("search", "default_prompt", "query_encoder") if not getattr(self, name)
-        }
+        absent: dict[str, Any] = {name: True for name in _OPTIONAL if getattr(self, name) == _OPTIONAL[name]}
         if self.search:
             absent["search"] = {
                 name: {field for field in ("fusion", "passage_tokens") if not getattr(use, field)}
                 for name, use in self.search.items()
             }
         return self.model_dump_json(indent=2, exclude=absent) + "\n"
+
+
+# Fields that are left out of manifest.json if they have these values.
+_OPTIONAL: dict[str, object] = {
+    "kind": "encoder",
+    "labels": [],
+    "activation": "identity",
+    "search": {},
+    "default_prompt": "",
+    "query_encoder": None,
+}
+
+
+def require_kind(manifest: Manifest, kind: ModelKind) -> Manifest:
+    """Returns the manifest if the version is of this kind. Raises WrongKind."""
+    if manifest.kind != kind:
+        raise WrongKind(manifest.version, manifest.kind)
+    return manifest
 
 
 def is_version(name: str) -> bool:
@@ -301,6 +322,9 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
         raise Damaged(folder.name, f"{ONNX} is missing")
 
 
+_IN_SPACE = ("pooling", "search_prompt", "document_prompt", "max_length", "dimension")
+
+
 def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
     """Raises Damaged if the manifest contradicts the fingerprint or the space in the ONNX file.
 
@@ -318,11 +342,13 @@ def _check_space(folder: Path, manifest: Manifest, within: str = "") -> None:
     except OSError as error:
         raise _trouble(folder, name, error) from None
     computed = hashlib.sha256(metadata.get(SPACE, "").encode()).hexdigest()
-    claims = {manifest.fingerprint, metadata.get(FINGERPRINT), computed}
-    if len(claims) != 1 or not manifest.version.endswith(manifest.fingerprint[:8]):
+    stated = {manifest.fingerprint, metadata.get(FINGERPRINT), computed}
+    if len(stated) != 1 or not manifest.version.endswith(manifest.fingerprint[:8]):
         raise Damaged(folder.name, f"its manifest claims another fingerprint than {name}")
-    for field in ("pooling", "search_prompt", "document_prompt", "max_length", "dimension"):
-        claimed, stored = getattr(manifest, field), space.get(field)
+    claims = {field: getattr(manifest, field) for field in _IN_SPACE}
+    claims["activation"] = manifest.activation if manifest.kind == "reranker" else None
+    for field, claimed in claims.items():
+        stored = space.get(field)
         if claimed != stored:
             raise Damaged(folder.name, f"its manifest says {field}={claimed!r} and {name} {stored!r}")
 

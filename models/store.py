@@ -6,13 +6,14 @@ A version appears atomically, when its folder is renamed.
     ├── 20260102T030405-all-minilm-l6-v2-1a2b3c4d/   one version; never changed after its rename
     │   ├── manifest.json                            identity, lineage, SHA-256 of every other file
     │   ├── onnx/model.onnx                          the graph that is served; contains the fingerprint
-    │   ├── golden.json                              texts and their published vectors
+    │   ├── golden.json                              texts and their published vectors or scores
     │   ├── queries/                                 the student of a pair (pair.py)
     │   ├── ranking/                                 learned rankings of collections (search/ranking.py)
     │   └── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
     ├── .tmp-9f8e7d6c/                               a version being built; locked by its builder
     ├── wanted                                       the requested version; commands and service write it
     ├── asked.json                                   the kind and id of that request
+    ├── reranker.json                                the requested reranker and the one before it
     ├── state.json                                   the service's copy of its state, for other programs
     ├── id                                           a random id of this folder, new at every service start
     └── .lock                                        locked during changes
@@ -33,12 +34,23 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, get_args
 
-from models.encoder import Encoder, How
+from models.encoder import Encoder
 from models.errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
 from models.files.bounded import read_bytes, read_json
 from models.files.folders import lock
 from models.files.fsync import replace_text, sync
-from models.manifest import ANCHOR, TEACHER, Manifest, check, is_version, read_manifest, seal
+from models.manifest import (
+    ANCHOR,
+    TEACHER,
+    Manifest,
+    check,
+    is_version,
+    read_manifest,
+    require_kind,
+    seal,
+)
+from models.open_version import How
+from models.reranker import Reranker
 from models.search.ranking import FOLDER
 
 Build = Callable[[Path], Manifest]
@@ -65,6 +77,13 @@ class RequestedVersion(NamedTuple):
     version: str
     kind: Kind
     id: str
+
+
+class RequestedReranker(NamedTuple):
+    """The reranker that the service should serve, and the one that it served before. None: no reranker."""
+
+    version: str | None = None
+    previous: str | None = None
 
 
 class ModelStore:
@@ -145,9 +164,14 @@ class ModelStore:
         return check(self.folder(version))
 
     def open(self, version: str, threads: int = 1, **how: Unpack[How]) -> Encoder:
-        """Verifies and opens a version. Raises the errors of `verify` and `Encoder`."""
-        manifest = self.verify(version)
+        """Verifies and opens an encoder. Raises WrongKind, and the errors of `verify` and `Encoder`."""
+        manifest = require_kind(self.verify(version), "encoder")
         return Encoder(self.folder(version), manifest, threads=threads, **how)
+
+    def open_reranker(self, version: str, threads: int = 1, **how: Unpack[How]) -> Reranker:
+        """Verifies and opens a reranker. Raises WrongKind, and the errors of `verify` and `Reranker`."""
+        manifest = require_kind(self.verify(version), "reranker")
+        return Reranker(self.folder(version), manifest, threads=threads, **how)
 
     def requested(self) -> str | None:
         """Returns the requested version, or None if `wanted` does not name a published version."""
@@ -164,11 +188,12 @@ class ModelStore:
 
         Raises:
             UnknownVersion: The version does not exist.
+            WrongKind: The version is a reranker.
             Damaged: The manifest of the version is damaged.
             Unreadable: The manifest cannot be read now.
             OSError: The models folder cannot be written.
         """
-        read_manifest(self.folder(version))
+        require_kind(read_manifest(self.folder(version)), "encoder")
         self.require_writable()
         return RequestedVersion(version, kind, secrets.token_hex(8))
 
@@ -194,6 +219,34 @@ class ModelStore:
             ):
                 return requested
         return RequestedVersion(version, "want", "")
+
+    def request_reranker(self, version: str | None) -> RequestedReranker:
+        """Requests a reranker, or none.
+
+        Raises:
+            UnknownVersion: The version does not exist.
+            WrongKind: The version is an encoder.
+            Damaged: The manifest of the version is damaged.
+            Unreadable: The manifest cannot be read now.
+            OSError: The models folder cannot be written.
+        """
+        if version is not None:
+            require_kind(read_manifest(self.folder(version)), "reranker")
+        with self._locked():
+            before = self.requested_reranker()
+            if version == before.version:
+                return before
+            requested = RequestedReranker(version, before.version)
+            replace_text(self.root / "reranker.json", json.dumps(requested._asdict()) + "\n")
+        return requested
+
+    def requested_reranker(self) -> RequestedReranker:
+        """Returns the request for a reranker. The versions in it may be deleted."""
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+            found = RequestedReranker(**read_json(self.root / "reranker.json"))
+            if all(name is None or (isinstance(name, str) and is_version(name)) for name in found):
+                return found
+        return RequestedReranker()
 
     def is_locked(self) -> bool:
         """Returns True if another process holds the lock.
@@ -232,7 +285,10 @@ class ModelStore:
                     "Nothing was deleted."
                 )
             building = state.get("versions", {}).get(version, {}).get("state") in _KEPT_STATES
+            reranker = self.requested_reranker()
             uses = {
+                "the requested reranker": version == reranker.version,
+                "the previous reranker": version == reranker.previous,
                 "the requested version": version == self._pointer(),
                 "the active version": version == state.get("live"),
                 "the previous version": version == state.get("previous"),

@@ -30,8 +30,8 @@ from models.files.bounded import parse_json
 from models.graph.backbone import KIN, Backbone
 from models.graph.bert import POOLED_FROM
 from models.graph.blocks import DISTANCES, counted, distances, packs, plain
-from models.graph.file import HIDDEN, LARGEST
-from models.graph.head import MIXED, POOLED, SCOPE, SENTENCE, beside_last
+from models.graph.file import HIDDEN, LARGEST, RESULTS
+from models.graph.head import MIXED, SCOPE, beside_last
 from models.graph.nodes import CONTRIB, Nodes, rename
 
 
@@ -59,7 +59,7 @@ def prepared(file: Path, precision: Precision) -> bytes:
 def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
     """Builds the fused graph that replaces the graph of a published `model`, which must pack tokens.
 
-    The fused graph outputs only pooled vectors.
+    The fused graph does not output token vectors.
     """
     found = onnx.GraphProto(name="bert")
     found.input.extend(model.graph.input)
@@ -71,7 +71,7 @@ def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
     written = {tensor.name for tensor in found.initializer}
     missing = head_inputs - written
     found.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in missing)
-    found.output.extend(output for output in model.graph.output if output.name in {SENTENCE, POOLED})
+    found.output.extend(output for output in model.graph.output if output.name in RESULTS)
     opsets = [*model.opset_import, helper.make_opsetid(CONTRIB, 1)]
     return helper.make_model(found, opset_imports=opsets, ir_version=model.ir_version)
 
@@ -190,7 +190,7 @@ _SUFFIX = ".fp16"
 
 
 def to_half(model: onnx.ModelProto) -> None:
-    """Converts a published graph to fp16 in place. The graph then outputs only the pooled vectors, in fp32.
+    """Converts a published graph to fp16 in place. The graph then outputs only its RESULTS, in fp32.
 
     Raises:
         Unsupported: The graph has branches or loops.
@@ -202,7 +202,7 @@ def to_half(model: onnx.ModelProto) -> None:
                 f"The graph has a {node.op_type}, which cannot be served in fp16. Set SIMILE_PRECISION=fp32."
             )
     del graph.value_info[:]
-    outputs = [output for output in graph.output if output.name in {SENTENCE, POOLED}]
+    outputs = [output for output in graph.output if output.name in RESULTS]
     del graph.output[:]
     graph.output.extend(outputs)
     head = [node for node in graph.node if node.name.startswith(SCOPE)]

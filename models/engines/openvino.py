@@ -10,8 +10,8 @@ import openvino
 from numpy.typing import NDArray
 
 from models.engines.form import Form
+from models.graph.file import RESULTS
 
-_OUTPUTS = frozenset({"sentence_embedding", "pooled_embedding"})
 # OpenVINO keeps a kernel for each shape, 5,000 by default. 1,200 shapes of all-MiniLM-L6-v2 took 974 MiB, and
 # 374 MiB with this limit. A batch then cost 4 % more on average, because some kernels are compiled again.
 _KEPT_KERNELS = 200
@@ -51,7 +51,7 @@ def _compile(file: Path, form: Form, threads: int, callers: int) -> openvino.Com
     core = openvino.Core()
     whole = core.read_model(str(file))
     # Without token vectors, which would be written for every batch and never read.
-    pooled = [output.node for output in whole.outputs if output.get_names() & _OUTPUTS]
+    pooled = [output.node for output in whole.outputs if output.get_names() & RESULTS]
     model = openvino.Model(pooled, whole.get_parameters(), "simile")
     options = {
         "INFERENCE_PRECISION_HINT": form.precision,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import Unsupported
+from models.graph.file import POOLED, SENTENCE
 from models.graph.nodes import OPSET, Nodes
 
 Vector = NDArray[np.float32]
@@ -114,8 +115,6 @@ def _activate(n: Nodes, x: str, activation: str) -> str:
 
 
 SCOPE = "simile."
-POOLED = "pooled_embedding"
-SENTENCE = "sentence_embedding"
 # Every pooling but `mask:K`, with its flag in older releases of sentence-transformers, which concatenate in
 # this order. None: sentence-transformers does not know it. A new one is computed in `_Pooling` below, in
 # reference.py and in from_torch/pooling.py, and docs/MODELS.md names it, as tests check.

@@ -19,8 +19,8 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from models.errors import Unsupported
 from models.graph.bert import INPUTS
-from models.graph.file import HIDDEN
-from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalize
+from models.graph.file import HIDDEN, POOLED, SENTENCE
+from models.graph.head import SCOPE, Head, append_head, append_normalize
 from models.graph.nodes import OPSET, Nodes, rename
 
 _LOOPS = {"Loop", "Scan", "SequenceMap"}

@@ -16,11 +16,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from models.encoder import ONNX, Encoder
+from models.encoder import Encoder
 from models.engines.opening import INT8, INT8_NAME, has_int8
 from models.graph.backbone import Backbone, Tensors
 from models.graph.head import Head
 from models.graph.int8 import find_spans, int8_model
+from models.manifest import ONNX
 from models.manifest import Quantized as Cost
 from models.progress import Progress, Say
 from models.tokens.texts import PROOF_TEXTS, example_texts, short_texts

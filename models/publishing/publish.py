@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import onnx
 
 from models import cpus
-from models.encoder import ONNX, Encoder
+from models.encoder import Encoder
 from models.engines.opening import INT8, require
 from models.errors import ProofFailed, Unsupported
 from models.files.folders import copy_tree
@@ -31,7 +31,7 @@ from models.graph.file import HIDDEN, LARGEST
 from models.graph.head import STATIC_MEAN, append_head
 from models.graph.imported import adopt, load_onnx
 from models.graph.nodes import Aside, build_model, save
-from models.manifest import FILE_NAME, Manifest, tidy_origin, version_name
+from models.manifest import FILE_NAME, ONNX, Manifest, tidy_origin, version_name
 from models.progress import Say, silent
 from models.publishing.calibration import calibrate
 from models.publishing.fingerprint import (

@@ -112,10 +112,26 @@ def find_unknown(content: Mapping[str, Any], opened: tokenizers.Tokenizer) -> in
     return -1 if id is None else int(id)
 
 
+TYPES = "token_type_ids"
+
+
+class PairIds(list[int]):
+    """Token ids of two texts.
+
+    `second` is the index from which the token type is 1: the first token of the second text, or the length if
+    the tokenizer gives every token the type 0.
+    """
+
+    __slots__ = ("second",)
+    second: int
+
+
 def build_feed(
     rows: Sequence[Sequence[int]], inputs: Iterable[str], length: int = 0, pad_id: int = 0
 ) -> dict[str, NDArray[np.int64]]:
     """Builds the inputs of a graph from rows of token ids, padded to the longest row or to `length`.
+
+    The token types of `PairIds` are 1 from their second text on.
 
     Args:
         inputs: Names of the graph's inputs.
@@ -126,6 +142,8 @@ def build_feed(
     for at, row in enumerate(rows):
         feed["input_ids"][at, : len(row)] = row
         feed["attention_mask"][at, : len(row)] = 1
+        if isinstance(row, PairIds) and TYPES in feed:
+            feed[TYPES][at, row.second : len(row)] = 1
     return feed
 
 
@@ -216,7 +234,7 @@ class Tokenizer:
             TooLong: A text has too many tokens without `truncate`.
         """
         for index, text in enumerate(texts):
-            _check_text(index, text)
+            check_text(index, text)
         found = self._content(texts, truncate, left, is_needed)
         return [self._tokens(index, *content, truncate, left) for index, content in enumerate(found)]
 
@@ -240,7 +258,7 @@ class Tokenizer:
 
     def pieces(self, text: str, *, add_special_tokens: bool = True) -> Iterator[Piece]:
         """Returns every token of `text`, without truncation. Raises BadText."""
-        _check_text(0, text)
+        check_text(0, text)
         # `encode_batch` releases the GIL; `encode` does not.
         [encoding] = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         tokens = zip(
@@ -263,7 +281,7 @@ class Tokenizer:
         Raises:
             BadText: The text is not valid Unicode.
         """
-        _check_text(0, text)
+        check_text(0, text)
         found = [np.empty((0, 2), np.int64)]
         at = 0
         while at < len(text) and is_needed():
@@ -362,7 +380,7 @@ def _batches(texts: Sequence[str]) -> list[list[str]]:
     return batches if texts else []
 
 
-def _check_text(index: int, text: str) -> None:
+def check_text(index: int, text: str) -> None:
     if text.isascii():
         return
     try:

@@ -8,9 +8,9 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-from models.encoder import graph_bytes
 from models.graph.file import LARGEST
 from models.manifest import QUERIES, Manifest
+from models.open_version import graph_bytes
 from models.search.passages import passage_tokens
 from models.sources.files import optional_json
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER

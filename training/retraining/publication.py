@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from models.encoder import ONNX
 from models.errors import ModelError
 from models.files.bounded import read_json
 from models.files.folders import copy_tree
@@ -17,6 +16,7 @@ from models.manifest import (
     ANCHOR,
     ANSWERS,
     FILE_NAME,
+    ONNX,
     REPORT,
     REPORT_PAGE,
     Gate,

@@ -19,12 +19,13 @@ import onnxruntime
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models.encoder import ONNX, Encoder
+from models.encoder import Encoder
 from models.engines import cuda
 from models.engines.cuda import CudaEngine
 from models.engines.form import CPU, FP32, Form, Place, Precision, parse_place
 from models.engines.nvidia import Halving, Provider, cuda_provider, is_exhaustion, require_cuda
 from models.errors import DeviceMemory, DeviceUnavailable
+from models.manifest import ONNX
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
 from models.store import ModelStore

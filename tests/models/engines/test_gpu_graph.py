@@ -17,8 +17,8 @@ from models.engines.shapes import padded, rounded, rung
 from models.errors import Unsupported
 from models.graph.backbone import Backbone
 from models.graph.blocks import packs
-from models.graph.file import HIDDEN
-from models.graph.head import POOLED, SCOPE, SENTENCE
+from models.graph.file import HIDDEN, POOLED, SENTENCE
+from models.graph.head import SCOPE
 from models.publishing.publish import prepare
 from models.sources.folder import read_source
 from models.sources.template import with_template

@@ -11,7 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 from models.errors import ProofFailed, Unsupported
-from models.graph.head import SCOPE, SENTENCE
+from models.graph.file import SENTENCE
+from models.graph.head import SCOPE
 from models.publishing.publish import prepare, publish
 from models.sources.folder import read_source
 from models.store import ModelStore

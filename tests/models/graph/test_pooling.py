@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 from models.errors import Unsupported
 from models.graph import reference
 from models.graph.backbone import Backbone, read_backbone
-from models.graph.file import HIDDEN
-from models.graph.head import POOLED, POOLING_FLAGS, POOLINGS, SENTENCE, Dense, Head
+from models.graph.file import HIDDEN, POOLED, SENTENCE
+from models.graph.head import POOLING_FLAGS, POOLINGS, Dense, Head
 from models.publishing.layout import write_layout
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish

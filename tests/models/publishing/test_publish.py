@@ -20,8 +20,7 @@ from safetensors.numpy import load_file, save_file
 from models.encoder import Encoder
 from models.engines.opening import INT8_NAME
 from models.errors import ModelUnavailable, ProofFailed, Unsupported
-from models.graph.file import HIDDEN
-from models.graph.head import POOLED, SENTENCE
+from models.graph.file import HIDDEN, POOLED, SENTENCE
 from models.manifest import FILE_NAME, Manifest
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish, publish_prepared

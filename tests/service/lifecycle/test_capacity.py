@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.encoder import ONNX
+from models.manifest import ONNX
 from models.store import ModelStore
 from service.errors import StartupError
 from service.index.index import Index

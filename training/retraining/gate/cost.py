@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.encoder import ONNX, Encoder
-from models.manifest import QUERIES
+from models.encoder import Encoder
+from models.manifest import ONNX, QUERIES
 from models.progress import Progress
 from models.store import ModelStore
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.encoder import ONNX, Encoder
+from models.encoder import Encoder
+from models.manifest import ONNX
 from models.publishing.publish import publish
 from models.store import ModelStore
 from tests.service.swapping import published_pair
