@@ -27,7 +27,7 @@ from training.validation import refusal
 
 AUTO = "auto"  # chooses a recipe (retraining/auto.py)
 SEARCH = "search"  # retrains only the search settings
-TRIED = ("adapt", "triples", "distil-hybrid")  # recipes that `auto` may try, in this order
+TRIED = ("adapt", "triples", "distil-rerank", "distil-hybrid")  # recipes that `auto` may try, in this order
 CHOSEN = (AUTO, SEARCH)
 _ROOT = resources.files("training")
 _FOLDERS = (_ROOT / "recipes", _ROOT / "papers" / "recipes")

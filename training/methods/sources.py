@@ -24,10 +24,11 @@ from torch import Tensor
 
 from models.progress import counted
 from models.search.passages import sentence_ends
+from models.tokens.pairs import Around
 from models.tokens.tokenizer import Tokenizer
 from training.methods.objectives import NO_TEXT
 from training.text.corpus import LISTS, PAIRS, RELATIONS, SCORED, TEXTS, TRIPLES, Corpus, Kind
-from training.text.text_pairs import PairTemplate
+from training.text.text_pairs import join_pairs
 from training.text.tokens import Shelf, Tokens, tokenize
 from training.validation import Flag
 
@@ -66,7 +67,7 @@ class Given(NamedTuple):
     threads: int = 1
     folder: Path | None = None  # keeps the tokens on disk: saves memory, and time of a resumed run
     longest: int = 1 << 20  # tokens of a row that is drawn from a whole document, including special tokens
-    pairs: PairTemplate | None = None  # joins the texts of a row to pairs, for a cross-encoder
+    pairs: Around | None = None  # special tokens of a pair, for a cross-encoder
 
 
 class Rows:
@@ -117,13 +118,13 @@ class Rows:
 class JoinedRows(Rows):
     """A source that joins the first text of each row with each other text, for a cross-encoder."""
 
-    def __init__(self, given: Given, pairs: PairTemplate) -> None:
+    def __init__(self, given: Given, pairs: Around) -> None:
         super().__init__(given)
         self._pairs, self._max_length = pairs, given.tokenizer.max_length
 
     def batch(self, step: int) -> Batch:
         (first, *others), texts, labels = super().batch(step)
-        columns = tuple(self._pairs.join(first, other, self._max_length) for other in others)
+        columns = tuple(join_pairs(self._pairs, first, other, self._max_length) for other in others)
         return Batch(columns, texts[:, 1:], labels)
 
 

@@ -1,4 +1,4 @@
-"""`python -m training mine negatives | pairs | lists | dedupe`: create training data from texts."""
+"""`python -m training mine negatives | pairs | lists | silver | dedupe`: create training data from texts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from models.files.fsync import replaced
+from models.messages import positive
 from models.progress import step_to_stderr
 from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
@@ -28,9 +29,11 @@ from training.mining.pairs import (
     read_labelled_pairs,
     title_pairs,
 )
-from training.mining.queries import build_queries
-from training.mining.teacher import Listed, lists
-from training.text.corpus import LISTED, MAX_NEGATIVES, TEXTS, read_corpus
+from training.mining.queries import Query, build_queries
+from training.mining.rerankers import open_reranker
+from training.mining.silver import PER_TEXT, Scored, silver_pairs
+from training.mining.teacher import Listed, lists, rescore
+from training.text.corpus import LISTED, MAX_NEGATIVES, SCORED, TEXTS, read_corpus
 from training.text.lines import Record, build_text, layout, read_records, valid
 from training.text.service import find_title, get_content
 
@@ -73,6 +76,26 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         each.add_argument("--corpus", required=True, metavar="FILE", help="texts; titles need .jsonl or .tsv")
         _model(each)
     _min_score(pairs, MIN_SCORE)
+    teacher.add_argument(
+        "--queries",
+        metavar="FILE",
+        help="queries of users, a line each or .jsonl (default: made of the texts)",
+    )
+    _reranker(teacher, "a reranker that scores the documents instead of hybrid search", required=False)
+    silver = _command(of, "silver", _silver, "score pairs of near texts by a cross-encoder (Augmented SBERT)")
+    silver.add_argument("--pairs", required=True, metavar="FILE", help="scored pairs, .tsv or .jsonl: gold")
+    _model(silver)
+    _reranker(silver, "a cross-encoder that was trained on the gold pairs", required=True)
+    silver.add_argument(
+        "--count",
+        type=positive,
+        default=PER_TEXT,
+        metavar="N",
+        help="texts to pair with each text, by BM25 and as many by --model (%(default)s)",
+    )
+    silver.add_argument(
+        "--highest", type=float, default=1.0, metavar="X", help="gold score of equal texts (%(default)s)"
+    )
     dedupe = _command(of, "dedupe", _dedupe, "drop texts that nearly repeat an earlier one")
     dedupe.add_argument("--corpus", required=True, metavar="FILE")
     dedupe.add_argument(
@@ -99,6 +122,12 @@ def _command(
 def _model(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--model", default="default", help="`default`, a published version, a folder or a server's URL"
+    )
+
+
+def _reranker(command: argparse.ArgumentParser, about: str, *, required: bool) -> None:
+    command.add_argument(
+        "--reranker", required=required, metavar="MODEL", help=f"{about}: a version, a run or a folder"
     )
 
 
@@ -154,15 +183,38 @@ def _lists(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
     documents = _read_documents(corpus)
-    queries = build_queries(_titled(documents))
+    if options.queries:
+        queries = [Query(text) for text in read_corpus(expanded(options.queries)).texts]
+    else:
+        queries = build_queries(_titled(documents))
     if not queries:
         raise NothingToLearn(f"{corpus} has no title, heading or first sentence for a query.")
-    with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
+    with ExitStack() as opened:
+        model = opened.enter_context(open_scorable(options.model, os.environ, step_to_stderr))
+        score = None
+        if options.reranker:
+            score = opened.enter_context(open_reranker(options.reranker, os.environ, normalize=False))
+        write = opened.enter_context(_writing(out))
         step_to_stderr("encoding and comparing")
         fields = zip(documents.records, documents.texts, strict=True)
         contents = [get_content(record.fields, text) for record, text in fields]
-        count = _write(write, lists(contents, queries, model))
+        found = lists(contents, queries, model)
+        count = _write(write, found if score is None else rescore(found, score))
     _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
+    return 0
+
+
+def _silver(options: argparse.Namespace) -> int:
+    pairs = expanded(options.pairs)
+    out = _lines_of_json(target(options.out, pairs))
+    gold = read_corpus(pairs, SCORED)
+    with (
+        open_scorable(options.model, os.environ, step_to_stderr) as model,
+        open_reranker(options.reranker, os.environ, normalize=True) as score,
+        _writing(out) as write,
+    ):
+        count = _write(write, silver_pairs(gold, model.encode, score, options.count, options.highest))
+    _print(f"{len(gold):,} gold pairs and {count - len(gold):,} silver pairs")
     return 0
 
 
@@ -201,10 +253,10 @@ def _dedupe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(write: Callable[[str], object], found: Iterable[Mined | Pair | Listed]) -> int:
+def _write(write: Callable[[str], object], found: Iterable[Mined | Pair | Listed | Scored]) -> int:
     count = 0
     for row in found:
-        line = row._asdict() if isinstance(row, Pair) else row.line()
+        line = row._asdict() if isinstance(row, Pair | Scored) else row.line()
         write(json.dumps(line, ensure_ascii=False))
         count += 1
     return count

@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.tokens.pairs import Pair
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.modes import WordIndex
 from training.mining.neighbors import cosine_blocks, highest, unit_vectors
-from training.mining.teacher import DECIMALS, Score
+from training.mining.rerankers import Score
+from training.mining.teacher import DECIMALS
 from training.text.corpus import Corpus
 
 PER_TEXT = 3  # nearest texts of each text, by BM25 and by the encoder; as in the authors' examples
@@ -49,7 +51,7 @@ def silver_pairs(
 
     Raises:
         NothingToLearn: No two texts form a new pair.
-        TrainingError: A gold score is not from 0 to `top`, or the cross-encoder has several scores.
+        TrainingError: A gold score is not from 0 to `top`.
 
     """
     assert gold.labels is not None  # noqa: S101  the kind of the corpus
@@ -57,19 +59,16 @@ def silver_pairs(
     for pair, label in zip(pairs, gold.labels, strict=True):
         share = label[0] / top if isinstance(label, tuple) else 0.0
         if not 0 <= share <= 1:
-            raise TrainingError(f"A gold score is {share * top:g}, and not from 0 to --top {top:g}.")
+            raise TrainingError(f"A gold score is {share * top:g}, and not from 0 to --highest {top:g}.")
         yield Scored(*pair, round(share, DECIMALS), "gold")
     sampled = sample_pairs(pairs, encode, count)
     if not sampled:
         raise NothingToLearn("No two texts of the gold pairs form a new pair.")
-    scores = score(sampled)
-    if scores.shape[1] > 1:
-        raise TrainingError(f"The cross-encoder has {scores.shape[1]} scores of a pair, and one is needed.")
-    for (first, second), share in zip(sampled, scores[:, 0].tolist(), strict=True):
-        yield Scored(first, second, round(share, DECIMALS), "silver")
+    for pair, share in zip(sampled, score(sampled).tolist(), strict=True):
+        yield Scored(*pair, round(share, DECIMALS), "silver")
 
 
-def sample_pairs(gold: Sequence[tuple[str, str]], encode: Encode, count: int) -> list[tuple[str, str]]:
+def sample_pairs(gold: Sequence[tuple[str, str]], encode: Encode, count: int) -> list[Pair]:
     """Returns pairs of near texts that are not gold pairs, each once, in the order of the texts.
 
     Args:
@@ -93,4 +92,4 @@ def sample_pairs(gold: Sequence[tuple[str, str]], encode: Encode, count: int) ->
                     both = frozenset((at, other))
                     if both not in known:
                         found.setdefault(both, (at, other))
-    return [(texts[first], texts[second]) for first, second in found.values()]
+    return [Pair(texts[first], texts[second]) for first, second in found.values()]

@@ -24,21 +24,20 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse, get_floor
-from training.errors import NothingToLearn, TrainingError
+from models.tokens.pairs import Pair
+from training.errors import NothingToLearn
 from training.evaluation.encoding import Vectors
 from training.evaluation.modes import CANDIDATES, WordIndex
 from training.evaluation.scorable import Scorable
 from training.mining.negatives import Hits, Passages, search
 from training.mining.neighbors import unit_vectors
 from training.mining.queries import Query
+from training.mining.rerankers import Score
 from training.text.corpus import LISTED
 
-# Scores pairs of texts, shape (n, outputs).
-Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 DEPTH = 50  # fused hits from which a list is taken
 _WORDED = 4 * CANDIDATES  # hits of keyword search; they include texts without their query
 DECIMALS = 6
@@ -120,17 +119,12 @@ def rescore(found: Iterable[Listed], score: Score) -> Iterator[Listed]:
 
     Args:
         found: The lists.
-        score: Cross-encoder, which returns raw scores (logits), shape (n, 1).
-
-    Raises:
-        TrainingError: The cross-encoder has several scores of a pair.
+        score: Cross-encoder, which returns raw scores (logits).
 
     """
     rest = iter(found)
     while some := list(islice(rest, _TOGETHER)):
-        scores = score([(listed.query, text) for listed in some for text in listed.documents])
-        if scores.shape[1] > 1:
-            raise TrainingError(f"The reranker has {scores.shape[1]} scores of a pair, and one is needed.")
+        scores = score([Pair(listed.query, text) for listed in some for text in listed.documents])
         for listed, row in zip(some, scores.reshape(len(some), LISTED).tolist(), strict=True):
             yield listed._replace(scores=tuple(round(each, DECIMALS) for each in row))
 

@@ -26,13 +26,13 @@ from models.publishing.from_torch.pooling import DenseLayer, pool, published_lay
 from models.publishing.layout import write_backbone, write_layout
 from models.sources.folder import Source
 from models.sources.template import with_template
+from models.tokens.pairs import Around
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
 from training.errors import TrainingError
 from training.model.dropout import replace_dropouts, set_dropout
 from training.model.packed import FAMILIES, Packing, build_groups, build_packing, pad, run_backbone
 from training.text.lexicon import Lexicon, surround
-from training.text.text_pairs import PairTemplate
 from training.text.tokens import Tokens, build_tokens
 
 
@@ -62,7 +62,7 @@ class TrainedEncoder(nn.Module):
 
     """
 
-    pairs: PairTemplate | None = None  # of a cross-encoder (reranker.py)
+    pairs: Around | None = None  # special tokens of a pair, for a cross-encoder (reranker.py)
 
     def __init__(
         self, source: Source, backbone: Any, dense: nn.Sequential, template: str | None = None

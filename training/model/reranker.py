@@ -27,17 +27,16 @@ from models.publishing.from_torch.backbone import quiet
 from models.publishing.layout import published_tokenizer, write_backbone
 from models.sources.files import optional_json
 from models.sources.folder import Source, read_source
+from models.tokens.pairs import INPUT_NAMES, TOKENIZER_CONFIG, Around, Pair, PairTokenizer
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from models.tokens.tokenizer import Tokenizer
+from models.tokens.tokenizer import Tokenizer, open_tokenizer
 from training.errors import TrainingError
 from training.model.dropout import set_dropout
 from training.model.encoder import Encoded, TrainedEncoder, save_weights
 from training.model.packed import build_groups
-from training.text.text_pairs import PairTemplate
 from training.text.tokens import Tokens, build_tokens
 
 _CHUNK = 4096  # pairs that are tokenized at a time
-_TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 class TrainedReranker(TrainedEncoder):
@@ -51,7 +50,7 @@ class TrainedReranker(TrainedEncoder):
 
     def __init__(self, source: Source, model: Any) -> None:
         super().__init__(source, model, nn.Sequential())
-        self.pairs = PairTemplate.of(source.tokenizer)
+        self.pairs = Around.of(open_tokenizer(source.tokenizer))
         self._types = getattr(model.config, "type_vocab_size", 0) > 1
 
     def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:  # noqa: ARG002  no source is whole
@@ -94,14 +93,15 @@ class TrainedReranker(TrainedEncoder):
             Scores, or raw scores (logits), shape (n, outputs).
 
         """
-        tokenizer = self.tokenizer(self.source.max_length)
+        length = self.source.max_length
+        tokenizer = PairTokenizer(self.source.tokenizer, length, self.source.config.get("vocab_size"))
         found = [np.empty((0, self.width), np.float32)]
         with Progress("pairs", len(pairs), "scoring") as progress:
             for at in range(0, len(pairs), _CHUNK):
-                some = pairs[at : at + _CHUNK]
-                sides = [[row.ids for row in tokenizer.tokenize(side)] for side in zip(*some, strict=True)]
-                first, second = map(build_tokens, sides)
-                logits = self(self.pairs.join(first, second, self.source.max_length)).pooled
+                some = [Pair(*pair) for pair in pairs[at : at + _CHUNK]]
+                rows: list[Any] = [row.ids for row in tokenizer.tokenize_pairs(some)]
+                second = torch.tensor([ids.second for ids in rows])
+                logits = self(replace(build_tokens(rows), second=second)).pooled
                 found.append((logits.sigmoid() if normalize and self.width == 1 else logits).cpu().numpy())
                 progress.add(len(some))
         return np.concatenate(found)
@@ -115,9 +115,9 @@ class TrainedReranker(TrainedEncoder):
         tokenizer = published_tokenizer(source.tokenizer, source.max_length)
         (folder / TOKENIZER).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
         inputs = ["input_ids", *(["token_type_ids"] if self._types else []), "attention_mask"]
-        config = optional_json(source.backbone / _TOKENIZER_CONFIG)
-        config |= {"model_max_length": source.max_length, "model_input_names": inputs}
-        (folder / _TOKENIZER_CONFIG).write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
+        config = optional_json(source.backbone / TOKENIZER_CONFIG)
+        config |= {"model_max_length": source.max_length, INPUT_NAMES: inputs}
+        (folder / TOKENIZER_CONFIG).write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
         save_weights(self.backbone.state_dict(), folder / "model.safetensors", {"format": "pt"})
 
 

@@ -34,6 +34,7 @@ from training.retraining.gather import gather
 from training.retraining.rank import forecast
 from training.retraining.rows import MAX_LISTS
 from training.retraining.students import why_slower
+from training.text.corpus import LISTED
 
 if TYPE_CHECKING:
     from training.retraining.auto import Choice, Material
@@ -42,7 +43,7 @@ _TIMED = 64  # documents
 # A step of training computes forward and backward, which is twice as much (Kaplan et al. 2020, section 2.1).
 _STEP = 3
 # Texts that are read for each query: a query, its document and negatives, twice; or a query and its list.
-_TEXTS = {"triples": 2 * 5, "distil-hybrid": 9}
+_TEXTS = {"triples": 2 * 5, "distil-rerank": 9, "distil-hybrid": 9}
 _LENGTHS = 3  # passage lengths; `search` reads each document with each length
 _READ = 5  # times that `adapt` reads each text: masked, and two views twice
 
@@ -129,15 +130,18 @@ def _minutes(recipe: str, material: Material, pace: float, most: float, *, serve
     """Estimates the minutes for encoding texts and for training.
 
     For `distil-hybrid`, mining also encodes, for each query, the rest of the document that the query was cut
-    from. A service has the vectors of its documents, so mining encodes no whole documents.
+    from. A service has the vectors of its documents, so mining encodes no whole documents. A reranker reads
+    each document of a list, which costs about as much as encoding it.
     """
     documents, queries = material.documents, min(material.queries, MAX_LISTS)
+    of_users = min(material.of_users, MAX_LISTS)
     mined = 0 if served else documents
     titles = min(material.titles, material.judged)  # Each judged pair has one title pair at most.
     encoded, trained = {
         SEARCH: (documents * _LENGTHS, 0),
         "adapt": (0, documents * _READ),
         "triples": (mined, (material.judged + titles) * _TEXTS["triples"]),
+        "distil-rerank": (mined + of_users * LISTED, of_users * _TEXTS["distil-rerank"]),
         "distil-hybrid": (mined + queries, queries * _TEXTS["distil-hybrid"]),
     }[recipe]
     return encoded / pace / 60 + min(most, trained * _STEP / pace / 60)

@@ -33,7 +33,7 @@ from training.retraining.config import Config, TrainTable
 from training.retraining.documents import Document
 from training.retraining.gather import Gathered, gather
 from training.retraining.one import Job, Staged, retrain
-from training.retraining.plan import build_job, require_judge
+from training.retraining.plan import build_job, find_reranker, require_judge
 from training.retraining.publication import Outcome
 from training.retraining.rank import RANKING, rank, read_judged
 from training.retraining.rows import build_corpus
@@ -61,6 +61,8 @@ class Material(NamedTuple):
     takes_tokens: bool = True  # True if the vocabulary can take new tokens
     titles: int = 0  # documents with a title
     most_read: bool = False  # True if the model reads most documents, but not the whole text
+    of_users: int = 0  # unjudged queries of users
+    reranker: bool = False  # True if a reranker is active that can teach
 
     def __str__(self) -> str:
         what = "can read most documents, but not the others" if self.most_read else "cannot read the text"
@@ -87,6 +89,11 @@ TRIPLES = Choice(
     "people judged queries, and the model finds documents for them that look right and are not",
     "4.5 points of nDCG@10 on SciFact with 809 judged queries, most of it on answers seen in training",
 )
+RERANK = Choice(
+    "distil-rerank",
+    "the active reranker knows which documents answer the unjudged queries of users",
+    "an amount that was not measured yet",
+)
 DISTIL = Choice(
     "distil-hybrid",
     "words find what vectors miss, and the titles and first sentences of the text can ask for it",
@@ -108,6 +115,8 @@ def choices(material: Material) -> list[Choice]:
         return found  # the others would learn from text that the model cannot read
     if material.judged >= MIN_JUDGED:
         found.append(TRIPLES)
+    if material.reranker and material.of_users >= MIN_QUERIES:
+        found.append(RERANK)
     if material.queries >= MIN_QUERIES:
         found.append(DISTIL)
     return found
@@ -119,14 +128,20 @@ def build_material(gathered: Gathered) -> Material:
     tokenizer = gathered.store.folder(gathered.active) / TOKENIZER
     why_not, most = measure_reading(documents, tokenizer)
     queries = len(build_queries([(document.title, document.text) for document in documents]))
+    of_users = sum(map(len, gathered.queried.values()))
+    teaches = False
+    with contextlib.suppress(NothingToLearn):
+        teaches = bool(find_reranker(gathered.store))
     return Material(
         len(documents),
         len(gathered.found.train),
-        queries + sum(map(len, gathered.queried.values())),
+        queries + of_users,
         why_not,
         takes_tokens(json.loads(tokenizer.read_bytes())),
         sum(bool(document.title) for document in documents),
         bool(why_not) and most,
+        of_users,
+        teaches,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,9 @@ from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, build_scorable
+from training.methods.sources import ScoredLists
 from training.mining.corpus_report import look_at
+from training.mining.rerankers import single
 from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import build_choose, compute_score
@@ -102,6 +104,12 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
             opened.callback(encoder.close)
             return build_scorable(encoder, passages=passages)
 
+        reranker, teachers = None, [manifest.fingerprint]
+        if isinstance(recipe.source, ScoredLists) and recipe.source.teacher == "reranker":
+            teacher = store.open_reranker(find_reranker(store), config.schedule.threads or cpus.available())
+            opened.callback(teacher.close)
+            teachers.append(teacher.fingerprint)
+            reranker = single(partial(teacher.score, normalize=False), teacher.dimension)
         choose = build_choose(split, found.dev, model, manifest.search, gathered.served.mode, service)
         corpus = build_corpus(
             recipe.source.kind,
@@ -113,10 +121,11 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
             found.negatives,
             gathered.queried,
             service,
+            reranker,
         )
     if corpus.digest != corpus.rows:
         # The active model mined the rows. Another model finds others, which teach something new.
-        mined = sha256(f"{corpus.digest} by {manifest.fingerprint}".encode())
+        mined = sha256(f"{corpus.digest} by {' and '.join(teachers)}".encode())
         corpus = replace(corpus, digest=mined.hexdigest())
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -143,6 +152,16 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
             "learned": sorted(learned),
         },
     )
+
+
+def find_reranker(store: ModelStore) -> str:
+    """Returns the active reranker. Raises NothingToLearn if there is none, or if it is a classifier."""
+    version = store.requested_reranker().version
+    if version is None or version not in store.names():
+        raise NothingToLearn("No reranker is active: `python -m models activate RERANKER` makes one active.")
+    if (outputs := Manifest.read(store.folder(version)).dimension) > 1:
+        raise NothingToLearn(f"{version} has {outputs} scores of a pair, and one is needed to learn from.")
+    return version
 
 
 def build_limits(config: Config) -> GateTable:

@@ -5,7 +5,8 @@
     triples    the same pairs, each with negatives: first documents that people called not relevant or passed
                over, then documents that the active model ranks high
     lists      queries made of titles, headings and first sentences, and queries of users, each with documents
-               and their scores in hybrid search with the active model (mining/teacher.py)
+               and their scores in hybrid search with the active model (mining/teacher.py). With a reranker, only
+               queries of users, and the scores of the reranker
 
 In a row, a document is its title and the passage that fits the query best, as the service embeds them. The
 service finds the nearest documents of each query, because it has their vectors. Without a service, the
@@ -33,7 +34,8 @@ from training.mining.negatives import Hits, Passages, Rules, search
 from training.mining.neighbors import unit_vectors
 from training.mining.pairs import folded, get_body, title_pairs
 from training.mining.queries import Query, build_queries
-from training.mining.teacher import lists
+from training.mining.rerankers import Score
+from training.mining.teacher import lists, rescore
 from training.retraining.documents import Document
 from training.retraining.heldout import place
 from training.retraining.sides import plain
@@ -62,6 +64,7 @@ def build_corpus(
     not_relevant: Mapping[str, Sequence[str]] | None = None,
     queried: Mapping[str, Sequence[str]] | None = None,
     service: str | None = None,
+    reranker: Score | None = None,
 ) -> Corpus:
     """Builds the corpus for a recipe.
 
@@ -76,6 +79,7 @@ def build_corpus(
         not_relevant: Ids of documents that are not relevant, by query.
         queried: Queries of users without judgments, by collection.
         service: Address of a service with the documents. None: documents are embedded.
+        reranker: The reranker that scores the lists. None: hybrid search.
 
     Raises:
         NothingToLearn: The documents give no rows of that kind.
@@ -93,7 +97,7 @@ def build_corpus(
                 document._replace(title="") if bare else document
             )
     if kind is LISTS and active is not None:
-        return _lists(parts, active, withheld, queried or {}, service)
+        return _lists(parts, active, withheld, queried or {}, service, reranker)
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
     pairs = {name: _pairs(part, judged, withheld) for name, part in parts.items()}
@@ -132,6 +136,7 @@ def _lists(
     withheld: AbstractSet[str],
     queried: Mapping[str, Sequence[str]],
     service: str | None,
+    reranker: Score | None,
 ) -> Corpus:
     """Builds lists of scored documents for the queries of each collection.
 
@@ -142,11 +147,16 @@ def _lists(
         for collection, some in parts.items()
         if len(some) >= LISTED
         for query in (
-            *build_queries([(document.title, document.text) for document in some]),
+            *(build_queries([(document.title, document.text) for document in some]) if not reranker else ()),
             *map(Query, queried.get(collection, ())),
         )
         if not withheld & {plain(query.text), plain(query.rest)}
     ]
+    if not every and reranker:
+        raise NothingToLearn(
+            "A reranker teaches with unjudged queries of users, and there are none: once clients send events, "
+            "set events.queries = true in retrain.toml (docs/RETRAINING.md)."
+        )
     if not every:
         raise NothingToLearn(
             f"No query can be made of the text: a collection needs {LISTED} documents, and some of them a "
@@ -162,8 +172,8 @@ def _lists(
     for collection, query in sorted(every, key=order)[:MAX_LISTS]:
         queries_in.setdefault(collection, []).append(query)
     teacher = active()
-    found = (
-        each.row()
+    listed = (
+        each
         for collection, queries in queries_in.items()
         for each in lists(
             [document.content for document in parts[collection]],
@@ -172,7 +182,8 @@ def _lists(
             partial(_find_nearest, service, parts[collection], teacher),
         )
     )
-    corpus = Corpus.of_rows(found, "the lists to train on")
+    found = listed if reranker is None else rescore(listed, reranker)
+    corpus = Corpus.of_rows((each.row() for each in found), "the lists to train on")
     # The digest is that of the sources. With another active model, the teacher is another one.
     sources = [(query.text, query.title, query.rest) for queries in queries_in.values() for query in queries]
     return replace(

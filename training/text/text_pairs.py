@@ -1,87 +1,50 @@
-"""Join the tokens of two texts to the row that a cross-encoder reads.
+"""Join the tokens of two texts to the row that a cross-encoder reads. Start reading at `join_pairs`.
 
-    first, second ─▶ cut to the room for both ─▶ [CLS] first [SEP] second [SEP], types 0 … 0 1 … 1
+    first, second ─▶ cut to the room for both ─▶ [CLS] first [SEP] second [SEP]
 
-Start reading at `PairTemplate.join`. Texts are tokenized without special tokens, so a query is tokenized once
-for all of its documents, and a text that has the characters "[SEP]" cannot end the first half.
+Texts are tokenized without special tokens, so a query is tokenized once for all of its documents.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor
 
-from models.tokens.tokenizer import open_tokenizer
-from training.errors import TrainingError
+from models.tokens.pairs import Around
 from training.text.tokens import Tokens, join
 
 
-@dataclass(frozen=True)
-class PairTemplate:
-    """Special tokens around and between two texts."""
+def join_pairs(around: Around, first: Tokens, second: Tokens, max_length: int) -> Tokens:
+    """Joins text r of `first` with text r of `second`.
 
-    before: tuple[int, ...]
-    between: tuple[int, ...]
-    after: tuple[int, ...]
-    typed: int  # tokens of `between` with type 1; all of `after` have the type of the second text
-    types: bool  # False if the second text has type 0 as well
+    Args:
+        around: Special tokens of a pair.
+        first: Texts without special tokens.
+        second: As many texts without special tokens.
+        max_length: Maximum tokens of a pair, including special tokens.
 
-    @classmethod
-    def of(cls, tokenizer: Mapping[str, Any]) -> PairTemplate:
-        """Reads the template from the content of tokenizer.json.
-
-        Raises:
-            TrainingError: The tokenizer puts nothing between two texts.
-
-        """
-        found = open_tokenizer(tokenizer).encode("a", "b")
-        places = [[at for at, text in enumerate(found.sequence_ids) if text == which] for which in (0, 1)]
-        (first, *_), (second, *_) = places
-        end = places[0][-1] + 1
-        if end == second:
-            raise TrainingError(
-                "The base's tokenizer puts no token between two texts, which a cross-encoder needs. Take "
-                "another base."
-            )
-        return cls(
-            tuple(found.ids[:first]),
-            tuple(found.ids[end:second]),
-            tuple(found.ids[places[1][-1] + 1 :]),
-            sum(found.type_ids[end:second]),
-            found.type_ids[second] == 1,
-        )
-
-    def join(self, first: Tokens, second: Tokens, max_length: int) -> Tokens:
-        """Joins text r of `first` with text r of `second`, in at most `max_length` tokens.
-
-        Args:
-            first: Texts without special tokens.
-            second: As many texts without special tokens.
-            max_length: Maximum tokens of a pair, including special tokens.
-
-        """
-        room = max_length - len(self.before) - len(self.between) - len(self.after)
-        first_R, second_R = cut_longest_first(first.lengths, second.lengths, room)
-        rows = torch.arange(len(first))
-        parts = (
-            _repeated(self.before, len(rows)),
-            first.keep(first.places() < first_R[first.rows()]),
-            _repeated(self.between, len(rows)),
-            second.keep(second.places() < second_R[second.rows()]),
-            _repeated(self.after, len(rows)),
-        )
-        # Texts part after part, reordered to the parts of each pair.
-        order = (rows[:, None] + len(rows) * torch.arange(len(parts))).flatten()
-        found = join(parts).select(order)
-        starts = found.starts[:: len(parts)]
-        begins = len(self.before) + first_R + len(self.between) - self.typed
-        return Tokens(found.ids, starts, second=begins if self.types else starts.diff())
+    """
+    before, between, after, types = around
+    room = max_length - len(before) - len(between) - len(after)
+    first_R, second_R = cut_longest_first(first.lengths, second.lengths, room)
+    rows = torch.arange(len(first))
+    parts = (
+        _repeated(before, len(rows)),
+        first.keep(first.places() < first_R[first.rows()]),
+        _repeated(between, len(rows)),
+        second.keep(second.places() < second_R[second.rows()]),
+        _repeated(after, len(rows)),
+    )
+    # Reordered from all texts of each part to all parts of each pair.
+    order = (rows[:, None] + len(rows) * torch.arange(len(parts))).flatten()
+    found = join(parts).select(order)
+    starts = found.starts[:: len(parts)]
+    begins = len(before) + first_R + len(between)
+    return Tokens(found.ids, starts, second=begins if types else starts.diff())
 
 
 def cut_longest_first(first_R: Tensor, second_R: Tensor, room: int) -> tuple[Tensor, Tensor]:
@@ -104,6 +67,6 @@ def cut_longest_first(first_R: Tensor, second_R: Tensor, room: int) -> tuple[Ten
     return torch.where(swap_R, longer_R, shorter_R), torch.where(swap_R, shorter_R, longer_R)
 
 
-def _repeated(ids: tuple[int, ...], count: int) -> Tokens:
+def _repeated(ids: Sequence[int], count: int) -> Tokens:
     starts = F.pad(torch.full((count,), len(ids)).cumsum(0), (1, 0))
     return Tokens(torch.tensor(ids, dtype=torch.int64).repeat(count), starts)

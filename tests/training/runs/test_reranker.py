@@ -71,7 +71,8 @@ def family_base(folder: Path, family: str) -> Path:
     config = transformers.AutoConfig.for_model(family, **_SHAPE | FAMILIES[family], vocab_size=vocabulary)
     torch.manual_seed(0)
     with quiet():
-        transformers.AutoModel.from_config(config).save_pretrained(folder)
+        model = transformers.AutoModel.from_config(config)  # type: ignore[no-untyped-call]
+        model.save_pretrained(folder)
     return folder
 
 

@@ -12,10 +12,10 @@ import tokenizers
 import torch
 from tokenizers import processors
 
-from models.tokens.tokenizer import Tokenizer
+from models.tokens.pairs import Around
+from models.tokens.tokenizer import Tokenizer, open_tokenizer
 from tests.tiny import tiny_tokenizer
-from training.errors import TrainingError
-from training.text.text_pairs import PairTemplate
+from training.text.text_pairs import join_pairs
 from training.text.tokens import build_tokens
 
 SPECIAL = [("[CLS]", 2), ("[SEP]", 3)]
@@ -25,7 +25,7 @@ TEMPLATES: dict[str, Any] = {
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] [SEP] $B [SEP]", special_tokens=SPECIAL
     ),
     "prefix": processors.TemplateProcessing(
-        single="[CLS] $A", pair="[CLS] $A [SEP]:1 $B:1", special_tokens=SPECIAL
+        single="[CLS] $A", pair="[CLS] $A [SEP] $B:1", special_tokens=SPECIAL
     ),
 }
 TEXTS = ["", "cat", "the river runs", "stone market letter engine garden bridge", "a [SEP] b", "天 地" * 8]
@@ -63,14 +63,9 @@ def test_selected_and_concatenated_pairs_keep_their_types() -> None:
     assert turned.second.tolist() == found.second.flip(0).tolist() == [4, 3]
 
 
-def test_a_tokenizer_without_a_template_for_pairs_is_refused() -> None:
-    with pytest.raises(TrainingError, match="no token between two texts"):
-        PairTemplate.of(content("bert") | {"post_processor": None})
-
-
 def joined(given: Mapping[str, Any], pairs: list[tuple[str, str]], max_length: int) -> Any:
     bare = Tokenizer({**given, "post_processor": None}, 1 << 10)
     first, second = (
         build_tokens([row.ids for row in bare.tokenize(side)]) for side in zip(*pairs, strict=True)
     )
-    return PairTemplate.of(given).join(first, second, max_length)
+    return join_pairs(Around.of(open_tokenizer(given)), first, second, max_length)

@@ -1,0 +1,67 @@
+"""Open the cross-encoder that labels pairs of texts.
+
+It is a published reranker, which opens as in the service, the --out of a `train cross-encoder`, or a folder
+of Hugging Face. Start reading at `open_reranker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import cpus
+from models.errors import ModelError
+from models.messages import did_you_mean
+from models.store import ModelStore, models_dir
+from models.tokens.pairs import Pair
+from training.errors import TrainingError
+from training.model_names import find_model
+
+Score = Callable[[Sequence[Pair]], NDArray[np.float32]]  # one score of each pair, shape (n,)
+
+
+@contextmanager
+def open_reranker(name: str, environ: Mapping[str, str], *, normalize: bool) -> Iterator[Score]:
+    """Yields the function that scores pairs.
+
+    Args:
+        name: One of the forms in the module's docstring.
+        environ: Environment variables, for the models folder.
+        normalize: True for shares from 0 to 1, False for raw scores (logits).
+
+    Raises:
+        TrainingError: `name` is not a cross-encoder, or has several scores of a pair.
+        ModelError: The model cannot be opened.
+
+    """
+    store = ModelStore(models_dir(environ))
+    found = find_model(name, store)
+    if found is None:
+        hint = did_you_mean(name, store.names())
+        raise TrainingError(f"{name} is not a reranker.{hint} Name a version, a run or a folder.")
+    if found.published:
+        if found.folder.parent != store.root:
+            raise ModelError(f"{name} is a published version outside of {store.root}: set SIMILE_MODELS_DIR.")
+        with closing(store.open_reranker(found.folder.name, cpus.available())) as reranker:
+            yield single(partial(reranker.score, normalize=normalize), reranker.dimension)
+    else:
+        from training.model.reranker import load_reranker  # noqa: PLC0415  torch
+
+        model = load_reranker(found.folder)
+        yield single(partial(model.score, normalize=normalize), model.width)
+
+
+def single(score: Score, outputs: int) -> Score:
+    """Returns a function with shape (n,) for one with shape (n, 1).
+
+    Raises:
+        TrainingError: The cross-encoder has several scores of a pair.
+
+    """
+    if outputs > 1:
+        raise TrainingError(f"The reranker has {outputs} scores of a pair, as a classifier has; 1 is needed.")
+    return lambda pairs: score(pairs)[:, 0]
