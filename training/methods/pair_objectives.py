@@ -32,9 +32,9 @@ class PairObjective(Objective):
 
 
 def not_negatives(texts_NV: Tensor) -> Tensor:
-    """Returns which documents of a row are no negatives: bool, shape (N, V).
+    """Returns which documents of a row do not count: bool, shape (N, V).
 
-    These are empty places, and documents that equal the first, relevant one. The first itself is False.
+    These are empty places, and documents that equal the first, relevant document. The first counts.
     """
     wrong_NV = (texts_NV == NO_TEXT) | (texts_NV == texts_NV[:, :1])
     wrong_NV[:, 0] = False

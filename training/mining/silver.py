@@ -69,10 +69,10 @@ def silver_pairs(
 
 
 def sample_pairs(gold: Sequence[tuple[str, str]], encode: Encode, count: int) -> list[Pair]:
-    """Returns pairs of near texts that are not gold pairs, each once, in the order of the texts.
+    """Returns new pairs of near texts, each once, in the order of the texts.
 
     Args:
-        gold: Pairs whose texts are paired anew.
+        gold: Pairs whose texts are used. They are not returned themselves.
         encode: Encoder that finds near texts.
         count: Nearest texts of each text, by BM25 and as many by the encoder.
 

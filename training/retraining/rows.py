@@ -5,8 +5,8 @@
     triples    the same pairs, each with negatives: first documents that people called not relevant or passed
                over, then documents that the active model ranks high
     lists      queries made of titles, headings and first sentences, and queries of users, each with documents
-               and their scores in hybrid search with the active model (mining/teacher.py). With a reranker, only
-               queries of users, and the scores of the reranker
+               and their scores in hybrid search with the active model (mining/teacher.py). With a reranker,
+               its scores, and only queries of users
 
 In a row, a document is its title and the passage that fits the query best, as the service embeds them. The
 service finds the nearest documents of each query, because it has their vectors. Without a service, the
@@ -154,8 +154,8 @@ def _lists(
     ]
     if not every and reranker:
         raise NothingToLearn(
-            "A reranker teaches with unjudged queries of users, and there are none: once clients send events, "
-            "set events.queries = true in retrain.toml (docs/RETRAINING.md)."
+            "A reranker teaches with unjudged queries of users, and there are none. Once clients send "
+            "events, set events.queries = true."
         )
     if not every:
         raise NothingToLearn(

@@ -23,6 +23,7 @@ from training.methods.objectives import (
     HardNce,
     InfoNCE,
     KlTeacher,
+    MarginMse,
     Materials,
     NTXent,
     PairSoftmaxModule,
@@ -359,6 +360,26 @@ def test_it_is_the_mean_divergence_of_the_lists() -> None:
     )
 
 
+def test_a_teacher_of_raw_scores_has_a_temperature_of_its_own() -> None:
+    """Cosines 0.6 and 0 at tau 0.5 are the logits 1.2 and 0, as are raw scores of 2.4 and 0 at 2."""
+    z = torch.tensor([[[1.0, 0.0], at_cosine(0.6, 2), [0.0, 1.0]]])
+    reps = Reps(z, torch.arange(3)[None], torch.tensor([[2.4, 0.0]]))
+    assert KlTeacher(tau=0.5, teacher_tau=2.0).loss(reps).item() == pytest.approx(0, abs=1e-6)
+    other, same = torch.tensor([2.4, 0.0]).softmax(0), torch.tensor([1.2, 0.0]).softmax(0)
+    expected = (other * (other / same).log()).sum().item()
+    assert KlTeacher(tau=0.5, teacher_tau=1.0).loss(reps).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_margins_by_hand() -> None:
+    """Student scores 1.2, 0 and -2 at tau 0.5; teacher 3, 1 and 1: errors -1.8, -1 and -3."""
+    z = torch.tensor([[[1.0, 0.0], at_cosine(0.6, 2), [0.0, 1.0], [-1.0, 0.0]]])
+    reps = Reps(z, torch.arange(4)[None], torch.tensor([[3.0, 1.0, 1.0]]))
+    expected = (0.8**2 + 1.2**2 + 2.0**2) / 3  # differences of the errors
+    assert MarginMse(tau=0.5).loss(reps).item() == pytest.approx(expected, rel=1e-5)
+    shifted = reps._replace(labels=torch.tensor([[13.0, 11.0, 11.0]]))
+    assert MarginMse(tau=0.5).loss(shifted).item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_the_distance_to_the_teachers_vectors_by_hand() -> None:
     """For unit vectors, |z - t|² = 2 - 2 cos: 0.8 at a cosine of 0.6, and 0 at 1. Lengths are ignored."""
     z, teacher = torch.tensor([[5.0, 0.0], [0.0, 2.0]]), torch.tensor([at_cosine(0.6, 3), [0.0, 1.0]])
@@ -398,6 +419,7 @@ CASES: dict[str, tuple[nn.Module, int, Tensor]] = {  # with the number of views,
     "bce_dot": (BceDot(negatives=2).build(UNUSED), 2, LABELS),
     "two_way": (TwoWay(tau=0.5).build(UNUSED), 2, LABELS),
     "kl_teacher": (KlTeacher(tau=0.5).build(UNUSED), 3, SCORES),
+    "margin_mse": (MarginMse(tau=0.5).build(UNUSED), 3, SCORES),
     "vector_mse": (VectorMse().build(MATERIALS), 1, LABELS),
 }
 

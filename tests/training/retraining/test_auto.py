@@ -102,6 +102,14 @@ def retrain(job: Job) -> Auto:
         (Material(1000, 90, 900, "a part", most_read=True), ["adapt", "triples", "distil-hybrid"]),
         (Material(999, 90, 900, "a part", most_read=True), ["triples", "distil-hybrid"]),
         (Material(5000, 90, 9, "a part", takes_tokens=False, most_read=True), ["triples"]),
+        (Material(500, 30, 200, "", of_users=200), ["triples", "distil-hybrid"]),
+        (Material(500, 30, 200, "", of_users=199, reranker=True), ["triples", "distil-hybrid"]),
+        (
+            Material(500, 30, 200, "", of_users=200, reranker=True),
+            ["triples", "distil-rerank", "distil-hybrid"],
+        ),
+        (Material(500, 0, 0, "", of_users=200, reranker=True), ["distil-rerank"]),
+        (Material(5000, 90, 900, "x", takes_tokens=False, of_users=200, reranker=True), []),
     ],
 )
 def test_what_there_is_decides_what_is_tried(material: Material, expected: list[str]) -> None:

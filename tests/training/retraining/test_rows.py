@@ -20,6 +20,7 @@ from models.engines.form import FP32, Form
 from models.engines.opening import form_for
 from models.search.content import Content
 from models.store import ModelStore
+from models.tokens.pairs import Pair
 from tests.service.process import Service
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import WORDS
@@ -285,6 +286,27 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
     assert {text.split()[0] for text in corpus.texts[1:]} == {"two"}
     with pytest.raises(NothingToLearn):
         build_corpus(LISTS, documents, {}, lambda: by, 1, {"held out"})
+
+
+def test_a_reranker_scores_the_lists_of_users_alone() -> None:
+    words = "river stone market letter engine garden bridge paper".split()
+    documents = [Document(str(at), "", f"here is a {word}. {word} again") for at, word in enumerate(words)]
+    asked: list[Pair] = []
+
+    def score(pairs: Sequence[Pair]) -> np.ndarray:
+        asked.extend(pairs)
+        return np.array([len(pair.text) for pair in pairs], np.float32)
+
+    somehow = drawn()
+    by = model(somehow, somehow)
+    queried = {"default": ["where is the bridge", "what is a letter"]}
+    corpus = build_corpus(LISTS, documents, {}, lambda: by, 1, queried=queried, reranker=score)
+    assert corpus.texts[::9] == ("what is a letter", "where is the bridge")
+    rows = [corpus.texts[at : at + 9] for at in (0, 9)]
+    assert corpus.labels == tuple(tuple(float(len(text)) for text in row[1:]) for row in rows)
+    assert {*asked} == {Pair(row[0], text) for row in rows for text in row[1:]}
+    with pytest.raises(NothingToLearn, match=r"set events\.queries = true"):
+        build_corpus(LISTS, documents, {}, lambda: by, 1, reranker=score)
 
 
 def test_of_more_queries_than_a_training_reads_the_same_few_are_listed_and_those_of_people_first(
