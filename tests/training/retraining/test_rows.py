@@ -291,10 +291,10 @@ def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_jud
 def test_a_reranker_scores_the_lists_of_users_alone() -> None:
     words = "river stone market letter engine garden bridge paper".split()
     documents = [Document(str(at), "", f"here is a {word}. {word} again") for at, word in enumerate(words)]
-    asked: list[Pair] = []
+    scored: list[Pair] = []
 
     def score(pairs: Sequence[Pair]) -> np.ndarray:
-        asked.extend(pairs)
+        scored.extend(pairs)
         return np.array([len(pair.text) for pair in pairs], np.float32)
 
     somehow = drawn()
@@ -304,7 +304,7 @@ def test_a_reranker_scores_the_lists_of_users_alone() -> None:
     assert corpus.texts[::9] == ("what is a letter", "where is the bridge")
     rows = [corpus.texts[at : at + 9] for at in (0, 9)]
     assert corpus.labels == tuple(tuple(float(len(text)) for text in row[1:]) for row in rows)
-    assert {*asked} == {Pair(row[0], text) for row in rows for text in row[1:]}
+    assert {*scored} == {Pair(row[0], text) for row in rows for text in row[1:]}
     with pytest.raises(NothingToLearn, match=r"set events\.queries = true"):
         build_corpus(LISTS, documents, {}, lambda: by, 1, reranker=score)
 
