@@ -260,8 +260,8 @@ def _int8(manifest: Manifest) -> Iterator[str]:
     cost = manifest.quantised
     if isinstance(cost, QuantizedScores):
         yield (
-            f"The graph in 8 bits was compared with float32 on {cost.measured_on:,} pairs: the correlation of "
-            f"their logits is {cost.correlation:.4f}, and their scores differ by {cost.score_mean:.4f} on "
+            f"The graph in 8 bits was compared with float32 on {cost.measured_on:,} pairs: the correlation "
+            f"of their logits is {cost.correlation:.4f}, and their scores differ by {cost.score_mean:.4f} on "
             f"average, and by {cost.score_most:.4f} at most."
         )
     elif cost:

@@ -32,38 +32,28 @@ TYPED = {"bert", "electra"}
 LABELS = ("contradiction", "entailment", "neutral", "other")
 
 
-def cross_encoder_source(
-    folder: Path,
-    name: str,
-    outputs: int = 1,
-    seed: int = 0,
-    settings: dict[str, Any] | None = None,
-    **how: Any,
-) -> Path:
+def cross_encoder_source(folder: Path, name: str, outputs: int = 1, seed: int = 0, **how: Any) -> Path:
     """Writes a folder of the family `name`.
 
     Args:
-        settings: They replace those of the configuration.
         how: Arguments of CrossEncoder, such as `activation_fn` and `prompts`.
     """
-    raw = raw_cross_encoder(folder.with_name(f"{folder.name}-raw"), name, outputs, seed, settings)
+    raw = raw_cross_encoder(folder.with_name(f"{folder.name}-raw"), name, outputs, seed)
     with quiet():
         CrossEncoder(str(raw), device="cpu", **how).save_pretrained(str(folder), create_model_card=False)
     return folder
 
 
-def raw_cross_encoder(
-    folder: Path, name: str, outputs: int = 1, seed: int = 0, settings: dict[str, Any] | None = None
-) -> Path:
-    """Writes a Hugging Face folder, without files of sentence-transformers."""
+def raw_cross_encoder(folder: Path, name: str, outputs: int = 1, seed: int = 0, **settings: Any) -> Path:
+    """Writes a Hugging Face folder, without files of sentence-transformers.
+
+    Args:
+        settings: They replace those of the configuration.
+    """
     torch.manual_seed(seed)
     family = FAMILIES[name]
     labels = {at: LABELS[at] if outputs > 1 else "LABEL_0" for at in range(outputs)}
-    changed = {
-        "num_labels": outputs,
-        "id2label": labels,
-        "label2id": {name: at for at, name in labels.items()},
-    }
+    changed: dict[str, Any] = {"id2label": labels, "label2id": {name: at for at, name in labels.items()}}
     changed |= {"pooler_hidden_size": WIDTH} if name == "deberta-v2" else {}
     scored = family._replace(model=CLASSES[name], settings=family.settings | changed)
     return _paired(raw_source(folder, scored, settings), family.tokenizer, typed=name in TYPED)

@@ -42,10 +42,8 @@ def reference(folder: Path, **how: Any) -> NDArray[np.float32]:
     """Returns the scores of sentence-transformers' CrossEncoder, shape (pairs, outputs)."""
     with quiet():
         model = CrossEncoder(str(folder), device="cpu")
-        found: NDArray[np.float32] = model.predict(
-            [list(pair) for pair in PAIRS], show_progress_bar=False, **how
-        )
-    return found.reshape(len(PAIRS), -1)
+        found = model.predict([list(pair) for pair in PAIRS], show_progress_bar=False, **how)
+    return np.asarray(found, np.float32).reshape(len(PAIRS), -1)
 
 
 def imported(folder: Path, store: ModelStore) -> Manifest:
