@@ -27,7 +27,7 @@ from models import cpus
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
-from models.manifest import check
+from models.manifest import check, require_kind
 from models.messages import did_you_mean
 from models.progress import Say, silent
 from models.publishing.default import publish_named
@@ -132,7 +132,8 @@ def build_scorable(encoder: Encoder, *, passages: bool = True) -> Scorable:
 
 
 def _opened(folder: Path, form: Form) -> Scorable:
-    return build_scorable(Encoder(folder, check(folder), threads=cpus.available(), form=form))
+    manifest = require_kind(check(folder), "encoder")
+    return build_scorable(Encoder(folder, manifest, threads=cpus.available(), form=form))
 
 
 _BATCH = 256  # texts in one request

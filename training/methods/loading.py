@@ -64,6 +64,11 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
     if not source.weights:
         raise TrainingError(f"{folder} has no model.safetensors to train from.")
     raw = not (folder / "modules.json").is_file()
+    if source.scoring and not raw:
+        raise TrainingError(
+            f"{folder} is a reranker, and {recipe.name} trains an encoder: take another base."
+        )
+    source = replace(source, scoring=None)
     template = None
     if source.is_table and recipe.pool in _STATIC:
         source = replace(source, head=Head(_STATIC[recipe.pool], source.head.layers, "static"))

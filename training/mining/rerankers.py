@@ -1,21 +1,24 @@
 """Open the cross-encoder that labels pairs of texts.
 
-It is a published reranker, which opens as in the service, the --out of a `train cross-encoder`, or a folder
-of Hugging Face. Start reading at `open_reranker`.
+It is a published reranker, the --out of a `train cross-encoder`, or a folder. It opens as in the service: a
+model that is not published is first published into a temporary store. Start reading at `open_reranker`.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models import cpus
-from models.errors import ModelError
 from models.messages import did_you_mean
+from models.progress import step_to_stderr
+from models.publishing.default import publish_named
 from models.store import ModelStore, models_dir
 from models.tokens.pairs import Pair
 from training.errors import TrainingError
@@ -43,16 +46,13 @@ def open_reranker(name: str, environ: Mapping[str, str], *, normalize: bool) -> 
     if found is None:
         hint = did_you_mean(name, store.names())
         raise TrainingError(f"{name} is not a reranker.{hint} Name a version, a run or a folder.")
-    if found.published:
-        if found.folder.parent != store.root:
-            raise ModelError(f"{name} is a published version outside of {store.root}: set SIMILE_MODELS_DIR.")
-        with closing(store.open_reranker(found.folder.name, cpus.available())) as reranker:
+    with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
+        version = found.folder.name
+        if found.folder.resolve().parent != store.root.resolve():
+            store = ModelStore(Path(temporary))
+            version = publish_named(store, str(found.folder), say=step_to_stderr).version
+        with closing(store.open_reranker(version, cpus.available())) as reranker:
             yield single(partial(reranker.score, normalize=normalize), reranker.dimension)
-    else:
-        from training.model.reranker import load_reranker  # noqa: PLC0415  torch
-
-        model = load_reranker(found.folder)
-        yield single(partial(model.score, normalize=normalize), model.width)
 
 
 def single(score: Score, outputs: int) -> Score:

@@ -36,6 +36,7 @@ from training.model.encoder import Encoded, TrainedEncoder, save_weights
 from training.model.packed import build_groups
 from training.text.tokens import Tokens, build_tokens
 
+_ACTIVATIONS = ("sentence_transformers", "sbert_ce_default_activation_function")  # keys of config.json
 _CHUNK = 4096  # pairs that are tokenized at a time
 
 
@@ -82,17 +83,8 @@ class TrainedReranker(TrainedEncoder):
         return int(self.backbone.config.num_labels)
 
     @torch.inference_mode()
-    def score(self, pairs: Sequence[tuple[str, str]], *, normalize: bool = True) -> NDArray[np.float32]:
-        """Scores pairs of texts without dropout.
-
-        Args:
-            pairs: The pairs.
-            normalize: Whether to turn a single score into a share from 0 to 1, as sentence-transformers does.
-
-        Returns:
-            Scores, or raw scores (logits), shape (n, outputs).
-
-        """
+    def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        """Returns the raw scores (logits) of pairs of texts, without dropout, shape (n, outputs)."""
         length = self.source.max_length
         tokenizer = PairTokenizer(self.source.tokenizer, length, self.source.config.get("vocab_size"))
         found = [np.empty((0, self.width), np.float32)]
@@ -101,8 +93,7 @@ class TrainedReranker(TrainedEncoder):
                 some = [Pair(*pair) for pair in pairs[at : at + _CHUNK]]
                 rows: list[Any] = [row.ids for row in tokenizer.tokenize_pairs(some)]
                 second = torch.tensor([ids.second for ids in rows])
-                logits = self(replace(build_tokens(rows), second=second)).pooled
-                found.append((logits.sigmoid() if normalize and self.width == 1 else logits).cpu().numpy())
+                found.append(self(replace(build_tokens(rows), second=second)).pooled.cpu().numpy())
                 progress.add(len(some))
         return np.concatenate(found)
 
@@ -174,6 +165,8 @@ def load_reranker(
         raise Unsupported(
             f"The weights in {folder} are incomplete: {missing[0]} and {len(missing) - 1} more are missing."
         )
+    for name in _ACTIVATIONS if outputs is not None else ():  # The losses are of the default activations.
+        vars(model.config).pop(name, None)
     # A cross-encoder reads its texts without the prompts of an encoder.
     bare = replace(source, prompts={}, default_prompt="", search_prompt="", document_prompt="")
     return TrainedReranker(bare, model)

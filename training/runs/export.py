@@ -1,4 +1,4 @@
-"""`python -m training export`: verify the encoder of a finished run, and publish it as a model version.
+"""`python -m training export`: verify the model of a finished run, and publish it as a version.
 
 The service uses the version only after an operator activates it.
 """
@@ -67,16 +67,14 @@ def export_run(
         say: Called with progress messages.
 
     Raises:
-        TrainingError: The run is not finished, or its result is a backbone or a reranker.
+        TrainingError: The run is not finished, or its result is a backbone.
         ProofFailed: The exported graph does not compute the same vectors as the weights.
         Unsupported: The model cannot be published.
     """
     run = read_run(out)
     if "finished" not in run:
         raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
-    if run.get("result") == "reranker":
-        raise TrainingError(f"The run in {out} made a reranker: `python -m models import {out / step}`.")
-    if run.get("result", "encoder") != "encoder":
+    if run.get("result") == "backbone":
         raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
     if "torch" not in sys.modules:
         say(LOADING)

@@ -15,7 +15,7 @@ from models.tokens.pairs import Pair
 from tests.tiny import tiny_cross_encoder
 from tests.training.conftest import WORDS
 from tests.training.jobs import configured
-from tests.training.runs.test_reranker import PAIRS, train_reranker
+from tests.training.runs.test_reranker import PAIRS, RECIPES, train_reranker
 from training.errors import NothingToLearn
 from training.methods.recipe import load_recipe
 from training.model.reranker import load_reranker
@@ -23,6 +23,7 @@ from training.retraining.auto import build_material
 from training.retraining.gather import Gathered, gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import build_job
+from training.runs.export import export_run
 from training.text.corpus import LISTED
 
 QUERIES = [f"where is the {word}" for word in WORDS]
@@ -105,12 +106,14 @@ def test_without_a_teacher_or_queries_nothing_is_trained(case: str, job: Job, ga
 def test_a_run_is_published_as_a_reranker_with_equal_scores(
     case: str, run: Callable[..., Any], job: Job
 ) -> None:
-    best = train_reranker(run, "out", case, steps=3).best
-    manifest = publish_named(job.store, str(best))
+    result = train_reranker(run, "out", case, steps=3)
+    best, manifest = result.best, export_run(result.out, job.store)
+    assert manifest.lineage["method"] == RECIPES[case][0]
+    assert publish_named(job.store, str(best)).version == manifest.version
     labels = ["entailment", "neutral", "contradiction"] if case == "relations" else []
     assert (manifest.kind, manifest.labels, manifest.dimension) == ("reranker", labels, max(1, len(labels)))
     with closing(job.store.open_reranker(manifest.version)) as reranker:
-        found = reranker.score([Pair(*pair) for pair in PAIRS])
+        found = reranker.score([Pair(*pair) for pair in PAIRS], normalize=False)
     assert found == pytest.approx(load_reranker(best).score(PAIRS), abs=1e-5)
     again = train_reranker(run, "again", case, base=job.store.folder(manifest.version), steps=1)
     assert load_reranker(again.best).width == manifest.dimension

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from models.publishing.from_torch.backbone import quiet
+from models.store import ModelStore
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH, tiny_source
 from tests.training.recipe_cases import build_corpus
 from tests.training.run_cases import losses, stop_after, weights
@@ -121,7 +122,8 @@ def test_the_folder_has_equal_scores_in_sentence_transformers(
     assert (ours.width, ours.source.max_length) == ((3, 64) if case == "relations" else (1, 64))
     with quiet():
         theirs = library.CrossEncoder(str(best), device="cpu")
-    expected = theirs.predict(PAIRS, batch_size=4).reshape(len(PAIRS), -1)
+    logits = torch.nn.Identity()
+    expected = theirs.predict(PAIRS, batch_size=4, activation_fn=logits).reshape(len(PAIRS), -1)
     assert np.abs(ours.score(PAIRS) - expected).max() < 1e-5
     assert [ours.score([pair])[0] for pair in PAIRS] == pytest.approx(expected, abs=1e-5)
     if case == "relations":
@@ -143,12 +145,28 @@ def test_an_encoder_is_no_cross_encoder_to_score_with(tiny_source: Path) -> None
         load_reranker(tiny_source)
 
 
-def test_export_and_retrain_name_the_command_for_a_reranker(
-    run: TrainIt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_encoder_does_not_begin_with_a_published_reranker(run: TrainIt, tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "models")
+    version = export_run(train_reranker(run, "out", steps=1).out, store).version
+    with pytest.raises(TrainingError, match="is a reranker, and simcse-unsup trains an encoder"):
+        run("encoder", base=store.folder(version))
+
+
+@pytest.mark.parametrize("command", ["evaluate", "mine dedupe"])
+def test_a_reranker_is_no_encoder_to_evaluate(
+    command: str, run: TrainIt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = train_reranker(run, "out", steps=1)
-    with pytest.raises(TrainingError, match=f"python -m models import {result.best}"):
-        export_run(result.out, None)  # type: ignore[arg-type]
+    out = train_reranker(run, "out", steps=1).out
+    (tmp_path / "texts.txt").write_text("a text\nanother text")
+    given = {
+        "evaluate": ["evaluate", str(out), "--data", str(tmp_path)],
+        "mine dedupe": ["mine", "pairs", "--model", str(out), "--corpus", str(tmp_path / "texts.txt")],
+    }[command]
+    assert main([*given, *(["--out", str(tmp_path / "o.jsonl")] if "mine" in command else [])]) == 1
+    assert "is a reranker" in capsys.readouterr().err
+
+
+def test_a_reranker_is_not_retrained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
         "\n".join(json.dumps({"anchor": f"a {at}", "positive": "b", "negative": "c"}) for at in range(200))
