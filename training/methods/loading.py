@@ -60,15 +60,7 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         reranker = load_reranker(folder, recipe.outputs, recipe.labels, recipe.seed).to(device)
         _freeze(reranker, recipe.optim)
         return reranker, nn.Identity()
-    source = read_source(folder)
-    if not source.weights:
-        raise TrainingError(f"{folder} has no model.safetensors to train from.")
-    raw = not (folder / "modules.json").is_file()
-    if source.scoring and not raw:
-        raise TrainingError(
-            f"{folder} is a reranker, and {recipe.name} trains an encoder: take another base."
-        )
-    source = replace(source, scoring=None)
+    source, raw = _read_base(folder), not (folder / "modules.json").is_file()
     template = None
     if source.is_table and recipe.pool in _STATIC:
         source = replace(source, head=Head(_STATIC[recipe.pool], source.head.layers, "static"))
@@ -97,6 +89,16 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         encoder = build_student(encoder, recipe.student.layers)
     _freeze(encoder, recipe.optim)
     return encoder, head.to(device)
+
+
+def _read_base(folder: Path) -> Source:
+    """Reads the folder of an encoder. Of a cross-encoder, only the transformer, as a raw backbone."""
+    source = read_source(folder)
+    if not source.weights:
+        raise TrainingError(f"{folder} has no model.safetensors to train from.")
+    if source.scoring and (folder / "modules.json").is_file():
+        raise TrainingError(f"{folder} is a reranker, and the recipe trains an encoder: take another base.")
+    return replace(source, scoring=None)
 
 
 def _freeze(encoder: TrainedEncoder, optim: Optim) -> None:

@@ -148,7 +148,7 @@ def test_an_encoder_is_no_cross_encoder_to_score_with(tiny_source: Path) -> None
 def test_an_encoder_does_not_begin_with_a_published_reranker(run: TrainIt, tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "models")
     version = export_run(train_reranker(run, "out", steps=1).out, store).version
-    with pytest.raises(TrainingError, match="is a reranker, and simcse-unsup trains an encoder"):
+    with pytest.raises(TrainingError, match="is a reranker, and the recipe trains an encoder"):
         run("encoder", base=store.folder(version))
 
 
