@@ -54,6 +54,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ct": ("ct", {}),
     "sg-opt": ("sg-opt", {"head": "none"}),
     "is-bert": ("is-bert", {}),
+    "cross-encoder": ("cross-encoder", {"optim.warmup": 0.0}),  # all first losses are equal
+    "listwise": ("cross-encoder", {"objectives": ["list_softmax"], "optim.warmup": 0.0}),
     "decayed": ("simcse-unsup", {"pool": "static", "optim.weight_decay": 0.5}),
 }
 
@@ -72,6 +74,7 @@ def trainer_for(
     whole = recipe.source.whole
     tokenizer = encoder.tokenizer(1 << 20 if whole else recipe.max_length, whole=whole)
     given = Given(corpus_for(recipe, rows), tokenizer, recipe.optim.batch, STEPS, recipe.seed)
+    given = given._replace(pairs=encoder.pairs)
     source = recipe.source.build(given)
     return Trainer(encoder, head, recipe, source, steps=10, bf16=False, chunk=chunk, world=world or World())
 

@@ -20,7 +20,7 @@ STEP = 1e-3
 RECIPES = (
     *("consert", "ct", "ct-in-batch", "sg-opt", "is-bert", "quickthoughts", "defsent", "s-simcse"),
     *("promptbert-sup", "sbert-regression", "cosent", "augmented-sbert", "pairsupcon", "diffcse-transfer"),
-    "mlm-head",
+    *("mlm-head", "cross-encoder", "cross-encoder-scores", "cross-encoder-nli", "distil-rerank"),
 )
 
 
@@ -37,6 +37,8 @@ def test_the_gradient_of_a_step_is_that_of_finite_differences(name: str, raw: Pa
         "optim.weight_decay": 0.0,
         "optim.warmup": 0.0,
     }
+    if name.startswith("cross-encoder"):
+        del changes["optim.head_lr"]  # The head is a part of the model.
     if name == "sg-opt":
         changes["head"] = {"name": "gelu", "width": 64}  # Instead of 4,096.
     recipe = recipe_of(name, changes, batch=8)
