@@ -14,13 +14,14 @@ import argparse
 import csv
 import gzip
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
 import numpy as np
 
-from benchmarks.command import BenchError, build_parser, format_table, progress, report
+from benchmarks.command import build_parser, format_table, progress, report
 from benchmarks.workloads import evaluation_folder
 from models.tokens.pairs import Pair
 from training.__main__ import main as command
@@ -57,8 +58,10 @@ def main() -> None:
                 for figure, value in figures.items():
                     found.setdefault((f"{what}, {name}", figure), []).append(100 * value)
     rows = [[*key, fmean(each), stdev(each) if len(each) > 1 else "-"] for key, each in found.items()]
-    figures = {f"{name}: {figure}": each for (name, figure), each in found.items()}
-    report("cross_encoders", {"figures": figures}, [format_table(["what", "figure", "mean", "sd"], rows)], [])
+    each_seed = {f"{name}: {figure}": each for (name, figure), each in found.items()}
+    report(
+        "cross_encoders", {"figures": each_seed}, [format_table(["what", "figure", "mean", "sd"], rows)], []
+    )
 
 
 def measure_nli(options: argparse.Namespace, seed: int) -> Iterator[Row]:
@@ -190,7 +193,7 @@ def train(
 
 def run(*arguments: str) -> None:
     if status := command(arguments):
-        raise BenchError(f"`training {' '.join(arguments)}` returned {status}.")
+        sys.exit(f"`python -m training {' '.join(arguments)}` returned {status}.")
 
 
 def write(file: Path, rows: Iterator[Mapping[str, object]]) -> None:

@@ -60,7 +60,8 @@ def test_the_active_reranker_scores_the_queries_of_users_and_the_gate_judges(
     with closing(job.store.open_reranker(version)) as reranker:
         pairs = [Pair(row[0], text) for row in rows for text in row[1:]]
         expected = reranker.score(pairs, normalize=False)[:, 0]
-    assert np.ravel(made.corpus.labels) == pytest.approx(expected, abs=2e-6)
+    labels: Any = made.corpus.labels
+    assert np.ravel(labels) == pytest.approx(expected, abs=2e-6)
     assert build_material(gathered).reranker
     assert build_material(gathered).of_users == len(QUERIES)
     outcome = retrain(made)
