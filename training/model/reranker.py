@@ -47,11 +47,19 @@ class TrainedReranker(TrainedEncoder):
         source: The base.
         model: A *ForSequenceClassification of transformers.
 
+    Raises:
+        TrainingError: The tokenizer does not separate two texts.
+
     """
 
     def __init__(self, source: Source, model: Any) -> None:
         super().__init__(source, model, nn.Sequential())
         self.pairs = Around.of(open_tokenizer(source.tokenizer))
+        if not self.pairs.between:
+            raise TrainingError(
+                "The base's tokenizer puts no token between two texts, and a cross-encoder needs one: take "
+                "another base."
+            )
         self._types = getattr(model.config, "type_vocab_size", 0) > 1
 
     def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:  # noqa: ARG002  no source is whole

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
+from models.errors import ModelError
 from models.publishing.from_torch.backbone import quiet
 from models.store import ModelStore
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH, tiny_source
@@ -138,6 +140,38 @@ def test_a_cross_encoder_is_a_base_that_keeps_its_head(run: TrainIt, tmp_path: P
     assert moved < 0.2  # one step of the base; another head would give other scores
     other = train_reranker(run, "other", "relations", base=first.best, steps=1)
     assert load_reranker(other.best).width == 3
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("no weights", "has no layers in a model.safetensors"),
+        ("pickle", "has no layers in a model.safetensors"),
+        ("no separator", "no token between two texts"),
+        ("half the weights", "are incomplete"),
+        ("no folder", "is not a folder"),
+    ],
+)
+def test_a_base_that_cannot_read_pairs_is_refused_before_the_run(
+    case: str, says: str, run: TrainIt, tmp_path: Path
+) -> None:
+    base = family_base(tmp_path / "base", "bert")
+    weights = base / "model.safetensors"
+    if case == "no weights":
+        weights.unlink()
+    elif case == "pickle":
+        weights.rename(base / "pytorch_model.bin")
+    elif case == "no separator":
+        tokenizer = json.loads((base / "tokenizer.json").read_bytes())
+        (base / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    elif case == "half the weights":
+        kept = {name: each for name, each in load_file(weights).items() if "layer.1" not in name}
+        save_file(kept, weights, metadata={"format": "pt"})
+    else:
+        base = tmp_path / "nothing"
+    with pytest.raises((TrainingError, ModelError), match=says):
+        train_reranker(run, "out", base=base)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_encoder_is_no_cross_encoder_to_score_with(tiny_source: Path) -> None:
