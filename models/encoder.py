@@ -224,7 +224,7 @@ class Encoder:
     def forward(
         self, ids: Sequence[Sequence[int]], *, normalize: bool = True, single_text: bool = False
     ) -> NDArray[np.float32]:
-        """Computes the vectors of a batch, shape (n, dimension). Rows are padded.
+        """Pads a batch, and computes its vectors, shape (n, dimension).
 
         Args:
             ids: Token ids of each text.
