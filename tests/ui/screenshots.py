@@ -59,6 +59,7 @@ def main() -> None:
             for width in SIZES:
                 for scheme in ("light", "dark"):
                     _take(browsing, service, pictures, width, scheme)
+        (folder / "tutorial").mkdir()
         with Service(folder / "tutorial", SIMILE_EXAMPLES="0") as service:
             _learn(service)
             _take_gain(browsing, service, pictures)
