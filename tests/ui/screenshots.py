@@ -2,8 +2,8 @@
 
     python -m tests.ui.screenshots FOLDER
 
-The service has the default model, a second version with its weights, and the example texts. For the picture
-"gain" it has the tickets and judgments of docs/tutorial. The README shows some of the pictures (docs/page/).
+The service has the default model, a second version with its weights, and the example texts. For the pictures
+"gain" and "hits" it has the tickets and judgments of docs/tutorial. The README shows these two (docs/page/).
 """
 
 import csv
@@ -113,7 +113,12 @@ def _take_gain(browsing: Browsing, service: Service, pictures: Path) -> None:
         page.open("versions")
         page.the(".version-card:has(.pill.active) summary", has_text="report").click()
         expect(page.the("svg.forest")).to_be_visible()
-        page.page.screenshot(path=pictures / "gain.png", full_page=True)
+        page.the(".version-card:has(.pill.active)").screenshot(path=pictures / "gain.png")
+        page.open("search?q=bad+sound+on+calls")
+        expect(page.the("li.hit").first).to_be_visible()
+        page.page.screenshot(
+            path=pictures / "hits.png", clip={"x": 0, "y": 0, "width": SIZES[0], "height": 560}
+        )
 
 
 if __name__ == "__main__":
