@@ -287,7 +287,7 @@ class Corpus:
         """
         state = None
         queries = await self.tokens.add_to(generation, queries, search)
-        if search.is_ranked:
+        if search.has_stage:
             search = _with_memory(search, self.judged.latest(generation, search.collection))
         while True:
             work = partial(find, generation=generation, queries=queries, search=search, then=then)
