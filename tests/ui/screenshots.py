@@ -97,7 +97,7 @@ def _take(browsing: Browsing, service: Service, pictures: Path, width: int, sche
 def _learn(service: Service) -> None:
     """Learns a ranking from the tickets and judgments of docs/tutorial, and waits until it is active."""
     made = service.folder / "tickets"
-    subprocess.run([PYTHON, "docs/tutorial/tickets.py", made], cwd=ROOT, check=True)
+    subprocess.run([PYTHON, "docs/tutorial/tickets.py", str(made)], cwd=ROOT, check=True)
     with (made / "tickets.csv").open(encoding="utf-8", newline="") as file:
         rows = [*csv.DictReader(file)]
     service.put([{"id": row["number"], "title": row["subject"], "text": row["body"]} for row in rows])
