@@ -25,7 +25,7 @@ from models.engines.form import Form
 from models.manifest import Manifest
 from service.errors import error_types
 
-LANES = ("interactive", "background", "candidate")
+LANES = ("interactive", "rerank", "background", "candidate")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
