@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Sequence
 from typing import TypedDict, Unpack
+from weakref import WeakSet
 
 import numpy as np
 
@@ -92,6 +93,7 @@ class Batcher:
             self._scheduler, self._in_flight, throughput, self.single_text, sizes, metrics
         )
         self._calls: set[EmbedCall] = set()  # unanswered calls
+        self.hung: WeakSet[OpenVersion] = WeakSet()  # candidates and rerankers that have hung
         self._loop: asyncio.AbstractEventLoop
 
     def start(self) -> None:
@@ -148,7 +150,10 @@ class Batcher:
             return "a worker died, and was replaced"
         for job in self._workers.overdue(seconds):
             self._metrics.batch_timeouts.inc()
-            kind = Hung if job.items[0].call.lane in ASIDE else Backend
+            call, kind = job.items[0].call, Backend
+            if call.lane in ASIDE:
+                self.hung.add(call.encoder)
+                kind = Hung
             error = kind("The model did not finish in time (SIMILE_HANG_SECONDS).")
             self._executor.fail(job.items, error, "a batch hangs")
             self._scheduler.wake()

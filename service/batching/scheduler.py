@@ -352,7 +352,7 @@ class Scheduler:
     def _job_for(self, worker: Worker) -> Job | None:
         if worker.given_up or (worker.spare and not self._all_aside()):
             return None
-        return self.next_job(aside=not worker.spare)
+        return self.next_job(aside=False) if worker.spare else self.next_job()
 
     def _all_aside(self) -> bool:
         return all(worker.aside for worker in self.workers if not worker.spare)

@@ -41,7 +41,9 @@ from models.errors import (
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
 from models.manifest import FUSION, read_manifest
+from models.open_version import How
 from models.publishing.proof import check_golden
+from models.reranker import Reranker
 from models.store import ModelStore
 from models.tokens.texts import example_texts
 from service.active import Generation, IndexesOf
@@ -172,6 +174,22 @@ class ModelLoader:
 
         """
         return self._by_loss(version, partial(self._opened, verified=True))
+
+    def open_reranker(self, version: str) -> Reranker:
+        """Opens a reranker in `form`, or in fp32 if the version or this machine does not support that.
+
+        Raises:
+            ModelError: The version cannot be opened, or is no reranker.
+
+        """
+        settings = self._settings
+        how = How(callers=self.layout.workers, deterministic=settings.deterministic, place=settings.place)
+        if self.form != FP32:
+            try:
+                return self.store.open_reranker(version, self.layout.threads, form=self.form, **how)
+            except FormUnavailable as error:
+                log.warning("The reranker %s is served in fp32, not in %s: %s", version, self.form, error)
+        return self.store.open_reranker(version, self.layout.threads, form=FP32, **how)
 
     def _by_loss(self, version: str, opened: Callable[[str, Form], Encoder]) -> Encoder:
         form = self.get_form(version)

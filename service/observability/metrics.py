@@ -195,6 +195,9 @@ class Metrics:
         self.unranked = self._counter(
             "unranked_searches", "Searches in hybrid order because the second stage was late or failed"
         )
+        self.unreranked = self._counter(
+            "unreranked_searches", "Searches whose hits the reranker did not order, or not all in time"
+        )
         self.feedback = self._counter("feedback", "Stored judgments of searches", ["relevant"])
         self.events = self._counter("events", "Stored events of searches", ["type"])
         self.events_refused = self._counter("events_refused", "Events of searches that could not be stored")
@@ -236,6 +239,8 @@ class Metrics:
             "When the next retraining is due, in seconds since 1970; NaN without a schedule",
         )
         self.retrain_running = self._gauge("retrain_running", "1 while a scheduled retraining runs")
+
+        self.reranker = self._gauge("reranker_info", "1 for the active reranker, with its engine", labels)
 
     def _make_replicas(self) -> None:
         # Only the first metric is updated without SIMILE_DATABASE.
@@ -304,6 +309,12 @@ class Metrics:
         self.build_done.set(done)
         self.build_total.set(total)
         self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
+
+    def rerank(self, manifest: Manifest, form: Form) -> None:
+        """Shows the active reranker."""
+        self.by_version.open(manifest.version)
+        self.reranker.clear()
+        self.reranker.labels(manifest.version, manifest.fingerprint, str(form)).set(1)
 
     def serve(self, manifest: Manifest, form: Form) -> None:
         self.by_version.open(manifest.version)
