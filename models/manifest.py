@@ -73,6 +73,16 @@ class Quantized(_Strict):
     same_neighbours: Annotated[float, Field(ge=0, le=1)]  # Share of the ten nearest texts.
 
 
+class QuantizedScores(_Strict):
+    """The loss of accuracy of a reranker's int8 graph (publishing/scores.py)."""
+
+    calibrated_on: Annotated[int, Field(gt=0)]  # Number of pairs that set the ranges.
+    measured_on: Annotated[int, Field(gt=0)]  # Number of other pairs.
+    score_mean: Annotated[float, Field(ge=0)]  # Mean difference of the scores, after the activation.
+    score_most: Annotated[float, Field(ge=0)]  # Largest difference.
+    correlation: Annotated[float, Field(ge=-1, le=1)]  # Of the logits.
+
+
 class QueryEncoder(_Strict):
     """The student that encodes a pair's queries, and its difference from the teacher (publishing/pair.py)."""
 
@@ -130,7 +140,7 @@ class Manifest(_Strict):
     document_prompt: str = ""
     precision: str = "fp32"
     packed: bool = False  # True if only attention computes padding (graph/blocks.py).
-    quantised: Quantized | None = None  # None without an int8 graph.
+    quantised: Quantized | QuantizedScores | None = None  # None without an int8 graph.
     query_encoder: QueryEncoder | None = None  # None if one model encodes queries and documents.
     portable: Literal["sentence-transformers", "simile"] = "sentence-transformers"
     scores: dict[str, Any] = Field(default_factory=dict)

@@ -11,7 +11,7 @@ configuration keys and tensors, which `KIN` translates to BERT's names:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -277,8 +277,12 @@ def read_safetensors(file: Path) -> Tensors:
     return {name: _as_float32(entry) for name, entry in entries if entry["dtype"] in _DTYPES}
 
 
-def map_safetensors(file: Path) -> Tensors:
-    """Reads like `read_safetensors`, but maps float32 tensors from the file. The file must not change."""
+def map_safetensors(file: Path, names: Collection[str] | None = None) -> Tensors:
+    """Reads like `read_safetensors`, but maps float32 tensors from the file. The file must not change.
+
+    Args:
+        names: The tensors to read, in BERT's spelling (`modern_name`). None for all.
+    """
     tensor_shapes(file)  # Rejects a damaged file.
     mapped = np.memmap(file, np.uint8, "r")
     size = int(mapped[:8].view("<u8")[0])
@@ -287,7 +291,7 @@ def map_safetensors(file: Path) -> Tensors:
     for name, entry in entries.items():
         if not isinstance(entry, dict):
             raise Unsupported(f"{file.name} is not a valid safetensors file: {name!r:.100} is not an object")
-        if entry.get("dtype") in _DTYPES:
+        if entry.get("dtype") in _DTYPES and (names is None or modern_name(name) in names):
             start, end = entry["data_offsets"]
             found[name] = _as_float32(entry | {"data": mapped[8 + size + start : 8 + size + end]})
     return found

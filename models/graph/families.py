@@ -49,7 +49,7 @@ def build_graph(
 
 
 def embed(backbone: AnyBackbone, tensors: Tensors, head: Head, rows: reference.Rows) -> reference.Array:
-    """Embeds rows of token ids with numpy. Returns float32 unit vectors, shape (rows, dimension)."""
+    """Embeds rows of token ids with numpy. Returns the same as `reference.embed`."""
     if isinstance(backbone, ModernBackbone):
         hidden = [reference.modern_token_vectors(backbone, tensors, row) for row in rows]
         return reference.pooled(hidden, head, rows)

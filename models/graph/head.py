@@ -1,6 +1,7 @@
-"""Appends a graph's head, which turns token vectors into one unit vector. Start at `append_head`.
+"""Appends a graph's head, which turns token vectors into one unit vector, or scores. Start at `append_head`.
 
     token vectors, attention_mask ─▶ pooling ─▶ layers … ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
+                                                        logits ─▶ activation ─▶ scores, of a cross-encoder
     input_ids ─▶ does the row start with a prompt that pooling leaves out?
 
 The names of appended values start with "simile.", so the fingerprint of an imported graph can skip them.
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import Unsupported
-from models.graph.file import POOLED, SENTENCE
+from models.graph.file import LOGITS, POOLED, SCORES, SENTENCE
 from models.graph.nodes import OPSET, Nodes
 
 Vector = NDArray[np.float32]
@@ -153,6 +154,8 @@ class Head:
         pooling: One or more of POOLING_FLAGS or `mask:K`. Their results are concatenated. `mask:K` is the
             vector K tokens before the last one, where a prompt template has its [MASK] (template.py).
         layers: Layers that are applied to the pooled vector.
+        activation: Function from a cross-encoder's logits to its scores: sigmoid, softmax or identity. Empty
+            for an encoder, whose vectors are scaled to length 1.
         tokens: Which token vectors are pooled: those of the last layer (`last`), the mean of the first and
             last layers (`first_last`), the mean of the last two layers (`top2`), or rows of the word table
             (`static`).
@@ -166,6 +169,7 @@ class Head:
     layers: tuple[Layer, ...]
     tokens: str = "last"
     left_out: tuple[Prompt, ...] = ()
+    activation: str = ""
 
     def __post_init__(self) -> None:
         known = all(mode in POOLING_FLAGS or mask_distance(mode) is not None for mode in self.pooling)
@@ -245,14 +249,33 @@ def append_head(graph: onnx.GraphProto, tokens: str, head: Head, dimension: int,
     vector = pooled[0] if len(pooled) == 1 else nodes("Concat", *pooled, axis=-1)
     for layer in head.layers:
         vector = append_layer(nodes, vector, layer)
-    append_normalize(nodes, vector, dimension)
+    if head.activation:
+        append_scores(nodes, vector, head.activation, dimension)
+    else:
+        append_normalize(nodes, vector, dimension)
+
+
+def append_scores(nodes: Nodes, logits: str, activation: str, dimension: int) -> None:
+    """Appends both outputs of a cross-encoder, `scores` and `logits`, computed from the value `logits`.
+
+    They replace the other outputs.
+    """
+    raw = logits if logits == LOGITS else nodes("Identity", logits, out=LOGITS)
+    options = {"axis": 1} if activation == "softmax" else {}
+    nodes(activation.capitalize(), raw, out=SCORES, **options)
+    del nodes.graph.output[:]
+    _add_outputs(nodes, (SCORES, LOGITS), dimension)
 
 
 def append_normalize(nodes: Nodes, vector: str, dimension: int) -> None:
     """Appends both outputs, `pooled_embedding` and `sentence_embedding`, computed from the value `vector`."""
     pooled = nodes("Identity", vector, out=POOLED)
     nodes.unit(pooled, out=SENTENCE)
-    for name in (SENTENCE, POOLED):
+    _add_outputs(nodes, (SENTENCE, POOLED), dimension)
+
+
+def _add_outputs(nodes: Nodes, names: Sequence[str], dimension: int) -> None:
+    for name in names:
         nodes.graph.output.append(
             helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", dimension])
         )

@@ -4,6 +4,7 @@
     token embeddings only                pooling, dense layers and normalization
     sentence_embedding as well           normalization (normalizing twice changes nothing)
     everything that Simile publishes     nothing
+    logits of a cross-encoder            its activation
 
 proof.py verifies the result.
 """
@@ -19,8 +20,8 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from models.errors import Unsupported
 from models.graph.bert import INPUTS
-from models.graph.file import HIDDEN, POOLED, SENTENCE
-from models.graph.head import SCOPE, Head, append_head, append_normalize
+from models.graph.file import HIDDEN, LOGITS, POOLED, SCORES, SENTENCE
+from models.graph.head import SCOPE, Head, append_head, append_normalize, append_scores
 from models.graph.nodes import OPSET, Nodes, rename
 
 _LOOPS = {"Loop", "Scan", "SequenceMap"}
@@ -65,25 +66,29 @@ def require_bounded(model: onnx.ModelProto) -> None:
 def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
     """Makes `model` output sentence_embedding, pooled_embedding and, if it can, last_hidden_state.
 
+    A cross-encoder outputs scores and logits.
+
     Args:
         width: Token dimension, if the file does not declare it.
 
     Returns:
-        The dimension of the sentence embedding.
+        The dimension of the sentence embedding, or the number of scores.
 
     Raises:
         Unsupported: The inputs or outputs are not supported.
     """
     graph = model.graph
     _check_inputs(graph)
-    outputs = {output.name: output for output in graph.output}
-    for output in graph.output:
-        if output.type.tensor_type.elem_type != TensorProto.FLOAT:
-            raise Unsupported(f"The ONNX output {output.name} is not float32; publish the float32 export.")
+    outputs = _read_outputs(graph)
     tokens = next((output for output in graph.output if len(output.type.tensor_type.shape.dim) == 3), None)
     if {SENTENCE, POOLED} <= outputs.keys():
         return _last(outputs[SENTENCE], width)
     nodes = Nodes(graph, SCOPE, _opset(model))
+    if head.activation and LOGITS in outputs:
+        dimension = _last(outputs[LOGITS], head.dimension(width))
+        if SCORES not in outputs:
+            append_scores(nodes, LOGITS, head.activation, dimension)
+        return dimension
     del graph.output[:]
     if tokens is not None:
         if tokens.name != HIDDEN:
@@ -106,9 +111,17 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
         append_head(graph, tokens.name, head, dimension, _opset(model))
     else:
         raise Unsupported(
-            f"The ONNX file outputs {', '.join(outputs)}: neither token embeddings nor {SENTENCE}."
+            f"The ONNX file outputs {', '.join(outputs)}: neither token embeddings nor "
+            f"{LOGITS if head.activation else SENTENCE}."
         )
     return dimension
+
+
+def _read_outputs(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    for output in graph.output:
+        if output.type.tensor_type.elem_type != TensorProto.FLOAT:
+            raise Unsupported(f"The ONNX output {output.name} is not float32; publish the float32 export.")
+    return {output.name: output for output in graph.output}
 
 
 def _check_inputs(graph: onnx.GraphProto) -> None:

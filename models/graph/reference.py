@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from models.graph.backbone import Backbone, Tensors
 from models.graph.head import MIXED, Head, Layer, LayerNorm, Prompt, Unit, beside_last, mask_distance
 from models.graph.modernbert import LOCAL, ModernBackbone
+from models.tokens.tokenizer import PairIds
 
 # ruff: noqa: N803, N806  shapes live in names
 
@@ -27,7 +28,7 @@ Rows = Sequence[Sequence[int]]
 
 
 def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array:
-    """Embeds rows of token ids. Returns float32 unit vectors, shape (rows, dimension)."""
+    """Embeds rows of token ids. Returns float32 unit vectors or logits, shape (rows, n)."""
     return pooled(token_vectors(backbone, tensors, head.tokens, rows), head, rows)
 
 
@@ -45,7 +46,7 @@ def pooled(hidden: Sequence[Array], head: Head, rows: Rows) -> Array:
     )
     for layer in head.layers:
         vectors = _apply(vectors, layer)
-    return _unit(vectors).astype(np.float32)
+    return (vectors if head.activation else _unit(vectors)).astype(np.float32)
 
 
 def _apply(x: Array, layer: Layer) -> Array:
@@ -77,7 +78,9 @@ def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends
     places = tensors["embeddings.position_embeddings.weight"][
         np.concatenate([_places(row, backbone.padding) for row in rows])
     ]
-    kind = tensors["embeddings.token_type_embeddings.weight"][0] if backbone.types else 0
+    kind = 0
+    if backbone.types:
+        kind = tensors["embeddings.token_type_embeddings.weight"][np.concatenate([*map(_types, rows)])]
     x_ND = norm(words + places + kind, backbone.epsilon, tensors, "embeddings.LayerNorm")
     if backbone.table:
         x_ND = linear(x_ND, tensors, "embeddings_project")
@@ -101,6 +104,11 @@ def _places(row: Sequence[int], padding: int | None) -> Array:
         count += id != padding
         found.append(padding if id == padding else count)
     return np.array(found)
+
+
+def _types(row: Sequence[int]) -> Array:
+    second = row.second if isinstance(row, PairIds) else len(row)
+    return (np.arange(len(row)) >= second).astype(int)
 
 
 def _skipped(row: Sequence[int], left_out: Sequence[Prompt]) -> int:

@@ -6,6 +6,7 @@
         tokenizer   tokenizer.json without padding and truncation
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
         left_out    prompts that are not pooled, if any
+        activation, typed    of a cross-encoder: from logits to scores; whether tokens have types
 
 The ONNX file stores the space and the fingerprint, so a wrong manifest is detected. For families
 that Simile builds from weights, a new export of the same model has the same fingerprint.
@@ -39,19 +40,25 @@ def build_space(source: Source, tensors: str, backbone: AnyBackbone | None, dime
         backbone: Sizes of the encoder; None if they are unknown.
     """
     left_out = {"left_out": source.head.left_out} if source.head.left_out else {}
+    scoring = source.scoring
+    scores = {"activation": source.head.activation, "typed": scoring.typed, "post": []} if scoring else {}
     tokenizer = {key: part for key, part in source.tokenizer.items() if key not in ("padding", "truncation")}
-    return left_out | {
-        "tensors": tensors,
-        "backbone": backbone.said if backbone and source.head.tokens != "static" else {},
-        "tokenizer": hashlib.sha256(canonical(tokenizer)).hexdigest(),
-        "pooling": "+".join(source.head.names),
-        "head": [hash_layer(layer) for layer in source.head.layers],
-        "post": ["normalize"],
-        "search_prompt": source.search_prompt,
-        "document_prompt": source.document_prompt,
-        "max_length": source.max_length,
-        "dimension": dimension,
-    }
+    return (
+        left_out
+        | {
+            "tensors": tensors,
+            "backbone": backbone.said if backbone and source.head.tokens != "static" else {},
+            "tokenizer": hashlib.sha256(canonical(tokenizer)).hexdigest(),
+            "pooling": "+".join(source.head.names),
+            "head": [hash_layer(layer) for layer in source.head.layers],
+            "post": ["normalize"],
+            "search_prompt": source.search_prompt,
+            "document_prompt": source.document_prompt,
+            "max_length": source.max_length,
+            "dimension": dimension,
+        }
+        | scores
+    )
 
 
 def compute_fingerprint(space: Mapping[str, Any]) -> str:

@@ -24,7 +24,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from models.errors import ModelError, Unsupported, install_command
-from models.graph.families import knows
 from models.manifest import FILE_NAME as MANIFEST
 from models.progress import Say
 from models.publishing.publish import Prepared, prepare, publish
@@ -107,9 +106,8 @@ def _needs_torch(source: Source) -> bool:
 
     Returns False for published versions, whose ONNX file can be used.
     """
-    ours = source.is_table or knows(source.config)
     published = source.onnx is not None and (source.folder / MANIFEST).is_file()
-    return bool(source.weights) and not ours and not published
+    return bool(source.weights) and not source.is_written_here and not published
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from models.graph.head import Head
 from models.graph.int8 import find_spans, int8_model
 from models.manifest import ONNX
 from models.manifest import Quantized as Cost
+from models.open_version import OpenVersion
 from models.progress import Progress, Say
 from models.tokens.texts import PROOF_TEXTS, example_texts, short_texts
 
@@ -93,6 +94,13 @@ _SHORT, _RANDOM, _LONGEST = 32, 120, 60
 _MIN_MEAN, _MIN_PROOF = 0.99, 0.95
 
 
+def random_words(version: OpenVersion) -> list[str]:
+    """Returns texts of random tokens, for the part of the vocabulary that English texts do not use."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(4, _LONGEST, _RANDOM)
+    return [version.decode(random.integers(0, version.vocabulary, length).tolist()) for length in lengths]
+
+
 def add_int8(
     folder: Path,
     encoder: Encoder,
@@ -114,11 +122,8 @@ def add_int8(
     if head.tokens == "static" or not has_int8():
         return None  # A word table has no layers to quantize, and other processors cannot measure int8.
     examples = example_texts()
-    random = np.random.default_rng(0)
-    lengths = random.integers(4, _LONGEST, _RANDOM)
-    words = [encoder.decode(random.integers(0, encoder.vocabulary, length).tolist()) for length in lengths]
     others = examples[1::2]
-    texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *words]
+    texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *random_words(encoder)]
     rows = [row.ids for row in encoder.tokenize(texts)]
     file = (folder / ONNX).with_name(INT8_NAME)
     say("calibrating int8")

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
+from models.graph.file import SCORES
 from models.graph.head import (
     ACTIVATIONS,
     POOLING_FLAGS,
@@ -28,13 +29,15 @@ from models.graph.head import (
     Unit,
     layer_tensors,
 )
-from models.manifest import ANCHOR, QUERIES, Manifest
+from models.manifest import ANCHOR, QUERIES, Manifest, QuantizedScores
 from models.sources.files import optional_json
 from models.sources.folder import Source
+from models.sources.reranker import ACTIVATION_NAMES, CROSS_ENCODER
 from models.sources.template import has_template
+from models.tokens.pairs import INPUT_NAMES, TOKENIZER_CONFIG
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from models.tokens.tokenizer import TYPES
 
-_TOKENIZER_CONFIG = "tokenizer_config.json"
 _FROM_BACKBONE = ("config.json", "special_tokens_map.json", "vocab.txt")
 _FROM_FOLDER = ("README.md", "LICENSE", "LICENSE.txt")
 _KINDS: dict[type[Layer], str] = {Dense: "Dense", LayerNorm: "LayerNorm", Unit: "Normalize"}
@@ -58,13 +61,13 @@ def write_layout(source: Source, folder: Path) -> None:
     if source.config != optional_json(source.backbone / "config.json"):  # A word table, or fewer layers.
         _write(folder / "config.json", source.config)
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
-    _write(folder / _TOKENIZER_CONFIG, _tokenizer_config(source))
+    _write(folder / TOKENIZER_CONFIG, _tokenizer_config(source))
     _write_modules(source, folder)
 
 
 def write_backbone(source: Source, folder: Path) -> None:
     """Writes the folder of the transformer in Hugging Face's layout, without weights."""
-    for name in (*_FROM_BACKBONE, _TOKENIZER_CONFIG):
+    for name in (*_FROM_BACKBONE, TOKENIZER_CONFIG):
         if (source.backbone / name).is_file():
             shutil.copyfile(source.backbone / name, folder / name)
     _write(folder / TOKENIZER, source.tokenizer)
@@ -84,13 +87,16 @@ def _tokenizer_config(source: Source) -> dict[str, Any]:
 
     Some tools read these two settings only from this file.
     """
-    config = optional_json(source.backbone / _TOKENIZER_CONFIG) | {"model_max_length": source.max_length}
+    config = optional_json(source.backbone / TOKENIZER_CONFIG) | {"model_max_length": source.max_length}
     for token in source.tokenizer.get("added_tokens") or []:
         if token["id"] == source.config.get("pad_token_id"):
             config["pad_token"] = token["content"]
     if has_template(source.tokenizer):
         # The tokenizer classes of families would replace the post-processor, and lose the template.
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if source.scoring:
+        types = [TYPES] if source.scoring.typed else []
+        config[INPUT_NAMES] = ["input_ids", *types, "attention_mask"]
     return config
 
 
@@ -98,20 +104,36 @@ def _write_modules(source: Source, folder: Path) -> None:
     transformer = optional_json(source.backbone / "sentence_bert_config.json") | {
         "max_seq_length": source.max_length
     }
+    scoring = source.scoring
+    classifies = scoring is not None and scoring.classifies
+    if classifies:
+        transformer["transformer_task"] = "sequence-classification"
     _write(folder / "sentence_bert_config.json", {"do_lower_case": False} | transformer)
     name = "config_sentence_transformers.json"
     settings = optional_json(source.folder / name) | {"prompts": source.prompts}
+    if scoring:
+        settings |= {"model_type": CROSS_ENCODER, "activation_fn": ACTIVATION_NAMES[scoring.activation]}
     _write(folder / name, {"default_prompt_name": None} | settings)
     modules = [("StaticEmbedding" if source.is_table else "Transformer", "")]
+    if not classifies:
+        modules += _write_head(source, folder)
+    write_modules(folder, modules)
+
+
+def _write_head(source: Source, folder: Path) -> list[tuple[str, str]]:
+    """Writes the modules after the transformer. Returns the kind and the folder of each."""
+    modules = []
     if not source.is_table or source.head.names != STATIC_MEAN:  # StaticEmbedding includes the mean.
         modules.append(("Pooling", "1_Pooling"))
         _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head, source.width))
     for layer in source.head.layers:
         kind = _KINDS[type(layer)]
-        modules.append((kind, f"{len(modules)}_{kind}"))
-        _write_layer(folder / modules[-1][1], layer)
-    modules.append(("Normalize", f"{len(modules)}_Normalize"))
-    write_modules(folder, modules)
+        modules.append((kind, f"{1 + len(modules)}_{kind}"))
+        scores = source.scoring is not None and layer is source.head.layers[-1]
+        _write_layer(folder / modules[-1][1], layer, SCORES if scores else "")
+    if source.scoring is None:
+        modules.append(("Normalize", f"{1 + len(modules)}_Normalize"))
+    return modules
 
 
 def write_modules(folder: Path, modules: Sequence[tuple[str, str]]) -> None:
@@ -139,7 +161,7 @@ def _pooling_config(head: Head, width: int) -> dict[str, Any]:
     return shared | later | {"word_embedding_dimension": width} | flags
 
 
-def _write_layer(folder: Path, layer: Layer) -> None:
+def _write_layer(folder: Path, layer: Layer, output: str = "") -> None:
     config: dict[str, Any] = {}
     tensors = layer_tensors(layer)
     if isinstance(layer, Dense):
@@ -150,6 +172,7 @@ def _write_layer(folder: Path, layer: Layer) -> None:
             "bias": layer.bias is not None,
             "activation_function": next(name for name, own in ACTIVATIONS.items() if own == layer.activation),
         }
+        config |= {"module_output_name": output} if output else {}
     elif isinstance(layer, LayerNorm):
         config = {"dimension": len(layer.weight)}
     _write(folder / "config.json", config)
@@ -165,8 +188,15 @@ def _write(file: Path, content: object) -> None:
 
 CARD = "MODEL_CARD.md"
 _NOT_MEASURED = (
-    "The quality of this version was not measured when it was published. Its vectors were checked against "
+    "The quality of this version was not measured when it was published. Its results were checked against "
     "those of the weights, as golden.json shows."
+)
+_ENCODER = (
+    "A sentence encoder. It turns a text into a vector of {0} numbers and of length 1; texts of like meaning "
+    "have a large inner product."
+)
+_RERANKER = (
+    "A cross-encoder. It reads a query and a text together, and returns {0} {1} of the pair, no vectors."
 )
 
 
@@ -179,10 +209,8 @@ def write_card(
         measured: Paragraphs of Markdown about quality.
         limits: Additional limits of the model, one sentence each.
     """
-    about = (
-        f"A sentence encoder. It turns a text into a vector of {manifest.dimension} numbers and of length 1; "
-        "texts of like meaning have a large inner product."
-    )
+    about = _RERANKER if manifest.kind == "reranker" else _ENCODER
+    about = about.format(manifest.dimension, "scores" if manifest.dimension > 1 else "score")
     parts = [
         f"# {manifest.version}",
         about,
@@ -229,7 +257,14 @@ def _origin(manifest: Manifest) -> Iterator[str]:
 
 
 def _int8(manifest: Manifest) -> Iterator[str]:
-    if cost := manifest.quantised:
+    cost = manifest.quantised
+    if isinstance(cost, QuantizedScores):
+        yield (
+            f"The graph in 8 bits was compared with float32 on {cost.measured_on:,} pairs: the correlation "
+            f"of their logits is {cost.correlation:.4f}, and their scores differ by {cost.score_mean:.4f} on "
+            f"average, and by {cost.score_most:.4f} at most."
+        )
+    elif cost:
         yield (
             f"The graph in 8 bits was compared with float32 on {cost.measured_on:,} texts: mean cosine "
             f"{cost.cosine_mean:.4f}, smallest {cost.cosine_least:.4f}; {cost.same_neighbours:.1%} of the "
@@ -248,6 +283,13 @@ def _pair(manifest: Manifest) -> Iterator[str]:
 
 
 def _limits(manifest: Manifest) -> Iterator[str]:
+    if manifest.kind == "reranker":
+        yield (
+            f"It reads {manifest.max_length} tokens of a pair, special ones included. The longer text is "
+            "truncated first."
+        )
+        yield "Its scores may only be compared with scores of the same version for the same query."
+        return
     yield (
         f"It reads {manifest.max_length} tokens of a text, special ones included. Simile also searches "
         "longer documents by passages; other tools truncate them."
@@ -263,6 +305,16 @@ def _limits(manifest: Manifest) -> Iterator[str]:
 
 def _use(manifest: Manifest) -> Iterator[str]:
     yield f"With Simile: `python -m models activate {manifest.version}`."
+    if manifest.kind == "reranker":
+        yield (
+            "With sentence-transformers:\n\n```python\nfrom sentence_transformers import CrossEncoder\n\n"
+            'model = CrossEncoder("THIS FOLDER")\nscores = model.predict([("a query", "a text")])\n```'
+        )
+        yield (
+            "With ONNX Runtime alone: onnx/model.onnx takes the ids of tokenizer.json. Its outputs are "
+            f"`logits` and `scores` ({manifest.activation} of the logits)."
+        )
+        return
     if manifest.portable == "sentence-transformers":
         yield "With sentence-transformers:"
         prompt = ', prompt_name="query"' if "query" in manifest.prompts else ""

@@ -23,6 +23,7 @@ from models.engines.form import Precision
 from models.errors import ProofFailed
 from models.files.bounded import parse_json
 from models.manifest import GOLDEN, QUERIES
+from models.open_version import OpenVersion
 from models.progress import Progress, Say, silent
 from models.tokens.texts import PROOF_TEXTS
 
@@ -56,11 +57,7 @@ def prove(
         ProofFailed: A check failed.
     """
     rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
-    if (highest := max(map(max, filter(None, rows)))) >= encoder.vocabulary:
-        raise ProofFailed(
-            f"The tokenizer returns the id {highest}, but the model's vocabulary has {encoder.vocabulary} "
-            "rows. Take both from one folder."
-        )
+    require_vocabulary(encoder, rows)
     with Progress("texts", (2 if reference is None else 3) * len(rows), "verifying", say=say) as progress:
         vectors = []
         for row in rows:
@@ -80,6 +77,15 @@ def prove(
         if known is not None:
             _require(_worst(alone, known), _GOLDEN, "differs from the known vectors of this model")
         return alone
+
+
+def require_vocabulary(version: OpenVersion, rows: Sequence[Sequence[int]]) -> None:
+    """Raises ProofFailed if the tokenizer returns an id outside the model's vocabulary."""
+    if (highest := max(map(max, filter(None, rows)))) >= version.vocabulary:
+        raise ProofFailed(
+            f"The tokenizer returns the id {highest}, but the model's vocabulary has {version.vocabulary} "
+            "rows. Take both from one folder."
+        )
 
 
 def write_golden(folder: Path, vectors: Vectors) -> None:

@@ -24,14 +24,22 @@ from models.engines.opening import INT8, require
 from models.errors import ProofFailed, Unsupported
 from models.files.folders import copy_tree
 from models.graph import families, file, reference
-from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors, require_finite
+from models.graph.backbone import OTHERS, Backbone, Tensors, read_backbone, read_safetensors, require_finite
 from models.graph.bert import POOLED_FROM, WORDS, table_graph
 from models.graph.blocks import packs
 from models.graph.file import HIDDEN, LARGEST
 from models.graph.head import STATIC_MEAN, append_head
 from models.graph.imported import adopt, load_onnx
 from models.graph.nodes import Aside, build_model, save
-from models.manifest import FILE_NAME, ONNX, Manifest, tidy_origin, version_name
+from models.manifest import (
+    FILE_NAME,
+    ONNX,
+    Manifest,
+    Quantized,
+    QuantizedScores,
+    tidy_origin,
+    version_name,
+)
 from models.progress import Say, silent
 from models.publishing.calibration import calibrate
 from models.publishing.fingerprint import (
@@ -45,6 +53,8 @@ from models.publishing.fingerprint import (
 from models.publishing.int8 import add_int8
 from models.publishing.layout import write_card, write_layout
 from models.publishing.proof import Reference, Vectors, prove, write_golden
+from models.publishing.scores import add_int8_scores, prove_scores, write_golden_scores
+from models.reranker import Reranker
 from models.sources.folder import Source, read_source
 from models.store import ModelStore
 from models.tokens.texts import PROOF_TEXTS
@@ -134,7 +144,8 @@ def publish_prepared(
     existing = store.find(manifest)
     quantized = existing and (existing.quantised or not (int8 and prepared.weights))
     # A version of an old release is published again if it has no calibration or a slower graph.
-    if existing and existing.calibration.int8 and existing.packed >= manifest.packed and quantized:
+    calibrated = existing and (existing.calibration.int8 or existing.kind == "reranker")
+    if existing and calibrated and existing.packed >= manifest.packed and quantized:
         return existing
     build = partial(_build, prepared=prepared, manifest=manifest, known=known, int8=int8, say=say)
     return store.publish(build)
@@ -166,9 +177,14 @@ def quantize(store: ModelStore, version: str, say: Say = silent) -> Manifest:
 
     def build(folder: Path) -> Manifest:
         copy_tree(source.folder, folder, {FILE_NAME})
-        with closing(Encoder(folder, manifest, threads=cpus.available())) as encoder:
-            verified = encoder.encode(PROOF_TEXTS).vectors
-            cost = add_int8(folder, encoder, verified, *weights, source.head, say)
+        cost: Quantized | QuantizedScores | None
+        if manifest.kind == "reranker":
+            with closing(Reranker(folder, manifest, threads=cpus.available())) as reranker:
+                cost = add_int8_scores(folder, reranker, *weights, source.head, say)
+        else:
+            with closing(Encoder(folder, manifest, threads=cpus.available())) as encoder:
+                verified = encoder.encode(PROOF_TEXTS).vectors
+                cost = add_int8(folder, encoder, verified, *weights, source.head, say)
         if cost is None:
             raise Unsupported(f"The int8 graph of {version} loses too much accuracy. Serve it in fp32.")
         published = manifest.model_copy(update=changed | {"quantised": cost})
@@ -237,9 +253,11 @@ def _read_weights(source: Source) -> tuple[families.AnyBackbone, Tensors] | None
 
     Returns None without safetensors files, or if only the folder's ONNX file supports the family.
     """
-    if not source.weights or (source.onnx and not families.knows(source.config)):
+    if not source.weights or (source.onnx and not source.is_written_here):
         return None
     backbone = families.build_backbone(source.config)
+    if source.scoring and not source.head.layers:
+        raise Unsupported(f"The head of {source.folder} is not supported. {OTHERS}")
     return backbone, read_backbone(source.weights, backbone, source.head.tokens)
 
 
@@ -251,10 +269,12 @@ def _no_weights(source: Source) -> str:
 
 def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapping[str, Any]) -> Manifest:
     source, space = prepared.source, prepared.space
+    scoring = source.scoring
     created = datetime.now(UTC)
     fingerprint = compute_fingerprint(space)
     known_elsewhere = source.head.portable or (source.is_table and source.head.names == STATIC_MEAN)
     return Manifest(
+        kind="reranker" if scoring else "encoder",
         version=version_name(created, origin, fingerprint),
         fingerprint=fingerprint,
         created=created.isoformat(timespec="seconds"),
@@ -262,6 +282,8 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
         parent=parent,
         lineage=dict(lineage),
         dimension=space["dimension"],
+        labels=list(scoring.labels) if scoring else [],
+        activation=scoring.activation if scoring else "identity",
         max_length=source.max_length,
         pooling=space["pooling"],
         prompts=source.prompts,
@@ -285,17 +307,40 @@ def _build(
     save(prepared.model, folder / ONNX, prepared.aside)
     say("verifying it against the weights" if prepared.reference else "verifying it")
     try:
-        encoder = Encoder(folder, manifest, threads=cpus.available())
-        verified = prove(encoder, prepared.reference, known, prepared.computed_in, say)
+        if manifest.kind == "reranker":
+            found = _verify_reranker(folder, prepared, manifest, int8, say)
+        else:
+            found = _verify_encoder(folder, prepared, manifest, known, int8, say)
     except Exception as error:
         if not type(error).__module__.startswith("onnxruntime"):  # These errors share no base class.
             raise
         reason = str(error).splitlines()[0]
         raise ProofFailed(f"ONNX Runtime cannot compute the graph: {reason}") from error
+    published = manifest.model_copy(update=found)
+    write_card(folder, published)
+    return published
+
+
+def _verify_encoder(
+    folder: Path, prepared: Prepared, manifest: Manifest, known: Vectors | None, int8: bool, say: Say
+) -> dict[str, object]:
+    """Verifies an encoder, and writes golden.json. Returns measured fields of its manifest."""
+    encoder = Encoder(folder, manifest, threads=cpus.available())
+    verified = prove(encoder, prepared.reference, known, prepared.computed_in, say)
     write_golden(folder, verified)
     found: dict[str, object] = {"calibration": calibrate(encoder, verified)}
     if int8 and prepared.weights:
         found["quantised"] = add_int8(folder, encoder, verified, *prepared.weights, prepared.source.head, say)
-    published = manifest.model_copy(update=found)
-    write_card(folder, published)
-    return published
+    return found
+
+
+def _verify_reranker(
+    folder: Path, prepared: Prepared, manifest: Manifest, int8: bool, say: Say
+) -> dict[str, object]:
+    """Does the same as `_verify_encoder` for a reranker."""
+    reranker = Reranker(folder, manifest, threads=cpus.available())
+    verified = prove_scores(reranker, prepared.reference, prepared.computed_in, say)
+    write_golden_scores(folder, verified, manifest.activation)
+    if not (int8 and prepared.weights):
+        return {}
+    return {"quantised": add_int8_scores(folder, reranker, *prepared.weights, prepared.source.head, say)}

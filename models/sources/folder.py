@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from models.errors import ModelUnavailable, Unsupported
 from models.files import bounded
 from models.graph.backbone import Tensors, read_safetensors, require_finite, tensor_shapes
+from models.graph.families import knows
+from models.graph.file import SCORES
 from models.graph.head import (
     ACTIVATIONS,
     POOLING_FLAGS,
@@ -25,12 +27,16 @@ from models.graph.head import (
     check_widths,
 )
 from models.sources.files import NO_MODEL, optional_json, read_json, skipped_links, weight_files
+from models.sources.reranker import Scoring, is_reranker, read_scoring
 from models.sources.template import check_places
 from models.tokens.japanese import JAPANESE, WORDS, described
 from models.tokens.tokenizer import affixes, open_tokenizer
 
 TRANSFORMER, TABLE = "Transformer", "StaticEmbedding"
 _FOLLOWING = {"Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"}  # Dropout only matters in training.
+
+
+_VECTOR = "sentence_embedding"  # Name of the input and output of modules.
 
 
 class Module(NamedTuple):
@@ -79,10 +85,12 @@ def read_head(
     pooling: tuple[str, ...],
     tokenizer: dict[str, Any],
     prompts: Mapping[str, str],
+    output: str = _VECTOR,
 ) -> Head:
     """Reads the pooling and the layers after it. Raises Unsupported.
 
     Args:
+        output: What the last module outputs, if it is a Dense.
         pooling: Names of poolings for a folder without modules. If empty, the mean, as in
             sentence-transformers.
     """
@@ -99,7 +107,7 @@ def read_head(
             if not config.get("include_prompt", True):
                 left_out = _left_out(tokenizer, prompts)
         elif module.kind == "Dense":
-            layers.append(_dense(at))
+            layers.append(_dense(at, output if module is modules[-1] else _VECTOR))
         elif module.kind == "LayerNorm":
             tensors = _tensors(at)
             layers.append(LayerNorm(_tensor(at, tensors, "norm.weight"), _tensor(at, tensors, "norm.bias")))
@@ -141,11 +149,11 @@ def _left_out(tokenizer: dict[str, Any], prompts: Mapping[str, str]) -> tuple[Pr
     return tuple(sorted(found))
 
 
-def _dense(folder: Path) -> Dense:
+def _dense(folder: Path, output: str) -> Dense:
     config = read_json(folder / "config.json")
     activation = ACTIVATIONS.get(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    plain = config.get("module_input_name", "sentence_embedding") == "sentence_embedding"
-    plain = plain and config.get("module_output_name") in (None, "sentence_embedding")
+    plain = config.get("module_input_name", _VECTOR) == _VECTOR
+    plain = plain and (config.get("module_output_name") or _VECTOR) == output
     if activation is None or config.get("use_residual") or not plain:
         known = ", ".join(name.rpartition(".")[2] for name in ACTIVATIONS)
         raise Unsupported(f"{folder.name} is not a plain Dense layer with one of {known}.")
@@ -178,6 +186,7 @@ _OLD_SETTINGS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", 
 _AFTER_PAD = {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet"}
 # Families whose folders contain code that transformers now includes.
 _TAKEN_OVER = {"nomic_bert", "eurobert"}
+CLASSIFIER = "AutoModelForSequenceClassification"  # Key of auto_map in config.json.
 Convert = Callable[[Path], dict[str, Any]]
 
 
@@ -208,6 +217,13 @@ class Source:
     weights: tuple[Path, ...]
     onnx: Path | None
     skipped: tuple[Path, ...] = ()  # Links to the outside that the model does not need.
+    scoring: Scoring | None = None  # None for an encoder.
+
+    @property
+    def is_written_here(self) -> bool:
+        """True if Simile builds the graph from the weights."""
+        knows_head = self.scoring is None or bool(self.head.layers)
+        return self.is_table or (knows(self.config) and knows_head)
 
     @property
     def width(self) -> int:
@@ -247,18 +263,23 @@ def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Conv
     weights = weight_files(backbone)
     table = bool(modules) and modules[0].kind == TABLE
     config = _table_config(backbone, weights) if table else read_json(backbone / "config.json")
-    _refuse_code(folder, config)
+    said = optional_json(folder / "config_sentence_transformers.json")
+    scores = not overrides.pooling and is_reranker(said, config, has_modules=bool(modules))
+    _refuse_code(folder, config, CLASSIFIER if scores else "AutoModel")
     settings = _settings(backbone)
     tokenizer = _tokenizer(backbone, convert, lowers=bool(settings.get("do_lower_case")))
     if table:  # Special tokens do not belong to the mean of words.
         tokenizer = tokenizer | {"post_processor": None}
-    said = optional_json(folder / "config_sentence_transformers.json")
     prompts = {
         str(name): str(prompt) for name, prompt in (said.get("prompts") or {}).items() if prompt is not None
     }
     prompts |= overrides.prompts
     default = prompts.get(str(said.get("default_prompt_name")), "")
-    head = read_head(folder, modules, overrides.pooling, tokenizer, prompts)
+    head = read_head(folder, modules, overrides.pooling, tokenizer, prompts, SCORES if scores else _VECTOR)
+    scoring = None
+    if scores:
+        scoring = read_scoring(backbone, weights, config, said, head if len(modules) > 1 else None)
+        head = scoring.head
     if head.tokens != "last" and not table and config.get("model_type") != "bert":
         raise Unsupported(f"The pooling {'+'.join(head.names)} is supported for BERT folders only.")
     source = Source(
@@ -270,21 +291,22 @@ def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Conv
         head=head,
         prompts=prompts,
         default_prompt=default,
-        search_prompt=prompts.get("query", default),
-        document_prompt=prompts.get("document", prompts.get("passage", default)),
+        search_prompt=default if scores else prompts.get("query", default),
+        document_prompt="" if scores else prompts.get("document", prompts.get("passage", default)),
         weights=weights,
         onnx=next(
             (file for at in (folder, backbone) if (file := at / "onnx" / "model.onnx").is_file()), None
         ),
         skipped=skipped,
+        scoring=scoring,
     )
     if head.layers:
         check_widths(head.layers, source.width * len(head.pooling))
     return source
 
 
-def _refuse_code(folder: Path, config: Mapping[str, Any]) -> None:
-    code = (config.get("auto_map") or {}).get("AutoModel")
+def _refuse_code(folder: Path, config: Mapping[str, Any], class_: str) -> None:
+    code = (config.get("auto_map") or {}).get(class_)
     if code and config.get("model_type") not in _TAKEN_OVER:
         raise Unsupported(
             f"{folder} needs code of its own ({code}, by auto_map in config.json), but Simile never runs "

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from models.errors import ModelUnavailable, Unsupported
-from models.graph.families import knows
 from models.sources.folder import read_source
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -54,7 +53,7 @@ def fetch(hub_id: str) -> Path:
 def _is_written_here(folder: Path) -> bool:
     try:
         source = read_source(folder)
-        return bool(source.weights) and knows(source.config)
+        return bool(source.weights) and source.is_written_here
     except (Unsupported, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return False  # Publishing reports the invalid value.
 

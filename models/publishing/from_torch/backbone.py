@@ -31,6 +31,8 @@ from models.sources.folder import STATIC
 def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
     """Loads the encoder in float32 and eval mode, without BERT's pooler. A word table becomes a `Table`.
 
+    `load_classifier` loads a cross-encoder.
+
     Args:
         attention: Name of an attention implementation of transformers; None for the default.
 
@@ -40,9 +42,24 @@ def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
     if not (folder / "config.json").is_file() or read_json(folder / "config.json")["model_type"] == STATIC:
         [rows] = read_safetensors(folder / "model.safetensors").values()
         return Table(rows)
+    backbone = _load(folder, _class(folder), attention, optional="pooler.")
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.pooler = None  # An unused part of the pre-training, which may be random.
+    found: nn.Module = backbone
+    return found
+
+
+def load_classifier(folder: Path) -> nn.Module:
+    """Loads a `*ForSequenceClassification` model in float32 and eval mode. Raises Unsupported."""
+    found: nn.Module = _load(folder, transformers.AutoModelForSequenceClassification, "eager")
+    return found
+
+
+def _load(folder: Path, class_: Any, attention: str | None, optional: str | None = None) -> Any:
+    """Loads a model of transformers. Weights whose names start with `optional` may be missing."""
     try:
         with quiet():
-            backbone, report = _class(folder).from_pretrained(
+            model, report = class_.from_pretrained(
                 folder,
                 dtype=torch.float32,
                 attn_implementation=attention,
@@ -54,18 +71,17 @@ def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
     except Exception as error:  # noqa: BLE001  each of its configurations raises its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Unsupported(f"{folder} cannot be opened with transformers: {reason}") from None
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+    missing = sorted(
+        name for name in report["missing_keys"] if optional is None or not name.startswith(optional)
+    )
     if missing:
         raise Unsupported(
             f"The weights in {folder} are incomplete: {missing[0]} and {len(missing) - 1} more are missing."
         )
-    for name, tensor in backbone.named_parameters():
+    for name, tensor in model.named_parameters():
         if not tensor.isfinite().all():
             raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
-    if getattr(backbone, "pooler", None) is not None:
-        backbone.pooler = None  # An unused part of the pre-training, which may be random.
-    found: nn.Module = backbone.eval()
-    return found
+    return model.eval()
 
 
 def _class(folder: Path) -> Any:
@@ -104,13 +120,19 @@ def quiet() -> Iterator[None]:
             transformers.logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: str = "last") -> Tensor:
-    """Computes the token vectors that `Head` pools, shape (rows, tokens, width)."""
+def token_vectors(
+    backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: str = "last", **types: Tensor
+) -> Tensor:
+    """Computes the token vectors that `Head` pools, shape (rows, tokens, width).
+
+    Args:
+        types: The token types as `token_type_ids`, if the model takes them.
+    """
     if tokens == "static":
         words: Tensor = cast("transformers.PreTrainedModel", backbone).get_input_embeddings()(ids_RT)
         return words
     both = tokens in MIXED
-    found = backbone(input_ids=ids_RT, attention_mask=mask_RT, output_hidden_states=both)
+    found = backbone(input_ids=ids_RT, attention_mask=mask_RT, output_hidden_states=both, **types)
     return mixed(found.hidden_states, tokens) if both else found.last_hidden_state
 
 

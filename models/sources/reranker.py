@@ -1,0 +1,114 @@
+"""Recognizes a cross-encoder's folder, and reads its head and settings. Start at `is_reranker`.
+
+*ForSequenceClassification     the weights have the head (graph/classifier.py)
+modules.json of a              Transformer alone: the same
+sentence-transformers          Transformer, Pooling, Dense, …: the last Dense outputs the scores
+CrossEncoder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.errors import Unsupported
+from models.graph.classifier import read_classifier
+from models.graph.head import Head
+from models.manifest import Activation
+from models.sources.files import optional_json
+from models.tokens.pairs import INPUT_NAMES, TOKENIZER_CONFIG
+from models.tokens.tokenizer import TYPES
+
+CROSS_ENCODER = "CrossEncoder"  # `model_type` in config_sentence_transformers.json.
+_CLASSIFIER = "ForSequenceClassification"
+_ACTIVATIONS: dict[str, Activation] = {"Sigmoid": "sigmoid", "Softmax": "softmax", "Identity": "identity"}
+ACTIVATION_NAMES = {
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "softmax": "torch.nn.modules.activation.Softmax",
+    "identity": "torch.nn.modules.linear.Identity",
+}
+# Tokenizers that make token types if tokenizer_config.json does not say it, and families that use them.
+_TYPED = {f"{name}Tokenizer" for name in ("Bert", "BertJapanese", "Electra", "Deberta", "DebertaV2")}
+_TYPED_FAMILIES = {"bert", "electra", "deberta", "deberta-v2"}
+
+
+class Scoring(NamedTuple):
+    """How a cross-encoder computes its scores."""
+
+    head: Head  # With layers unless the head of the family is unknown.
+    activation: Activation
+    labels: tuple[str, ...]  # Names of the outputs; empty if there is one.
+    typed: bool  # Whether tokens have types.
+    classifies: bool  # Whether the weights of the transformer have the head.
+
+
+def is_reranker(said: Mapping[str, Any], config: Mapping[str, Any], *, has_modules: bool) -> bool:
+    """Returns True if a folder has a cross-encoder.
+
+    Args:
+        said: The content of config_sentence_transformers.json.
+        config: The content of config.json.
+        has_modules: Whether the folder has modules.json.
+    """
+    if has_modules:
+        return said.get("model_type") == CROSS_ENCODER
+    return any(str(name).endswith(_CLASSIFIER) for name in config.get("architectures") or [])
+
+
+def read_scoring(
+    backbone: Path,
+    weights: Sequence[Path],
+    config: Mapping[str, Any],
+    said: Mapping[str, Any],
+    head: Head | None,
+) -> Scoring:
+    """Reads how a cross-encoder scores pairs. Raises Unsupported.
+
+    Args:
+        backbone: The folder with config.json.
+        weights: Its safetensors files.
+        config: The content of config.json.
+        said: The content of config_sentence_transformers.json.
+        head: The modules after the transformer; None if the transformer's weights have the head.
+    """
+    classifies = head is None
+    if head is None:
+        found = read_classifier(config, weights)
+        head = Head((found.pooling,), found.layers) if found else Head(("cls",), ())
+    outputs = head.dimension(0) or len(config.get("id2label") or "01")  # transformers has two by default.
+    activation = _activation(said, config, outputs)
+    head = replace(head, activation=activation)
+    return Scoring(head, activation, _labels(config, outputs), _is_typed(backbone, config), classifies)
+
+
+def _activation(said: Mapping[str, Any], config: Mapping[str, Any], outputs: int) -> Activation:
+    """Returns the activation that sentence-transformers applies. Raises Unsupported for an unknown one."""
+    own = (config.get("sentence_transformers") or {}).get("activation_fn")
+    for path in (said.get("activation_fn"), own or config.get("sbert_ce_default_activation_function")):
+        if path is None or not str(path).startswith("torch."):  # It ignores code of others.
+            continue
+        if (activation := _ACTIVATIONS.get(str(path).rpartition(".")[2])) is None:
+            raise Unsupported(f"The activation {path} is not supported; {', '.join(_ACTIVATIONS)} are.")
+        return activation
+    return "sigmoid" if outputs == 1 else "identity"
+
+
+def _labels(config: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
+    if outputs == 1:
+        return ()
+    named = {int(id): str(name) for id, name in (config.get("id2label") or {}).items()}
+    return tuple(named.get(at, f"LABEL_{at}") for at in range(outputs))
+
+
+def _is_typed(backbone: Path, config: Mapping[str, Any]) -> bool:
+    """Returns True if transformers gives the model token types: the text of a pair has the type 1."""
+    if int(config.get("type_vocab_size") or 0) < 2:
+        return False
+    said = optional_json(backbone / TOKENIZER_CONFIG)
+    if said.get(INPUT_NAMES) is not None:
+        return TYPES in said[INPUT_NAMES]
+    if kind := said.get("tokenizer_class"):
+        return str(kind).removesuffix("Fast") in _TYPED
+    return config.get("model_type") in _TYPED_FAMILIES
