@@ -1,4 +1,4 @@
-"""The reranker is opened, replaced and rolled back beside the encoder, and never makes the service unready."""
+"""The reranker is opened, replaced and rolled back beside the encoder. The service stays ready."""
 
 import threading
 from collections.abc import Iterator
