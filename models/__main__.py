@@ -28,6 +28,7 @@ try:
     from models.publishing.pair import pair
     from models.publishing.proof import check_golden
     from models.publishing.publish import quantize
+    from models.publishing.scores import check_golden_scores
     from models.sources.folder import LONGEST, NO_OVERRIDES, Overrides
     from models.store import ModelStore, models_dir
 except ModuleNotFoundError as missing:
@@ -66,12 +67,13 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument("--models-dir", default=models_dir(environ), **place)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser(
-        "import", help="publish a model, after verifying that it computes correct vectors"
+        "import", help="publish an encoder or a reranker, after verifying that it computes correctly"
     )
     command.add_argument(
         "source",
         metavar="FOLDER_OR_HUB_ID",
-        help="`default`, a hub id, or a sentence-transformers or Hugging Face folder",
+        help="`default`, a hub id, or a sentence-transformers or Hugging Face folder. A cross-encoder is "
+        "published as a reranker",
     )
     command.add_argument(
         "--name", default="", help="the middle part of the version's name (default: the source's)"
@@ -81,7 +83,8 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         choices=POOLINGS,
         action="append",
         default=[],
-        help="pooling of a folder without modules.json (default: mean); several are concatenated",
+        help="pooling of a folder without modules.json (default: mean); several are concatenated. A "
+        "classifier is then published as an encoder",
     )
     command.add_argument(
         "--max-length",
@@ -135,9 +138,13 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     command.set_defaults(run=_list)
     for name, run, text in (
         ("show", _show, "print a version's manifest"),
-        ("verify", _verify, "check every file of a version and compute its golden vectors again"),
+        ("verify", _verify, "check every file of a version and compute its golden results again"),
         ("quantize", _quantize, "publish a version again with an int8 graph, for SIMILE_PRECISION=int8"),
-        ("activate", _activate, "verify a version and request it: the service builds its index and swaps"),
+        (
+            "activate",
+            _activate,
+            "verify a version and request it: the service builds its index and swaps, or adds the reranker",
+        ),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("version", metavar="VERSION")
@@ -146,7 +153,11 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     command.add_argument("versions", metavar="VERSION", nargs="*", help="the versions to delete")
     command.add_argument("--keep", type=int, metavar="N", help="delete all but the newest N and those in use")
     command.set_defaults(run=_prune)
-    commands.add_parser("rollback", help="go back to the previous version").set_defaults(run=_rollback)
+    command = commands.add_parser("deactivate", help="serve no reranker any more")
+    command.set_defaults(run=_deactivate)
+    command = commands.add_parser("rollback", help="go back to the previous version")
+    command.add_argument("--reranker", action="store_true", help="go back to the previous reranker")
+    command.set_defaults(run=_rollback)
     for command in commands.choices.values():
         command.add_argument("--models-dir", default=argparse.SUPPRESS, **place)
     return parser
@@ -201,14 +212,21 @@ def _show(store: ModelStore, options: argparse.Namespace) -> None:
     print(read_manifest(store.folder(options.version)).text(), end="")
 
 
-def _verify(store: ModelStore, options: argparse.Namespace) -> None:
+def _verify(store: ModelStore, options: argparse.Namespace) -> Manifest:
+    version, threads = options.version, cpus.available()
+    folder = store.folder(version)
+    manifest = read_manifest(folder)
     step_to_stderr("checking every file")
-    encoder = store.open(options.version, threads=cpus.available())
-    step_to_stderr("computing the golden vectors again")
-    worst = check_golden(encoder, store.folder(options.version))
-    print(
-        f"{options.version} is whole: {len(encoder.manifest.files)} files, golden vectors within {worst:.1g}"
-    )
+    if manifest.kind == "reranker":
+        reranker = store.open_reranker(version, threads=threads)
+        step_to_stderr("computing the golden scores again")
+        what, worst = "scores", check_golden_scores(reranker, folder)
+    else:
+        encoder = store.open(version, threads=threads)
+        step_to_stderr("computing the golden vectors again")
+        what, worst = "vectors", check_golden(encoder, folder)
+    print(f"{version} is whole: {len(manifest.files)} files, golden {what} within {worst:.1g}")
+    return manifest
 
 
 def _quantize(store: ModelStore, options: argparse.Namespace) -> None:
@@ -220,7 +238,13 @@ def _quantize(store: ModelStore, options: argparse.Namespace) -> None:
 
 
 def _activate(store: ModelStore, options: argparse.Namespace) -> None:
-    _verify(store, options)
+    if _verify(store, options).kind == "reranker":
+        store.request_reranker(options.version)
+        print(
+            f"The service opens {options.version} and then reranks with it, beside its encoder. If no "
+            "service runs, the next start does. `python -m models deactivate` ends that."
+        )
+        return
     store.request(options.version, "activate")
     print(
         f"The service builds an index for {options.version} and then activates it. If no service runs, "
@@ -228,7 +252,21 @@ def _activate(store: ModelStore, options: argparse.Namespace) -> None:
     )
 
 
+def _deactivate(store: ModelStore, options: argparse.Namespace) -> None:
+    before = store.requested_reranker().version
+    if before is None:
+        raise ModelError("No reranker is requested, so there is none to deactivate.")
+    store.request_reranker(None)
+    print(
+        f"The service closes {before} and serves no reranker. `python -m models rollback --reranker` "
+        "activates it again."
+    )
+
+
 def _rollback(store: ModelStore, options: argparse.Namespace) -> None:
+    if options.reranker:
+        _rollback_reranker(store)
+        return
     state = store.read_state()
     back, active = state.get("previous"), state.get("live")
     if not back:
@@ -243,6 +281,17 @@ def _rollback(store: ModelStore, options: argparse.Namespace) -> None:
         f"Documents and judgments stay as they are. {active} stays on disk until you prune it. To activate "
         f"it again: `python -m models activate {active}`."
     )
+
+
+def _rollback_reranker(store: ModelStore) -> None:
+    requested = store.requested_reranker()
+    if requested.previous is None:
+        raise ModelError(
+            "There is no reranker to go back to: at most one was activated. `python -m models list` shows "
+            "the published versions, and `python -m models deactivate` ends the reranking."
+        )
+    store.request_reranker(requested.previous)
+    print(f"The service goes back to the reranker {requested.previous}.")
 
 
 def _prune(store: ModelStore, options: argparse.Namespace) -> None:
@@ -272,10 +321,30 @@ def listed(store: ModelStore, now: datetime) -> dict[str, Any]:
     previous, wanted (requested), building, ready, failed, refused, retired, candidate or damaged.
     """
     known = store.read_state()
-    roles = {"live": known.get("live"), "wanted": store.requested(), "previous": known.get("previous")}
-    versions = [_entry(manifest, roles, known.get("versions", {})) for manifest in store.versions()]
+    reranker = store.requested_reranker()
+    roles: dict[str, dict[str, Any]] = {
+        "encoder": {
+            "live": known.get("live"),
+            "wanted": store.requested(),
+            "previous": known.get("previous"),
+        },
+        "reranker": {
+            "live": known.get("reranker"),
+            "wanted": reranker.version,
+            "previous": reranker.previous,
+        },
+    }
+    states = known.get("versions", {})
+    versions = [_entry(manifest, roles[manifest.kind], states) for manifest in store.versions()]
     versions += [
-        {"version": name, "published": None, "state": "damaged", "score": None, "verdict": reason}
+        {
+            "version": name,
+            "kind": None,
+            "published": None,
+            "state": "damaged",
+            "score": None,
+            "verdict": reason,
+        }
         for name, reason in store.problems().items()
     ]
     return {"versions": versions, "schedule": schedule_state(store.root, now)}
@@ -296,6 +365,7 @@ def _entry(manifest: Manifest, roles: Mapping[str, Any], states: Mapping[str, An
         label = role
     return {
         "version": manifest.version,
+        "kind": manifest.kind,
         "published": manifest.created,
         "state": label,
         "score": _score(manifest.scores),
@@ -332,7 +402,8 @@ def _row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     verdict = str(entry["verdict"]).partition("\n")[0]
     if len(verdict) > REASON_CHARACTERS:
         verdict = verdict[: REASON_CHARACTERS - 1] + "…"
-    return str(entry["version"]), when, str(entry["state"]), score, verdict
+    state = f"{entry['state']} reranker" if entry["kind"] == "reranker" else str(entry["state"])
+    return str(entry["version"]), when, state, score, verdict
 
 
 def _minutes(created: str) -> str:

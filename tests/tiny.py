@@ -1,6 +1,7 @@
 """A tiny BERT with random weights, which tests publish and serve.
 
     tiny_source(folder, seed=0)     2 layers, 32 wide, 2 heads, at most 64 tokens, a vocabulary of 250
+    tiny_cross_encoder(folder)      the same with a classification head: one score of a pair, or several
     tiny_student(source, folder)    the first layer alone: its vectors are near those of both layers
 
 Two seeds give two models whose answers differ. The vectors mean nothing, but they are reproducible.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,35 @@ def tiny_source(
             {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for i, (path, kind) in enumerate(modules.items())
         ],
+    )
+    return folder
+
+
+def tiny_cross_encoder(
+    folder: Path, seed: int = 0, *, labels: Sequence[str] = (), max_length: int = MAX_LENGTH, **config: Any
+) -> Path:
+    """Creates `folder`, and writes a cross-encoder into it as transformers does. Returns `folder`.
+
+    Args:
+        labels: Names of the outputs. Empty for one output.
+        config: Added to config.json.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = tiny_tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    own = _config(tokenizer.get_vocab_size())
+    weights = {f"bert.{name}": tensor for name, tensor in _weights(own, seed).items()}
+    generator = np.random.default_rng(seed + 1)
+    for name, rows in (("bert.pooler.dense", WIDTH), ("classifier", max(1, len(labels)))):
+        weights[f"{name}.weight"] = generator.normal(0, 0.3, (rows, WIDTH)).astype(np.float32)
+        weights[f"{name}.bias"] = generator.normal(0, 0.3, rows).astype(np.float32)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    names = dict(enumerate(labels or ["LABEL_0"]))
+    own |= {"architectures": ["BertForSequenceClassification"], "id2label": names, **config}
+    _write(folder / "config.json", own)
+    _write(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "BertTokenizer", "model_max_length": max_length},
     )
     return folder
 

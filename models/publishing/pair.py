@@ -25,6 +25,7 @@ from models.manifest import (
     TEACHER,
     Manifest,
     QueryEncoder,
+    require_kind,
     version_name,
 )
 from models.progress import Progress, Say, silent
@@ -43,8 +44,9 @@ def pair(store: ModelStore, version: str, student: str, say: Say = silent) -> Ma
         Unsupported: `student` was not trained on the vectors of `version`, or has other settings.
         Damaged: A file of either version was changed.
         UnknownVersion: A version is missing.
+        WrongKind: A version is a reranker.
     """
-    teacher, queries = store.verify(version), store.verify(student)
+    teacher, queries = (require_kind(store.verify(name), "encoder") for name in (version, student))
     _require_student(store, teacher, queries)
     now = datetime.now(UTC)
     # The student's fingerprint keeps names of pairs unique that are made within one second.

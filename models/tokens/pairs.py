@@ -26,7 +26,7 @@ class Pair(NamedTuple):
     text: str
 
 
-class _Around(NamedTuple):
+class Around(NamedTuple):
     """The special ids of a pair: before the query, between both, and after the text."""
 
     before: list[int]
@@ -35,7 +35,7 @@ class _Around(NamedTuple):
     types: bool  # Whether the text and the ids after it have the token type 1.
 
     @classmethod
-    def of(cls, tokenizer: tokenizers.Tokenizer) -> _Around:
+    def of(cls, tokenizer: tokenizers.Tokenizer) -> Around:
         """Raises Unsupported if the tokenizer also changes the tokens of the texts."""
         bare = tokenizer.encode("a", add_special_tokens=False).ids
         whole = tokenizer.encode("a", "a")
@@ -71,7 +71,7 @@ class PairTokenizer(Tokenizer):
         typed: bool = True,
     ) -> None:
         super().__init__(given, max_length, vocabulary)
-        self._around = _Around.of(self._tokenizer)
+        self._around = Around.of(self._tokenizer)
         self._typed = typed
         self.room = max_length - sum(map(len, self._around[:3]))
         if self.room < 2:
