@@ -256,7 +256,7 @@ class Scheduler:
     def take(self, worker: Worker) -> Job | None:
         """Waits for the next job of `worker`. Returns None if the worker must end."""
         with self._wake:
-            worker.on_candidate = worker.computes = False
+            worker.aside, worker.computes = None, False
             while (job := self._job_for(worker)) is None:
                 if self.stopping or worker.given_up:
                     return None

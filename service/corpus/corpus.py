@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,7 +301,9 @@ class Corpus:
 
             return await self._find(generation, queries, search, say)
         pages = await self._reranking.order(queries, found, search)
-        hidden = {f"{column}_json": b"" for column in ("title", "text") if column not in search.columns}
+        hidden: dict[str, Any] = {
+            f"{column}_json": b"" for column in ("title", "text") if column not in search.columns
+        }
         shown = [
             page._replace(
                 hits=[

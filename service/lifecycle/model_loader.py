@@ -41,8 +41,8 @@ from models.errors import (
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
 from models.manifest import FUSION, read_manifest
-from models.open_version import How
 from models.publishing.proof import check_golden
+from models.publishing.scores import check_golden_scores
 from models.reranker import Reranker
 from models.store import ModelStore
 from models.tokens.texts import example_texts
@@ -182,14 +182,22 @@ class ModelLoader:
             ModelError: The version cannot be opened, or is no reranker.
 
         """
-        settings = self._settings
-        how = How(callers=self.layout.workers, deterministic=settings.deterministic, place=settings.place)
-        if self.form != FP32:
-            try:
-                return self.store.open_reranker(version, self.layout.threads, form=self.form, **how)
-            except FormUnavailable as error:
-                log.warning("The reranker %s is served in fp32, not in %s: %s", version, self.form, error)
-        return self.store.open_reranker(version, self.layout.threads, form=FP32, **how)
+        opened = partial(
+            self.store.open_reranker,
+            version,
+            self.layout.threads,
+            callers=self.layout.workers,
+            deterministic=self._settings.deterministic,
+            place=self._settings.place,
+        )
+        try:
+            reranker = opened(form=self.form)
+        except FormUnavailable as error:
+            log.warning("The reranker %s is served in fp32, not in %s: %s", version, self.form, error)
+            return opened(form=FP32)
+        if reranker.form != FP32:  # As in `_opened`.
+            check_golden_scores(reranker, self.store.folder(version))
+        return reranker
 
     def _by_loss(self, version: str, opened: Callable[[str, Form], Encoder]) -> Encoder:
         form = self.get_form(version)

@@ -182,8 +182,8 @@ class Runtime:
         self._catch_up = CatchUp(self.corpus)
         self.corpus.on_gap = self._catch_up.note
         hang_seconds = self.settings.hang_seconds
-        watched = [self.batcher, self._documents, Heartbeat(asyncio.get_running_loop(), hang_seconds)]
-        self.watchdog = Watchdog(watched, hang_seconds, self.beat)
+        heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
+        self.watchdog = Watchdog([self.batcher, self._documents, heartbeat], hang_seconds, self.beat)
         self.watchdog.start()
         self.health = Health(self.active, self.batcher, self.watchdog)
         self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)

@@ -7,9 +7,11 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.graph.file import FINGERPRINT, LOGITS, SCORES, SPACE
@@ -75,7 +77,7 @@ def _graph(words: int, outputs: int, seed: int, activation: str) -> onnx.ModelPr
     results = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", outputs]) for name in (LOGITS, SCORES)
     ]
-    constants = {
+    constants: dict[str, NDArray[Any]] = {
         "weights": weights,
         "tenth": np.array(0.1, np.float32),
         "rest": np.array(0.9, np.float32),
