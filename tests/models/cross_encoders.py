@@ -56,7 +56,8 @@ def raw_cross_encoder(folder: Path, name: str, outputs: int = 1, seed: int = 0, 
     changed: dict[str, Any] = {"id2label": labels, "label2id": {name: at for at, name in labels.items()}}
     changed |= {"pooler_hidden_size": WIDTH} if name == "deberta-v2" else {}
     scored = family._replace(model=CLASSES[name], settings=family.settings | changed)
-    return _paired(raw_source(folder, scored, settings), family.tokenizer, typed=name in TYPED)
+    typed = name in TYPED or settings.get("type_vocab_size", 0) > 1
+    return _paired(raw_source(folder, scored, settings), family.tokenizer, typed=typed)
 
 
 def modular_source(folder: Path, outputs: int = 1, seed: int = 0, **how: Any) -> Path:
