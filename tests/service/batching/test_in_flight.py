@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,7 +271,7 @@ async def test_an_interactive_text_joins_a_background_one_that_is_being_tokenize
     tokenize, gate = there.encoder.tokenize, threading.Event()
     seen: list[list[str]] = []
 
-    def held(texts: Sequence[str], **options: bool) -> list[Tokens]:
+    def held(texts: Sequence[Any], **options: bool) -> list[Tokens]:
         seen.append(list(texts))
         gate.wait()
         return tokenize(texts, **options)
