@@ -117,8 +117,8 @@ def _ranked() -> Iterator[Case]:
     hybrid = default("max_candidates") // (2 * CANDIDATES)
     long = TOGETHER * default("max_query_characters") // hybrid
     pairs = default("max_candidates") // (2 * CANDIDATES + WORK + MAX_RERANK_K * RERANK_WORK)
-    requested = lambda: queries(["red"] * pairs, "hybrid", 1, rerank=True, rerank_k=MAX_RERANK_K)  # noqa: E731
-    yield posted(route, f"{pairs} reranked queries", requested)
+    reranks = lambda: queries(["red"] * pairs, "hybrid", 1, rerank=True, rerank_k=MAX_RERANK_K)  # noqa: E731
+    yield posted(route, f"{pairs} reranked queries", reranks)
     yield posted(route, f"{hybrid} hybrid queries", lambda: queries([distinct(long)] * hybrid, "hybrid", 1))
     for mode in ("dense", "lexical"):
         for count in (hits // MAX_K, MANY):
