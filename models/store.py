@@ -124,7 +124,8 @@ class ModelStore:
     def find(self, like: Manifest) -> Manifest | None:
         """Returns the newest intact version that equals `like`, or None. Raises Unreadable.
 
-        Equal versions have the same vectors, precision, prompts, student, search settings and rankings.
+        Equal versions have the same vectors or scores, precision, prompts, labels, student, search settings
+        and rankings.
         """
         for known in reversed(self.versions()):
             if _identity(known) == _identity(like):
@@ -419,6 +420,7 @@ def _adds(new: Manifest, existing: Manifest) -> bool:
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:
     prompts = manifest.prompts, manifest.default_prompt
+    labels = tuple(manifest.labels)
     student = manifest.query_encoder and manifest.query_encoder.fingerprint
     rankings = {path: digest for path, digest in manifest.files.items() if path.startswith(f"{FOLDER}/")}
-    return manifest.fingerprint, manifest.precision, prompts, manifest.search, student, rankings
+    return manifest.fingerprint, manifest.precision, prompts, labels, manifest.search, student, rankings

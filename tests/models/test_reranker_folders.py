@@ -119,6 +119,14 @@ def test_labels_without_names_are_numbered(tmp_path: Path) -> None:
     assert manifest.labels == ["LABEL_0", "yes", "LABEL_2"]
 
 
+def test_other_labels_are_another_version(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "models")
+    for number, labels in enumerate((("no", "yes"), ("bad", "good"))):
+        folder = tiny_cross_encoder(tmp_path / str(number), labels=labels)
+        assert publish_named(store, str(folder), labels[0]).labels == [*labels]
+    assert len(store.versions()) == 2
+
+
 def test_the_activation_and_the_token_types_belong_to_the_fingerprint(tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "models")
     folders = [tiny_cross_encoder(tmp_path / str(number)) for number in range(3)]

@@ -16,7 +16,10 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
 
-from models.manifest import Manifest
+from models.engines.opening import INT8
+from models.errors import Unsupported
+from models.manifest import Manifest, QuantizedScores
+from models.publishing import import_process
 from models.publishing.default import publish_named
 from models.publishing.from_torch.backbone import quiet
 from models.publishing.import_process import open_with_overrides
@@ -33,6 +36,7 @@ from tests.models.cross_encoders import (
     modular_source,
     raw_cross_encoder,
 )
+from tests.models.forms import needs_int8
 
 _SHORT = short_texts(24)
 PAIRS = [
@@ -174,6 +178,26 @@ def test_a_graph_that_simile_does_not_write_is_exported_by_torch(
 ) -> None:
     folder = raw_cross_encoder(tmp_path / name, name, 2, **changed)
     assert not same_as_the_library(folder, ModelStore(tmp_path / "models")).manifest.packed
+
+
+def test_without_torch_a_family_that_needs_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cross_encoder_source(tmp_path / "deberta", "deberta-v2")
+    monkeypatch.setattr(import_process, "find_spec", lambda name: None)
+    with pytest.raises(Unsupported, match=r"'deberta-v2', which needs torch.*`make train`"):
+        imported(folder, ModelStore(tmp_path / "models"))
+
+
+@needs_int8
+@pytest.mark.parametrize("name", [name for name in CLASSES if name not in ("deberta-v2", "modernbert")])
+def test_a_family_is_served_in_int8(tmp_path: Path, name: str) -> None:
+    folder, store = cross_encoder_source(tmp_path / name, name), ModelStore(tmp_path / "models")
+    opened = partial(open_with_overrides, NO_OVERRIDES)
+    manifest = publish_named(store, str(folder), opened=opened, int8=True)
+    assert isinstance(manifest.quantised, QuantizedScores)
+    found = store.open_reranker(manifest.version, form=INT8).score(PAIRS)
+    assert np.abs(found - reference(folder)).mean() < 0.03
 
 
 def _edit(file: Path, changes: dict[str, Any]) -> None:
