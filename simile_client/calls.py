@@ -55,6 +55,7 @@ def read_search(answer: Any) -> SearchAnswer:
             (hit["passage"]["start"], hit["passage"]["end"]) if "passage" in hit else None,
             hit.get("title", ""),
             hit.get("rerank_score"),
+            hit.get("search_place"),
         )
         for hit in answer["hits"]
     )

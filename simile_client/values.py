@@ -52,7 +52,8 @@ class Hit:
     metadata: Mapping[str, Any]
     passage: tuple[int, int] | None = None
     title: str = ""
-    rerank_score: float | None = None  # Of the reranker, if it has ordered the hit.
+    rerank_score: float | None = None  # Of the reranker, if it has scored the hit.
+    search_place: int | None = None  # The place before the reranker ordered the hits, from 1.
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,9 @@ class Found(BaseModel):
     rerank_score: float | SkipJsonSchema[None] = Field(
         None, description="Of the reranker, for the hits that it has ordered; `score` is that of the search"
     )
+    search_place: int | SkipJsonSchema[None] = Field(
+        None, description="Of these hits: the place in the order of the search, from 1"
+    )
     features: dict[str, float] | SkipJsonSchema[None] = Field(None, description="With `explain`")
     contributions: dict[str, float] | SkipJsonSchema[None] = Field(
         None, description="With `explain`: the parts of the features in the hit's ranking score"

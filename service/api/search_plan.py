@@ -67,6 +67,8 @@ class Shown:
         if hit.passage is not None:
             start, end = hit.passage
             parts.append(b',"passage":{"start":%d,"end":%d}' % (start, end))
+        if hit.search_place is not None:
+            parts.append(b',"search_place":%d' % hit.search_place)
         if hit.rerank_score is not None:
             parts.append(
                 b',"rerank_score":' + orjson.dumps(hit.rerank_score, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -127,7 +127,11 @@ def _sort(scores: NDArray[np.float32]) -> NDArray[np.intp]:
 
 def _reorder(hits: Sequence[Hit], found: _Scores) -> list[Hit]:
     best = [
-        replace(hits[at], rerank_score=found.scores[at] if np.isfinite(found.scores[at]) else None)
+        replace(
+            hits[at],
+            rerank_score=found.scores[at] if np.isfinite(found.scores[at]) else None,
+            search_place=at + 1,
+        )
         for at in found.order.tolist()
     ]
     return [*best, *hits[len(best) :]]

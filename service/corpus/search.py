@@ -163,6 +163,7 @@ class Hit:
             has only one passage.
         explanation: Features and their parts in the score, if they were requested.
         rerank_score: Score of the reranker, if it has scored the hit.
+        search_place: Place in the order of the search, from 1, if the reranker ordered the hits.
     """
 
     document: Record
@@ -170,6 +171,7 @@ class Hit:
     passage: tuple[int, int] | None = None
     explanation: Explanation | None = None
     rerank_score: np.float32 | None = None
+    search_place: int | None = None
 
 
 class Page(NamedTuple):

@@ -97,9 +97,10 @@ def test_the_best_hits_of_every_mode_are_ordered_by_the_reranker(
         if hit["id"] in first_stage:
             assert hit["score"] == first_stage[hit["id"]], "the score of the search stays"
         if at < len(order):
+            assert hit["search_place"] == top.index(hit["id"]) + 1
             assert hit["rerank_score"] == pytest.approx(scores[hit["id"]], abs=1e-5)
         else:
-            assert "rerank_score" not in hit
+            assert not {"rerank_score", "search_place"} & set(hit)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -161,7 +162,7 @@ def test_vectors_cannot_be_reranked_and_the_pairs_of_all_queries_are_bounded(pla
 
 def test_hits_keep_the_fields_that_were_requested(place: Place) -> None:
     [first, *_] = place.search(rerank="true", fields="metadata")["hits"]
-    assert set(first) == {"id", "score", "metadata", "rerank_score"}
+    assert set(first) == {"id", "score", "metadata", "rerank_score", "search_place"}
 
 
 def test_the_tokens_of_pairs_are_charged(place: Place) -> None:
