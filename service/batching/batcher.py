@@ -37,6 +37,7 @@ from service.observability.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _STOPPED = "The service is stopping. Send again to the next one."
+_HANGS = "The model did not finish in time (SIMILE_HANG_SECONDS)."
 _ALL_HANG = "Every worker hangs; the service is about to restart."
 
 
@@ -150,11 +151,13 @@ class Batcher:
             return "a worker died, and was replaced"
         for job in self._workers.overdue(seconds):
             self._metrics.batch_timeouts.inc()
-            call, kind = job.items[0].call, Backend
+            call = job.items[0].call
+            error: ServiceError = Backend(_HANGS)
             if call.lane in ASIDE:
                 self.hung.add(call.encoder)
-                kind = Hung
-            error = kind("The model did not finish in time (SIMILE_HANG_SECONDS).")
+                error = Hung(_HANGS)
+            if call.lane is Lane.RERANK:  # The pending pairs would hang other threads.
+                self._executor.fail(self._scheduler.drain_of(call), error, "a batch hangs")
             self._executor.fail(job.items, error, "a batch hangs")
             self._scheduler.wake()
         if replaced := self._workers.replace_hung_aside():
@@ -267,6 +270,8 @@ class Batcher:
         return Answer(call.vectors, call.tokens, call.truncated, timing, call.unknown)
 
     async def _fill(self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool) -> None:
+        if call.lane is Lane.RERANK and call.encoder in self.hung:
+            raise Hung(_HANGS)
         if not call.truncate and any(measure(source) > LONG_CHARACTERS for source in inputs):
             # Counting tokens would be wasted if the queue is full.
             self._admission.check(call.lane, sum(estimate(source, call.encoder) for source in inputs))

@@ -97,8 +97,11 @@ class FairQueue:
             self._tidy([call])
         return removed
 
-    def drain(self) -> list[Item]:
+    def drain(self, like: EmbedCall | None = None) -> list[Item]:
+        """Removes all pending items, or those of the encoder of a call, and returns them."""
         calls = {*self.new, *self.untokenized, *self.ready}
+        if like is not None:
+            calls = {call for call in calls if call.encoder is like.encoder}
         return [item for call in calls for item in self.remove(call, {*call.untokenized, *call.ready})]
 
     def take(self, budget_tokens: int, *, batches: bool = True) -> Job | None:
@@ -288,6 +291,11 @@ class Scheduler:
     def drain(self) -> list[Item]:
         with self._wake:
             return [item for queue in self.lanes.values() for item in queue.drain()]
+
+    def drain_of(self, call: EmbedCall) -> list[Item]:
+        """Removes the pending items of the call's lane and encoder, and returns them."""
+        with self._wake:
+            return self.lanes[call.lane].drain(call)
 
     def wake(self) -> None:
         """Lets waiting workers look for a job, because a batch hangs and no longer counts."""

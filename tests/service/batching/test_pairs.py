@@ -125,6 +125,8 @@ async def test_a_reranker_that_hangs_fails_its_calls_alone_and_its_threads_are_r
         await until(lambda: len(reranker.begun) == 1)
         hung.append(ask(there, Pair("q", "two"), reranker=reranker))
         await until(lambda: len(reranker.begun) == 2)
+        hung += [ask(there, Pair("q", text), reranker=reranker) for text in ("three", "four")]
+        await there.waiting(2)
         # Both workers hang, and are not overdue yet. The spare worker embeds.
         assert (await there.ask("a text")).vectors.shape == (1, 3)
         await until(lambda: all(worker.job is None for worker in there.batcher._workers.all if worker.spare))
@@ -133,6 +135,12 @@ async def test_a_reranker_that_hangs_fails_its_calls_alone_and_its_threads_are_r
         for call in hung:
             with pytest.raises(Hung):
                 await call
+        assert len(reranker.begun) == 2, "no pending pair begins"
+        with pytest.raises(Hung):
+            await ask(there, Pair("q", "later"), reranker=reranker)
+        answer, fault = await there.batcher.score(reranker.as_encoder(), PAIRS, 60)
+        assert isinstance(fault, Hung)
+        assert np.isnan(answer.vectors).all()
         assert there.failure is None
         assert (await there.ask("another text")).vectors.shape == (1, 3)
     finally:
