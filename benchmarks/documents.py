@@ -16,9 +16,16 @@ REQUEST_DOCUMENTS = 200
 LENGTH_FILE = "sentence_bert_config.json"
 
 
-def draw_texts(file: Path, count: int) -> list[str]:
-    """Return at most `count` distinct texts of a training corpus, in random order."""
-    found = read_corpus(file).texts
+def draw_texts(file: Path, count: int, words: int = 0) -> list[str]:
+    """Return at most `count` distinct texts of a training corpus, in random order.
+
+    Args:
+        words: Words of each text, which may then consist of several texts of the corpus. 0: whole texts.
+    """
+    found: Sequence[str] = read_corpus(file).texts
+    if words:
+        all_words = [word for text in found for word in text.split()]
+        found = [" ".join(all_words[at : at + words]) for at in range(0, len(all_words), words)]
     return random.Random(0).sample(found, min(count, len(found)))
 
 

@@ -325,7 +325,7 @@ class _Run:
         self._send(time.monotonic())
 
     def _count(self, request: int, body: bytes) -> None:
-        """Begin the window when the server is warm. In the window, keep the body if `Load.keep` lists it."""
+        """Begin the window when the server is warm. Then keep the body if `request` is in `Load.keep`."""
         if self._watch is None:
             if self._answered >= self._load.warm:
                 self._watch = Watch({**self._load.pids, "load": os.getpid()})

@@ -1,13 +1,15 @@
 """Measure a service with a million documents: `python -m benchmarks.million --corpus FILE --model VERSION`.
 
     import ─▶ stop, start ─▶ searches while the index is rebuilt ─▶ searches, with and without filters
-           ─▶ searches while 1,000 documents a second are added ─▶ kill -9 during additions, start
+           ─▶ searches while 1,000 documents a second are added ─▶ hybrid searches without a ranking
+           ─▶ kill -9 during additions, start
 
-Documents are real texts from FILE. `python -m service import` imports them, and the model VERSION of
-SIMILE_MODELS_DIR embeds them. A static model (docs/METHODS.md) embeds far more than a thousand documents per
-second. One client searches without pause. Its queries are the first words of texts that are not stored. Each
-filter matches about half of all documents. The service has not seen a filter before its first search.
-Additions arrive at random times with a hundred documents each. The service answers after they are durable.
+Documents are real texts from FILE, or with `--words` that many words of such texts. `python -m service
+import` imports them, and the model VERSION of SIMILE_MODELS_DIR embeds them. A static model
+(docs/METHODS.md) embeds far more than a thousand documents per second. One client searches without pause.
+Its queries are the first words of texts that are not stored. Each filter matches about half of all
+documents. The service has not seen a filter before its first search. Additions arrive at random times with
+a hundred documents each. The service answers after they are durable.
 """
 
 import argparse
@@ -54,6 +56,7 @@ MODES = ("dense", "lexical", "hybrid")
 FIELDS = ("declared", "not_declared")  # metadata of each document, with the same values from 0 to 99
 FILTERS = 10  # number of filters on each field in each mode
 WARM = 10  # searches
+_SEARCHES = ["search", "meanwhile", "searches/s", "p50 ms", "p99 ms", "processor ms"]
 ADDITIONS_BEFORE_KILL = 20
 KILL_SECONDS = 0.02  # time from the start of an addition to the kill; an addition takes longer
 IDLE, LOOK_SECONDS, SETTLE_SECONDS = 0.05, 3.0, 600.0  # IDLE: processors that an idle service may use
@@ -67,7 +70,7 @@ def main() -> None:
     last = 2 * ADDITIONS_BEFORE_KILL * BATCH  # interrupted by the kill
     with scratch_folder(OSError, subprocess.CalledProcessError) as folder:
         needed = options.documents + adding + last + QUERIES
-        texts = draw_texts(options.corpus, needed)
+        texts = draw_texts(options.corpus, needed, options.words)
         if len(texts) < needed:
             raise BenchError(f"{options.corpus} has only {len(texts):,} of {needed:,} distinct texts")
         shutil.copytree(published.folder(options.model), folder / "models" / options.model)
@@ -80,7 +83,7 @@ def main() -> None:
         f"## {options.documents:,} documents, and {RATE:,} more a second",
         format_table(["", "s", "documents", "anonymous memory, MiB", "RSS MiB"], bench.steps),
         format_table(["filter on a field", "search", "first ms", "second ms"], bench.filtered),
-        format_table(["search", "meanwhile", "searches/s", "p50 ms", "p99 ms"], bench.searches),
+        format_table(_SEARCHES, bench.searches),
         f"{BATCH} documents in a request: p50 {added['p50']:.0f} ms, p99 {added['p99']:.0f} ms.",
     ]
     verdicts = [
@@ -96,6 +99,7 @@ def _parse_options() -> argparse.Namespace:
     parser = build_parser("million", __doc__, corpus=True)
     parser.add_argument("--model", required=True, metavar="VERSION", help="a version in SIMILE_MODELS_DIR")
     parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--words", type=int, default=0, metavar="N", help="of each document (0: whole texts)")
     return parser.parse_args()
 
 
@@ -148,6 +152,12 @@ class _Bench:
             outcomes = flow.finish()
             seconds = float((outcomes.arrived + outcomes.milliseconds / 1000).max()) - flow.begin
             self._step("after the additions", server, seconds)
+        with self._server(SIMILE_RANKING="0") as server:
+            self._wait_until_idle(server, time.monotonic())
+            self._search(server, MODES[-1], "nothing, without a ranking")
+        with self._server() as server:
+            self._wait_until_idle(server, time.monotonic())
+            self._search(server, MODES[-1], "nothing, with a ranking")
         answered = int((outcomes.status == 200).sum())
         p50, p99 = p50_p99(outcomes.milliseconds)
         failed = len(outcomes.status) - answered
@@ -178,8 +188,8 @@ class _Bench:
         documents = [_document(number, text) for number, text in enumerate(texts, self.stored)]
         return [{"documents": documents[at : at + BATCH]} for at in range(0, len(documents), BATCH)]
 
-    def _server(self) -> Server:
-        settings = {"SIMILE_MODELS_DIR": str(self._folder / "models"), "SIMILE_INDEXED_FIELDS": FIELDS[0]}
+    def _server(self, **settings: str) -> Server:
+        settings |= {"SIMILE_MODELS_DIR": str(self._folder / "models"), "SIMILE_INDEXED_FIELDS": FIELDS[0]}
         return Server(self._folder / "data", settings=settings)
 
     def _first_search(self, name: str, server: Server) -> None:
@@ -216,7 +226,8 @@ class _Bench:
         requests = [get_request(_path(mode, text)) for text in self._queries]
         pids = {"server": server.pid, "bench": os.getpid()}
         answers = Generator(Load(server.port, requests, 1, SEARCH_SECONDS, warm=WARM, pids=pids)).finish()
-        self.searches.append([mode, meanwhile, answers.rate, *p50_p99(answers.milliseconds)])
+        cpu_ms = 1000 * answers.window.cpu_seconds["server"] / max(1, len(answers.status))
+        self.searches.append([mode, meanwhile, answers.rate, *p50_p99(answers.milliseconds), cpu_ms])
 
     def _filter(self, server: Server) -> None:
         """Measure the first and the second search with each filter. The two searches differ in the query."""

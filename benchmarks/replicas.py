@@ -236,7 +236,7 @@ def serve() -> None:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors
 
-    Encoder.forward = forward  # type: ignore[method-assign]
+    Encoder.forward = forward  # type: ignore[method-assign, assignment]
     service.__main__.main()
 
 

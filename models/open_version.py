@@ -184,7 +184,7 @@ class OpenVersion:
     def forward(
         self, ids: Sequence[Sequence[int]], *, normalize: bool = True, single_text: bool = False
     ) -> NDArray[np.float32]:
-        """Computes the results of a batch, shape (n, dimension). Rows are padded.
+        """Pads a batch, and computes its results, shape (n, dimension).
 
         Args:
             ids: Token ids of each row, as `tokenize` returns them.

@@ -1,10 +1,12 @@
 """The second stage of hybrid search: orders the best hits again by a learned ranking. Start at `order`.
 
-    hybrid order ─▶ the best MAX_RANKED ─▶ vectors and beginnings of texts ─▶ features ─▶ scores from 1 to 2
+    hybrid order ─▶ candidates ─▶ vectors and beginnings of texts ─▶ features ─▶ scores from 1 to 2
                  └▶ all other hits keep their place and their score, which is at most 1
 
-A query always has the same candidates, so pages neither repeat nor skip a hit. While this process remembers a
-query, its later pages have the order of its first page, even if the first page was late or failed.
+Candidates are the best MAX_RANKED hits, and at most MAX_RECALLED others that were judged relevant for
+similar queries. A query always has the same candidates, so pages neither repeat nor skip a hit. While this
+process remembers a query, its later pages have the order of its first page, even if the first page was
+late or failed.
 """
 
 import logging
@@ -159,7 +161,7 @@ def order(
         snapshot: The state that is searched.
         query: The text of the query.
         vector: Vector of the query, shape (d,). None in keyword search.
-        best: The best MAX_RANKED hits in hybrid order, with their document ids.
+        best: The candidates with their document ids. The first MAX_RANKED are in hybrid order.
         stage: The ranking and the limits. None if the search has no second stage.
         tokens: Token vectors of the query, if the ranking compares them.
     """

@@ -147,12 +147,12 @@ def _why_no_int8() -> str | None:
 
 
 class EngineOf(NamedTuple):
-    """Describes how one form is computed.
+    """Describes how one `Form`, a precision and a runtime, is computed.
 
     Args:
-        device: The device that computes the form.
-        open: Opens an ONNX file in the form.
-        why_not: Returns the reason why this machine cannot compute the form, or None if it can.
+        device: The device that computes it.
+        open: Opens an ONNX file in it.
+        why_not: Returns the reason why this machine cannot compute it, or None if it can.
     """
 
     device: Device

@@ -23,13 +23,14 @@ from onnx import TensorProto, helper
 from models.graph.backbone import Backbone, Tensors, distance_buckets
 from models.graph.blocks import Packing, Steps, counted, distances
 from models.graph.file import HIDDEN
-from models.graph.head import MIXED, beside_last
+from models.graph.head import FIRST, MIXED, beside_last
 from models.graph.nodes import Aside, Nodes
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 WORDS = "embeddings.word_embeddings.weight"
 _MIXED = {tokens: f"bert.{tokens}" for tokens in MIXED}
-POOLED_FROM = {"last": HIDDEN, "static": HIDDEN} | _MIXED  # The graph value that head.py pools.
+# The graph value that head.py pools.
+POOLED_FROM = {"last": HIDDEN, "static": HIDDEN, FIRST: HIDDEN} | _MIXED
 
 
 def bert_graph(
@@ -41,7 +42,8 @@ def bert_graph(
 ) -> onnx.GraphProto:
     """Builds the graph from token ids to `last_hidden_state`, float32, shape (batch, sequence, width).
 
-    Vectors at masked positions have no meaning. Each text must have at least one token.
+    Vectors at masked positions have no meaning. Each text must have at least one token. With the tokens
+    FIRST, the last layer computes little more than the first token of each text.
 
     Args:
         backbone: Sizes of the encoder.
@@ -92,8 +94,12 @@ class Writer(Steps[Backbone]):
         x = self._embeddings(packing)
         found = []
         for layer in range(backbone.layers):
-            x = self._layer(x, mask, packing, f"encoder.layer.{layer}")
+            first = tokens == FIRST and layer == backbone.layers - 1
+            x = self._layer(x, mask, packing, f"encoder.layer.{layer}", first=first)
             found.append(x)
+        if tokens == FIRST:
+            n("Unsqueeze", x, n.ints(1), out=HIDDEN)
+            return
         packing.unpack(x, HIDDEN)
         if tokens in MIXED:
             mean = n("Mul", n("Add", found[beside_last(tokens, backbone.layers)], x), n.tensor(0.5))
@@ -122,11 +128,17 @@ class Writer(Steps[Backbone]):
         buckets = distance_buckets(self._backbone.positions, self._backbone.buckets)
         return distances(self._nodes, table[buckets].T)
 
-    def _layer(self, x: str, mask: str, packing: Packing, at: str) -> str:
+    def _layer(self, x: str, mask: str, packing: Packing, at: str, *, first: bool = False) -> str:
+        """Adds a layer. Returns its output for each token, or for the first token of each text."""
         n = self._nodes
-        parts = (f"{at}.attention.self.{part}" for part in ("query", "key", "value"))
-        query, key, value = self.linears(x, *parts)
-        mixed = packing.attend(query, key, value, mask)
+        parts = [f"{at}.attention.self.{part}" for part in ("query", "key", "value")]
+        if first:
+            key, value = self.linears(x, *parts[1:])
+            x = packing.first(x)
+            (query,) = self.linears(x, parts[0])
+        else:
+            query, key, value = self.linears(x, *parts)
+        mixed = packing.attend(query, key, value, mask, first=first)
         (attended,) = self.linears(mixed, f"{at}.attention.output.dense")
         x = self._normalize(n("Add", attended, x), f"{at}.attention.output.LayerNorm")
         (inner,) = self.linears(x, f"{at}.intermediate.dense")

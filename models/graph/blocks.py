@@ -37,7 +37,7 @@ class Packing:
 
     def __init__(self, nodes: Nodes, heads: int, size: int) -> None:
         self._nodes = n = nodes
-        self._size, self._width = size, heads * size
+        self._heads, self._size, self._width = heads, size, heads * size
         grid = n("Shape", "attention_mask")
         mask = n("Reshape", "attention_mask", n.ints(-1))
         # `cells` maps each token to its cell of the grid, and `tokens` each cell to its token. Padding maps
@@ -63,6 +63,11 @@ class Packing:
     def unpack(self, rows: str, out: str) -> str:
         return self._nodes("Gather", rows, self._tokens, out=out)
 
+    def first(self, rows: str) -> str:
+        """Returns the rows of the first token of each text, shape (batch, width)."""
+        n = self._nodes
+        return n("Gather", rows, n("Gather", self._tokens, n.tensor(0, np.int64), axis=1))
+
     def split(self, rows: str) -> str:
         return self._nodes("Gather", self._pieces(rows), self._split)
 
@@ -70,7 +75,7 @@ class Packing:
         found = self._nodes("Gather", self._pieces(mixed), self._join)
         return self._nodes("Reshape", found, self._nodes.ints(-1, self._width))
 
-    def attend(self, query: str, key: str, value: str, mask: str) -> str:
+    def attend(self, query: str, key: str, value: str, mask: str, *, first: bool = False) -> str:
         """Adds nodes that compute the attention inside each text. Their result has the shape (tokens, width).
 
         Args:
@@ -78,13 +83,20 @@ class Packing:
             key: Name of the keys, same shape.
             value: Name of the values, same shape.
             mask: Name of the mask, which is added to the attention scores.
+            first: Whether only the first token of each text attends. Queries and result are (batch, width).
         """
         n = self._nodes
-        query, key, value = map(self.split, (query, key, value))
+        key, value = map(self.split, (key, value))
+        if first:
+            query = n("Reshape", query, n.ints(-1, self._heads, 1, self._size))
+            mask = n("Slice", mask, n.ints(0), n.ints(1), n.ints(2))
+        else:
+            query = self.split(query)
         # ONNX Runtime fuses the Transpose into the MatMul.
         scores = n("MatMul", query, n("Transpose", key, perm=(0, 1, 3, 2)))
         scores = n("Add", n("Div", scores, n.tensor(math.sqrt(self._size))), mask)
-        return self.join(n("MatMul", n("Softmax", scores, axis=3), value))
+        mixed = n("MatMul", n("Softmax", scores, axis=3), value)
+        return n("Reshape", mixed, n.ints(-1, self._width)) if first else self.join(mixed)
 
     def _pieces(self, x: str) -> str:
         return self._nodes("Reshape", x, self._nodes.ints(-1, self._size))

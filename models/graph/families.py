@@ -44,8 +44,8 @@ def build_graph(
         longest: Maximum number of tokens in a row.
     """
     if isinstance(backbone, ModernBackbone):
-        return modernbert_graph(backbone, tensors, longest, aside)
-    return bert_graph(backbone, tensors, head.tokens, aside=aside)
+        return modernbert_graph(backbone, tensors, longest, aside, head.graph_tokens)
+    return bert_graph(backbone, tensors, head.graph_tokens, aside=aside)
 
 
 def embed(backbone: AnyBackbone, tensors: Tensors, head: Head, rows: reference.Rows) -> reference.Array:

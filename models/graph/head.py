@@ -130,6 +130,7 @@ POOLING_FLAGS: dict[str, str | None] = {
 }
 POOLINGS = tuple(name for name, flag in POOLING_FLAGS.items() if flag is not None)
 TOKENS = ("last", "first_last", "top2", "static")
+FIRST = "first"  # The last layer's vector of the first token, shape (batch, 1, width).
 MIXED = ("first_last", "top2")  # Averages of the last layer and another layer.
 STATIC_MEAN = ("static.mean",)  # Pooling of a sentence-transformers word table.
 _MASK = re.compile(r"mask:(0|[1-9]\d{0,3})")
@@ -203,6 +204,12 @@ class Head:
         """The names of the poolings in manifests, for example `mean`, `first_last.mean` or `mask:2`."""
         prefix = "" if self.tokens == "last" else f"{self.tokens}."
         return tuple(prefix + mode for mode in self.pooling)
+
+    @property
+    def graph_tokens(self) -> str:
+        """The token vectors that a graph computes: `tokens`, or FIRST if a cross-encoder pools `cls`."""
+        first = self.activation and self.pooling == ("cls",) and not self.left_out
+        return FIRST if first else self.tokens
 
     @property
     def portable(self) -> bool:

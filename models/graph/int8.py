@@ -98,15 +98,20 @@ _MIN_DIVISOR = 1e-5  # Smallest divisor.
 
 # The share of a column's width that moves to its weights, 0 to 1: the best values on all-MiniLM-L6-v2. In the
 # input of `output.dense`, single columns are ten times as wide as the rest. `_MIXED` gains nothing.
-_SMOOTHING = {"attention.self.query": 0.7, "intermediate.dense": 0.7, "output.dense": 0.9}
+_SMOOTHING = {
+    "attention.self.query": 0.7,
+    "attention.self.key": 0.7,
+    "intermediate.dense": 0.7,
+    "output.dense": 0.9,
+}
 _MIXED = "attention.output.dense"
 
 
 def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -> onnx.ModelProto:
     """Builds the int8 model. It has the same inputs and outputs as the float32 model."""
     writer = partial(Quantized, spans=spans)
-    graph = bert_graph(backbone, tensors, head.tokens, writer)
-    append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(backbone.width))
+    graph = bert_graph(backbone, tensors, head.graph_tokens, writer)
+    append_head(graph, POOLED_FROM[head.graph_tokens], head, head.dimension(backbone.width))
     return build_model(graph, contrib=True)
 
 

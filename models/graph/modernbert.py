@@ -23,6 +23,7 @@ from models.graph.backbone import ACTIVATIONS, OTHERS, SIZES, Tensors, get_size
 from models.graph.bert import INPUTS, empty_graph
 from models.graph.blocks import MASKED, Packing, Steps, plain
 from models.graph.file import HIDDEN
+from models.graph.head import FIRST
 from models.graph.nodes import Aside, Nodes
 
 FAMILY = "modernbert"
@@ -118,15 +119,20 @@ def _theta(config: Mapping[str, Any], kind: str) -> float:
 
 
 def modernbert_graph(
-    backbone: ModernBackbone, tensors: Tensors, longest: int, aside: Aside | None = None
+    backbone: ModernBackbone,
+    tensors: Tensors,
+    longest: int,
+    aside: Aside | None = None,
+    tokens: str = "last",
 ) -> onnx.GraphProto:
     """Builds the graph up to the token vectors.
 
     Args:
         longest: Maximum number of tokens in a row.
+        tokens: FIRST if only the vectors of first tokens are needed.
     """
     graph = empty_graph(FAMILY, INPUTS[:2], backbone.width)
-    _Writer(backbone, tensors, Nodes(graph, "bert.", aside=aside), longest).layers()
+    _Writer(backbone, tensors, Nodes(graph, "bert.", aside=aside), longest).layers(first=tokens == FIRST)
     return graph
 
 
@@ -135,7 +141,7 @@ class _Writer(Steps[ModernBackbone]):
         super().__init__(backbone, tensors, nodes)
         self._longest = longest
 
-    def layers(self) -> None:
+    def layers(self, *, first: bool) -> None:
         n, modern = self._nodes, self._backbone
         mask = self._mask()
         masks = {GLOBAL: mask, LOCAL: n("Add", mask, self._far())}
@@ -146,10 +152,16 @@ class _Writer(Steps[ModernBackbone]):
         for layer, kind in enumerate(modern.kinds):
             at = f"layers.{layer}"
             normed = self._normalize(x, f"{at}.attn_norm") if layer else x
-            mixed = self._turned_attention(normed, masks[kind], turns[kind], packing, f"{at}.attn")
-            x = n("Add", x, self._linear(mixed, f"{at}.attn.Wo"))
+            last = first and layer == modern.layers - 1
+            how = {"first": last}
+            mixed = self._turned_attention(normed, masks[kind], turns[kind], packing, f"{at}.attn", **how)
+            x = n("Add", packing.first(x) if last else x, self._linear(mixed, f"{at}.attn.Wo"))
             x = n("Add", x, self._gated(self._normalize(x, f"{at}.mlp_norm"), f"{at}.mlp"))
-        packing.unpack(self._normalize(x, "final_norm"), HIDDEN)
+        x = self._normalize(x, "final_norm")
+        if first:
+            n("Unsqueeze", x, n.ints(1), out=HIDDEN)
+        else:
+            packing.unpack(x, HIDDEN)
 
     def _far(self) -> str:
         """Returns the mask of the attention window, shape (sequence, sequence).
@@ -171,9 +183,14 @@ class _Writer(Steps[ModernBackbone]):
         )
         return cosine, sine
 
-    def _turned_attention(self, x: str, mask: str, turns: tuple[str, str], packing: Packing, at: str) -> str:
-        query, key, value = self._parts(x, f"{at}.Wqkv", ("query", "key", "value"))
-        return packing.attend(self._turned(query, turns), self._turned(key, turns), value, mask)
+    def _turned_attention(
+        self, x: str, mask: str, turns: tuple[str, str], packing: Packing, at: str, *, first: bool
+    ) -> str:
+        of_query = packing.first(x) if first else x
+        query, key, value = self._parts((of_query, x, x), f"{at}.Wqkv", ("query", "key", "value"))
+        if not first:  # The angle of a first token is 0.
+            query = self._turned(query, turns)
+        return packing.attend(query, self._turned(key, turns), value, mask, first=first)
 
     def _turned(self, x: str, turns: tuple[str, str]) -> str:
         """Splits `x` (tokens, width) into heads (tokens, heads, size), and rotates pairs of numbers.
@@ -193,16 +210,16 @@ class _Writer(Steps[ModernBackbone]):
         return n("Concat", left, right, axis=2)
 
     def _gated(self, x: str, at: str) -> str:
-        up, gate = self._parts(x, f"{at}.Wi", ("up", "gate"))
+        up, gate = self._parts((x, x), f"{at}.Wi", ("up", "gate"))
         return self._linear(self._nodes("Mul", self._activate(up), gate), f"{at}.Wo")
 
-    def _parts(self, x: str, at: str, names: tuple[str, ...]) -> list[str]:
-        """Applies one linear layer to `x`, and splits the result into equal parts."""
+    def _parts(self, inputs: tuple[str, ...], at: str, names: tuple[str, ...]) -> list[str]:
+        """Splits one linear layer into equal parts, and applies each part to its input."""
         n = self._nodes
         weights = np.split(self._tensors[f"{at}.weight"], len(names))
         found = [
             n("MatMul", x, n.tensor(weight.T, name=f"{at}.{name}.weight"))
-            for weight, name in zip(weights, names, strict=True)
+            for x, weight, name in zip(inputs, weights, names, strict=True)
         ]
         if (bias := self._tensors.get(f"{at}.bias")) is None:
             return found

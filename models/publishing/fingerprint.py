@@ -1,7 +1,7 @@
 """Computes the fingerprint, a hash that identifies a vector space.
 
     fingerprint = SHA-256 of the space: everything that determines a vector, as canonical JSON
-        tensors     hash over the sorted hashes of the tensors that the graph uses (BERT's names, float32)
+        tensors     hash over the sorted hashes of the graph's tensors (with names; floats as float32)
         backbone    sizes and functions: heads, activation, epsilon …; empty if static
         tokenizer   tokenizer.json without padding and truncation
         pooling, head, post, search_prompt, document_prompt, max_length, dimension

@@ -28,9 +28,7 @@ from models.progress import Progress, Say, silent
 from models.tokens.texts import PROOF_TEXTS
 
 Vectors = NDArray[np.float32]
-Reference = Callable[
-    [Sequence[Sequence[int]]], Vectors
-]  # From rows of token ids to unit vectors or logits.
+Reference = Callable[[Sequence[Sequence[int]]], Vectors]  # From rows of token ids to unit vectors or logits.
 
 _COSINE, _PARITY, _INVARIANCE, _GOLDEN = 0.99999, 1e-4, 1e-6, 1e-5
 _TOGETHER = 4096  # Tokens in a batch, with padding; limits the memory of attention.

@@ -207,7 +207,7 @@ def add_int8_scores(
     file = (folder / ONNX).with_name(INT8_NAME)
     say("calibrating int8")
     with Progress("pairs", len(pairs), "calibrating int8", say=say) as progress:
-        spans = find_spans(backbone, tensors, head.tokens, rows, progress)
+        spans = find_spans(backbone, tensors, head.graph_tokens, rows, progress)
         onnx.save(int8_model(backbone, tensors, head, spans), file)
     quantized = Reranker(folder, reranker.manifest, form=INT8)
     expected, found = (each.score(others, normalize=False) for each in (reranker, quantized))

@@ -180,6 +180,7 @@ class Memory:
         self, vectors: Vectors, answers: Sequence[Mapping[str, float]], unrelated: float = 1.0
     ) -> None:
         self.vectors = vectors
+        self._answers = answers
         self._unrelated = unrelated if unrelated < 1 else 0.0
         self._judged: dict[str, list[tuple[int, float]]] = {}  # Queries and gains, by document.
         for at, gains in enumerate(answers):
@@ -204,8 +205,7 @@ class Memory:
         found = np.zeros((len(ids), len(MEMORY)))
         if not self._judged:
             return found
-        nearness = (np.asarray(self.vectors @ vector, np.float64) - self._unrelated) / (1 - self._unrelated)
-        similarities = np.clip((nearness - threshold) / (1 - threshold), 0, 1)
+        similarities = self._compare(vector, threshold)
         similarities[[*without]] = 0
         similar = similarities.tolist()
         for row, id in enumerate(ids):
@@ -214,6 +214,25 @@ class Memory:
                 against = max((similar[at] for at, gain in judged if gain == 0), default=0.0)
                 found[row] = max(weighed), sum(weighed), against
         return found
+
+    def list_relevant(self, vector: Vectors, threshold: float, most: int) -> list[str]:
+        """Returns at most `most` documents that were judged relevant for similar queries, best first.
+
+        They have the largest `memory_best` of `recall`, above 0. Arguments are those of `recall`.
+        """
+        similar = self._compare(vector, threshold) if self._judged else np.zeros(0)
+        gains: dict[str, float] = {}
+        for at in np.flatnonzero(similar).tolist():
+            for id, gain in self._answers[at].items():
+                gains[id] = max(gains.get(id, 0.0), gain * float(similar[at]))
+        ordered = sorted((-gain, id) for id, gain in gains.items() if gain > 0)
+        return [id for _, id in ordered[:most]]
+
+    def _compare(self, vector: Vectors, threshold: float) -> NDArray[np.float64]:
+        """Returns the similarity of each judged query, shape (q,)."""
+        nearness = (np.asarray(self.vectors @ vector, np.float64) - self._unrelated) / (1 - self._unrelated)
+        similarities: NDArray[np.float64] = np.clip((nearness - threshold) / (1 - threshold), 0, 1)
+        return similarities
 
 
 NO_MEMORY = Memory(np.empty((0, 0), np.float32), [])

@@ -157,11 +157,11 @@ def _begin(borders: NDArray[np.intp], unseen: int, fits: int) -> int:
 def _last(borders: NDArray[np.intp], begin: int, earliest: int) -> int:
     """Returns the index of the last passage's first token.
 
-    This is the first start of a sentence from which the rest of the text fits, or else `earliest`.
+    This is the first start of a sentence from `earliest` to `begin`, or else `earliest`, but at least 0.
 
     Args:
         borders: Tokens that start sentences.
-        begin: Where the passage would begin by `_begin`.
+        begin: The first token that `_begin` chose.
         earliest: The first token from which the rest of the text fits.
     """
     within = borders[(borders >= earliest) & (borders <= begin)]

@@ -25,6 +25,7 @@ from models.tokens.late import DIMENSIONS, LATE
 
 FOLDER = "ranking"  # Subfolder of a version's folder.
 MAX_RANKED = 50  # Best hits in hybrid order that a ranking orders again.
+MAX_RECALLED = 10  # Further hits, judged relevant for similar queries, that it orders with them.
 _FLAT = 1e-9  # A feature with a smaller deviation does not tell the candidates apart.
 _HYBRID = FEATURES.index("hybrid")
 _Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -257,7 +257,7 @@ def _get_compounds(folded: str, *, sentence: bool = False) -> list[str]:
 
 
 def _join(parts: Sequence[str]) -> list[str]:
-    """Returns each pair of adjacent parts as one term, then all parts as one term."""
+    """Joins each two adjacent parts, then all parts if they are three or more and short."""
     found = [_joined(left, right) for left, right in pairwise(parts)]
     if len(parts) > 2 and sum(map(len, parts)) <= _MAX_COMPOUND:
         found.append(reduce(_joined, parts))

@@ -153,9 +153,10 @@ User = Annotated[StrictStr, AfterValidator(_check_user), _described(pattern=_VIS
 USER = "An opaque id of the visitor; only a keyed hash of it is stored"
 # Texts that the store keeps unchanged.
 _STORED = AfterValidator(_without_null)
-_STORED_INK = rf"^[^\x00]*{_INK}[^\x00]*$"
+_STORABLE_INK = rf"{_INK[:-1]}\x00]"
+_STORED_INK = rf"^[^\x00]*{_STORABLE_INK}[^\x00]*$"
 StoredText = Annotated[StrictStr, _STORED, _described(pattern=_STORED_INK)]
-StoredTitle = Annotated[StrictStr, _STORED, _described(pattern=rf"^([^\x00]*{_INK}[^\x00]*)?$")]
+StoredTitle = Annotated[StrictStr, _STORED, _described(pattern=rf"^([^\x00]*{_STORABLE_INK}[^\x00]*)?$")]
 StoredQuery = Annotated[
     StrictStr, Field(max_length=MAX_QUERY_CHARACTERS), _STORED, _described(pattern=_STORED_INK)
 ]

@@ -325,7 +325,7 @@ class Corpus:
         """Searches without the reranker. Arguments and errors are those of `search`."""
         state = None
         queries = await self.tokens.add_to(generation, queries, search)
-        if search.is_ranked:
+        if search.has_stage:
             search = _with_memory(search, self.judged.latest(generation, search.collection))
         while True:
             work = partial(find, generation=generation, queries=queries, search=search, then=then)

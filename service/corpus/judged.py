@@ -136,7 +136,7 @@ class JudgedQueries:
                 return
 
     async def _read(self, generation: Generation, collection: str) -> Remembered:
-        """Reads the judgments and clicks if they changed. Embeds new queries, unless they exceed WAITED."""
+        """Reads the judgments and clicks if they changed. Embeds new queries if at most WAITED are new."""
         async with self._locks[generation.number, collection]:
             known = self.latest(generation, collection)
             if known.state == await self._store.judgment_state():

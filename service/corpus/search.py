@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from models.manifest import Mode
 from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
 from models.search.fusion import DENSE_WEIGHT, fuse
-from models.search.ranking import MAX_RANKED
+from models.search.ranking import MAX_RANKED, MAX_RECALLED
 from models.tokens.late import Tokens
 from service.active import Generation
 from service.errors import Conflict, NotFound
@@ -116,10 +116,14 @@ class Search:
         return self.offset < self.rerank_k
 
     @property
+    def has_stage(self) -> bool:
+        """Whether the search has a second stage, which orders the candidates."""
+        return self.mode == "hybrid" and self.passages and (self.rank_seconds > 0 or self.explain)
+
+    @property
     def is_ranked(self) -> bool:
-        """Whether the search has a second stage. Hits after the first MAX_RANKED keep their hybrid order."""
-        shown = self.mode == "hybrid" and self.passages and self.offset < MAX_RANKED
-        return shown and (self.rank_seconds > 0 or self.explain)
+        """Whether the page may have candidates of the second stage. Later hits keep their hybrid order."""
+        return self.has_stage and self.offset < MAX_RANKED + MAX_RECALLED
 
     @property
     def reach(self) -> int:
@@ -229,8 +233,12 @@ def find(
     for (query, own), ranking in zip(resolved, rankings, strict=True):
         others = [ranked for ranked in ranking if ranked.revision != own]
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-        ordered = order(snapshot, query.text, query.vector, best[:MAX_RANKED], stage, query.tokens)
-        hits = [*ordered.hits, *(ranked for ranked, _ in best[MAX_RANKED:])]
+        recalled = _recalled(snapshot, generation, query, others, best, search)
+        candidates = [*best[:MAX_RANKED], *recalled]
+        ordered = order(snapshot, query.text, query.vector, candidates, stage, query.tokens)
+        moved = {ranked.revision for ranked, _ in recalled}
+        rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
+        hits = [*ordered.hits, *rest]
         pages.append((hits[search.offset : search.reach], ordered))
     uses = Counter(ranked.revision for page, _ in pages for ranked in page)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
@@ -269,6 +277,32 @@ def _second_stage(generation: Generation, search: Search) -> Stage | None:
         first=search.offset == 0 and not search.is_later,
         memory=search.memory or NO_MEMORY,
     )
+
+
+def _recalled(
+    snapshot: Snapshot,
+    generation: Generation,
+    query: Query,
+    ranking: Sequence[Ranked],
+    best: Sequence[tuple[Ranked, str]],
+    search: Search,
+) -> list[tuple[Ranked, str]]:
+    """Returns hits after the first MAX_RANKED that were judged relevant for similar queries, with their ids.
+
+    So a judgment counts wherever hybrid search found the document.
+    """
+    if not search.has_stage or search.memory is None or query.vector is None:
+        return []
+    threshold = generation.rankings[search.collection].memory_threshold
+    known = {id for _, id in best[:MAX_RANKED]}
+    ids = search.memory.list_relevant(query.vector, threshold, MAX_RECALLED)
+    places = {ranked.revision: ranked for ranked in ranking} if {*ids} - known else {}
+    found = ((id, snapshot.get_vector(generation.number, id, search.collection)) for id in ids)
+    return [
+        (places[stored[0]], id)
+        for id, stored in found
+        if id not in known and stored is not None and stored[0] in places
+    ]
 
 
 def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:

@@ -323,7 +323,10 @@ class Protocol(HttpToolsProtocol):
         ):
             cycle.keep_alive = False  # The previous request was complete and gets its answer first.
             return
-        error: ServiceError = Malformed("Malformed HTTP request. Send HTTP/1.1.")
+        error: ServiceError = Malformed(
+            "Malformed HTTP request. Send HTTP/1.1, and percent-encode the URL's characters that are not "
+            "ASCII, as `curl -G --data-urlencode` does."
+        )
         if self._too_large:
             error = HeadTooLarge(
                 f"The request line and the headers are larger than {HEAD_BYTES >> 10} KiB in total. "

@@ -144,8 +144,8 @@ class Indexes:
         """Updates the changed collections to the operation `sequence`, as `Index.apply` does.
 
         Unchanged collections are skipped, so a write stays fast with thousands of collections. The indexes
-        need not change in one step, because `moment` waits until index and store agree. Empty indexes are
-        removed.
+        need not change in one step, because `moment` waits until index and store agree. Empty indexes
+        are removed, except that of the default collection.
 
         Args:
             added: Row names and vectors by collection.

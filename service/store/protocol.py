@@ -662,7 +662,7 @@ class Replicas(Protocol):
         """
 
     async def request(self, requested: RequestedVersion, /) -> None:
-        """Makes a request, which is current until the next request."""
+        """Makes `requested` the current request of all processes."""
 
 
 class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol):

@@ -158,8 +158,10 @@ def test_token_types_are_those_that_transformers_makes(tmp_path: Path, given: di
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_variants_of_modernbert_are_read(tmp_path: Path, pooling: str, bias: bool) -> None:
-    settings = {"classifier_pooling": pooling, "classifier_bias": bias, "norm_bias": bias, "norm_eps": 1e-3}
-    folder = raw_cross_encoder(tmp_path / "modernbert", "modernbert", **settings)
+    biases = {"classifier_bias": bias, "norm_bias": bias}
+    folder = raw_cross_encoder(
+        tmp_path / "modernbert", "modernbert", 2, classifier_pooling=pooling, norm_eps=1e-3, **biases
+    )
     assert same_as_the_library(folder, ModelStore(tmp_path / "models")).manifest.packed
 
 

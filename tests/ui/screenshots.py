@@ -2,19 +2,24 @@
 
     python -m tests.ui.screenshots FOLDER
 
-The service has the default model, a second version with its weights, and the example texts. docs/page/ has
-two of the pictures, which the README shows.
+The service has the default model, a second version with its weights, and the example texts. For the pictures
+"gain" and "hits" it has the tickets and judgments of docs/tutorial. The README shows these two (docs/page/).
 """
 
+import csv
+import json
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import expect
 
+from tests.parts.served import PYTHON, ROOT
 from tests.ui.browsing import CHROMIUM, Browsing
 from tests.ui.service import Service, prepared
+from tests.waiting import until
 
 QUERY = "how+do+I+get+my+money+back"
 # By picture: its view, and an element that is visible once the view is drawn.
@@ -54,7 +59,11 @@ def main() -> None:
             for width in SIZES:
                 for scheme in ("light", "dark"):
                     _take(browsing, service, pictures, width, scheme)
-    print(f"{len(VIEWS) * 4} pictures are in {pictures}.")
+        (folder / "tutorial").mkdir()
+        with Service(folder / "tutorial", SIMILE_EXAMPLES="0") as service:
+            _learn(service)
+            _take_gain(browsing, service, pictures)
+    print(f"The pictures are in {pictures}.")
 
 
 def _judge(service: Service) -> None:
@@ -83,6 +92,33 @@ def _take(browsing: Browsing, service: Service, pictures: Path, width: int, sche
                 expect(page.the(".tile path").first).to_have_attribute("d", re.compile("L.*L.*L"))
             page.page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=name in WHOLE)
             print(f"{name}, {width} pixels, {scheme}", flush=True)
+
+
+def _learn(service: Service) -> None:
+    """Learns a ranking from the tickets and judgments of docs/tutorial, and waits until it is active."""
+    made = service.folder / "tickets"
+    subprocess.run([PYTHON, "docs/tutorial/tickets.py", made], cwd=ROOT, check=True)
+    with (made / "tickets.csv").open(encoding="utf-8", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    service.put([{"id": row["number"], "title": row["subject"], "text": row["body"]} for row in rows])
+    service.post("/feedback", json.loads((made / "feedback.json").read_text(encoding="utf-8")))
+    first = service.get("/models")["active"]
+    command = [PYTHON, "-m", "training", "rank", "--from-service", service.url]
+    subprocess.run(command, cwd=ROOT, env=service.environment, check=True)
+    until(lambda: service.get("/models")["active"] != first)
+
+
+def _take_gain(browsing: Browsing, service: Service, pictures: Path) -> None:
+    with browsing.page(service.url, SIZES[0], "light") as page:
+        page.open("versions")
+        page.the(".version-card:has(.pill.active) summary", has_text="report").click()
+        expect(page.the("svg.forest")).to_be_visible()
+        page.the(".version-card:has(.pill.active)").screenshot(path=pictures / "gain.png")
+        page.open("search?q=bad+sound+on+calls")
+        expect(page.the("li.hit").first).to_be_visible()
+        page.page.screenshot(
+            path=pictures / "hits.png", clip={"x": 0, "y": 0, "width": SIZES[0], "height": 560}
+        )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ NO_TEXT = -1  # number of the texts that fill up a row with fewer negatives than
 
 
 class Extra(NamedTuple):
-    """Further negatives of every text of the batch, except of texts with the same number."""
+    """Further negatives of each row, unless its query or positive has the same number."""
 
     z: Tensor  # (K, P)
     texts: Tensor  # int64 (K,): number of each vector's text, or NO_TEXT

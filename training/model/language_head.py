@@ -63,7 +63,7 @@ def language_head(source: Source, generator: torch.Generator) -> tuple[LanguageH
         The head, and True if the weights are from the base, or False if they are random.
 
     Raises:
-        TrainingError: The layers and the word embeddings of the base differ in width, or the base is a table.
+        TrainingError: The layers and word embeddings of the base differ in width, or it has no layers.
 
     """
     config = source.config

@@ -84,7 +84,7 @@ def _around(lengths: Sequence[int], unit: int, room: int, before: int) -> range:
 
 
 def _reach(lengths: Sequence[int], at: int, step: int, room: int) -> int:
-    """Returns the first unit, from `at` in steps of 1 or -1, that does not fit into `room` tokens."""
+    """Returns the index, from `at` by `step`, at which the units exceed `room` tokens or end."""
     while 0 <= at < len(lengths) and lengths[at] <= room:
         room -= lengths[at]
         at += step

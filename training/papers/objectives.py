@@ -1,6 +1,6 @@
 """Further objectives, which reproduce the losses of papers.
 
-self_guided    a text finds its own layer vectors, by a frozen twin, among those of all texts (SG-OPT)
+self_guided    a text finds its own layer vectors of a frozen twin among those of all texts (SG-OPT)
 neighbours     a sentence finds the sentences next to it in the document (QuickThoughts)
 anchor         keeps the weights near their initial values (the regularizer of SG-OPT)
 word_ce        the vector of a definition predicts the defined word (DefSent)

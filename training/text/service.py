@@ -25,6 +25,7 @@ from models.manifest import Mode
 from models.progress import Progress
 from models.search.content import Content
 from models.search.features import FEATURES
+from models.search.ranking import MAX_RECALLED
 from training.errors import TrainingError
 
 DEFAULT = "default"
@@ -96,15 +97,19 @@ def fetch_explained(
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the best hits of each query by hybrid search, with their `id` and `features`.
 
+    Hits that are candidates only because they were judged for this or a similar query are left out. They
+    would be training rows whose label is known from how they were found.
+
     Raises:
         TrainingError: The service serves another version than `version`.
     """
-    body = {"mode": "hybrid", "k": hits, "explain": True, "fields": []}
+    body = {"mode": "hybrid", "k": hits + MAX_RECALLED, "explain": True, "fields": []}
     for found in _search(url, collection, queries, body, _SEARCHES, version):
         named = {"id": str, "features": dict}
-        if not all(_has(hit, named) and hit["features"].keys() >= {*FEATURES} for hit in found):
+        told = [hit for hit in found if _has(hit, named) and hit["features"].keys() >= {*FEATURES}]
+        if len(told) < min(hits, len(found)):
             raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
-        yield found
+        yield sorted(told, key=lambda hit: -float(hit["features"]["hybrid"]))[:hits]
 
 
 def fetch_nearest(

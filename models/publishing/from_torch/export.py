@@ -110,7 +110,7 @@ def export(
         origin: The middle part of the version's name.
         parent: The version that the model was trained from.
         lineage: How the model was trained, for the manifest.
-        int8: Whether to add an int8 graph, as to a model whose parent in `store` has one.
+        int8: Whether to add an int8 graph even if `parent` has none in `store`.
 
     Raises:
         Unsupported: The folder cannot be published.

@@ -320,7 +320,7 @@ _REGIONS = {  # SQL that keeps a comparison inside its region, below and above a
 
 
 def _ends(bound: str | float) -> dict[int, Any]:
-    """Returns a bound as it is compared with values in the table `fields`, by the kind of value."""
+    """Returns a bound in the format of each kind of value in `fields` that it is compared with."""
     if not isinstance(bound, str):
         return {_NUMBERS: bound}
     if (time := parse_time(bound)) is not None:

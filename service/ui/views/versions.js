@@ -96,7 +96,7 @@ export async function show(main, { signal }) {
         reported.row),
       model.reason ? foreign("p", { class: model.state === "refused" ? "reason" : "problem" }, `${model.reason}`) : "",
       building ? progressOf(model) : "",
-      model.canary ? h("p", {}, `It changes ${percent(1 - model.canary.overlap_at_10)} of the first ten hits, against the version active when it was built (${count(model.canary.queries, "query")}).`) : "",
+      model.canary?.overlap_at_10 < 1 ? h("p", {}, `It changes ${percent(1 - model.canary.overlap_at_10)} of the first ten hits, against the version active when it was built (${count(model.canary.queries, "query")}).`) : "",
       scoresOf(model.scores),
       model.gate ? reported.details : "");
     return reported;

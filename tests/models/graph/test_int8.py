@@ -18,6 +18,7 @@ from models.errors import Damaged, FormUnavailable, ProofFailed, Unsupported
 from models.graph.backbone import Backbone, Tensors, read_backbone
 from models.graph.int8 import Quantized, Span, find_spans
 from models.graph.nodes import Nodes, build_model
+from models.manifest import Quantized as Cost
 from models.progress import Progress, silent
 from models.publishing import int8
 from models.publishing.proof import check_golden
@@ -101,6 +102,7 @@ def test_a_published_version_has_it_and_says_what_it_costs(store: ModelStore, fo
     one, other = exact.encode(EXAMPLES[1::2]).vectors, quantised.encode(EXAMPLES[1::2]).vectors
     cosines = np.sum(one * other, axis=1)
     assert np.abs(one - other).max() > 1e-4, "it is another graph"
+    assert isinstance(cost, Cost)
     assert cost.cosine_mean == pytest.approx(cosines.mean(), abs=1e-5)
     assert cost.cosine_least == pytest.approx(cosines.min(), abs=1e-5)
     assert cost.cosine_mean > 0.999
@@ -131,7 +133,7 @@ def test_one_wide_column_does_not_spoil_the_others(store: ModelStore, folder: Pa
         tensors[f"encoder.layer.{layer}.attention.output.LayerNorm.bias"][3] = 0
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     cost = publish(store, folder, int8=True).quantised
-    assert cost is not None
+    assert isinstance(cost, Cost)
     assert cost.cosine_mean > 0.999
 
 

@@ -45,7 +45,7 @@ def replacing(*pairs: tuple[object, str]) -> dict[str, Any]:
 def build_graph(
     folder: Path, nodes: Sequence[onnx.NodeProto], constants: dict[str, Any], functions: Sequence[Any] = ()
 ) -> None:
-    """Replaces the weights by an ONNX file. `nodes` compute `extra`, which its graph adds to all vectors."""
+    """Replaces the weights by an ONNX file that adds `extra`, the output of `nodes`, to all vectors."""
     (folder / "model.safetensors").unlink()
     table = np.random.default_rng(0).normal(size=(WORDS, WIDTH)).astype(np.float32)
     known = {"table": table, **constants}

@@ -175,7 +175,7 @@ def say(client: TestClient, query: str) -> None:
 
 
 def trusted(client: TestClient) -> dict[str, bool]:
-    """Returns by "key query" whether the row is trusted. Judgments and events must agree."""
+    """Returns whether rows are trusted, by "key query". Judgments and events must agree."""
     found = []
     for route in ("events", "feedback"):
         rows = client.get(f"/{route}", headers=bearer(KEYS["reader"])).json()[route]

@@ -272,6 +272,23 @@ def test_a_judgment_counts_in_the_next_search_and_is_forgotten_exactly(client: T
 
 
 @pytest.mark.usefixtures("_forgotten")
+def test_a_judgment_counts_wherever_the_document_was(client: TestClient) -> None:
+    before = ids(client, k=200)
+    late, later = before[MAX_RANKED + 5], before[-1]
+    judge(client, QUERY, late, True)
+    judge(client, QUERY, later, True)
+    found = ids(client, k=200)
+    assert {*found[:2]} == {late, later}
+    assert sorted(found) == sorted(before)
+    assert found[MAX_RANKED + 2 :] == [id for id in before[MAX_RANKED:] if id not in (late, later)]
+    for size in (7, 26, 50, 52, 60):  # Pages neither repeat nor skip a hit.
+        pages = [ids(client, k=size, offset=at) for at in range(0, len(before), size)]
+        assert [id for page in pages for id in page] == found
+    judge(client, QUERY, later, False)
+    assert ids(client, k=200)[0] == late
+
+
+@pytest.mark.usefixtures("_forgotten")
 def test_two_keys_that_disagree_say_nothing(client: TestClient, runtime: Runtime) -> None:
     before = hits(client)
     tenth = before[9]["id"]

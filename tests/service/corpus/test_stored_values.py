@@ -14,8 +14,10 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
+from service.api.openapi import StoredQuery, StoredText, StoredTitle
 from service.http import exact_json
 from service.settings import Settings
 from tests.service.conftest import new_settings, serving
@@ -231,6 +233,15 @@ def test_any_document_comes_back_or_names_its_field(stored: TestClient, document
     assert not document.get("title") or "title" in found
 
 
+@pytest.mark.parametrize("kind", [StoredText, StoredTitle, StoredQuery])
+def test_the_openapi_document_describes_texts_without_null_characters(kind: Any) -> None:
+    pattern = TypeAdapter(kind).json_schema()["pattern"]
+    for allowed in ("A", " A ", "a\nb", "ß"):
+        assert re.search(pattern, allowed)
+    for refused in ("\0", "A\0", "\0A", " \0 ", "A\0B"):
+        assert not re.search(pattern, refused)
+
+
 def test_numbers_are_read_at_the_edges_of_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_json, "_SLICE_BYTES", 7)
     good = b'{"a":"\\\\\\"99999999999999999999","b":[0.12345678901234567890,1e-12,-9223372036854775808]}'
@@ -242,6 +253,7 @@ def test_numbers_are_read_at_the_edges_of_slices(monkeypatch: pytest.MonkeyPatch
 # A new process, because other threads of this one would be measured.
 MEASURE = """
 import json, sys, tracemalloc
+from service.api.openapi import StoredQuery, StoredText, StoredTitle
 from service.http import exact_json
 for body in map(str.encode, json.load(sys.stdin)):
     tracemalloc.start()

@@ -21,7 +21,7 @@ from models.engines import opening
 from models.engines.form import FP32, Form
 from models.engines.opening import BF16, INT8, INT8_NAME
 from models.errors import FormUnavailable
-from models.manifest import Manifest
+from models.manifest import Manifest, Quantized
 from models.publishing import int8, proof
 from models.publishing.publish import publish
 from models.store import ModelStore
@@ -202,6 +202,7 @@ def test_int8_is_served_with_what_it_costs(tmp_path: Path, tiny_models_dir: Path
         info = client.get("/info").json()
         assert (info["form"], info["model_dtype"]) == ("int8/onnxruntime", "int8")
         cost = manifest.quantised
+        assert isinstance(cost, Quantized)
         assert info["form_cost"] == {
             "texts": 160,
             "cosine_mean": cost.cosine_mean,

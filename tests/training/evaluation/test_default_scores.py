@@ -27,7 +27,7 @@ REFERENCE = {"sts12": 0.7237, "sts14": 0.7560, "sts16": 0.7899, "stsb": 0.8203, 
 
 
 def all_five(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a test that needs all five English sets. It is skipped if one of them is absent."""
+    """Marks a test that needs all sets of REFERENCE. It is skipped if one of them is absent."""
     for name in ("sts12", "sts14", "sts16", "stsb", "sick"):
         test = needs(name)(test)
     return test

@@ -35,7 +35,7 @@ from training.retraining.config import Config, CorpusTable
 from training.retraining.judgements import Clicked, Judged, Judgment, judged
 from training.retraining.one import Job
 from training.retraining.rank import forecast, label, rank
-from training.text.service import qualified
+from training.text.service import fetch_explained, qualified
 
 QUERIES, HITS = 30, 12
 
@@ -119,7 +119,7 @@ def test_a_ranking_is_published_with_the_encoder_of_the_active_version(
     assert all(gain["shown"] for gain in report["gains"])
     assert bodies.pop(0) == {"path": "/collections/default/clicked", "clicked": []}
     assert {(each["path"], each["mode"], each["k"], each["explain"]) for each in bodies} == {
-        ("/search", "hybrid", 50, True)
+        ("/search", "hybrid", 60, True)
     }
     told, compared, _ = report["summary"]
     assert told == f"A judged document is first for {QUERIES} of {QUERIES} queries (0 before)."
@@ -364,6 +364,19 @@ def test_a_service_that_explains_nothing_is_named(job: Job) -> None:
 
     with json_server(answer) as url, pytest.raises(TrainingError, match="does not explain its hits"):
         rank(build_judged(QUERIES), config_at(url), job.store, silent)
+
+
+def test_hits_that_only_a_judgment_made_candidates_teach_nothing() -> None:
+    features = dict.fromkeys(FEATURES, 0.0)
+    hits = [
+        {"id": f"d{at}", "score": 2.0, "features": features | {"hybrid": 1 - at / 99}} for at in range(60)
+    ]
+    rest = [{"id": f"e{at}"} for at in range(8)]
+    shown = [hits[57], hits[55], *hits[:50], *rest]
+
+    with json_server(lambda *_: (200, {"results": [shown]})) as url:
+        [found] = fetch_explained(url, "default", ["a query"], 50, "a-version")
+    assert [hit["id"] for hit in found] == [f"d{at}" for at in range(50)]
 
 
 def test_a_file_has_no_searches_to_learn_from(job: Job) -> None:

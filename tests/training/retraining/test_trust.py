@@ -189,7 +189,7 @@ def test_without_users_each_key_is_a_visitor_and_rows_of_an_older_service_count(
 def honest(draw: st.DrawFn) -> Rows:
     """Draws queries of 12 to 16 visitors, who all click `right` at any place. One may click `a`, too.
 
-    With fewer visitors, one is more than a tenth of them and could change an answer near the limit.
+    With far fewer visitors, a single one could change an answer near the limit.
     """
     rows: Rows = []
     for at in range(draw(st.integers(1, 3))):
