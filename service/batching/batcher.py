@@ -157,7 +157,7 @@ class Batcher:
                 self.hung.add(call.encoder)
                 error = Hung(_HANGS)
             if call.lane is Lane.RERANK:  # The pending pairs would hang other threads.
-                self._executor.fail(self._scheduler.drain_of(call), error, "a batch hangs")
+                self._executor.fail(self._scheduler.drain_like(call), error, "a batch hangs")
             self._executor.fail(job.items, error, "a batch hangs")
             self._scheduler.wake()
         if replaced := self._workers.replace_hung_aside():

@@ -292,7 +292,7 @@ class Scheduler:
         with self._wake:
             return [item for queue in self.lanes.values() for item in queue.drain()]
 
-    def drain_of(self, call: EmbedCall) -> list[Item]:
+    def drain_like(self, call: EmbedCall) -> list[Item]:
         """Removes the pending items of the call's lane and encoder, and returns them."""
         with self._wake:
             return self.lanes[call.lane].drain(call)
