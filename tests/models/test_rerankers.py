@@ -83,8 +83,15 @@ def same_as_the_library(folder: Path, store: ModelStore) -> Reranker:
     return reranker
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("name", CLASSES)
+QUICK = {"bert", "modernbert", "deberta-v2"}  # One of each way to make a graph.
+FAMILIES = [
+    pytest.param(name, outputs, marks=() if outputs == 1 or name in QUICK else pytest.mark.long)
+    for name in CLASSES
+    for outputs in (1, 3)
+]
+
+
+@pytest.mark.parametrize(("name", "outputs"), FAMILIES)
 def test_a_family_scores_as_sentence_transformers_does(tmp_path: Path, name: str, outputs: int) -> None:
     folder = cross_encoder_source(tmp_path / name, name, outputs)
     store = ModelStore(tmp_path / "models")
@@ -171,8 +178,8 @@ def test_variants_of_modernbert_are_read(tmp_path: Path, pooling: str, bias: boo
         ("modernbert", {"classifier_activation": "gelu_new"}),
         ("deberta-v2", {"type_vocab_size": 2}),
         ("bert", {"hidden_act": "silu"}),
-        ("roberta", {"hidden_act": "silu"}),
-        ("electra", {"hidden_act": "silu"}),
+        pytest.param("roberta", {"hidden_act": "silu"}, marks=pytest.mark.long),
+        pytest.param("electra", {"hidden_act": "silu"}, marks=pytest.mark.long),
     ],
 )
 def test_a_graph_that_simile_does_not_write_is_exported_by_torch(
@@ -192,7 +199,14 @@ def test_without_torch_a_family_that_needs_it_says_so(
 
 
 @needs_int8
-@pytest.mark.parametrize("name", [name for name in CLASSES if name not in ("deberta-v2", "modernbert")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "bert" else pytest.param(name, marks=pytest.mark.long)
+        for name in CLASSES
+        if name not in ("deberta-v2", "modernbert")
+    ],
+)
 def test_a_family_is_served_in_int8(tmp_path: Path, name: str) -> None:
     folder, store = cross_encoder_source(tmp_path / name, name), ModelStore(tmp_path / "models")
     opened = partial(open_with_overrides, NO_OVERRIDES)
