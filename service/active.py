@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from models.encoder import Encoder, TokenEncoder
+from models.reranker import Reranker
 from service import memory
 from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
@@ -62,10 +63,48 @@ class Retired(Exception):
     """Raised if a generation is retired and therefore receives no more writes."""
 
 
-class Generation:
+class Borrowed:
+    """An open model that is closed after its last borrower has finished. Subclasses implement `close`."""
+
+    def __init__(self) -> None:
+        self._borrowers = 0
+        self.retired = False  # New borrowers are rejected.
+        self._lock = threading.Lock()
+
+    def enter(self) -> bool:
+        """Adds a borrower, who must call `leave`. Returns False if the model is retired."""
+        with self._lock:
+            if self.retired:
+                return False
+            self._borrowers += 1
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            self._borrowers -= 1
+            last = self.retired and not self._borrowers
+        if last:
+            self.close()
+
+    def retire(self) -> None:
+        """Rejects new borrowers. Closes the model now, or after the last borrower has finished."""
+        with self._lock:
+            if self.retired:
+                return
+            self.retired = True
+            idle = not self._borrowers
+        if idle:
+            self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Generation(Borrowed):
     """A model version and its indexes. `number` identifies its vectors in the document store."""
 
     def __init__(self, number: int, encoder: Encoder, made: IndexesOf) -> None:
+        super().__init__()
         self.number = number
         self.encoder = encoder
         self.manifest = encoder.manifest
@@ -83,9 +122,6 @@ class Generation:
         self.complete_through = 0  # Every current document up to this revision has a vector.
         self.fault: str | None = None  # The reason why the model must not be used any more.
         self.on_close: Callable[[Encoder], None] = lambda _: None  # Called after the session is closed.
-        self._borrowers = 0
-        self.retired = False  # New borrowers are rejected.
-        self._lock = threading.Lock()
 
     def another(self, number: int, encoder: Encoder) -> "Generation":
         """Returns a new generation that creates its indexes with the same factory as this one."""
@@ -96,20 +132,6 @@ class Generation:
         queries = self.encoder.queries
         return (self.encoder,) if queries is None else (self.encoder, queries)
 
-    def _enter(self) -> bool:
-        with self._lock:
-            if self.retired:
-                return False
-            self._borrowers += 1
-            return True
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._borrowers -= 1
-            last = self.retired and not self._borrowers
-        if last:
-            self.close()
-
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps the generation open until the block ends. Used while the generation is being built.
@@ -118,22 +140,12 @@ class Generation:
             Retired: The generation is retired.
 
         """
-        if not self._enter():
+        if not self.enter():
             raise Retired(self.version)
         try:
             yield
         finally:
-            self._leave()
-
-    def retire(self) -> None:
-        """Rejects new borrowers. Closes the generation now, or after the last borrower has finished."""
-        with self._lock:
-            if self.retired:
-                return
-            self.retired = True
-            idle = not self._borrowers
-        if idle:
-            self.close()
+            self.leave()
 
     def close(self) -> None:
         """Closes the model, and stops background merges of the indexes.
@@ -162,6 +174,7 @@ class ActiveGeneration:
         # The active generation comes first. Every commit updates the indexes of all.
         self.generations: tuple[Generation, ...] = (generation,)
         self._changing = threading.Lock()
+        self.reranker = ActiveReranker()
         # Returns the reason why another replica may have activated another version, or None.
         self.lost: Callable[[], str | None] = lambda: None
 
@@ -176,8 +189,10 @@ class ActiveGeneration:
 
     @property
     def encoding(self) -> set[str]:
-        """The versions whose models are in memory, including query encoders."""
-        return {each.manifest.version for generation in self.generations for each in generation.encoders}
+        """The versions whose models are in memory, including query encoders and the reranker."""
+        encoders = (each for generation in self.generations for each in generation.encoders)
+        reranker = self.reranker.version
+        return {each.manifest.version for each in encoders} | ({reranker} if reranker else set())
 
     def follow(self, generation: Generation) -> None:
         generation.on_close = self._on_close
@@ -219,11 +234,11 @@ class ActiveGeneration:
         try:
             yield generation
         finally:
-            generation._leave()  # noqa: SLF001
+            generation.leave()
 
     def _enter_active(self) -> Generation:
         # A swap may retire the generation between the two calls.
-        while not (generation := self.generation)._enter():  # noqa: SLF001
+        while not (generation := self.generation).enter():
             pass
         return generation
 
@@ -231,7 +246,7 @@ class ActiveGeneration:
         generations = self.generations
         # During a rebuild two generations may have the same version. The complete one comes first.
         for generation in sorted(generations, key=lambda generation: not generation.is_complete):
-            if generation.version == version and generation._enter():  # noqa: SLF001
+            if generation.version == version and generation.enter():
                 return generation
         usable = " and ".join(dict.fromkeys(generation.version for generation in generations))
         raise Conflict(
@@ -244,14 +259,85 @@ class ActiveGeneration:
         with self.borrow() as active, ExitStack() as leaving:
             borrowed = [active]
             for other in self.generations:
-                if other is not active and other._enter():  # noqa: SLF001
-                    leaving.callback(other._leave)  # noqa: SLF001
+                if other is not active and other.enter():
+                    leaving.callback(other.leave)
                     borrowed.append(other)
             yield borrowed
 
     def close(self) -> None:
         for generation in self.generations:
             generation.close()
+        if self.reranker.current is not None:
+            self.reranker.current.close()
+
+
+class OpenReranker(Borrowed):
+    """An open reranker."""
+
+    def __init__(self, reranker: Reranker, on_close: Callable[[Reranker], None]) -> None:
+        super().__init__()
+        self.reranker = reranker
+        self.version = reranker.manifest.version
+        self._on_close = on_close
+
+    def close(self) -> None:
+        self.reranker.close()
+        self._on_close(self.reranker)
+        memory.give_back()
+
+
+class ActiveReranker:
+    """The reranker that requests borrow, if one is active. lifecycle/rerankers.py replaces it.
+
+    Attributes:
+        current: The active reranker, or None.
+        opening: The version that is being opened, or None.
+        trouble: Why a requested reranker is not active, as a sentence. Empty: none was requested.
+    """
+
+    def __init__(self) -> None:
+        self.current: OpenReranker | None = None
+        self.opening: str | None = None
+        self.trouble = ""
+
+    @property
+    def version(self) -> str | None:
+        current = self.current
+        return None if current is None else current.version
+
+    @contextmanager
+    def borrow(self) -> Iterator[Reranker]:
+        """Keeps the reranker open until the block ends, even if it is replaced meanwhile.
+
+        Raises:
+            Unhealthy: A reranker is being opened.
+            Conflict: No reranker is active.
+
+        """
+        while (current := self.current) is not None and not current.enter():
+            pass  # It was replaced between the two calls.
+        if current is None:
+            raise self._absent()
+        try:
+            yield current.reranker
+        finally:
+            current.leave()
+
+    def _absent(self) -> Conflict | Unhealthy:
+        if self.opening is not None:
+            message = f"The reranker {self.opening} is being opened. Send again. {self.trouble}".rstrip()
+            return Unhealthy(message, retry_after_seconds=2)
+        return Conflict(
+            f"No reranker is active. {self.trouble}{' ' if self.trouble else ''}To use one, import it with "
+            "`python -m models import FOLDER_OR_HUB_ID`, then send POST /models/VERSION/activate "
+            "(docs/MODELS.md). SIMILE_RERANKER names the first one."
+        )
+
+    def replace(self, other: OpenReranker | None) -> None:
+        """Makes `other` active, or none. Requests that have borrowed the previous reranker keep it."""
+        previous, self.current = self.current, other
+        if previous is not None:
+            previous.retire()
 
 
 def apply(generation: Generation, changes: Changes) -> None:

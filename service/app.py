@@ -20,6 +20,7 @@ from service.api import (
     models,
     openai,
     openapi,
+    rerank,
     search,
     tei,
     ui,
@@ -34,7 +35,7 @@ from service.observability.logs import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_hosts, allowed_origins
 
-MODULES = (tei, openai, cohere, search, documents, files, feedback, events, collections, info, models)
+MODULES = (tei, openai, cohere, rerank, search, documents, files, feedback, events, collections, info, models)
 SCOPED = (search, documents, files, feedback, events)  # also below /collections/{collection}
 
 

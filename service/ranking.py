@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,28 @@ class _Late(Exception):
     """The stage has no time left."""
 
 
+T = TypeVar("T")
+
+
+class Orders(Generic[T]):
+    """How the candidates of recent queries were ordered, by a hash of query and candidates. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[int, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def recall(self, name: int) -> T | None:
+        with self._lock:
+            return self._recent.get(name)
+
+    def remember(self, name: int, order: T) -> None:
+        with self._lock:
+            self._recent[name] = order
+            self._recent.move_to_end(name)
+            if len(self._recent) > REMEMBERED:
+                self._recent.popitem(last=False)
+
+
 class Rankings:
     """The rankings of a generation by collection, and how the candidates of recent queries were ordered.
 
@@ -97,8 +119,7 @@ class Rankings:
 
     def __init__(self, learned: Mapping[str, Ranking]) -> None:
         self._learned = learned
-        self._recent: OrderedDict[int, NDArray[np.intp]] = OrderedDict()
-        self._lock = threading.Lock()
+        self.orders: Orders[NDArray[np.intp]] = Orders()  # Positions in hybrid order.
 
     def __getitem__(self, collection: str) -> Ranking:
         return self._learned.get(collection) or get_default()
@@ -106,18 +127,6 @@ class Rankings:
     def list_own(self) -> Sequence[tuple[str, Ranking]]:
         """Returns the collections that have a ranking of their own, with their rankings."""
         return [*self._learned.items()]
-
-    def recall(self, name: int) -> NDArray[np.intp] | None:
-        """Returns the remembered order of a query's candidates, as positions in hybrid order, or None."""
-        with self._lock:
-            return self._recent.get(name)
-
-    def remember(self, name: int, order: NDArray[np.intp]) -> None:
-        with self._lock:
-            self._recent[name] = order
-            self._recent.move_to_end(name)
-            if len(self._recent) > REMEMBERED:
-                self._recent.popitem(last=False)
 
 
 def read_rankings(folder: Path, manifest: Manifest) -> Rankings:
@@ -162,7 +171,7 @@ def order(
     ranking = stage.rankings[stage.collection]
     revisions = [ranked.revision for ranked in hits]
     name = hash((stage.collection, query, id(ranking), *revisions))
-    known = stage.rankings.recall(name)
+    known = stage.rankings.orders.recall(name)
     if known is not None and not stage.first and not stage.explain:
         return Ordered(_reordered(hits, known), {})
     began = clock()
@@ -194,7 +203,7 @@ def order(
     if not stage.seconds:
         return Ordered(hits, told, fault)
     if known is None or (stage.first and not fault):
-        stage.rankings.remember(name, found)
+        stage.rankings.orders.remember(name, found)
         kept = "in hybrid order"
     else:
         found, kept = known, "in the order of the last such search"

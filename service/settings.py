@@ -78,6 +78,7 @@ class Settings(BaseSettings):
     database_connections: int = Field(16, ge=4)
     models_dir: Path = Path()  # DATA_DIR/models unless set
     model: str = "default"
+    reranker: str = ""  # the first reranker: a version, a folder or a hub id; empty: none
     examples: bool = False
     ui: bool = True  # the page at /ui, and its redirect from /
     insecure: bool = False
@@ -130,6 +131,8 @@ class Settings(BaseSettings):
     passages: bool = True
     ranking: bool = True  # Hybrid search has a second stage.
     rank_seconds: float = Field(0.5, gt=0)  # of the second stage, for each query
+    rerank_seconds: float = Field(0.5, gt=0)  # of the reranker in a search, for each query
+    rerank_collections: str = ""  # searches that rerank by default, separated by commas; *: all
     search_mode: Mode | None = None  # default of searches; None: the version's own mode, or dense
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
@@ -176,6 +179,11 @@ class Settings(BaseSettings):
     @property
     def max_answer_bytes(self) -> int:
         return self.max_answer_mb * 1_000_000
+
+    def reranks(self, collection: str) -> bool:
+        """Returns whether searches of a collection use the reranker if the request does not say."""
+        names = {name.strip() for name in self.rerank_collections.split(",")}
+        return collection in names or "*" in names
 
     @property
     def events_seconds(self) -> float:

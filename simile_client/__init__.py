@@ -1,6 +1,16 @@
 """A Python client for a Simile service: `Client`, and `AsyncClient` for asyncio. It requires only httpx2."""
 
 from simile_client.clients import AsyncClient, Client
-from simile_client.values import Document, Hit, Imported, SearchAnswer, SimileError, Version
+from simile_client.values import Document, Hit, Imported, Rank, SearchAnswer, SimileError, Version
 
-__all__ = ["AsyncClient", "Client", "Document", "Hit", "Imported", "SearchAnswer", "SimileError", "Version"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Document",
+    "Hit",
+    "Imported",
+    "Rank",
+    "SearchAnswer",
+    "SimileError",
+    "Version",
+]

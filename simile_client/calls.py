@@ -54,8 +54,10 @@ def read_search(answer: Any) -> SearchAnswer:
             hit["metadata"],
             (hit["passage"]["start"], hit["passage"]["end"]) if "passage" in hit else None,
             hit.get("title", ""),
+            hit.get("rerank_score"),
+            hit.get("search_place"),
         )
         for hit in answer["hits"]
     )
     own = answer["model"], answer["mode"], answer.get("search_id"), answer.get("query_encoder")
-    return SearchAnswer(tuple(hits), *own, tuple(answer.get("warnings", ())))
+    return SearchAnswer(tuple(hits), *own, tuple(answer.get("warnings", ())), answer.get("reranker"))

@@ -22,7 +22,7 @@ from simile_client.calls import (
     read_search,
     read_versions,
 )
-from simile_client.values import Document, Imported, SearchAnswer, SimileError, Version
+from simile_client.values import Document, Imported, Rank, SearchAnswer, SimileError, Version
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -149,6 +149,27 @@ class Client(_Options):
         body = {"pairs": [list(pair) for pair in pairs]}
         return self._do(Call("POST", "/similarity", list, body))
 
+    def rerank(
+        self, query: str, texts: Sequence[str], *, top_n: int | None = None, raw_scores: bool = False
+    ) -> list[Rank]:
+        """Scores texts together with a query by the active reranker.
+
+        Args:
+            query: The query.
+            texts: The texts.
+            top_n: Number of texts to return; None for all.
+            raw_scores: Whether to return scores before the model's activation.
+
+        Returns:
+            The texts with their positions and scores, best first.
+        """
+
+        def read(answer: Any) -> list[Rank]:
+            return [Rank(each["index"], each["score"], texts[each["index"]]) for each in answer][:top_n]
+
+        body = {"query": query, "texts": list(texts), "raw_scores": raw_scores}
+        return self._do(Call("POST", "/rerank", read, body))
+
     def search(
         self,
         query: str,
@@ -157,6 +178,8 @@ class Client(_Options):
         mode: Mode | None = None,
         filter: Filter | None = None,
         user: str | None = None,
+        rerank: bool | None = None,
+        rerank_k: int | None = None,
         collection: str = "default",
         version: str | None = None,
     ) -> SearchAnswer:
@@ -165,9 +188,13 @@ class Client(_Options):
         Args:
             k: Maximum number of hits.
             mode: The search mode; None for the collection's default.
+            rerank: Whether the active reranker orders the best hits; None for the collection's default.
+            rerank_k: Number of hits that it orders; None for 20.
             version: A loaded version; None for the active version.
         """
-        options = {"mode": mode, "user": user, "filter": None if filter is None else json.dumps(filter)}
+        options: dict[str, Any] = {"mode": mode, "user": user, "rerank_k": rerank_k}
+        options["filter"] = None if filter is None else json.dumps(filter)
+        options["rerank"] = None if rerank is None else str(rerank).lower()
         params = {"q": query, "k": k} | {name: value for name, value in options.items() if value is not None}
         path = build_path(collection, "/search")
         return self._do(Call("GET", path, read_search, params=params, version=version))
@@ -266,6 +293,7 @@ class AsyncClient(_Options):
 
     embed = _awaited(Client.embed)
     similarity = _awaited(Client.similarity)
+    rerank = _awaited(Client.rerank)
     search = _awaited(Client.search)
     put = _awaited(Client.put)
     get = _awaited(Client.get)

@@ -52,6 +52,17 @@ class Hit:
     metadata: Mapping[str, Any]
     passage: tuple[int, int] | None = None
     title: str = ""
+    rerank_score: float | None = None  # Of the reranker, if it has scored the hit.
+    search_place: int | None = None  # The place before the reranker ordered the hits, from 1.
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A text that was ranked: its position in the request, its score and the text itself."""
+
+    index: int
+    score: float
+    text: str
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,8 @@ class SearchAnswer:
     mode: str
     search_id: str | None = None  # For `POST /events`; None if the service stores no events.
     query_encoder: str | None = None  # The student that encoded the query, if `model` is a pair.
-    warnings: tuple[str, ...] = ()  # Possible mistakes in a filter that no document matches.
+    warnings: tuple[str, ...] = ()  # Mistakes in a filter, or a stage of the search that failed or was late.
+    reranker: str | None = None  # The version that ordered the best hits.
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ NOT_PASSED_ON = {
 }  # fmt: skip
 OF_A_COLLECTION = """search searches documents documents/count documents/{id} files files/preview map
     feedback feedback/count feedback/summary events events/count"""
-OF_THE_SERVICE = """embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me info
+OF_THE_SERVICE = """rerank v1/rerank v2/rerank predict
+embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me info
     examples collections collections/{collection} collections/{collection}/clicked models
     models/{version}/report
     models/{version}/report/{file} models/{version}/activate models/{version}/keep models/rollback
@@ -105,7 +106,7 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
     service.client.post("/documents", json={"documents": examples()})
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
     searches = [command for command in found if "/search" in command]
-    assert (len(searches), len(found)) == (4, 10)
+    assert (len(searches), len(found)) == (5, 11)
     for command in found:
         said = answered(command, service.port)
         if command in searches:
@@ -244,12 +245,12 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     admin = {clicked, "post /retraining", *searches, *(f"post /models/{change}" for change in changes)}
     assert by_role["admin"] == admin
     families = dict.fromkeys(("/v1/embeddings", "/embeddings"), "OpenAIRefusal")
-    families["/v2/embed"] = "CohereRefusal"
-    for path in ("/", "/embed", "/similarity", "/tokenize", "/decode", *families):
+    families |= {"/v1/rerank": "OpenAIRefusal", "/v2/embed": "CohereRefusal", "/v2/rerank": "CohereRefusal"}
+    for path in ("/", "/embed", "/similarity", "/tokenize", "/decode", "/rerank", "/predict", *families):
         answers = document["paths"][path]["post"]["responses"]
         assert answers["200"]["content"]["application/json"]["schema"]["$ref"]
         refusals = {status: answer for status, answer in answers.items() if status >= "400"}
-        native = {"422", "424"} if path in {"/", "/embed", "/similarity"} else {"422"}
+        native = {"422", "424"} if path not in {"/tokenize", "/decode"} else {"422"}
         expected = {"400", "401", "403", "404", "409", "413", "415", "421", "429", "500", "503", "504"}
         assert set(refusals) == expected | (set() if path in families else native)
         for reference in refusals.values():

@@ -12,10 +12,11 @@ import numpy as np
 from fastapi import Request
 from numpy.typing import NDArray
 
+from models.errors import WrongKind
 from models.manifest import Manifest, is_version
 from models.messages import did_you_mean
 from service.batching.request import Answer
-from service.errors import Empty, NotFound, Validation
+from service.errors import Conflict, Empty, NotFound, Validation
 from service.index.kmeans import unit
 from service.runtime.runtime import Runtime
 from service.settings import Settings
@@ -233,9 +234,13 @@ def pinned(request: Request, model: str | None, runtime: Runtime) -> str | None:
 
     Raises:
         NotFound: `model` looks like a version, and no such version exists.
+        Conflict: The version is a reranker.
 
     """
     header = request.headers.get(VERSION_HEADER)
+    named = header or model
+    if named is not None and named in runtime.rerankers.published:
+        raise Conflict(f"{WrongKind(named, 'reranker')} POST /rerank uses it.")
     if header is not None:
         return header
     if model is None or not is_version(model):

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from models.encoder import Encoder
 from models.manifest import Mode
 from models.messages import simile_version
+from service.active import ActiveReranker
 from service.api.openapi import Role, describe
 from service.auth.access import Account
 from service.corpus.examples import example_rows
@@ -68,6 +69,14 @@ class QueryEncoderInfo(CostInfo):
     form: str
 
 
+class RerankerInfo(BaseModel):
+    version: str
+    fingerprint: str
+    form: str
+    max_input_length: int = Field(description="Tokens of a query and a text together")
+    labels: list[str] = Field(description="Names of the outputs, for POST /predict. Empty with one output")
+
+
 class CacheInfo(BaseModel):
     vectors: int
     bytes: int
@@ -93,6 +102,7 @@ class Info(BaseModel):
     query_encoder: QueryEncoderInfo | None = Field(
         description="Of a pair: the encoder of search queries. null: the model itself"
     )
+    reranker: RerankerInfo | None = Field(description="The active reranker. null: there is none")
     dimension: int
     deterministic: bool
     providers: list[str]
@@ -147,6 +157,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
             "form": str(encoder.form),
             "form_cost": _cost(encoder),
             "query_encoder": _query_encoder(encoder),
+            "reranker": _reranker(runtime.active.reranker),
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
@@ -171,6 +182,19 @@ async def describe_service_and_model(runtime: Service) -> Response:
             },
         }
     return json_response(answer)
+
+
+def _reranker(active: ActiveReranker) -> dict[str, Any] | None:
+    if active.current is None:
+        return None
+    reranker = active.current.reranker
+    return {
+        "version": reranker.manifest.version,
+        "fingerprint": reranker.manifest.fingerprint,
+        "form": str(reranker.form),
+        "max_input_length": reranker.max_length,
+        "labels": reranker.manifest.labels,
+    }
 
 
 def _query_encoder(encoder: Encoder) -> dict[str, Any] | None:

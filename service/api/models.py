@@ -12,9 +12,17 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
-from models.errors import Damaged, UnknownVersion, Unreadable
+from models.errors import Damaged, UnknownVersion, Unreadable, WrongKind
 from models.files.retrainings import NO_TRAINER, request_run, schedule_state
-from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version, read_manifest
+from models.manifest import (
+    REPORT,
+    REPORT_PAGE,
+    Manifest,
+    ModelKind,
+    is_version,
+    read_manifest,
+    require_kind,
+)
 from models.store import ModelStore
 from service.api.openapi import Role, describe
 from service.auth.audit import audit
@@ -59,6 +67,7 @@ class CanaryOut(BaseModel):
 
 class Listed(BaseModel):
     version: str
+    kind: ModelKind | None = Field(description="A reranker scores pairs of texts. null: unreadable")
     fingerprint: str | None
     query_encoder: str | None = Field(description="Of a pair: the version that encodes the queries")
     state: Literal["candidate", "refused", "building", "ready", "active", "retired", "failed"]
@@ -74,9 +83,17 @@ class Listed(BaseModel):
     loaded: bool = Field(description="Whether the header x-model-version can name it")
 
 
+class RerankerInUse(BaseModel):
+    active: str | None
+    wanted: str | None
+    previous: str | None = Field(description="For POST /models/rollback?kind=reranker")
+    reason: str | None = Field(description="Why the wanted one is not active")
+
+
 class ModelsAnswer(BaseModel):
     active: str
     wanted: str | None
+    reranker: RerankerInUse
     models: list[Listed]
     schedule: dict[str, Any] | None
 
@@ -120,7 +137,7 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     `step` of `steps`, the `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
     """
     manifests, problems, wanted, schedule, away = await asyncio.to_thread(_look, runtime.store)
-    states = await runtime.controller.states()
+    states = await runtime.controller.states() | runtime.rerankers.states()
     listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
     listed += [
         _unread(name, reason, states.get(name)) for name, reason in problems.items() if is_version(name)
@@ -133,9 +150,17 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
         if version not in there and state["state"] in _IN_MEMORY
     ]
     loaded = {generation.version for generation in runtime.active.generations}
+    loaded |= {runtime.active.reranker.version or ""}
     listed = [shown | {"loaded": shown["version"] in loaded} for shown in listed]
     answer = {"active": runtime.active.generation.version, "wanted": wanted, "models": listed}
-    return json_response(answer | {"schedule": schedule})
+    reranker, requested = runtime.active.reranker, runtime.rerankers.requested
+    in_use = {
+        "active": reranker.version,
+        "wanted": requested.version,
+        "previous": requested.previous,
+        "reason": reranker.trouble or None,
+    }
+    return json_response(answer | {"reranker": in_use, "schedule": schedule})
 
 
 def _look(
@@ -158,6 +183,7 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
             state["reason"] = gate.reason
     return {
         "version": manifest.version,
+        "kind": manifest.kind,
         "fingerprint": manifest.fingerprint,
         "query_encoder": manifest.query_encoder and manifest.query_encoder.version,
         **state,
@@ -173,7 +199,7 @@ def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, A
 
     The version may still be loaded in memory.
     """
-    absent = dict.fromkeys(("fingerprint", "query_encoder", "created", "parent", "gate"))
+    absent = dict.fromkeys(("kind", "fingerprint", "query_encoder", "created", "parent", "gate"))
     state = dict(state or as_state("failed"))
     state["reason"] = state["reason"] or reason
     return {"version": name, **absent, **state, "scores": {}}
@@ -219,6 +245,10 @@ async def _of_report(runtime: Runtime, version: str, path: str) -> bytes:
 _REQUEST_ERRORS = (NotFound, Conflict, Storage)
 
 
+class RollbackParameters(BaseModel):
+    kind: ModelKind = "encoder"
+
+
 @router.post(
     "/models/{version}/activate",
     status_code=202,
@@ -228,8 +258,15 @@ async def activate_version(request: Request, runtime: Service, version: str) -> 
     """Request that a version becomes active.
 
     The answer is 202, and `GET /models` shows the progress. If the version is already active, the answer is
-    200.
+    200. A reranker becomes the active reranker, beside the active encoder.
     """
+    with _refusing(version):
+        manifest = await asyncio.to_thread(lambda: read_manifest(runtime.store.folder(version)))
+    if manifest.kind == "reranker":
+        await _request_reranker(runtime, version)
+        audit("activate", request.scope, version=version)
+        status = 200 if version == runtime.active.reranker.version else 202
+        return json_response({"wanted": version}, status=status)
     served = version == runtime.active.generation.version
     # For the active version, a build of another version is dropped. The folder may name another version that
     # does not count yet (Controller.requested).
@@ -250,8 +287,20 @@ async def activate_version(request: Request, runtime: Service, version: str) -> 
     status_code=202,
     **describe(Role.ADMIN, Requested, statuses=[202], raises=_REQUEST_ERRORS),
 )
-async def go_back_to_the_previous_version(request: Request, runtime: Service) -> Response:
-    """Return to the previous version. The service does not activate the current version again by itself."""
+async def go_back_to_the_previous_version(
+    request: Request, runtime: Service, params: Annotated[RollbackParameters, Query()]
+) -> Response:
+    """Return to the previous version. The service does not activate the current version again by itself.
+
+    With `kind=reranker`, return to the previous reranker.
+    """
+    if params.kind == "reranker":
+        version = (await asyncio.to_thread(runtime.store.requested_reranker)).previous
+        if version is None:
+            raise Conflict("There is no reranker to go back to.")
+        await _request_reranker(runtime, version)
+        audit("rollback", request.scope, version=version)
+        return json_response({"wanted": version}, status=202)
     back = await runtime.controller.previous()
     if back is None:
         raise Conflict("There is no version to go back to.")
@@ -259,6 +308,12 @@ async def go_back_to_the_previous_version(request: Request, runtime: Service) ->
         await runtime.controller.request(back, "rollback")
     audit("rollback", request.scope, version=back)
     return json_response({"wanted": back}, status=202)
+
+
+async def _request_reranker(runtime: Runtime, version: str) -> None:
+    with _refusing(version):
+        await asyncio.to_thread(runtime.store.request_reranker, version)
+    runtime.rerankers.retry(version)
 
 
 class KeepParameters(BaseModel):
@@ -287,7 +342,7 @@ async def keep_version(
     it.
     """
     with _refusing(version):
-        await asyncio.to_thread(lambda: read_manifest(runtime.store.folder(version)))
+        await asyncio.to_thread(lambda: require_kind(read_manifest(runtime.store.folder(version)), "encoder"))
     loaded = runtime.controller.keep(version, params.seconds)
     audit("keep", request.scope, version=version)
     answer = {"version": version, "seconds": params.seconds, "loaded": loaded}
@@ -345,7 +400,7 @@ def _refusing(version: str) -> Iterator[None]:
         yield
     except UnknownVersion as error:
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.") from error
-    except Damaged as error:
+    except (Damaged, WrongKind) as error:
         raise Conflict(str(error)) from error
     except Unreadable as error:
         raise Storage(f"{error} Repair it, then ask again.") from error

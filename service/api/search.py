@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -46,6 +47,7 @@ from service.corpus.search import Page, Query, Search
 from service.errors import Conflict, NotFound, Storage, Validation
 from service.http.bodies import JsonChunks, check_parameters, in_chunks, json_array, json_response
 from service.http.routing import RoleRoute
+from service.observability.metrics import Metrics
 from service.runtime.runtime import Runtime, Service
 from service.settings import Settings
 from service.store.values import MAX_SHOWN, TooMuch
@@ -59,6 +61,8 @@ _Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(mi
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
 _STUDENT = "The version that encoded the queries; absent when `model` did, or no text was encoded"
 _EXPLAINS = "In mode hybrid, each of the best 50 hits shows its features and their parts in its score"
+_RERANKS = "Whether the active reranker orders the best `rerank_k` hits. Absent: SIMILE_RERANK_COLLECTIONS"
+_RERANKER = "The version that ordered the best hits; absent without one"
 _SHOWS = "Parts of a hit besides id and score"
 
 
@@ -77,6 +81,7 @@ class SearchParameters(Options):
     filter: FilterText = None
     passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
     explain: Literal["true", "false"] = Field("false", description=_EXPLAINS)
+    rerank: Literal["true", "false"] | None = Field(None, description=_RERANKS)
 
 
 class SimilarTo(BaseModel):
@@ -101,6 +106,7 @@ class SearchRequest(Options):
     filter: Annotated[dict[str, Any], ShownAs(Filter)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
     explain: bool = Field(False, description=_EXPLAINS)
+    rerank: bool | None = Field(None, description=_RERANKS)
     model: str | None = Field(None, description="Needed for vector queries: the version that made them")
 
 
@@ -116,6 +122,12 @@ class Found(BaseModel):
     text: str = Field("", description="Absent when `fields` leaves it out")
     metadata: dict[str, Any] = Field({}, description="Absent when `fields` leaves it out")
     passage: PassageFound | SkipJsonSchema[None] = Field(None, description="The best one of a split text")
+    rerank_score: float | SkipJsonSchema[None] = Field(
+        None, description="Of the reranker, for the hits that it has ordered; `score` is that of the search"
+    )
+    search_place: int | SkipJsonSchema[None] = Field(
+        None, description="Of these hits: the place in the order of the search, from 1"
+    )
     features: dict[str, float] | SkipJsonSchema[None] = Field(None, description="With `explain`")
     contributions: dict[str, float] | SkipJsonSchema[None] = Field(
         None, description="With `explain`: the parts of the features in the hit's ranking score"
@@ -128,6 +140,7 @@ class SearchAnswer(BaseModel):
     model: str
     mode: str
     query_encoder: str = Field("", description=_STUDENT)
+    reranker: str = Field("", description=_RERANKER)
     took_ms: float
     search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
@@ -137,6 +150,7 @@ class SearchAnswer(BaseModel):
 class SearchAnswers(BaseModel):
     model: str
     query_encoder: str = Field("", description=_STUDENT)
+    reranker: str = Field("", description=_RERANKER)
     search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
@@ -163,7 +177,11 @@ async def search_for_one_query(
     """Search with one query: a text (`q`) or the id of a stored document (`id`)."""
     query = parse_query(params.q, params.id)
     fields = None if params.fields is None else [field for field in params.fields.split(",") if field]
-    more: dict[str, Any] = {"passages": params.passages == "true", "explain": params.explain == "true"}
+    more: dict[str, Any] = {
+        "passages": params.passages == "true",
+        "explain": params.explain == "true",
+        "rerank": None if params.rerank is None else params.rerank == "true",
+    }
     plan = await _plan(request, runtime, params, [query], fields, **more)
     return await _search(request, runtime, plan, {"query": params.q} if query.text else {"id": params.id})
 
@@ -174,7 +192,8 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
     queries = parse_queries(body.queries, runtime.settings.max_inputs)
     # For vectors, `model` names the version that made them. Only the header chooses the version to search.
     model = None if queries[0].vector is not None else body.model
-    more = {"passages": body.passages, "explain": body.explain, "vectors_version": body.model}
+    more: dict[str, Any] = {"passages": body.passages, "explain": body.explain, "rerank": body.rerank}
+    more["vectors_version"] = body.model
     plan = await _plan(request, runtime, body, queries, body.fields, model, several=True, **more)
     return await _search(request, runtime, plan, {})
 
@@ -221,6 +240,34 @@ async def _plan(
     )
 
 
+@dataclass
+class Stages:
+    """What the stages of a search say about the pages of an answer."""
+
+    shown_ids: list[list[str]] = field(default_factory=list)
+    reranker: str = ""
+    tokens: list[int] = field(default_factory=list)
+    faults: dict[str, None] = field(default_factory=dict)
+    rerank_faults: dict[str, None] = field(default_factory=dict)
+
+    def note(self, pages: list[Page]) -> None:
+        self.shown_ids = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in pages]
+        for page in pages:
+            self.reranker = page.reranker or self.reranker
+            self.tokens += page.rerank_tokens
+            self.faults |= {page.fault: None} if page.fault else {}
+            self.rerank_faults |= {page.rerank_fault: None} if page.rerank_fault else {}
+
+    def add_to(self, notes: dict[str, Any], metrics: Metrics) -> None:
+        """Counts the faults, and adds fields to those of the answer."""
+        metrics.unranked.inc(bool(self.faults))
+        metrics.unreranked.inc(bool(self.rerank_faults))
+        if warnings := [*notes.get("warnings", []), *self.faults, *self.rerank_faults]:
+            notes["warnings"] = warnings
+        if self.reranker:
+            notes["reranker"] = self.reranker
+
+
 async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[str, Any]) -> Response:
     """Runs a search and answers with the hits.
 
@@ -231,12 +278,11 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         answer: Fields that the answer begins with. The function adds more fields.
 
     """
-    corpus, shown_ids, faults = runtime.corpus, list[list[str]](), dict[str, None]()
+    corpus, stages = runtime.corpus, Stages()
 
     def write(found: list[Page]) -> list[bytes]:
-        """Returns the hits as chunks of JSON, and notes ids and faults. Runs on the reading thread."""
-        shown_ids[:] = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in found]
-        faults.update((page.fault, None) for page in found if page.fault)
+        """Returns the hits as chunks of JSON, and notes ids and faults. Runs on another thread."""
+        stages.note(found)
         lists = [json_array(map(plan.shown.of, page.hits)) for page in found]
         return in_chunks(json_array(lists) if plan.several else lists[0])
 
@@ -262,13 +308,12 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
             visitor = runtime.hash_visitor(plan.options.user)
             place, pinned = (plan.collection, search.offset), plan.version is not None
             note = partial(runtime.searches.note, *place, visitor=visitor, pinned=pinned)
-            search_ids = [note(text, ids) for text, ids in zip(texts, shown_ids, strict=True)]
+            search_ids = [note(text, ids) for text, ids in zip(texts, stages.shown_ids, strict=True)]
+        embedded = embedded._replace(tokens=[*embedded.tokens, *stages.tokens])
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
-        if plan.where is not None and not any(shown_ids):
+        if plan.where is not None and not any(stages.shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)
-    if faults:
-        runtime.metrics.unranked.inc()
-        notes["warnings"] = [*notes.get("warnings", []), *faults]
+    stages.add_to(notes, runtime.metrics)
     answer["model"] = generation.version
     if plan.several:
         answer |= notes | ({"search_ids": search_ids} if search_ids else {})
@@ -294,10 +339,10 @@ def _check_work(settings: Settings, queries: int, search: Search) -> None:
             f"The queries ask for {hits} hits together, offsets included; at most {limit} "
             "(SIMILE_MAX_HITS) go in one answer."
         )
-    work, most = queries * search.work, settings.max_candidates
+    work, most = queries * search.cost, settings.max_candidates
     if work > most:
         raise Validation(
-            f"The queries rank {work} candidates together, {search.work} each in mode {search.mode}; "
+            f"The queries rank {work} candidates together, {search.cost} each in mode {search.mode}; "
             f"at most {most} (SIMILE_MAX_CANDIDATES) go in one request. Send "
-            f"{most // search.work} queries at a time."
+            f"{max(1, most // search.cost)} queries at a time."
         )

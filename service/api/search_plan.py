@@ -33,6 +33,7 @@ TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of o
 
 
 MAX_FIELDS = 100
+MAX_RERANK_K = 200
 MAX_NAMES = 1024  # names between the dots of all fields together
 MAX_CHARACTERS = 65_536  # characters of all fields together
 METADATA = "metadata"
@@ -66,6 +67,12 @@ class Shown:
         if hit.passage is not None:
             start, end = hit.passage
             parts.append(b',"passage":{"start":%d,"end":%d}' % (start, end))
+        if hit.search_place is not None:
+            parts.append(b',"search_place":%d' % hit.search_place)
+        if hit.rerank_score is not None:
+            parts.append(
+                b',"rerank_score":' + orjson.dumps(hit.rerank_score, option=orjson.OPT_SERIALIZE_NUMPY)
+            )
         if hit.explanation is not None:
             told = {name: part for name, part in hit.explanation._asdict().items() if part is not None}
             parts.append(b"," + orjson.dumps(told)[1:-1])
@@ -189,6 +196,7 @@ class Options(BaseModel):
         None, description="With mode dense only"
     )
     prompt_name: str | None = None
+    rerank_k: int = Field(20, ge=1, le=MAX_RERANK_K, description="Best hits that the reranker orders again")
     user: User | None = Field(None, description=f"{USER}. Events of this search inherit it if they name none")
 
 
@@ -206,6 +214,7 @@ class Plan:
         collection: The collection to search.
         version: The version that must answer. None means the active version.
         explain: Whether hits have features and contributions.
+        rerank: Whether the reranker orders the best hits. None means the default of the collection.
         several: Whether the answer has one list of hits per query, or only the hits of a single query.
         vectors_version: The version that computed the vectors in `queries`, according to the client.
 
@@ -220,6 +229,7 @@ class Plan:
     collection: str
     version: str | None
     explain: bool = False
+    rerank: bool | None = None
     several: bool = False
     vectors_version: str | None = None
 
@@ -239,6 +249,8 @@ class Plan:
                 raise Validation(f"A {noun} has no words to look for. Use mode dense, or send a text.")
             if options.prompt_name is not None:
                 raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
+            if self.rerank:
+                raise Validation("The reranker reads the text of a query. Send a text, or leave rerank out.")
         if options.min_score is not None and mode != "dense":
             raise Validation(f"min_score is a cosine, and the scores of mode {mode} are none. Leave it out.")
         if not self.passages and mode == "lexical":
@@ -262,8 +274,12 @@ class Plan:
             kept=self.version is not None,
             rank_seconds=settings.rank_seconds if settings.ranking else 0.0,
             explain=self.explain,
+            rerank_k=options.rerank_k if self._reranks(settings, of_text=of_text) else 0,
             compares_tokens=compares_tokens(generation, generation.rankings[self.collection]),
         )
+
+    def _reranks(self, settings: Settings, *, of_text: bool) -> bool:
+        return of_text and (settings.reranks(self.collection) if self.rerank is None else self.rerank)
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:
         """Returns the mode of a search whose request does not name a mode.

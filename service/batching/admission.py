@@ -8,9 +8,9 @@ import math
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from models.encoder import Encoder
+from models.open_version import OpenVersion
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
-from service.batching.request import Lane
+from service.batching.request import FIRST, Lane
 from service.batching.scheduler import Scheduler
 from service.errors import Overloaded
 
@@ -53,10 +53,11 @@ class ThroughputEstimate:
     workers: int
     hang_seconds: float
     overhead_tokens: int = GROUP_OVERHEAD_TOKENS
-    _paces: WeakKeyDictionary[Encoder, _Pace] = field(default_factory=WeakKeyDictionary)
-    _active: _Pace = field(default_factory=lambda: _Pace(0))  # of the active version
+    _paces: WeakKeyDictionary[OpenVersion, _Pace] = field(default_factory=WeakKeyDictionary)
+    # Of the active encoder and of the reranker, by the lane of their calls.
+    _active: dict[Lane, _Pace] = field(default_factory=lambda: {lane: _Pace(0) for lane in FIRST})
 
-    def measured(self, encoder: Encoder, lane: Lane, tokens: int, seconds: float) -> None:
+    def measured(self, encoder: OpenVersion, lane: Lane, tokens: int, seconds: float) -> None:
         """Records that a worker embedded `tokens`, padding included, in `seconds`.
 
         Adds the fixed cost of a batch. Otherwise small batches in quiet times would make the pace look so
@@ -65,17 +66,18 @@ class ThroughputEstimate:
         pace = self._get_pace(encoder)
         pace.measured((tokens + self.overhead_tokens) / max(seconds, 1e-6))
         if lane is not Lane.CANDIDATE:
-            self._active = pace
+            self._active[lane if lane in FIRST else Lane.INTERACTIVE] = pace
 
-    def seconds_for(self, tokens: int) -> float:
-        """Returns the seconds that all workers together need for `tokens` of the active version."""
-        return tokens / (self._active.tokens_per_second * self.workers)
+    def seconds_for(self, tokens: int, lane: Lane = Lane.INTERACTIVE) -> float:
+        """Returns the seconds that all workers together need for `tokens` of a lane's active model."""
+        pace = self._active[lane if lane in FIRST else Lane.INTERACTIVE]
+        return tokens / (pace.tokens_per_second * self.workers)
 
-    def batch_may_take(self, encoder: Encoder, tokens: int) -> float:
+    def batch_may_take(self, encoder: OpenVersion, tokens: int) -> float:
         """Returns the time limit in seconds for a batch of `tokens`, padding included."""
         return self._bound(tokens / self._get_pace(encoder).tokens_per_second)
 
-    def _get_pace(self, encoder: Encoder) -> _Pace:
+    def _get_pace(self, encoder: OpenVersion) -> _Pace:
         return self._paces.setdefault(encoder, _Pace(encoder.file_bytes))
 
     def tokenizing_may_take(self, characters: int) -> float:
@@ -96,7 +98,7 @@ class Admission:
 
     Args:
         max_tokens: Tokens that may wait in one lane.
-        max_seconds: Seconds that an interactive call may wait for its turn. 0 means no limit.
+        max_seconds: Seconds that a call of the first lanes may wait for its turn. 0 means no limit.
 
     """
 
@@ -119,11 +121,11 @@ class Admission:
             raise Overloaded(
                 f"{waiting} tokens are in the queue. With this request they would be about {waiting + cost}. "
                 f"The limit is {self.max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or send less.",
-                retry_after_seconds=self._throughput.seconds_for(waiting),
+                retry_after_seconds=self._throughput.seconds_for(waiting, lane),
             )
-        if not self.max_seconds or lane is not Lane.INTERACTIVE:
+        if not self.max_seconds or lane not in FIRST:
             return
-        seconds = self.wait_seconds()
+        seconds = self.wait_seconds(lane)
         if seconds > self.max_seconds:
             raise Overloaded(
                 f"This request would wait about {seconds:.1f} s for its turn. The limit is "
@@ -131,5 +133,5 @@ class Admission:
                 retry_after_seconds=seconds,
             )
 
-    def wait_seconds(self) -> float:
-        return self._throughput.seconds_for(self._scheduler.lanes[Lane.INTERACTIVE].turn_tokens)
+    def wait_seconds(self, lane: Lane = Lane.INTERACTIVE) -> float:
+        return self._throughput.seconds_for(self._scheduler.lanes[lane].turn_tokens, lane)

@@ -15,26 +15,38 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
+from weakref import WeakSet
 
 import numpy as np
 
-from models.encoder import Encoder
+from models.open_version import OpenVersion
+from models.tokens.pairs import Pair
 from service.batching.admission import Admission, ThroughputEstimate
 from service.batching.cache import Cache, InFlight
 from service.batching.executor import LONG_CHARACTERS, Executor, refuse_long_texts
 from service.batching.planner import PROCESSOR, Sizes
-from service.batching.request import Answer, EmbedCall, Lane, Source, Timing, estimate
+from service.batching.request import ASIDE, Answer, EmbedCall, Lane, Source, Timing, estimate, measure
 from service.batching.scheduler import Scheduler
 from service.batching.single_text import SingleTextSession
 from service.batching.workers import Worker, Workers
-from service.errors import Backend, Hung, Overloaded, ServiceError, Unhealthy
+from service.errors import Backend, Hung, Overloaded, ServiceError, Timeout, Unhealthy
 from service.observability.logs import MAX_STEPS, Step, steps
 from service.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _STOPPED = "The service is stopping. Send again to the next one."
+_HANGS = "The model did not finish in time (SIMILE_HANG_SECONDS)."
 _ALL_HANG = "Every worker hangs; the service is about to restart."
+
+
+class Options(TypedDict):
+    """Options of a call, as in `Batcher.embed`."""
+
+    truncate: bool
+    left: bool
+    normalize: bool
 
 
 class Batcher:
@@ -82,6 +94,7 @@ class Batcher:
             self._scheduler, self._in_flight, throughput, self.single_text, sizes, metrics
         )
         self._calls: set[EmbedCall] = set()  # unanswered calls
+        self.hung: WeakSet[OpenVersion] = WeakSet()  # candidates and rerankers that have hung
         self._loop: asyncio.AbstractEventLoop
 
     def start(self) -> None:
@@ -109,14 +122,14 @@ class Batcher:
             return error.with_traceback(None)
         return None
 
-    def failure(self, encoder: Encoder) -> str | None:
+    def failure(self, encoder: OpenVersion) -> str | None:
         """Returns why `encoder` last failed, or that no forward pass of it has run yet.
 
         Returns None if the last forward pass succeeded.
         """
         return self._executor.failures.get(encoder, "no forward pass has run yet")
 
-    def forget(self, encoder: Encoder) -> None:
+    def forget(self, encoder: OpenVersion) -> None:
         if self.cache is not None:
             self._executor.on_loop(self.cache.forget, encoder)
 
@@ -138,12 +151,17 @@ class Batcher:
             return "a worker died, and was replaced"
         for job in self._workers.overdue(seconds):
             self._metrics.batch_timeouts.inc()
-            kind = Hung if job.items[0].call.lane is Lane.CANDIDATE else Backend
-            error = kind("The model did not finish in time (SIMILE_HANG_SECONDS).")
+            call = job.items[0].call
+            error: ServiceError = Backend(_HANGS)
+            if call.lane in ASIDE:
+                self.hung.add(call.encoder)
+                error = Hung(_HANGS)
+            if call.lane is Lane.RERANK:  # The pending pairs would hang other threads.
+                self._executor.fail(self._scheduler.drain_like(call), error, "a batch hangs")
             self._executor.fail(job.items, error, "a batch hangs")
             self._scheduler.wake()
-        if replaced := self._workers.replace_hung_on_candidates():
-            log.error("%d threads hang on a version that is not active; new threads replaced them", replaced)
+        if replaced := self._workers.replace_hung_aside():
+            log.error("%d threads hang on a candidate or the reranker. New threads replaced them", replaced)
         hanging = sum(worker.hangs for worker in self._workers.all)
         if all(worker.hangs for worker in self._workers.all if not worker.spare):
             self._executor.fail(self._scheduler.drain(), Unhealthy(_ALL_HANG, retry_after_seconds=5))
@@ -158,7 +176,7 @@ class Batcher:
 
     async def embed(
         self,
-        encoder: Encoder,
+        encoder: OpenVersion,
         inputs: Sequence[Source],
         *,
         lane: Lane = Lane.INTERACTIVE,
@@ -173,8 +191,8 @@ class Batcher:
 
         Args:
             encoder: A model that the caller keeps open (`ActiveGeneration.borrow`).
-            inputs: Texts, or rows of token ids.
-            lane: Priority of the call. Only interactive calls use the cache, because documents would displace
+            inputs: Texts, pairs if the model is a reranker, or rows of token ids.
+            lane: Priority of the call. Only the first lanes use the cache, because documents would displace
                 queries. If a call in any lane already computes an equal text, this call waits for its
                 vector. Texts that are too long for the cache are not shared.
             truncate: Shorten long texts instead of rejecting them.
@@ -189,27 +207,59 @@ class Batcher:
             Unhealthy: The service is stopping, or every worker hangs.
 
         """
-        call = EmbedCall(
-            encoder=encoder,
-            lane=lane,
-            truncate=truncate,
-            left=left,
-            normalize=normalize,
-            future=self._loop.create_future(),
-            vectors=np.empty((len(inputs), encoder.dimension), dtype=np.float32),
-            tokens=[0] * len(inputs),
-            truncated=[False] * len(inputs),
-            unknown=[0] * len(inputs),
-            missing=len(inputs),
-            arrived=time.monotonic(),
-        )
+        call = self._call(encoder, inputs, lane, truncate=truncate, left=left, normalize=normalize)
         try:
             await self._fill(call, inputs, bypass_cache=bypass_cache)
         except ServiceError as error:
             # The call's future refers to the error, and the error to this frame: a cycle with the inputs.
             del call
             raise error.with_traceback(None)  # noqa: B904  the same error is raised
-        series = self._metrics.by_version.inference(encoder.manifest.version, lane)
+        return self._answer(call)
+
+    async def score(
+        self, reranker: OpenVersion, pairs: Sequence[Pair], seconds: float
+    ) -> tuple[Answer, ServiceError | None]:
+        """Scores as many pairs as possible in `seconds`. Never raises a ServiceError.
+
+        Args:
+            reranker: A model that the caller keeps open.
+            pairs: Queries and texts. Pairs at the beginning are computed first.
+            seconds: Time limit. The pairs that are not scored by then are dropped.
+
+        Returns:
+            The answer, in which the rows of pairs without a score are NaN, and the last failure. It is a
+            `Timeout` if the time was too short.
+
+        """
+        call = self._call(reranker, pairs, Lane.RERANK, truncate=True, left=False, normalize=True)
+        call.partial = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._fill(call, pairs, bypass_cache=False)
+        except TimeoutError:
+            call.fault = Timeout(f"It took longer than {seconds:g} s.")
+        except ServiceError as error:
+            call.fault = error.with_traceback(None)
+        return self._answer(call), call.fault
+
+    def _call(
+        self, encoder: OpenVersion, inputs: Sequence[Source], lane: Lane, **options: Unpack[Options]
+    ) -> EmbedCall:
+        return EmbedCall(
+            encoder=encoder,
+            lane=lane,
+            future=self._loop.create_future(),
+            vectors=np.full((len(inputs), encoder.dimension), np.nan, dtype=np.float32),
+            tokens=[0] * len(inputs),
+            truncated=[False] * len(inputs),
+            unknown=[0] * len(inputs),
+            missing=len(inputs),
+            arrived=time.monotonic(),
+            **options,
+        )
+
+    def _answer(self, call: EmbedCall) -> Answer:
+        series = self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
         if series is not None:
             series.truncated.inc(sum(call.truncated))
             series.unknown.inc(sum(map(bool, call.unknown)))
@@ -220,7 +270,9 @@ class Batcher:
         return Answer(call.vectors, call.tokens, call.truncated, timing, call.unknown)
 
     async def _fill(self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool) -> None:
-        if not call.truncate and any(len(source) > LONG_CHARACTERS for source in inputs):
+        if call.lane is Lane.RERANK and call.encoder in self.hung:
+            raise Hung(_HANGS)
+        if not call.truncate and any(measure(source) > LONG_CHARACTERS for source in inputs):
             # Counting tokens would be wasted if the queue is full.
             self._admission.check(call.lane, sum(estimate(source, call.encoder) for source in inputs))
             await refuse_long_texts(call.encoder, inputs)

@@ -19,8 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.encoder import Encoder
-from service.batching.request import URGENCY, EmbedCall, Item, Lane, Source, estimate
+from models.open_version import OpenVersion
+from models.tokens.pairs import Pair
+from service.batching.request import FIRST, URGENCY, EmbedCall, Item, Source, estimate, measure
 from service.batching.scheduler import Scheduler
 from service.errors import ServiceError
 from service.observability.metrics import Metrics
@@ -45,7 +46,7 @@ class Entry(NamedTuple):
 
 
 class KeySpace:
-    def __init__(self, number: int, encoder: Encoder, secret: bytes) -> None:
+    def __init__(self, number: int, encoder: OpenVersion, secret: bytes) -> None:
         self.number = number
         self._longest = CHARACTERS_PER_TOKEN * encoder.max_length
         self._hashes = {
@@ -57,13 +58,19 @@ class KeySpace:
         """Returns a key for each input, or None for an input that is too long for the cache."""
         options = (call.normalize, call.truncate, call.left)
         of_texts, of_ids = self._hashes[True, *options], self._hashes[False, *options]
+        of_query, query = of_texts, ""
         keys: list[bytes | None] = []
         for source in inputs:
-            if len(source) > self._longest:
+            if measure(source) > self._longest:
                 keys.append(None)
                 continue
             if isinstance(source, str):
                 named, content = of_texts.copy(), source
+            elif isinstance(source, Pair):
+                if of_query is of_texts or source.query is not query:  # Usually all pairs have one query.
+                    of_query, query = of_texts.copy(), source.query
+                    of_query.update(f"{len(query)} {query}".encode("utf-8", "surrogatepass"))
+                named, content = of_query.copy(), source.text
             else:
                 named, content = of_ids.copy(), repr(source)
             # The tokenizer rejects half of a surrogate pair later, with its position.
@@ -85,7 +92,7 @@ class Cache:
         self.nbytes = 0
         self._evictions = metrics.cache_evictions
         self._secret = os.urandom(32)
-        self._spaces: dict[Encoder, KeySpace] = {}
+        self._spaces: dict[OpenVersion, KeySpace] = {}
         self._opened = 0  # Key spaces so far. Their numbers are never reused.
         self._probation: OrderedDict[bytes, Entry] = OrderedDict()
         self._protected: OrderedDict[bytes, Entry] = OrderedDict()
@@ -95,7 +102,7 @@ class Cache:
     def __len__(self) -> int:
         return len(self._probation) + len(self._protected)
 
-    def space(self, encoder: Encoder) -> KeySpace:
+    def space(self, encoder: OpenVersion) -> KeySpace:
         """Returns the key space of `encoder`, which the caller must have borrowed."""
         space = self._spaces.get(encoder)
         if space is None:
@@ -135,7 +142,7 @@ class Cache:
         if evicted:
             self._evictions.inc(evicted)
 
-    def forget(self, encoder: Encoder) -> None:
+    def forget(self, encoder: OpenVersion) -> None:
         space = self._spaces.pop(encoder, None)
         if space is None:
             return
@@ -172,7 +179,7 @@ class InFlight:
 
         """
         space = None if self._cache is None or bypass_cache else self._cache.space(call.encoder)
-        cache = self._cache if space is not None and call.lane is Lane.INTERACTIVE else None
+        cache = self._cache if space is not None and call.lane in FIRST else None
         new: list[Item] = []
         joined: list[tuple[Item, int]] = []
         begun: dict[bytes, Item] = {}  # New items, because a call may contain equal texts.
@@ -207,7 +214,7 @@ class InFlight:
         for item, position in joined:
             call.items.append(item)
             item.waiters.append((call, position))
-            if call.lane is Lane.INTERACTIVE:
+            if call.lane in FIRST:
                 item.is_kept = True
             if URGENCY.index(call.lane) < URGENCY.index(item.call.lane):
                 self._scheduler.promote(item, call)
@@ -249,7 +256,12 @@ class InFlight:
         for item in items:
             self._remove(item)
             for call, position in item.waiters:
-                if not call.future.done():
+                if call.partial:
+                    call.fault = error_at(position)
+                    call.missing -= 1
+                    if not call.missing and not call.future.done():
+                        call.future.set_result(None)
+                elif not call.future.done():
                     call.future.set_exception(error_at(position))
             item.waiters = []
 

@@ -13,24 +13,29 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.encoder import Encoder, Tokens
 from models.errors import BadInput, BadText, BadTokens, TooLong
+from models.open_version import OpenVersion
+from models.tokens.pairs import Pair
+from models.tokens.tokenizer import Tokens
 from service.batching.admission import ThroughputEstimate
 from service.batching.cache import InFlight
 from service.batching.planner import Sizes, compute_cost
-from service.batching.request import EmbedCall, Item, Job, Source
+from service.batching.request import EmbedCall, Item, Job, Source, measure
 from service.batching.scheduler import Scheduler
 from service.batching.single_text import SingleTextSession
 from service.batching.workers import Worker
 from service.errors import Backend, ServiceError, Tokenizer, Validation
 from service.observability.logs import safe_message
 from service.observability.metrics import Metrics
+
+if TYPE_CHECKING:
+    from models.encoder import Encoder
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +55,7 @@ class Executor:
     _metrics: Metrics
     loop: asyncio.AbstractEventLoop | None = None
     # The reason why an encoder's last forward pass failed, or None. Writes are single assignments.
-    failures: WeakKeyDictionary[Encoder, str | None] = field(default_factory=WeakKeyDictionary)
+    failures: WeakKeyDictionary[OpenVersion, str | None] = field(default_factory=WeakKeyDictionary)
 
     def do(self, worker: Worker, job: Job) -> None:
         worker.job = job
@@ -82,7 +87,7 @@ class Executor:
             self.loop.call_soon_threadsafe(callback, *arguments)
 
     def _tokenize(self, worker: Worker, items: list[Item]) -> None:
-        characters = sum(len(item.source) for item in items)
+        characters = sum(measure(item.source) for item in items)
         begin_step(worker, self._throughput.tokenizing_may_take(characters))
         started = time.monotonic()
         refused = tokenize(items)
@@ -134,10 +139,10 @@ class Executor:
         if finite.all():
             self.failures[items[0].call.encoder] = None
         else:
-            self._pass_failed(items[0].call, "the model gave a vector that is not finite")
+            self._pass_failed(items[0].call, "the model gave a value that is not finite")
             is_good = finite.all(axis=1)
             bad = [items[at] for at in np.flatnonzero(~is_good)]
-            self.fail(bad, Backend("The model gave a vector with a NaN or an infinity for this input."))
+            self.fail(bad, Backend("The model gave a NaN or an infinity for this input."))
             items, vectors = [items[at] for at in np.flatnonzero(is_good)], vectors[is_good]
         self.on_loop(self._in_flight.complete, items, vectors, started, seconds)
 
@@ -191,7 +196,7 @@ class Refusal(NamedTuple):
         return self.kind(f"Input {position}{self.words}")
 
 
-async def refuse_long_texts(encoder: Encoder, inputs: Sequence[Source]) -> None:
+async def refuse_long_texts(encoder: OpenVersion, inputs: Sequence[Source]) -> None:
     """Rejects huge texts that exceed the model's limit.
 
     Counts their tokens on two separate threads, because megabytes of text would block a worker for seconds.
@@ -205,7 +210,7 @@ async def refuse_long_texts(encoder: Encoder, inputs: Sequence[Source]) -> None:
     loop = asyncio.get_running_loop()
     try:
         for position, source in enumerate(inputs):
-            if isinstance(source, str) and len(source) > LONG_CHARACTERS:
+            if isinstance(source, str | Pair) and measure(source) > LONG_CHARACTERS:
                 try:
                     await loop.run_in_executor(_threads, partial(_count, encoder, source, left))
                 except BadInput as error:
@@ -214,8 +219,8 @@ async def refuse_long_texts(encoder: Encoder, inputs: Sequence[Source]) -> None:
         left.set()
 
 
-def _count(encoder: Encoder, text: str, left: threading.Event) -> None:
-    encoder.tokenize([text], truncate=False, is_needed=lambda: not left.is_set())
+def _count(encoder: OpenVersion, source: Any, left: threading.Event) -> None:
+    encoder.tokenize([source], truncate=False, is_needed=lambda: not left.is_set())
 
 
 def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
@@ -236,12 +241,12 @@ def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
 def _by_options(items: list[Item]) -> list[list[Item]]:
     """Groups items that one tokenizer call can process.
 
-    These are texts to truncate, with the same encoder and side. Every other item is a group of one.
+    These are texts or pairs to truncate, with the same encoder and side. Every other item is a group of one.
     """
     groups: dict[object, list[Item]] = {}
     for item in items:
         call = item.call
-        apart = not call.truncate or not isinstance(item.source, str)
+        apart = not call.truncate or not isinstance(item.source, str | Pair)
         groups.setdefault(id(item) if apart else (id(call.encoder), call.left), []).append(item)
     return list(groups.values())
 
@@ -250,10 +255,12 @@ def _collect_tokens(items: list[Item]) -> list[Tokens | Refusal]:
     """Returns the outcome of each item. If the tokenizer rejects a group, each item is tried by itself."""
     call = items[0].call
     try:
-        if not isinstance(items[0].source, str):
-            return [call.encoder.check_ids(items[0].source, truncate=call.truncate, left=call.left)]
-        texts = [str(item.source) for item in items]
-        return list(call.encoder.tokenize(texts, truncate=call.truncate, left=call.left))
+        if not isinstance(items[0].source, str | Pair):
+            # A reranker gets pairs only.
+            check_ids = cast("Encoder", call.encoder).check_ids
+            return [check_ids(items[0].source, truncate=call.truncate, left=call.left)]
+        sources: list[Any] = [item.source for item in items]
+        return list(call.encoder.tokenize(sources, truncate=call.truncate, left=call.left))
     except Exception as error:  # noqa: BLE001  the error belongs to one item
         if len(items) > 1:
             return [outcome for item in items for outcome in _collect_tokens([item])]

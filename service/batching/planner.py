@@ -10,9 +10,9 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from models.encoder import Encoder
 from models.engines.form import Place, Precision
 from models.engines.shapes import rounded
+from models.open_version import OpenVersion
 
 # The fixed cost of a batch in tokens, and the number of token pairs whose attention costs as much as a token.
 # Passes over 1 to 64 texts of 3 to 256 tokens took (24 + tokens + texts * longest² / 920) * 0.1 ms, within
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
     ahead: int = 0  # Texts that are tokenized while all these batches are taken.
     light_bytes: float = inf  # Larger models get smaller batches.
 
-    def budget(self, tokens: int, encoder: Encoder) -> int:
+    def budget(self, tokens: int, encoder: OpenVersion) -> int:
         """Returns the largest cost of a batch of `encoder`, if `tokens` is the limit for a light model.
 
         Batches of large models are smaller, because new calls wait for running batches.
@@ -66,7 +66,7 @@ class Sizes(NamedTuple):
         share = min(1.0, self.light_bytes / max(1, encoder.file_bytes))
         return round(tokens * max(share, MIN_SHARE))
 
-    def costs(self, encoder: Encoder) -> Costs:
+    def costs(self, encoder: OpenVersion) -> Costs:
         divisor = _ATTENTION_DIVISORS.get(encoder.form.precision, ATTENTION_DIVISOR)
         return Costs(encoder.packs, self.overhead_tokens, divisor, encoder.step)
 

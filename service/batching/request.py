@@ -10,20 +10,25 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from models.encoder import Encoder
+from models.open_version import OpenVersion
+from models.tokens.pairs import Pair
+from service.errors import ServiceError
 
-Source: TypeAlias = str | Sequence[int]  # a text, or its token ids
+Source: TypeAlias = str | Pair | Sequence[int]  # a text, a query and a text, or token ids
 
 CHARACTERS_PER_TOKEN = 4  # estimate for English with WordPiece
 
 
 class Lane(StrEnum):
     INTERACTIVE = "interactive"
+    RERANK = "rerank"  # for pairs, which the reranker scores
     BACKGROUND = "background"
     CANDIDATE = "candidate"  # for versions that are not active
 
 
 URGENCY = tuple(Lane)  # most urgent first
+FIRST = (Lane.INTERACTIVE, Lane.RERANK)  # Somebody waits for their calls.
+ASIDE = {Lane.RERANK, Lane.CANDIDATE}  # for models other than the active encoder
 
 
 class Timing(NamedTuple):
@@ -48,7 +53,7 @@ class Answer(NamedTuple):
 class EmbedCall:
     """A call of `Batcher.embed`: its options, and its answer so far."""
 
-    encoder: Encoder
+    encoder: OpenVersion
     lane: Lane
     truncate: bool
     left: bool
@@ -59,6 +64,8 @@ class EmbedCall:
     truncated: list[bool]
     missing: int  # rows not yet filled
     arrived: float  # time.monotonic()
+    partial: bool = False  # A failure leaves the rows of its items empty, and the others are computed.
+    fault: ServiceError | None = None  # the last failure of a partial call
     items: "list[Item]" = field(default_factory=list)  # Unfinished items, also those of other calls.
     untokenized: "deque[Item]" = field(default_factory=deque)  # items that take this call's turns
     ready: "deque[Item]" = field(default_factory=deque)  # tokenized items that take this call's turns
@@ -100,7 +107,13 @@ class Job:
     epoch: int = 0  # The scheduler's epoch when the job was taken.
 
 
-def estimate(source: Source, encoder: Encoder) -> int:
+def measure(source: Source) -> int:
+    """Returns the number of characters of a text or a pair, or of token ids."""
+    return len(source.query) + len(source.text) if isinstance(source, Pair) else len(source)
+
+
+def estimate(source: Source, encoder: OpenVersion) -> int:
     """Returns about how many tokens `source` has for the model."""
-    tokens = len(source) // CHARACTERS_PER_TOKEN + 2 if isinstance(source, str) else len(source)
+    size = measure(source)
+    tokens = size // CHARACTERS_PER_TOKEN + 2 if isinstance(source, str | Pair) else size
     return min(tokens, encoder.max_length)

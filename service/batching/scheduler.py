@@ -1,9 +1,9 @@
 """Chooses the next job of a free worker. The policy is in `Scheduler.next_job` and `FairQueue.take`.
 
-The interactive lane goes first. The background and candidate lanes take turns. Together they get at least one
-batch in ten while interactive calls are pending. Their batches are small while interactive work is recent, so
-no request waits long. The spare worker runs only while all others run candidates, and skips the candidate
-lane.
+The interactive lane and the lane of the reranker go first, and take turns. The background and candidate lanes
+take turns, too. Together they get at least one batch in ten while the first lanes have work. Their batches
+are small while such work is recent, so no request waits long. The spare worker runs only while all others run
+candidates or the reranker, and skips their lanes.
 
 Within a lane, calls take turns. The oldest item of the first call is in the next batch, and then the call
 moves to the back. So a call of 2,000 texts delays a call of one text by a single batch.
@@ -18,7 +18,7 @@ from itertools import islice
 from math import inf
 
 from service.batching.planner import PROCESSOR, Sizes, group_of_oldest
-from service.batching.request import EmbedCall, Item, Job, Lane
+from service.batching.request import ASIDE, FIRST, EmbedCall, Item, Job, Lane, measure
 from service.batching.workers import Worker
 
 TOKENIZE_ITEMS = 64
@@ -97,8 +97,11 @@ class FairQueue:
             self._tidy([call])
         return removed
 
-    def drain(self) -> list[Item]:
+    def drain(self, like: EmbedCall | None = None) -> list[Item]:
+        """Removes all pending items, or those of the encoder of a call, and returns them."""
         calls = {*self.new, *self.untokenized, *self.ready}
+        if like is not None:
+            calls = {call for call in calls if call.encoder is like.encoder}
         return [item for call in calls for item in self.remove(call, {*call.untokenized, *call.ready})]
 
     def take(self, budget_tokens: int, *, batches: bool = True) -> Job | None:
@@ -122,7 +125,7 @@ class FairQueue:
         characters = 0
         for item in _in_turn([call.untokenized for call in islice(calls, TOKENIZE_ITEMS)]):
             items.append(item)
-            characters += len(item.source)
+            characters += measure(item.source)
             if len(items) == TOKENIZE_ITEMS or characters >= TOKENIZE_CHARACTERS:
                 break
         for item in items:
@@ -215,7 +218,8 @@ class Scheduler:
         self.lanes.update((lane, FairQueue(self.sizes)) for lane in Lane)
         self._last_interactive = float("-inf")
         self._since_background = 0
-        self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # The lane whose turn it is comes first.
+        # The lane whose turn it is comes first.
+        self._first, self._others = [*FIRST], [Lane.BACKGROUND, Lane.CANDIDATE]
 
     def is_idle(self) -> bool:
         """Returns whether no items are pending and at most one worker has a job."""
@@ -227,7 +231,7 @@ class Scheduler:
         with self._wake:
             if self.stopping:
                 return False
-            if call.lane is Lane.INTERACTIVE:
+            if call.lane in FIRST:
                 self._last_interactive = self.clock()
             self._notify(len(items))
             self.lanes[call.lane].put(call, items)
@@ -238,7 +242,7 @@ class Scheduler:
         with self._wake:
             if item.taken or item.cancelled or not item.counted:  # A failed item is not counted either.
                 return
-            if call.lane is Lane.INTERACTIVE:
+            if call.lane in FIRST:
                 self._last_interactive = self.clock()
             self._notify(1)  # The item may now suit the spare worker, which skips the candidate lane.
             before, after = self.lanes[item.call.lane], self.lanes[call.lane]
@@ -255,16 +259,16 @@ class Scheduler:
     def take(self, worker: Worker) -> Job | None:
         """Waits for the next job of `worker`. Returns None if the worker must end."""
         with self._wake:
-            worker.on_candidate = worker.computes = False
+            worker.aside, worker.computes = None, False
             while (job := self._job_for(worker)) is None:
                 if self.stopping or worker.given_up:
                     return None
                 (self._wake_spare if worker.spare else self._wake).wait()
-            worker.on_candidate = job.items[0].call.lane is Lane.CANDIDATE
+            worker.aside = job.items[0].call.lane if job.items[0].call.lane in ASIDE else None
             worker.computes = job.embed
             if self.sizes.batches_at_once < inf:
                 self._notify(1)  # Another worker may now tokenize, or take a batch.
-            if worker.on_candidate:
+            if worker.aside:
                 self._notify(0)
             job.epoch = self._epoch
             return job
@@ -287,6 +291,11 @@ class Scheduler:
     def drain(self) -> list[Item]:
         with self._wake:
             return [item for queue in self.lanes.values() for item in queue.drain()]
+
+    def drain_like(self, call: EmbedCall) -> list[Item]:
+        """Removes the pending items of the call's lane and encoder, and returns them."""
+        with self._wake:
+            return self.lanes[call.lane].drain(call)
 
     def wake(self) -> None:
         """Lets waiting workers look for a job, because a batch hangs and no longer counts."""
@@ -313,20 +322,22 @@ class Scheduler:
 
     # The policy; the caller holds the lock.
 
-    def next_job(self, *, candidates: bool = True) -> Job | None:
-        """Returns the next job for a free worker, or None. Without `candidates`, skips the candidate lane."""
+    def next_job(self, *, aside: bool = True) -> Job | None:
+        """Returns the next job for a free worker, or None. Without `aside`, skips the lanes in ASIDE."""
         is_recent = self.clock() - self._last_interactive < INTERACTIVE_SECONDS
         full = self.sizes.batch_tokens
         other_budget = self.sizes.small_batch_tokens if is_recent else full
-        others = [(lane, other_budget) for lane in self._others if candidates or lane is not Lane.CANDIDATE]
-        first = (Lane.INTERACTIVE, full)
         is_due = self._since_background >= BACKGROUND_EVERY - 1
-        for lane, budget in [*others, first] if is_due else [first, *others]:
+        for lane in [*self._others, *self._first] if is_due else [*self._first, *self._others]:
+            if lane in ASIDE and not aside:
+                continue
+            budget = full if lane in FIRST else other_budget
             job = self.lanes[lane].take(budget, batches=self._has_free_batch(lane))
             if job is None:
                 continue
-            if job.embed and lane is Lane.INTERACTIVE:
+            if job.embed and lane in FIRST:
                 self._since_background += 1
+                self._first.sort(key=lambda other: other is lane)  # The other lane is next.
             elif job.embed:
                 self._since_background = 0
                 self._others.sort(key=lambda other: other is lane)  # The other lane is next.
@@ -336,26 +347,25 @@ class Scheduler:
     def _has_free_batch(self, lane: Lane) -> bool:
         """Returns whether another batch of `lane` may be computed now.
 
-        The candidate lane has its own limit; the other two lanes share one. Batches that hang do not count.
+        Each lane in ASIDE has its own limit; the other two lanes share one. Batches that hang do not count.
         """
         if self.sizes.batches_at_once == inf:
             return True
-        candidate = lane is Lane.CANDIDATE
+        group = lane if lane in ASIDE else None
         computing = sum(
-            worker.computes and not worker.hangs and worker.on_candidate is candidate
-            for worker in self.workers
+            worker.computes and not worker.hangs and worker.aside is group for worker in self.workers
         )
         return computing < self.sizes.batches_at_once
 
     def _job_for(self, worker: Worker) -> Job | None:
-        if worker.given_up or (worker.spare and not self._all_on_candidates()):
+        if worker.given_up or (worker.spare and not self._all_aside()):
             return None
-        return self.next_job(candidates=False) if worker.spare else self.next_job()
+        return self.next_job(aside=False) if worker.spare else self.next_job()
 
-    def _all_on_candidates(self) -> bool:
-        return all(worker.on_candidate for worker in self.workers if not worker.spare)
+    def _all_aside(self) -> bool:
+        return all(worker.aside for worker in self.workers if not worker.spare)
 
     def _notify(self, workers: int) -> None:
         self._wake.notify(workers)
-        if self._all_on_candidates():
+        if self._all_aside():
             self._wake_spare.notify()

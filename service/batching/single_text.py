@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakKeyDictionary, WeakSet
 
-from models.encoder import Encoder
+from models.open_version import OpenVersion
 from service import memory
 from service.batching.request import Item, Lane
 from service.batching.workers import Layout
@@ -44,8 +44,8 @@ class SingleTextSession:
         self.has_room: Callable[[], bool] = lambda: True  # Returns False while another version is opened.
         self._is_idle = is_idle
         self._lock = threading.Lock()  # guards the fields below
-        self._seen: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
-        self._tried: WeakSet[Encoder] = WeakSet()  # Encoders that must not be tried again.
+        self._seen: WeakKeyDictionary[OpenVersion, int] = WeakKeyDictionary()
+        self._tried: WeakSet[OpenVersion] = WeakSet()  # Encoders that must not be tried again.
         self._opening: threading.Thread | None = None
         self._not_before = 0.0  # time.monotonic()
 
@@ -65,7 +65,7 @@ class SingleTextSession:
         self._request(encoder)
         return False
 
-    def failed(self, encoder: Encoder, error: Exception) -> None:
+    def failed(self, encoder: OpenVersion, error: Exception) -> None:
         """Closes the second session of `encoder` after it failed on a text."""
         with self._lock:
             self._tried.add(encoder)
@@ -80,7 +80,7 @@ class SingleTextSession:
         if self._opening is not None:
             self._opening.join(STOP_SECONDS)
 
-    def _request(self, encoder: Encoder) -> None:
+    def _request(self, encoder: OpenVersion) -> None:
         with self._lock:
             if encoder in self._tried or time.monotonic() < self._not_before:
                 return
@@ -95,7 +95,7 @@ class SingleTextSession:
                 opening.start()
                 self._opening = opening
 
-    def _open(self, encoder: Encoder) -> None:
+    def _open(self, encoder: OpenVersion) -> None:
         try:
             free = memory.free()
             short = free is not None and free < memory.MODEL * encoder.file_bytes

@@ -1,7 +1,7 @@
 """The worker threads of the batcher, with detection of dead and hanging workers.
 
-A spare worker runs only while all others run a candidate, and never runs one itself. So a candidate that is
-slow or hangs does not block other work.
+A spare worker runs only while all others run a candidate or the reranker, and never runs one itself. So such
+a model does not block other work if it is slow or hangs.
 
 A worker writes down each step and its time limit. The watchdog's thread reads this without a lock and counts
 the seconds, which costs a worker two assignments per batch.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from models import cpus
-from service.batching.request import Job
+from service.batching.request import Job, Lane
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -52,15 +52,15 @@ def layout_for(settings: Settings) -> Layout:
 class Worker:
     """A worker thread and its state.
 
-    The thread writes `job`, `may_take_seconds` and `step`. The scheduler writes `on_candidate` and
-    `computes`, and the watchdog's thread writes the rest.
+    The thread writes `job`, `may_take_seconds` and `step`. The scheduler writes `aside` and `computes`, and
+    the watchdog's thread writes the rest.
     """
 
     def __init__(self, *, spare: bool = False) -> None:
         self.spare = spare
-        self.on_candidate = False  # The job belongs to a candidate.
+        self.aside: Lane | None = None  # The lane of a job of a candidate or of the reranker.
         self.computes = False  # The job is a batch.
-        self.given_up = False  # The worker hangs on a candidate and was replaced.
+        self.given_up = False  # The worker hangs on such a job and was replaced.
         self.job: Job | None = None
         self.may_take_seconds = math.inf
         self.step = 0  # Number of forward passes and tokenizing steps.
@@ -107,12 +107,12 @@ class Workers:
             self._replace(number)
         return len(dead)
 
-    def replace_hung_on_candidates(self) -> int:
-        """Replaces threads that hang on a candidate and returns their number.
+    def replace_hung_aside(self) -> int:
+        """Replaces threads that hang on a candidate or on the reranker, and returns their number.
 
         The old thread cannot be killed. It ends by itself if its call ever returns.
         """
-        hung = [n for n, worker in enumerate(self.all) if worker.hangs and worker.on_candidate]
+        hung = [n for n, worker in enumerate(self.all) if worker.hangs and worker.aside]
         for number in hung:
             self.all[number].given_up = True
             self._replace(number)

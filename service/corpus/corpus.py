@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
 from service.corpus.judged import JudgedQueries, Remembered
+from service.corpus.reranking import Reranking
 from service.corpus.search import Judged, Page, Query, Search, find
 from service.corpus.tokens import TokenVectors
 from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
@@ -30,11 +31,13 @@ from service.settings import Settings
 from service.store.filters.grammar import Predicate
 from service.store.protocol import DocumentStore
 from service.store.values import (
+    COLUMNS,
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
     Document,
     Embedding,
     NeedsVectors,
+    TooMuch,
     Unembedded,
 )
 
@@ -85,6 +88,7 @@ class Corpus:
         self._encoder = DocumentEncoder(batcher, passages=settings.passages)
         self.judged = JudgedQueries(active, store, self.embed_queries)
         self.tokens = TokenVectors(active, batcher, store)
+        self._reranking = Reranking(active.reranker, batcher, settings.rerank_seconds)
         self.on_gap: Callable[[], None] = lambda: None  # Called if a follower has no vector after a write.
 
     @property
@@ -278,13 +282,47 @@ class Corpus:
     ) -> T:
         """Searches on a reading thread, passes the hits to `then`, and returns the result of `then`.
 
-        The vectors in `queries` must come from `generation`.
+        The vectors in `queries` must come from `generation`. `then` runs on another thread.
 
         Raises:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.
             Moved: Another replica has activated another version.
             NotFound, Conflict: See `find`.
         """
+        if not search.is_reranked:
+            return await self._find(generation, queries, search, then)
+        try:
+            found = await self._find(generation, queries, _from_first(search), lambda pages: pages)
+        except TooMuch:  # The candidates that are not on the page may be too large.
+            fault = "The best hits are too large to be reranked (SIMILE_MAX_ANSWER_MB)."
+
+            def say(pages: list[Page]) -> T:
+                return then([page._replace(rerank_fault=fault) for page in pages])
+
+            return await self._find(generation, queries, search, say)
+        pages = await self._reranking.order(queries, found, search)
+        hidden: dict[str, Any] = {
+            f"{column}_json": b"" for column in ("title", "text") if column not in search.columns
+        }
+        shown = [
+            page._replace(
+                hits=[
+                    replace(hit, document=replace(hit.document, **hidden))
+                    for hit in page.hits[search.offset : search.reach]
+                ]
+            )
+            for page in pages
+        ]
+        return await asyncio.to_thread(then, shown)
+
+    async def _find(
+        self,
+        generation: Generation,
+        queries: Sequence[Query],
+        search: Search,
+        then: Callable[[list[Page]], T],
+    ) -> T:
+        """Searches without the reranker. Arguments and errors are those of `search`."""
         state = None
         queries = await self.tokens.add_to(generation, queries, search)
         if search.has_stage:
@@ -298,6 +336,13 @@ class Corpus:
                 # Writes may change the state again. After the second attempt, any state is accepted.
                 search = _with_memory(search, remembered, exact=state is None)
                 state = changed.state
+
+
+def _from_first(search: Search) -> Search:
+    """Returns a search for all hits up to the end of the page, and for all that the reranker orders."""
+    columns = [column for column in COLUMNS if column in search.columns or column != "metadata"]
+    k = max(search.reach, search.rerank_k)
+    return replace(search, k=k, offset=0, rerank_k=0, columns=columns, is_later=search.offset > 0)
 
 
 def _with_memory(search: Search, remembered: Remembered, *, exact: bool = True) -> Search:

@@ -51,6 +51,7 @@ CANDIDATES, ALL_CANDIDATES = 1000, 11_000
 # after a longer call.
 FIRST_TOGETHER, TOGETHER = 4, 64
 TOGETHER_CANDIDATES = 65_536  # candidates per call
+RERANK_WORK = 1500  # A pair of 128 tokens costs a small reranker about as much as fusing so many candidates.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
@@ -85,6 +86,8 @@ class Search:
         memory: Judged queries of the collection, for the second stage.
         judgments: Expected state of the judgments. None: any.
         compares_tokens: Whether the second stage has late interaction.
+        rerank_k: Number of hits that the reranker orders again. 0: none.
+        is_later: Whether this is a later page although the offset is 0.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -104,6 +107,13 @@ class Search:
     memory: Memory | None = None
     judgments: str | None = None
     compares_tokens: bool = False
+    rerank_k: int = 0
+    is_later: bool = False
+
+    @property
+    def is_reranked(self) -> bool:
+        """Whether the page has hits that the reranker orders."""
+        return self.offset < self.rerank_k
 
     @property
     def has_stage(self) -> bool:
@@ -135,6 +145,11 @@ class Search:
         stage = WORK + (TOKENS_WORK if self.compares_tokens else 0)
         return self.candidates + (stage if self.is_ranked else 0)
 
+    @property
+    def cost(self) -> int:
+        """Cost of each query with its pairs for the reranker, in candidates."""
+        return self.work + RERANK_WORK * self.rerank_k
+
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
         scans = self.where is not None and not self.where.indexed
@@ -151,19 +166,30 @@ class Hit:
         passage: Start and end of the nearest passage in characters. None in lexical search, or if the text
             has only one passage.
         explanation: Features and their parts in the score, if they were requested.
+        rerank_score: Score of the reranker, if it has scored the hit.
+        search_place: Place in the order of the search, from 1, if the reranker ordered the hits.
     """
 
     document: Record
     score: np.float32
     passage: tuple[int, int] | None = None
     explanation: Explanation | None = None
+    rerank_score: np.float32 | None = None
+    search_place: int | None = None
 
 
 class Page(NamedTuple):
-    """The hits of a query. `fault` says why the second stage failed or was late, or is empty."""
+    """The hits of a query. `fault` says why the second stage failed or was late, or is empty.
+
+    `reranker` is the version that ordered the hits. `rerank_fault` says why it ordered none or only some of
+    them. `rerank_tokens` has the tokens of its pairs.
+    """
 
     hits: list[Hit]
     fault: str = ""
+    reranker: str = ""
+    rerank_fault: str = ""
+    rerank_tokens: Sequence[int] = ()
 
 
 class Judged(Exception):
@@ -248,7 +274,7 @@ def _second_stage(generation: Generation, search: Search) -> Stage | None:
         collection=search.collection,
         seconds=search.rank_seconds,
         explain=search.explain,
-        first=search.offset == 0,
+        first=search.offset == 0 and not search.is_later,
         memory=search.memory or NO_MEMORY,
     )
 

@@ -94,6 +94,26 @@ def no_publishing(source: Path, machine: Path = MACHINE) -> str | None:
     return _no_room(f"To publish and serve {source} takes", need, machine)
 
 
+def no_reranker(version: str, folder: Path, building: int = 0, machine: Path = MACHINE) -> str | None:
+    """Returns why a reranker must wait for memory, or None if it fits or the free memory is unknown.
+
+    Args:
+        version: Name of the version, for the message.
+        folder: The folder of the version.
+        building: Bytes that an encoder needs that is being built at the moment.
+        machine: Folder that contains `proc` and `sys`.
+
+    """
+    need, left = needed([], 0, folder), free(machine)
+    if left is None or need + building <= left:
+        return None
+    built = f" besides {_in_words(building)} for the version that is being built" if building else ""
+    return (
+        f"The reranker {version} needs about {_in_words(need)} of memory{built}, and {_in_words(left)} are "
+        "free. It is opened when enough memory is free. SIMILE_MEMORY_CHECK=0 opens it anyway."
+    )
+
+
 def _no_room(what: str, need: int, machine: Path) -> str | None:
     left = free(machine)
     if left is None or need <= left:

@@ -88,6 +88,12 @@ class Controller:
         return swap is not None and swap.state != READY
 
     @property
+    def building_bytes(self) -> int:
+        """Estimated memory of the version that is being opened or built. 0 if there is none."""
+        swap = self.swap
+        return 0 if swap is None or swap.state == READY else swap.needed_bytes
+
+    @property
     def trouble(self) -> str | None:
         """The reason why the models folder or the request in it cannot be read now, or None."""
         return self._complaints.get(_READING) or self._complaints.get(_FOLLOWING)

@@ -42,6 +42,8 @@ from models.files.bounded import read_json
 from models.files.fsync import replace_text
 from models.manifest import FUSION, read_manifest
 from models.publishing.proof import check_golden
+from models.publishing.scores import check_golden_scores
+from models.reranker import Reranker
 from models.store import ModelStore
 from models.tokens.texts import example_texts
 from service.active import Generation, IndexesOf
@@ -172,6 +174,30 @@ class ModelLoader:
 
         """
         return self._by_loss(version, partial(self._opened, verified=True))
+
+    def open_reranker(self, version: str) -> Reranker:
+        """Opens a reranker in `form`, or in fp32 if the version or this machine does not support that.
+
+        Raises:
+            ModelError: The version cannot be opened, or is no reranker.
+
+        """
+        opened = partial(
+            self.store.open_reranker,
+            version,
+            self.layout.threads,
+            callers=self.layout.workers,
+            deterministic=self._settings.deterministic,
+            place=self._settings.place,
+        )
+        try:
+            reranker = opened(form=self.form)
+        except FormUnavailable as error:
+            log.warning("The reranker %s is served in fp32, not in %s: %s", version, self.form, error)
+            return opened(form=FP32)
+        if reranker.form != FP32:  # As in `_opened`.
+            check_golden_scores(reranker, self.store.folder(version))
+        return reranker
 
     def _by_loss(self, version: str, opened: Callable[[str, Form], Encoder]) -> Encoder:
         form = self.get_form(version)

@@ -76,6 +76,7 @@ class Swap:
     kept: bool = False
     state = BUILDING
     done, total = 0, 0
+    needed_bytes = 0  # estimated memory of the version and its index
     reason: str | None = None
     swapped = False  # The version is active. The task may still run for a moment.
     generation: Generation | None = None
@@ -239,6 +240,7 @@ class Swap:
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
             rows = expected_rows(active, documents, manifest)
+            self.needed_bytes = capacity.needed(rows, dimension, folder, alone=alone)
             look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
             shortage = await self._read(look)
             if shortage is None:

@@ -25,7 +25,7 @@ from models.engines.form import Form
 from models.manifest import Manifest
 from service.errors import error_types
 
-LANES = ("interactive", "background", "candidate")
+LANES = ("interactive", "rerank", "background", "candidate")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -195,6 +195,9 @@ class Metrics:
         self.unranked = self._counter(
             "unranked_searches", "Searches in hybrid order because the second stage was late or failed"
         )
+        self.unreranked = self._counter(
+            "unreranked_searches", "Searches whose hits the reranker did not order, or not all in time"
+        )
         self.feedback = self._counter("feedback", "Stored judgments of searches", ["relevant"])
         self.events = self._counter("events", "Stored events of searches", ["type"])
         self.events_refused = self._counter("events_refused", "Events of searches that could not be stored")
@@ -236,6 +239,8 @@ class Metrics:
             "When the next retraining is due, in seconds since 1970; NaN without a schedule",
         )
         self.retrain_running = self._gauge("retrain_running", "1 while a scheduled retraining runs")
+
+        self.reranker = self._gauge("reranker_info", "1 for the active reranker, with its engine", labels)
 
     def _make_replicas(self) -> None:
         # Only the first metric is updated without SIMILE_DATABASE.
@@ -304,6 +309,12 @@ class Metrics:
         self.build_done.set(done)
         self.build_total.set(total)
         self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
+
+    def rerank(self, manifest: Manifest, form: Form) -> None:
+        """Shows the active reranker."""
+        self.by_version.open(manifest.version)
+        self.reranker.clear()
+        self.reranker.labels(manifest.version, manifest.fingerprint, str(form)).set(1)
 
     def serve(self, manifest: Manifest, form: Form) -> None:
         self.by_version.open(manifest.version)

@@ -36,6 +36,7 @@ from service.index.ivf_snapshots import tidy
 from service.lifecycle.builder import CatchUp
 from service.lifecycle.controller import Controller
 from service.lifecycle.model_loader import ModelLoader, active_generation, require_device
+from service.lifecycle.rerankers import Rerankers
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
@@ -186,6 +187,7 @@ class Runtime:
         self.watchdog.start()
         self.health = Health(self.active, self.batcher, self.watchdog)
         self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)
+        self._serve_reranker()
         self.readiness = Readiness(
             lambda: self.leaving or self.stopping,
             self.watchdog,
@@ -240,6 +242,12 @@ class Runtime:
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(lasting(name, work)))
+
+    def _serve_reranker(self) -> None:
+        self.rerankers = Rerankers(
+            self._loader, self.active, self.batcher, self.controller, self.settings, self.metrics
+        )
+        self._keep("The reranker", self.rerankers.run)
 
     def _follow(self) -> None:
         if not self._follows and not self.stopping:

@@ -1,13 +1,15 @@
 """The service for tests of client libraries. Imports only `tests` of the project."""
 
 import hashlib
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.parts.served import Served
+from tests.parts.served import PYTHON, ROOT, Served
+from tests.waiting import until
 
 READER = "for-tests-a-reader"
 HURRIED = "for-tests-one-request-a-minute"
@@ -15,6 +17,15 @@ KEYS = [
     f"reader:read:{hashlib.sha256(READER.encode()).hexdigest()}",
     f"hurried:read:{hashlib.sha256(HURRIED.encode()).hexdigest()}:1",
 ]
+
+PUBLISH = """
+import sys
+from pathlib import Path
+from models.store import ModelStore
+from tests.parts.rerankers import publish_reranker
+root = Path(sys.argv[1])
+ModelStore(root).request_reranker(publish_reranker(root))
+"""
 
 
 class Running(Served):
@@ -34,6 +45,11 @@ class Running(Served):
             if self.client.post("/embed", json={"inputs": "a"}, headers=headers).status_code == 429:
                 return
         pytest.fail("The key's rate has no effect.")
+
+    def use_reranker(self) -> None:
+        """Publish a tiny reranker with the service's Python, and wait until it is active."""
+        subprocess.run([PYTHON, "-c", PUBLISH, self.folder / "models"], cwd=ROOT, check=True)
+        until(lambda: self.get("/info")["reranker"] is not None)
 
     def embed(self, texts: list[str], **options: object) -> NDArray[np.float64]:
         """Return the vectors of `POST /embed`, (n, dimension), to compare with those of the clients."""

@@ -102,3 +102,22 @@ def test_a_wrong_key_and_a_spent_rate_have_their_exceptions(keyed_service: Runni
     with pytest.raises(cohere.TooManyRequestsError) as hurried:
         ask(HURRIED)
     assert "minute" in hurried.value.body["message"]
+
+
+def test_documents_are_reranked_as_by_the_native_route(service: Running) -> None:
+    service.use_reranker()
+    query, texts = "red river", ["the cat sleeps", "a stone market", "green garden", "blue window"]
+    expected = service.post("/rerank", {"query": query, "texts": texts})
+    answer = client_of(service).rerank(model="rerank-v3.5", query=query, documents=texts, top_n=3)
+    assert [each.index for each in answer.results] == [each["index"] for each in expected[:3]]
+    scores = [each.relevance_score for each in answer.results]
+    assert scores == pytest.approx([each["score"] for each in expected[:3]])
+    first = cohere.Client(api_key=service.key, base_url=service.url).rerank(
+        model="rerank-v3.5", query=query, documents=[{"text": text} for text in texts], return_documents=True
+    )
+    assert [each.document.text for each in first.results if each.document] == [
+        texts[each["index"]] for each in expected
+    ]
+    with pytest.raises(ApiError) as refused:
+        client_of(service).rerank(model="m", query="", documents=texts)
+    assert refused.value.status_code == 400

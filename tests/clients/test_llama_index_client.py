@@ -4,7 +4,9 @@ import asyncio
 
 import numpy as np
 import pytest
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+from llama_index.postprocessor.tei_rerank import TextEmbeddingInference as TeiRerank
 from pydantic import ValidationError
 
 from tests.clients import page
@@ -46,3 +48,14 @@ def test_the_retriever_finds_what_search_finds(service: Running) -> None:
     assert len(unfiltered.retrieve("anything")) == 10
     with pytest.raises(RuntimeError, match="k must be between"):
         names["SimileRetriever"](url=service.url, key=service.key, k=0).retrieve("anything")
+
+
+def test_nodes_are_reranked_as_by_the_native_route(service: Running) -> None:
+    service.use_reranker()
+    query, texts = "red river", ["the cat sleeps", "a stone market", "green garden", "blue window"]
+    expected = service.post("/rerank", {"query": query, "texts": texts})
+    reranker = TeiRerank(base_url=service.url, top_n=3, auth_token=f"Bearer {service.key}")
+    nodes = [NodeWithScore(node=TextNode(text=text), score=0.0) for text in texts]
+    found = reranker.postprocess_nodes(nodes, query_str=query)
+    assert [each.node.get_content() for each in found] == [texts[each["index"]] for each in expected[:3]]
+    assert [each.score for each in found] == pytest.approx([each["score"] for each in expected[:3]])

@@ -165,6 +165,29 @@ def pairs() -> Iterator[Case]:
     yield posted(route, "empty pairs", lambda: filled(b'{"pairs":[', b"[]", b"]}"), expected=REFUSED)
 
 
+def reranked() -> Iterator[Case]:
+    query = words(default("max_query_characters"))
+    route = "POST /rerank"
+    for kind in ("words", "marks"):
+        many = [sized(UNITS[kind], SHARE)] * MANY
+        yield posted(route, f"2,048 texts of {kind}", lambda many: {"query": query, "texts": many}, many)
+    one = lambda: {"query": query, "texts": [sized(UNITS["marks"], LONG - len(query))]}  # noqa: E731
+    yield posted(route, "one text of marks", one)
+    uncut = lambda: {"query": "a", "truncate": False, "texts": [words(LONG)]}  # noqa: E731
+    yield posted(route, "a text that is too long, uncut", uncut, expected=REFUSED | {504})
+    long = lambda: {"query": words(LONG), "texts": ["a"]}  # noqa: E731
+    yield posted(route, "a query that is too long", long, expected=REFUSED)
+    documents = [{"text": words(SHARE)}] * MANY
+    for route in ("POST /v1/rerank", "POST /v2/rerank"):
+        yield posted(route, "2,048 documents", lambda: {"query": query, "documents": documents})
+        many_documents = lambda: filled(b'{"query":"a","documents":[', b"{}", b"]}")  # noqa: E731
+        yield posted(route, "empty documents", many_documents, expected=REFUSED_THERE)
+    pair = [words(SHARE // 2)] * 2
+    yield posted("POST /predict", "2,048 pairs", lambda: {"inputs": [pair] * MANY})
+    empty = lambda: filled(b'{"inputs":[', b"[]", b"]}")  # noqa: E731
+    yield posted("POST /predict", "empty pairs", empty, expected=REFUSED)
+
+
 def tokens() -> Iterator[Case]:
     route, most = "POST /tokenize", default("max_tokenize_characters")
     for kind, unit in UNITS.items():

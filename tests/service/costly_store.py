@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
 from service.api.openapi import MAX_K, MAX_OFFSET
-from service.api.search_plan import TOGETHER
-from service.corpus.search import CANDIDATES
+from service.api.search_plan import MAX_RERANK_K, TOGETHER
+from service.corpus.search import CANDIDATES, RERANK_WORK
+from service.ranking import WORK
 from service.store.filters.grammar import MAX_CONDITIONS, MAX_VALUES
 from service.store.values import MAX_QUERY_CHARACTERS
 from tests.service.costly import (
@@ -30,6 +31,7 @@ from tests.service.costly import (
     packed,
     pairs,
     posted,
+    reranked,
     sized,
     tokens,
     words,
@@ -86,6 +88,9 @@ def searches() -> Iterator[Case]:
     fits = min(MAX_K, default("max_answer_mb") * 1_000_000 // (METADATA_BYTES + 200))
     yield got(route, "the largest answer", f"/search?q=metadata&mode=lexical&k={fits}")
     yield got(route, "too large an answer", f"/search?q=metadata&mode=lexical&k={MAX_K}", REFUSED)
+    yield got(
+        route, "200 reranked hits", f"/search?q=red&mode=hybrid&rerank=true&rerank_k={MAX_RERANK_K}&k=1"
+    )
     yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
     yield from _ranked()
     yield from _requested(most)
@@ -111,6 +116,9 @@ def _ranked() -> Iterator[Case]:
     route, hits = "POST /search", default("max_hits")
     hybrid = default("max_candidates") // (2 * CANDIDATES)
     long = TOGETHER * default("max_query_characters") // hybrid
+    pairs = default("max_candidates") // (2 * CANDIDATES + WORK + MAX_RERANK_K * RERANK_WORK)
+    reranks = lambda: queries(["red"] * pairs, "hybrid", 1, rerank=True, rerank_k=MAX_RERANK_K)  # noqa: E731
+    yield posted(route, f"{pairs} reranked queries", reranks)
     yield posted(route, f"{hybrid} hybrid queries", lambda: queries([distinct(long)] * hybrid, "hybrid", 1))
     for mode in ("dense", "lexical"):
         for count in (hits // MAX_K, MANY):
@@ -275,6 +283,7 @@ def cases() -> list[Case]:
     plain = [
         *embedding(),
         *pairs(),
+        *reranked(),
         *tokens(),
         *decoded(),
         *searches(),

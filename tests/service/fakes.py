@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from models.encoder import Encoder, Tokens
 from models.engines.form import FP32
 from models.errors import TooLong
+from models.tokens.pairs import Pair
 from service.batching.batcher import Batcher
 from service.batching.request import EmbedCall, Lane
 from service.corpus.corpus import Corpus
@@ -102,9 +103,11 @@ class CountingEncoder:
             self._allowed = passes
             self.gate.set()
 
-    def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
+    def tokenize(
+        self, texts: Sequence[str | Pair], *, truncate: bool = True, left: bool = False
+    ) -> list[Tokens]:
         rows = []
-        for at, text in enumerate(texts):
+        for at, text in enumerate(map("".join, texts)):
             if "untokenizable" in text:
                 raise RuntimeError("no")
             if len(text) > self.max_length and not truncate:

@@ -65,14 +65,14 @@ def test_who_comes_between_the_retirement_and_the_new_reference_gets_the_new_one
     old, _ = generation(1)
     new, _ = generation(2)
     active = ActiveGeneration(old)
-    enter = old._enter
+    enter = old.enter
     old.retire()
 
     def replaced_meanwhile() -> bool:
         active.replace(new)
         return enter()
 
-    old._enter = replaced_meanwhile  # type: ignore[method-assign]
+    old.enter = replaced_meanwhile  # type: ignore[method-assign]
     with active.borrow() as borrowed:
         assert borrowed is new
 

@@ -15,8 +15,10 @@ from models.publishing.publish import publish
 from models.store import ModelStore
 from simile_client import AsyncClient, Client, Document, SimileError
 from tests.parts.json_server import json_server
+from tests.parts.rerankers import publish_reranker
 from tests.service.process import Service, free_port
 from tests.tiny import tiny_source
+from tests.waiting import until
 
 TEXTS = ["river red", "window paper red", "paper"]
 
@@ -26,6 +28,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("client")
     store = ModelStore(folder / "models")
     store.request(publish(store, tiny_source(folder / "source")).version)
+    store.request_reranker(publish_reranker(store.root))
     with Service(folder) as running:
         running.wait_until_ready()
         yield f"http://127.0.0.1:{running.port}"
@@ -61,6 +64,24 @@ def test_vectors_are_of_unit_length_and_similarity_is_their_cosine(service: str)
         [cosine] = client.similarity([(TEXTS[0], TEXTS[1])])
         assert cosine == pytest.approx(vectors[0] @ vectors[1], abs=1e-5)
         assert len(client.embed(TEXTS, dimensions=4)[0]) == 4
+
+
+def test_texts_are_ranked_and_searches_reranked(service: str) -> None:
+    with Client(service) as client:
+        until(lambda: client.info()["reranker"] is not None)
+        ranks = client.rerank("red river", TEXTS)
+        assert [rank.text for rank in ranks] == [TEXTS[rank.index] for rank in ranks]
+        assert [rank.score for rank in ranks] == sorted((rank.score for rank in ranks), reverse=True)
+        assert client.rerank("red river", TEXTS, top_n=1) == ranks[:1]
+        raw = client.rerank("red river", TEXTS, raw_scores=True)
+        assert [rank.index for rank in raw] == [rank.index for rank in ranks]
+        client.put([Document(text, str(at)) for at, text in enumerate(TEXTS)], collection="ranked")
+        found = client.search("red river", mode="dense", rerank=True, rerank_k=3, collection="ranked")
+        assert found.reranker == client.info()["reranker"]["version"]
+        assert [hit.text for hit in found.hits] == [rank.text for rank in ranks]
+        assert [hit.rerank_score for hit in found.hits] == pytest.approx([rank.score for rank in ranks])
+        plain = client.search("red river", rerank=False, collection="ranked")
+        assert (plain.reranker, plain.hits[0].rerank_score) == (None, None)
 
 
 def test_the_client_for_asyncio_gives_the_same(service: str) -> None:

@@ -103,7 +103,7 @@ def _learn(service: Service) -> None:
     service.put([{"id": row["number"], "title": row["subject"], "text": row["body"]} for row in rows])
     service.post("/feedback", json.loads((made / "feedback.json").read_text(encoding="utf-8")))
     first = service.get("/models")["active"]
-    command = [PYTHON, "-m", "training", "rank", "--from-service", service.url]
+    command = [str(PYTHON), "-m", "training", "rank", "--from-service", service.url]
     subprocess.run(command, cwd=ROOT, env=service.environment, check=True)
     until(lambda: service.get("/models")["active"] != first)
 

@@ -13,8 +13,10 @@ import { mostAsked, queries, start, toTry } from "../start.js";
 const REST = 150; // milliseconds without a key press before a search starts
 export const MODES = [["", "automatic"], ["hybrid", "hybrid"], ["dense", "dense (meaning)"], ["lexical", "keywords"]];
 
+const RERANK = [["", "automatic"], ["true", "yes"], ["false", "no"]];
+
 export async function show(main, { params, signal, go, keep }) {
-  const asked = { q: params.get("q") ?? "", id: params.get("id") ?? "", mode: params.get("mode") ?? "", k: params.get("k") ?? "10", filter: params.get("filter") ?? "" };
+  const asked = { q: params.get("q") ?? "", id: params.get("id") ?? "", mode: params.get("mode") ?? "", k: params.get("k") ?? "10", rerank: params.get("rerank") ?? "", filter: params.get("filter") ?? "" };
   const results = h("div", { "aria-busy": "false" });
   let running = new AbortController();
   let resting;
@@ -37,7 +39,7 @@ export async function show(main, { params, signal, go, keep }) {
     }
     results.setAttribute("aria-busy", "true");
     try {
-      const query = asked.id ? { ...asked, q: "", mode: "" } : { ...asked, id: "", explain: ["", "hybrid"].includes(asked.mode) ? "true" : "" };
+      const query = asked.id ? { ...asked, q: "", mode: "", rerank: "" } : { ...asked, id: "", explain: ["", "hybrid"].includes(asked.mode) ? "true" : "" };
       const [found, own] = await Promise.all([get(within(session.collection, "search"), query, { signal: current }), judged()]);
       if (current.aborted) return;
       if (asked.q) recent.add(asked.q);
@@ -48,7 +50,7 @@ export async function show(main, { params, signal, go, keep }) {
     if (!current.aborted) results.setAttribute("aria-busy", "false");
   }
 
-  function draw({ hits, mode, took_ms: took, id, query_encoder: student, warnings = [] }, own) {
+  function draw({ hits, mode, took_ms: took, id, query_encoder: student, reranker, warnings = [] }, own) {
     const best = Math.max(mode === "dense" ? 1 : 0, ...hits.map(({ score }) => score));
     const words = mode === "dense" ? "" : asked.q;
     const modeName = MODES.find(([name]) => name === mode)[1];
@@ -57,12 +59,12 @@ export async function show(main, { params, signal, go, keep }) {
     results.replaceChildren(
       h("p", { class: "note" },
         id === undefined ? "" : foreign("span", {}, `Like ${id}: `),
-        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${modeName}${student ? `, query encoded by ${session.nameOf(student)}` : ""}` : "Nothing was found.",
+        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${modeName}${student ? `, query encoded by ${session.nameOf(student)}` : ""}${reranker ? `, reranked by ${reranker}` : ""}` : "Nothing was found.",
         hits.length || !asked.filter ? "" : " Remove a condition of the filter to see more."),
       ...warnings.map((warning) => h("p", { class: "note", dir: "auto" }, warning)),
       h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
         hit, rank: at + 1, query: asked.q, words, own, heading: "h2", score: hit.score / best, onfilter: filter.add,
-        notes: [h("span", { class: "reasons" }, reasons(hit)), h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, icon("like"), "more like this")],
+        notes: [h("span", { class: "reasons" }, reasons(hit)), hit.search_place ? h("span", {}, `place ${hit.search_place} before reranking`) : "", h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, icon("like"), "more like this")],
       }))),
       asSnippets(asked, mode));
   }
@@ -72,6 +74,7 @@ export async function show(main, { params, signal, go, keep }) {
     h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); clearTimeout(resting); search(); } },
       box,
       modes,
+      select("Rerank", RERANK, asked.rerank, (rerank) => { asked.rerank = rerank; search(); }),
       select("Hits", ["5", "10", "20", "50"], asked.k, (k) => { asked.k = k; search(); })),
     filter.element,
     results);
@@ -99,6 +102,7 @@ function asSnippets(asked, mode) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const options = [
     JSON.stringify(asked.q), `k=${Number(asked.k)}`, `mode=${JSON.stringify(mode)}`,
+    asked.rerank ? `rerank=${asked.rerank === "true" ? "True" : "False"}` : "",
     asked.filter ? `filter=json.loads(${JSON.stringify(asked.filter)})` : "",
     session.collection === "default" ? "" : `collection=${JSON.stringify(session.collection)}`,
   ].filter(Boolean);

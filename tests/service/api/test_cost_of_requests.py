@@ -19,12 +19,15 @@ from typing import NamedTuple
 
 import pytest
 
+from models.store import ModelStore
+from tests.parts.rerankers import publish_reranker
 from tests.service import one_gib
 from tests.service.busy_host import BUSY, Others
 from tests.service.bystander import CONTROL, EMBED, HEALTH, Bystander, Look, watching
 from tests.service.costly import Case, Facts, Request
 from tests.service.costly_store import COLLECTION, PLACE, cases, fill
 from tests.service.process import Service
+from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -49,6 +52,8 @@ class Attacked:
     def __init__(self, folder: Path, models_dir: Path, prefix: tuple[str, ...]) -> None:
         # The limits of a service with 1 GiB.
         self.service = Service(folder, models_dir, SIMILE_MAX_ADMITTED_MB="64", SIMILE_MAX_ANSWERS_MB="256")
+        store = ModelStore(folder / "models")
+        store.request_reranker(publish_reranker(store.root))
         self._prefix = prefix
         self._file = folder / "looks"
         self._context: AbstractContextManager[Bystander]
@@ -57,6 +62,7 @@ class Attacked:
 
     def begin(self) -> None:
         self.service.start(self._prefix)
+        until(lambda: self.service.client.get("/info").json()["reranker"] is not None)
         info = self.service.client.get("/info").json()
         self.facts = Facts(info["model_version"], info["dimension"])
         fill(self.service)

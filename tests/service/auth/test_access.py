@@ -30,6 +30,7 @@ TABLE = """
 open GET /health /ready /metrics /docs /docs/{file} / /ui /ui/{file:path} /openapi.json
 open HEAD /openapi.json
 read POST / /embed /similarity /tokenize /decode /embeddings /v1/embeddings /v2/embed /search
+read POST /rerank /v1/rerank /v2/rerank /predict
 read GET /v1/models /search /documents /documents/count /documents/{id:anything} /feedback /feedback/count
 read GET /feedback/summary /me /map /events /events/count /info /examples /models /collections
 read GET /retraining /models/{version}/report /models/{version}/report/{file}

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,7 +271,7 @@ async def test_an_interactive_text_joins_a_background_one_that_is_being_tokenize
     tokenize, gate = there.encoder.tokenize, threading.Event()
     seen: list[list[str]] = []
 
-    def held(texts: Sequence[str], **options: bool) -> list[Tokens]:
+    def held(texts: Sequence[Any], **options: bool) -> list[Tokens]:
         seen.append(list(texts))
         gate.wait()
         return tokenize(texts, **options)
@@ -281,7 +282,7 @@ async def test_an_interactive_text_joins_a_background_one_that_is_being_tokenize
     requested = there.ask("dog")
     await there.shared(1)
     scheduler = there.batcher._scheduler
-    assert [scheduler.lanes[lane].texts for lane in Lane] == [1, 0, 0]
+    assert [scheduler.lanes[lane].texts for lane in Lane] == [1, 0, 0, 0]
     build.cancel()
     gate.set()
     assert (await requested).tokens == [3]
@@ -296,7 +297,7 @@ async def test_a_write_takes_a_candidates_text_into_its_own_lane(there: Place) -
     write = there.ask("dog", lane=Lane.BACKGROUND)
     await there.shared(1)
     scheduler = there.batcher._scheduler
-    assert [scheduler.lanes[lane].texts for lane in Lane] == [0, 1, 0]
+    assert [scheduler.lanes[lane].texts for lane in Lane] == [0, 0, 1, 0]
     there.encoder.allow()
     for task in (busy, candidate, write):
         await task

@@ -7,7 +7,7 @@ import pytest
 
 from models import cpus
 from service.batching.executor import begin_step
-from service.batching.request import Job
+from service.batching.request import Job, Lane
 from service.batching.workers import Worker, Workers, layout_for
 from service.settings import Settings
 from tests.waiting import LIMIT
@@ -43,7 +43,7 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
     def work(worker: Worker) -> None:
         if worker.spare or hangs.is_set():
             return
-        worker.job, worker.on_candidate = Job([], embed=True), True
+        worker.job, worker.aside = Job([], embed=True), Lane.CANDIDATE
         begin_step(worker, may_take_seconds=0)
         hangs.set()
         gate.wait()
@@ -62,7 +62,7 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
         workers.overdue(1)  # the first check of this step
         assert len(workers.overdue(1)) == 1
         assert not stopped.is_set(), "it is waited for until another took its place"
-        assert workers.replace_hung_on_candidates() == 1
+        assert workers.replace_hung_aside() == 1
         assert stopped.wait(LIMIT)
     finally:
         gate.set()

@@ -106,7 +106,7 @@ def test_pages_stay_consistent_if_one_of_them_is_late(
     monkeypatch: pytest.MonkeyPatch,
     late_page: int,
 ) -> None:
-    runtime.active.generation.rankings._recent.clear()
+    runtime.active.generation.rankings.orders._recent.clear()
     found: list[str] = []
     for page in range(3):
         with monkeypatch.context() as patched:
@@ -140,7 +140,7 @@ def test_a_stage_that_fails_leaves_the_hybrid_order(
         return runtime.metrics.unranked._value.get()  # type: ignore[no-any-return]
 
     monkeypatch.setattr(stage, "build", fails)
-    runtime.active.generation.rankings._recent.clear()
+    runtime.active.generation.rankings.orders._recent.clear()
     before = unranked()
     given = answer(client)
     assert unranked() == before + 1

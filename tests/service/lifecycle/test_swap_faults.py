@@ -425,7 +425,7 @@ def test_a_candidate_that_hangs_fails_and_the_service_stays_well(
     spend = Worker.spend
 
     def hastened(worker: Worker, seconds: float) -> bool:
-        return spend(worker, 3600 if worker.on_candidate else seconds)
+        return spend(worker, 3600 if worker.aside else seconds)
 
     monkeypatch.setattr("service.runtime.watchdog.end", ends.append)
     monkeypatch.setattr(Worker, "spend", hastened)

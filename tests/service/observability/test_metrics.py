@@ -58,7 +58,12 @@ def test_every_series_and_every_label_known_beforehand_is_in_the_first_scrape(
     first = parsed(gauges.scrape(runtime.metrics, runtime.active, None).decode())
     documented = set(re.findall(r"^\| `(simile_[a-z_]+)`", DOCS.read_text(encoding="utf-8"), re.MULTILINE))
     families = {re.sub(r"(_bucket|_count|_sum)?(\{.*)?$", "", name) for name in first}
-    later = {"simile_model_score", "simile_key_requests_total", "simile_key_tokens_total"}
+    later = {
+        "simile_model_score",
+        "simile_reranker_info",
+        "simile_key_requests_total",
+        "simile_key_tokens_total",
+    }
     assert documented - families == later
     for route in app.router.routes:
         if isinstance(route, APIRoute):

@@ -1,0 +1,342 @@
+"""The reranker orders the best hits of any search, in a limited time, and never makes a search fail."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from models.reranker import Pair, Reranker
+from models.store import ModelStore
+from service.app import create_app
+from service.runtime.runtime import Runtime
+from tests.parts.rerankers import publish_reranker
+from tests.service.conftest import new_settings, wait_until_ready
+from tests.waiting import until
+
+WORDS = "red green blue river stone market letter engine garden bridge".split()
+TEXTS = {
+    f"d{at:02}": f"{WORDS[at % 10]} river {WORDS[at // 10]} {'cat ' * (at % 4)}".strip() for at in range(60)
+}
+QUERY = "green river"
+MODES = ["dense", "lexical", "hybrid"]
+
+
+class Place:
+    def __init__(self, client: TestClient, runtime: Runtime, versions: list[str]) -> None:
+        self.client, self.runtime, self.versions = client, runtime, versions
+
+    def activate(self, version: str) -> None:
+        assert self.client.post(f"/models/{version}/activate").status_code in {200, 202}
+        until(lambda: self.runtime.active.reranker.version == version)
+
+    def search(self, path: str = "/search", q: str = QUERY, **options: Any) -> dict[str, Any]:
+        answer = self.client.get(path, params={"q": q, **options})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def ids(self, **options: Any) -> list[str]:
+        return [hit["id"] for hit in self.search(**options)["hits"]]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("reranking")
+    settings = new_settings(
+        folder, tiny_models_dir, rerank_seconds=30, rerank_collections="default-on, other"
+    )
+    versions = [publish_reranker(folder / "models", seed) for seed in range(2)]
+    versions.append(publish_reranker(folder / "models", labels=("no", "yes")))
+    app = create_app(settings)
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        for path in ("/documents", "/collections/default-on/documents"):
+            documents = [{"id": id, "text": text, "metadata": {"n": 1}} for id, text in TEXTS.items()]
+            assert client.post(path, json={"documents": documents}).status_code == 200
+        yield Place(client, app.state.runtime, versions)
+
+
+@pytest.fixture
+def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    shared.activate(shared.versions[0])
+    reranking = shared.runtime.corpus._reranking
+    reranking._recent._recent.clear()
+    monkeypatch.setattr(reranking, "_seconds", 30.0)
+    return shared
+
+
+def in_order_of_scores(
+    place: Place, ids: list[str], query: str = QUERY
+) -> tuple[list[str], dict[str, float]]:
+    reranker = ModelStore(place.runtime.store.root).open_reranker(place.versions[0])
+    scores = reranker.score([Pair(query, TEXTS[id]) for id in ids])[:, 0]
+    order = [ids[at] for at in np.argsort(-scores, kind="stable")]
+    return order, dict(zip(ids, scores.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rerank_k", [1, 7, 20, 60])
+def test_the_best_hits_of_every_mode_are_ordered_by_the_reranker(
+    place: Place, mode: str, rerank_k: int
+) -> None:
+    before = place.search(mode=mode, k=40)["hits"]
+    found = place.search(mode=mode, k=40, rerank="true", rerank_k=rerank_k)
+    top = place.ids(mode=mode, k=rerank_k)
+    order, scores = in_order_of_scores(place, top)
+    rest = [hit["id"] for hit in before if hit["id"] not in top]
+    assert [hit["id"] for hit in found["hits"]] == [*order, *rest][:40]
+    assert found["reranker"] == place.versions[0]
+    assert "warnings" not in found
+    first_stage = {hit["id"]: hit["score"] for hit in before}
+    for at, hit in enumerate(found["hits"]):
+        if hit["id"] in first_stage:
+            assert hit["score"] == first_stage[hit["id"]], "the score of the search stays"
+        if at < len(order):
+            assert hit["search_place"] == top.index(hit["id"]) + 1
+            assert hit["rerank_score"] == pytest.approx(scores[hit["id"]], abs=1e-5)
+        else:
+            assert not {"rerank_score", "search_place"} & set(hit)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("k", "rerank_k"), [(3, 10), (10, 20), (7, 20), (15, 20), (10, 5), (30, 20)])
+def test_pages_neither_repeat_nor_skip_a_hit(place: Place, mode: str, k: int, rerank_k: int) -> None:
+    options = {"mode": mode, "rerank": "true", "rerank_k": rerank_k}
+    whole = place.ids(k=60, **options)
+    pages = [id for offset in range(0, 60, k) for id in place.ids(k=k, offset=offset, **options)]
+    assert pages == whole
+    assert len(set(pages)) == len(pages)
+
+
+def test_several_queries_are_reranked_each(place: Place) -> None:
+    queries = [QUERY, "stone garden"]
+    answer = place.client.post("/search", json={"queries": queries, "rerank": True, "mode": "hybrid"}).json()
+    assert answer["reranker"] == place.versions[0]
+    for query, hits in zip(queries, answer["results"], strict=True):
+        top = place.ids(q=query, mode="hybrid", k=20)
+        assert [hit["id"] for hit in hits] == in_order_of_scores(place, top, query)[0][:10]
+
+
+def test_a_collection_may_rerank_by_default_and_a_request_decides(place: Place) -> None:
+    path = "/collections/default-on/search"
+    assert place.search(path)["reranker"] == place.versions[0]
+    assert "reranker" not in place.search(path, rerank="false")
+    assert "reranker" not in place.search()
+    # A search by id has no text, so the default does not apply.
+    answer = place.client.get(path, params={"id": "d01"})
+    assert answer.status_code == 200
+    assert "reranker" not in answer.json()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"id": "d01", "rerank": "true"}, "reads the text of a query"),
+        ({"q": "a", "rerank": "yes"}, "rerank"),
+        ({"q": "a", "rerank": "true", "rerank_k": 0}, "rerank_k"),
+        ({"q": "a", "rerank": "true", "rerank_k": 201}, "rerank_k"),
+        ({"q": "a", "rerank": "true", "rerank_k": "many"}, "rerank_k"),
+    ],
+)
+def test_wrong_options_are_refused(place: Place, options: dict[str, Any], words: str) -> None:
+    answer = place.client.get("/search", params=options)
+    assert answer.status_code == 422
+    assert words in answer.json()["error"]
+
+
+def test_vectors_cannot_be_reranked_and_the_pairs_of_all_queries_are_bounded(place: Place) -> None:
+    generation = place.runtime.active.generation
+    vector = [1.0] * generation.encoder.dimension
+    body: dict[str, Any] = {"queries": [vector], "model": generation.version, "rerank": True}
+    assert place.client.post("/search", json=body).status_code == 422
+    body = {"queries": ["a"] * 10, "rerank": True, "rerank_k": 200}
+    answer = place.client.post("/search", json=body)
+    assert answer.status_code == 422
+    assert "SIMILE_MAX_CANDIDATES" in answer.json()["error"]
+
+
+def test_hits_keep_the_fields_that_were_requested(place: Place) -> None:
+    [first, *_] = place.search(rerank="true", fields="metadata")["hits"]
+    assert set(first) == {"id", "score", "metadata", "rerank_score", "search_place"}
+
+
+def test_the_tokens_of_pairs_are_charged(place: Place) -> None:
+    plain = place.client.get("/search", params={"q": QUERY})
+    reranked = place.client.get("/search", params={"q": QUERY, "rerank": "true"})
+    name = "x-compute-tokens"
+    assert int(reranked.headers[name]) > int(plain.headers[name]) + 20
+
+
+def test_without_a_reranker_a_search_answers_and_says_so(place: Place) -> None:
+    place.runtime.store.request_reranker(None)
+    until(lambda: place.runtime.active.reranker.version is None)
+    found = place.search(rerank="true", mode="dense")
+    assert "reranker" not in found
+    assert any("No reranker is active" in each for each in found["warnings"])
+    assert [hit["id"] for hit in found["hits"]] == place.ids(mode="dense")
+    assert "rerank_score" not in found["hits"][0]
+
+
+def test_a_classifier_orders_no_hits(place: Place) -> None:
+    place.activate(place.versions[2])
+    found = place.search(rerank="true", mode="dense")
+    assert any("several labels" in each for each in found["warnings"])
+    assert [hit["id"] for hit in found["hits"]] == place.ids(mode="dense")
+
+
+def nan(self: Reranker, ids: Any, **_: object) -> Any:
+    return np.full((len(ids), 1), np.nan, np.float32)
+
+
+def no_memory(self: Reranker, ids: Any, **_: object) -> Any:
+    raise MemoryError("no room")
+
+
+def broken(self: Reranker, ids: Any, **_: object) -> Any:
+    raise RuntimeError("the graph broke")
+
+
+def untokenizable(self: Reranker, *_: object, **__: object) -> Any:
+    raise RuntimeError("the tokenizer broke")
+
+
+def too_few(self: Reranker, ids: Any, **_: object) -> Any:
+    return np.zeros((0, 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("forward", nan),
+        ("forward", no_memory),
+        ("forward", broken),
+        ("tokenize", untokenizable),
+        ("forward", too_few),
+    ],
+)
+def test_a_reranker_that_fails_costs_its_order_and_not_the_search(
+    place: Place, monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[..., Any]
+) -> None:
+    expected = place.ids(mode="hybrid", k=20)
+    monkeypatch.setattr(Reranker, name, fault)
+    found = place.search(mode="hybrid", k=20, rerank="true")
+    assert [hit["id"] for hit in found["hits"]] == expected
+    assert any("It scored 0 of 20 hits" in each for each in found["warnings"])
+    assert place.client.get("/health").status_code == 200
+    assert place.client.get("/ready").status_code == 200
+    assert "simile_unreranked_searches_total 0.0" not in place.client.get("/metrics").text
+
+
+def test_a_hit_without_a_score_keeps_its_place(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.ids(mode="dense", k=20)
+    bad = len(
+        ModelStore(place.runtime.store.root)
+        .open_reranker(place.versions[0])
+        .tokenize([Pair(QUERY, TEXTS[before[3]])])[0]
+        .ids
+    )
+    original = Reranker.forward
+
+    def partly(self: Reranker, ids: Any, **options: Any) -> Any:
+        found = original(self, ids, **options)
+        found[[len(row) == bad for row in ids]] = np.nan
+        return found
+
+    monkeypatch.setattr(Reranker, "forward", partly)
+    found = place.search(mode="dense", k=20, rerank="true")
+    hits = found["hits"]
+    unscored = [at for at, hit in enumerate(hits) if "rerank_score" not in hit]
+    assert unscored, "some pairs have no score"
+    assert 3 in unscored
+    assert [hits[at]["id"] for at in unscored] == [before[at] for at in unscored]
+    scores = [hit["rerank_score"] for hit in hits if "rerank_score" in hit]
+    assert scores == sorted(scores, reverse=True)
+    assert any(f"It scored {20 - len(unscored)} of 20 hits" in each for each in found["warnings"])
+
+
+def test_a_reranker_that_hangs_delays_a_search_by_its_limit_alone_and_pages_stay_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = place.ids(mode="hybrid", k=20)
+    monkeypatch.setattr(place.runtime.corpus._reranking, "_seconds", 0.05)
+    gate, original = threading.Event(), Reranker.forward
+
+    def hanging(self: Reranker, ids: Any, **options: Any) -> Any:
+        gate.wait()
+        return original(self, ids, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Reranker, "forward", hanging)
+        try:
+            began = time.monotonic()
+            found = place.search(mode="hybrid", k=10, rerank="true")
+            assert time.monotonic() - began < 10
+            assert [hit["id"] for hit in found["hits"]] == expected[:10]
+            assert any("SIMILE_RERANK_SECONDS" in each for each in found["warnings"])
+            assert place.client.get("/health").status_code == 200
+            # More searches than workers: all are answered.
+            for _ in range(4):
+                assert place.ids(mode="hybrid", k=10, rerank="true") == expected[:10]
+        finally:
+            gate.set()
+    monkeypatch.setattr(place.runtime.corpus._reranking, "_seconds", 30.0)
+    assert place.ids(mode="hybrid", k=10, offset=10, rerank="true") == expected[10:20], "as its first page"
+    first = place.ids(mode="hybrid", k=10, rerank="true")
+    order, _ = in_order_of_scores(place, expected)
+    assert first == order[:10], "a new first page is ordered"
+    assert place.ids(mode="hybrid", k=10, offset=10, rerank="true") == order[10:]
+
+
+def test_searches_are_answered_while_the_reranker_is_replaced(place: Place) -> None:
+    stop, failures, versions = threading.Event(), list[str](), set[str]()
+
+    def ask() -> None:
+        while not stop.is_set():
+            answer = place.client.get("/search", params={"q": QUERY, "rerank": "true"})
+            if answer.status_code != 200 or "warnings" in answer.json():
+                failures.append(answer.text)
+            else:
+                versions.add(answer.json()["reranker"])
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for version in (place.versions[1], place.versions[0], place.versions[1]):
+            place.activate(version)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failures, failures[0]
+    assert versions == set(place.versions[:2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_long_text_is_scored_by_its_best_passage(place: Place, mode: str) -> None:
+    long = f"{'animal sleeps. ' * 300}green river {'animal sleeps. ' * 300}"
+    seen = list[Pair]()
+    put = place.client.post(
+        "/documents", json={"documents": [{"id": "long", "title": "Notes", "text": long}]}
+    )
+    assert put.status_code == 200
+    original = Reranker.tokenize
+
+    def noting(self: Reranker, pairs: Any, **options: Any) -> Any:
+        seen.extend(pairs)
+        return original(self, pairs, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Reranker, "tokenize", noting)
+        place.search(q=f"green river {mode}", mode=mode, rerank="true", rerank_k=60)
+    place.client.delete("/documents/long")
+    [pair] = [pair for pair in seen if "animal" in pair.text]
+    assert pair.text.startswith("Notes\n")
+    assert len(pair.text) < 1100
+    if mode == "lexical":
+        assert "green river" in pair.text

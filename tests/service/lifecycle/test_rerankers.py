@@ -1,0 +1,285 @@
+"""The reranker is opened, replaced and rolled back beside the encoder. The service stays ready."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from models.errors import Unsupported
+from models.reranker import Pair, Reranker
+from models.store import ModelStore
+from service.app import create_app
+from service.lifecycle import capacity
+from service.runtime.runtime import Runtime
+from tests.parts.rerankers import publish_reranker
+from tests.service.conftest import new_settings, wait_until_ready
+from tests.waiting import until
+
+BODY = {"query": "red river", "texts": ["the cat sleeps", "a stone", "green garden"]}
+
+
+class Place:
+    def __init__(self, client: TestClient, runtime: Runtime, versions: list[str]) -> None:
+        self.client, self.runtime, self.versions = client, runtime, versions
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get("/models").json()["reranker"]
+        return found
+
+    def state(self, version: str) -> dict[str, Any]:
+        listed = self.client.get("/models").json()["models"]
+        return next(each for each in listed if each["version"] == version)
+
+    def request(self, version: str) -> None:
+        assert self.client.post(f"/models/{version}/activate").status_code in {200, 202}
+
+    def activate(self, version: str) -> None:
+        self.request(version)
+        until(lambda: self.shown["active"] == version)
+
+    def check_ready(self) -> None:
+        assert self.client.get("/ready").status_code == 200
+        assert self.client.get("/health").status_code == 200
+        assert self.client.get("/search", params={"q": "red"}).status_code == 200
+
+
+@contextmanager
+def serving(folder: Path, models_dir: Path, rerankers: int = 2, **others: object) -> Iterator[Place]:
+    settings = new_settings(folder, models_dir, **others)
+    versions = [publish_reranker(folder / "models", seed) for seed in range(rerankers)]
+    app = create_app(settings)
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        yield Place(client, app.state.runtime, versions)
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_models_dir: Path) -> Iterator[Place]:
+    with serving(tmp_path, tiny_models_dir) as found:
+        yield found
+
+
+def scores_of(place: Place, version: str) -> list[float]:
+    reranker = ModelStore(place.runtime.store.root).open_reranker(version)
+    pairs = [Pair(BODY["query"], text) for text in BODY["texts"]]  # type: ignore[arg-type]
+    return sorted(reranker.score(pairs)[:, 0].tolist(), reverse=True)
+
+
+def test_swaps_and_rollbacks_under_load_fail_no_request_and_mix_no_versions(place: Place) -> None:
+    place.activate(place.versions[0])
+    expected = {version: scores_of(place, version) for version in place.versions}
+    stop, answers, failures = threading.Event(), set[str](), list[str]()
+
+    def ask() -> None:
+        while not stop.is_set():
+            answer = place.client.post("/rerank", json=BODY)
+            if answer.status_code != 200:
+                failures.append(answer.text)
+                continue
+            version = answer.headers["x-model-version"]
+            answers.add(version)
+            if not np.allclose([rank["score"] for rank in answer.json()], expected[version], atol=1e-5):
+                failures.append(f"{version}: {answer.text}")
+
+    clients = [threading.Thread(target=ask) for _ in range(4)]
+    for client in clients:
+        client.start()
+    try:
+        for _ in range(3):
+            place.activate(place.versions[1])
+            back = place.client.post("/models/rollback?kind=reranker")
+            assert (back.status_code, back.json()) == (202, {"wanted": place.versions[0]})
+            until(lambda: place.shown["active"] == place.versions[0])
+    finally:
+        stop.set()
+        for client in clients:
+            client.join()
+    assert not failures, failures[0]
+    assert answers == set(place.versions)
+
+
+def test_the_reranker_of_the_last_run_is_opened_again(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with serving(tmp_path, tiny_models_dir) as place:
+        version = place.versions[1]
+        place.activate(version)
+    settings = place.runtime.settings
+    with TestClient(create_app(settings)) as client:
+        until(lambda: client.get("/models").json()["reranker"]["active"] == version)
+
+
+def test_without_a_previous_reranker_a_rollback_is_refused(place: Place) -> None:
+    answer = place.client.post("/models/rollback?kind=reranker")
+    assert answer.status_code == 409
+    assert "no reranker to go back to" in answer.json()["error"]
+
+
+def test_metrics_show_the_active_reranker(place: Place) -> None:
+    place.activate(place.versions[0])
+    place.client.post("/rerank", json=BODY)
+    text = place.client.get("/metrics").text
+    assert 'simile_reranker_info{fingerprint="' in text
+    assert f'simile_tokens_total{{lane="rerank",version="{place.versions[0]}"}}' in text
+    place.activate(place.versions[1])
+    assert place.versions[0] not in place.client.get("/metrics").text
+
+
+def fail_to_open(self: Reranker, *_: object, **__: object) -> None:
+    raise Unsupported("its graph is of another time")
+
+
+def nan(self: Reranker, ids: Any, **_: object) -> Any:
+    return np.full((len(ids), 1), np.nan, np.float32)
+
+
+def no_memory(self: Reranker, ids: Any, **_: object) -> Any:
+    raise MemoryError("no room")
+
+
+def broken(self: Reranker, ids: Any, **_: object) -> Any:
+    raise RuntimeError("the graph broke")
+
+
+def bad_shape(self: Reranker, *_: object, **__: object) -> Any:
+    raise ValueError("tokenizing broke")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("__init__", fail_to_open),
+        ("forward", nan),
+        ("forward", no_memory),
+        ("forward", broken),
+        ("__init__", bad_shape),
+    ],
+)
+def test_a_broken_reranker_is_not_activated_and_the_previous_one_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch, name: str, fault: Any
+) -> None:
+    first, second = place.versions
+    place.activate(first)
+    original = getattr(Reranker, name)
+
+    def faulty(self: Reranker, *arguments: Any, **options: Any) -> Any:
+        manifest = arguments[1] if name == "__init__" else self.manifest
+        work = fault if manifest.version == second else original
+        return work(self, *arguments, **options)
+
+    monkeypatch.setattr(Reranker, name, faulty)
+    place.request(second)
+    until(lambda: place.state(second)["state"] == "failed")
+    assert place.state(second)["reason"]
+    assert place.shown["active"] == first
+    assert place.client.post("/rerank", json=BODY).headers["x-model-version"] == first
+    place.check_ready()
+    monkeypatch.undo()
+    place.activate(second)  # A new request tries it again.
+
+
+def test_a_damaged_reranker_fails_and_the_service_stays_ready(place: Place) -> None:
+    version = place.versions[0]
+    graph = place.runtime.store.root / version / "onnx" / "model.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"x")
+    place.request(version)
+    until(lambda: place.state(version)["state"] == "failed")
+    assert "model.onnx" in place.state(version)["reason"]
+    answer = place.client.post("/rerank", json=BODY)
+    assert answer.status_code == 409
+    assert "model.onnx" in answer.json()["error"]
+    place.check_ready()
+
+
+def test_a_reranker_that_hangs_is_closed_and_search_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.activate(place.versions[0])
+    gate, original = threading.Event(), Reranker.forward
+
+    def hanging(self: Reranker, ids: Any, **options: Any) -> Any:
+        gate.wait()
+        return original(self, ids, **options)
+
+    monkeypatch.setattr(Reranker, "forward", hanging)
+    answers = list[int]()
+    ask = threading.Thread(target=lambda: answers.append(place.client.post("/rerank", json=BODY).status_code))
+    ask.start()
+    try:
+        workers = place.runtime.batcher._workers.all
+        until(lambda: any(worker.aside and worker.computes for worker in workers))
+        place.check_ready()
+        current = place.runtime.active.reranker.current
+        assert current is not None
+        place.runtime.batcher.check(0.0)
+        place.runtime.batcher.check(1e9)
+        until(lambda: place.state(place.versions[0])["state"] == "failed")
+        assert "SIMILE_HANG_SECONDS" in place.state(place.versions[0])["reason"]
+        place.check_ready()
+    finally:
+        gate.set()
+        ask.join()
+    assert answers == [424]
+
+
+def test_a_reranker_waits_for_memory_and_keeps_the_previous_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = place.versions
+    place.activate(first)
+    monkeypatch.setattr(capacity, "free", lambda _: 1000)
+    place.request(second)
+    until(lambda: place.shown["reason"] is not None)
+    assert "of memory" in place.shown["reason"]
+    assert place.state(second)["state"] == "building"
+    assert place.shown["active"] == first
+    place.check_ready()
+    monkeypatch.undo()
+    place.runtime.rerankers.retry(None)
+    until(lambda: place.shown["active"] == second)
+
+
+@pytest.mark.parametrize(("building", "fits"), [(0, True), (50, True), (101, False), (10**6, False)])
+def test_the_memory_of_a_version_that_is_being_built_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, building: int, fits: bool
+) -> None:
+    version = publish_reranker(tmp_path)
+    folder = tmp_path / version
+    need = capacity.needed([], 0, folder)
+    monkeypatch.setattr(capacity, "free", lambda _: need + 100)
+    reason = capacity.no_reranker(version, folder, building)
+    assert (reason is None) is fits
+    if reason is not None:
+        assert "being built" in reason
+
+
+@pytest.mark.parametrize("requested", [False, True])
+def test_the_setting_names_the_first_reranker_alone(
+    tmp_path: Path, tiny_models_dir: Path, requested: bool
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    first, second = (publish_reranker(tmp_path / "models", seed) for seed in range(2))
+    if requested:
+        ModelStore(tmp_path / "models").request_reranker(second)
+    with TestClient(create_app(settings.model_copy(update={"reranker": first}))) as client:
+        expected = second if requested else first
+        until(lambda: client.get("/models").json()["reranker"]["active"] == expected)
+
+
+@pytest.mark.parametrize("source", ["no/such/folder", "20260101T000000-none-00000000", "{encoder}"])
+def test_a_setting_that_names_no_reranker_is_told_and_the_service_starts(
+    tmp_path: Path, tiny_models_dir: Path, source: str
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    encoder = ModelStore(tmp_path / "models").requested() or ""
+    chosen = str(tmp_path / source) if "/" in source else source.format(encoder=encoder)
+    with TestClient(create_app(settings.model_copy(update={"reranker": chosen}))) as client:
+        wait_until_ready(client)
+        until(lambda: client.get("/models").json()["reranker"]["reason"] is not None)
+        answer = client.post("/rerank", json=BODY)
+        assert answer.status_code == 409
+        assert "SIMILE_RERANKER" in answer.json()["error"]
