@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
+from service.api.collections import MAX_CLICKED
 from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_plan import MAX_RERANK_K, TOGETHER
 from service.corpus.search import CANDIDATES, RERANK_WORK
@@ -271,6 +272,10 @@ def events() -> Iterator[Case]:
 
 
 def collections() -> Iterator[Case]:
+    clicks = [{"query": f"q{at}", "id": f"j-{at % MANY}", "gain": 0.5} for at in range(MAX_CLICKED)]
+    content = packed({"clicked": clicks})
+    put = Case(f"PUT {COLLECTION}/clicked", "all answers", lambda _: Request(f"{PLACE}/clicked", content))
+    yield put._replace(at=PLACE)
     path = f"/collections/{DOOMED}"
     full = got(f"DELETE {COLLECTION}", "a full one", path)
     # Only one of several requests finds the collection.
