@@ -52,6 +52,14 @@ def _are(known: list[str]) -> str:
     return f"are {', '.join(known)}"
 
 
+def plural(number: int, one: str, many: str = "") -> str:
+    """Returns `one` for the number 1, else `many`, which is `one` with an s by default.
+
+    A verb can be part of both: `plural(n, "document is", "documents are")`.
+    """
+    return one if number == 1 else many or f"{one}s"
+
+
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (.+)")
 _KINDS = {"int": "whole number", "float": "number"}

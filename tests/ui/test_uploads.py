@@ -19,7 +19,7 @@ EXCEL = b"PK\x03\x04" + bytes(100)
 QUOTE = "it is not a valid row (',' expected after '\"')"
 # name, content, number of stored documents, what the page and the command say
 FILES = [
-    ("stray.csv", STRAY, 399, ["601 lines failed", ENDLESS]),
+    ("stray.csv", STRAY, 399, ["1 row (601 lines) failed", ENDLESS]),
     ("ragged.csv", "id,text,lang\n1,a\n2,b,en,more\n3,c,en\n", 1, ["it has 2 cells", "it has 4 cells"]),
     ("twice.csv", "id,text,text\n1,a,b\n", 0, ["two columns are named 'text'"]),
     ("returns.csv", "id,text\r1,one\r2,two\r", 2, []),
@@ -27,7 +27,7 @@ FILES = [
     ("array.json", '[{"id": "1", "text": "a"}]', 0, ["Write one JSON object on a line"]),
     ("pretty.json", '[\n {"id": "1",\n  "text": "a"}\n]\n', 0, ["Write one JSON object on a line"]),
     ("table.xlsx", EXCEL, 0, ["this is an Excel file; save it as CSV"]),
-    ("renamed.csv", EXCEL, 0, ["this is an archive; unpack it"]),
+    ("renamed.csv", EXCEL, 0, ["this is an archive or an Excel file"]),
     ("packed.csv.gz", gzip.compress(b"id,text\n1,a\n2,b\n"), 2, []),
     ("zeros.txt", "a\0b\0c\n", 0, ["this is a binary file"]),
     ("latin.jsonl", '{"id": "1", "text": "größe"}\n'.encode("cp1252"), 0, ["it is not UTF-8 (character 24)"]),

@@ -141,10 +141,13 @@ def _learn_all(given: _Given) -> dict[str, Learned]:
             learned[name] = _learn(name, labels, given)
         except TrainingError as error:  # Other collections can still learn.
             missing[f"{name}: {error}"] = error
-            given.say(f"! {name}: {error}")
-    if not learned:
-        nothing = NothingToLearn(" ".join(missing) or _too_few(0))
-        raise next((each for each in missing.values() if not isinstance(each, NothingToLearn)), nothing)
+    failed = next((each for each in missing.values() if not isinstance(each, NothingToLearn)), None)
+    if not (learned or failed):
+        raise NothingToLearn(" ".join(missing) or _too_few(0))
+    for line in missing:
+        given.say(f"! {line}")
+    if failed and not learned:
+        raise failed
     return learned
 
 

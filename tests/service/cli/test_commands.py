@@ -249,7 +249,7 @@ def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
     with Service(tmp_path, tiny_models_dir, SIMILE_API_KEYS_FILE=str(keys_file(tmp_path))) as service:
-        for who, words in (("reader", "role write"), ("writer", "1 documents are stored")):
+        for who, words in (("reader", "role write"), ("writer", "1 document is stored")):
             (tmp_path / who).write_text(KEYS[who] + "\n")
             done = put(service, "-", "--format", "text", "--key-file", tmp_path / who, given=b"red river")
             assert words in done.stdout + done.stderr
@@ -355,7 +355,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(
 
 def test_every_line_of_a_row_that_fails_is_counted(service: Service, tmp_path: Path) -> None:
     file = written(tmp_path, b'id,text\n1,a\n2,"he said\n3,b\n')
-    assert imported(service, file) == "Error: 2 lines failed; 1 documents are stored."
+    assert imported(service, file) == "Error: 1 row (2 lines) failed; 1 document is stored."
 
 
 def test_options_read_what_detection_cannot(
@@ -364,7 +364,7 @@ def test_options_read_what_detection_cannot(
     content = "id;text;price;created\n1;<p>größe</p>;9,50;31.01.2026\n"
     options = ("--metadata-all", "--types", "price=decimal_comma,created=date", "--html", "strip")
     for encoding, more in (("cp1252", ("--encoding", "cp1252", "--delimiter", ";")), ("utf-16", ())):
-        assert "1 documents are stored" in imported(
+        assert "1 document is stored" in imported(
             service, written(tmp_path, content.encode(encoding)), *options, *more
         )
         found = service.client.get("/documents/1").json()
@@ -374,7 +374,7 @@ def test_options_read_what_detection_cannot(
 
 def test_of_whole_files_only_the_bad_one_fails(service: Service, tmp_path: Path) -> None:
     good, bad = written(tmp_path, b"red", "a.txt"), written(tmp_path, b"gr\xf6\xdfe", "b.txt")
-    assert imported(service, good, bad, "--per-file") == "Error: 1 lines failed; 1 documents are stored."
-    said = "1 documents are stored, 1 of them with words that the model does not know."
+    assert imported(service, good, bad, "--per-file") == "Error: 1 line failed; 1 document is stored."
+    said = "1 document is stored, 1 of them with words that the model does not know."
     assert imported(service, bad, "--per-file", "--encoding", "cp1252") == said
     assert service.stored() == {str(good): "red", str(bad): "größe"}
