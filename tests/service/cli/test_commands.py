@@ -358,6 +358,62 @@ def test_every_line_of_a_row_that_fails_is_counted(service: Service, tmp_path: P
     assert imported(service, file) == "Error: 1 row (2 lines) failed; 1 document is stored."
 
 
+@pytest.mark.parametrize("options", [(), ("--format", "csv"), ("--per-file",), ("--format", "text")])
+@pytest.mark.parametrize("name", ["tickets", "tickets.csv"])
+def test_a_folder_is_not_a_file(
+    service: Service, tmp_path: Path, name: str, options: tuple[str, ...]
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    said = imported(service, folder, *options)
+    assert said == f"Error: {folder} is a folder. Name the files in it, such as {folder}/*.csv."
+
+
+def test_rows_that_fail_alike_are_told_ten_times_and_counted_as_rows(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong type fails every row. The rows have two lines each, and differ in the value only."""
+    rows = "".join(f'{at};"one\ntwo";{at},5\n' for at in range(60))
+    file = written(tmp_path, f"id;text;cost\n{rows}60;short\n;;\n".encode())
+    said = imported(service, file, "--metadata-all", "--types", "cost=number")
+    assert said == "Error: 61 rows (121 lines) failed (the first 11 are told above); 0 documents are stored."
+    told = [line for line in capsys.readouterr().err.splitlines() if "'cost' is" in line]
+    assert len(told) == 10
+    assert "'cost' is '9,5': not a number" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "options", "hint"),
+    [
+        ("id;text;cost", "1;a;1,86", (), "cost=decimal_comma"),
+        ("id;text;made", "1;a;27.11.2026", (), "made=date"),
+        ("id;text;size", "1;a;10", (), "size=number"),
+        ("id;text;cost;made", "1;a;1,86;2026-01-31", (), "cost=decimal_comma,made=date"),
+        ("id;text;my cost", "1;a;1,86", (), "'my cost=decimal_comma'"),
+        ("id;text;cost;made", "1;a;1,86;2026-01-31", ("--types", "cost=decimal_comma"), "made=date"),
+        ("id;text;cost", "1;a;1,86", ("--types", "cost=decimal_comma"), ""),
+        ("id;text;zip", "1;a;01069", (), ""),
+        ("id;text;team", "1;a;red", (), ""),
+    ],
+)
+def test_metadata_that_looks_like_numbers_or_dates_is_noted(
+    service: Service,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    header: str,
+    row: str,
+    options: tuple[str, ...],
+    hint: str,
+) -> None:
+    file = written(tmp_path, f"{header}\n{row}\n".encode())
+    assert "1 document is stored" in imported(service, file, "--metadata-all", *options)
+    said = capsys.readouterr().err
+    assert said.count("look like numbers or dates") == bool(hint)
+    assert f"Is it --types {hint}?" in said or not hint
+    imported(service, file)
+    assert "look like" not in capsys.readouterr().err, "no metadata is stored"
+
+
 def test_options_read_what_detection_cannot(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -287,7 +287,7 @@ def test_ctrl_c_leaves_a_true_sentence(fake: Fake, tmp_path: Path) -> None:
         assert hanging.wait(LIMIT)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=LIMIT)
-    assert process.returncode == 1
+    assert process.returncode == 130
     told = said.decode()
     assert "Traceback" not in told
     assert told.startswith("Stopped. 16 documents are stored. Of ")
