@@ -105,6 +105,33 @@ def test_a_file_is_read_or_refused_as_by_the_command(
     assert stored(keyed, "uploads") == stored(keyed, "imports")
 
 
+EIGHT = "Nummer;Titel;Text;Abteilung;Ort;Kosten;Datum;Status"
+
+
+@pytest.mark.parametrize(("width", "scrolls"), [(1280, False), (390, True)])
+def test_a_table_is_in_sight_or_scrolls(
+    browsing: Browsing, keyed: Service, tmp_path: Path, width: int, scrolls: bool
+) -> None:
+    """Eight columns fit into a window of 1280 pixels. A phone shows a shadow where the table goes on."""
+    cells = f"Rechnung falsch;{'ein langer Text ' * 20};Einkauf;Köln;12,88;01.09.2026;offen"
+    rows = [f"T-{at};{cells}" for at in (1, 2)]
+    file = tmp_path / "tickets.csv"
+    file.write_text("\n".join([EIGHT, *rows, ";;;;;;;", ""]), encoding="utf-8")
+    with browsing.page(keyed.url, width) as page:
+        page.page.add_init_script(f"sessionStorage.setItem('simile-key', '{KEYS['ada'][1]}')")
+        page.open("documents?add=1")
+        page.the("#add-files").set_input_files(file)
+        expect(page.the(".preview th")).to_have_count(8)
+        chosen = [one.input_value() for one in page.the(".preview th select").all()]
+        assert chosen[:3] == ["id", "title", "text"]
+        assert chosen[3:] == ["metadata", "metadata", "=decimal_comma", "=date", "metadata"]
+        box = page.the(".preview .scrolling")
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth") == scrolls
+        shadow = box.evaluate("box => getComputedStyle(box).backgroundAttachment")
+        assert shadow == "local, scroll", "the cover of the shadow scrolls away with the last column"
+        page.check_fits()
+
+
 def test_a_guessed_encoding_is_asked_about(emptied: Watched, keyed: Service, tmp_path: Path) -> None:
     """The command asks for --encoding. The page shows a word and asks, before it stores anything."""
     file = tmp_path / "cp1252.csv"
