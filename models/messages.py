@@ -60,6 +60,11 @@ def plural(number: int, one: str, many: str = "") -> str:
     return one if number == 1 else many or f"{one}s"
 
 
+def amount(number: int, one: str, many: str = "") -> str:
+    """Returns a number with its noun, such as `1 document` or `1,200 documents`. See `plural`."""
+    return f"{number:,} {plural(number, one, many)}"
+
+
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (.+)")
 _KINDS = {"int": "whole number", "float": "number"}

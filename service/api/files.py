@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from models.messages import plural
+from models.messages import amount
 from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally, body_pieces, import_response
 from service.api.collections import get_collection
 from service.api.documents import build_document
@@ -235,16 +235,12 @@ class _Upload:
 def _summary(tally: Tally) -> str:
     documents, rows = tally.seen.distinct, tally.upserted
     if documents == rows:
-        said = f"{_count(rows, 'row')} stored"
+        said = f"{amount(rows, 'row')} stored"
     else:
-        said = f"{_count(rows, 'row')} stored as {_count(documents, 'document')} ({tally.seen.sentence()})"
+        said = f"{amount(rows, 'row')} stored as {amount(documents, 'document')} ({tally.seen.sentence()})"
     if tally.replaced:
         said += f"; {tally.replaced} of them had been stored before"
     return f"{said}; {failed_in_words(tally.failed_rows, tally.failed)}." if tally.failed else f"{said}."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {plural(number, what)}"
 
 
 def _require_raw(request: Request) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from models.messages import amount
 from service.files.columns import IDS, repeated
 from service.files.conversion import looks_like_html, proposed
 from service.files.lines import Records, TextLine, TextLines, is_blank, note_on
@@ -133,7 +134,7 @@ def _table(found: Preview, lines: Iterable[TextLine], options: Options, *, whole
         if isinstance(row, BadRow):
             _problem(found, record.line, str(row))
         elif len(row) != len(found.columns):
-            _problem(found, record.line, f"it has {len(row)} cells, not {len(found.columns)}")
+            _problem(found, record.line, f"it has {amount(len(row), 'cell')}, not {len(found.columns)}")
         elif any(MARK in cell for cell in row):
             _problem(found, record.line, f"it is not {found.layout.encoding}")
         else:

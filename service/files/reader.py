@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from models.messages import amount
 from service.files import detection
 from service.files.columns import IDS, Columns, Placed
 from service.files.conversion import convert, parse_types, plain_text
@@ -445,7 +446,8 @@ class _TableMaker(_Maker):
             subject = "it has"
             if record.last_line > record.line:
                 subject = f"lines {record.line} to {record.last_line} are one row of"
-            raise BadRow(f"{subject} {len(cells)} cells, and the first line names {len(self._names)} columns")
+            named = amount(len(self._names), "column")
+            raise BadRow(f"{subject} {amount(len(cells), 'cell')}, and the first line names {named}")
         if undecoded := [cell for cell in cells if MARK in cell]:
             raise self._not_decoded(undecoded[0])
         return dict(zip(self._names, cells, strict=True))

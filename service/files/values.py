@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from models.messages import plural
+from models.messages import amount
 
 Format: TypeAlias = Literal["jsonl", "csv", "tsv", "text", "file"]
 MARK = "\udc80"  # Replaces bytes that cannot be decoded. No decoded text contains it.
@@ -53,8 +53,8 @@ class Row(NamedTuple):
 def failed_in_words(rows: int, lines: int) -> str:
     """Returns a phrase about rows that were not stored, such as `1 row (3 lines) failed`."""
     if rows == lines:
-        return f"{lines} {plural(lines, 'line')} failed"
-    return f"{rows} {plural(rows, 'row')} ({lines} lines) failed"
+        return f"{amount(lines, 'line')} failed"
+    return f"{amount(rows, 'row')} ({lines:,} lines) failed"
 
 
 def split_names(text: str) -> tuple[str, ...]:

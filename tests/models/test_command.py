@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main
+from models.messages import amount
 from models.store import ModelStore, activate_command, models_dir
 from tests.models.forms import needs_int8
 from tests.tiny import tiny_source as make_tiny_source
@@ -35,6 +36,23 @@ def test_a_folder_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "verifying" in first.err
     assert _run(tmp_path / "models", "import", str(source)) == 0
     assert capsys.readouterr().out == f"{version} was published before. {serves}"
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (1, ("document",), "1 document"),
+        (0, ("document",), "0 documents"),
+        (2500, ("document",), "2,500 documents"),
+        (1, ("query has", "queries have"), "1 query has"),
+        (12, ("query has", "queries have"), "12 queries have"),
+        (1, ("search", "searches"), "1 search"),
+    ],
+)
+def test_a_number_stands_with_the_right_form_of_its_noun(
+    number: int, words: tuple[str, ...], text: str
+) -> None:
+    assert amount(number, *words) == text
 
 
 @pytest.mark.parametrize("there", [True, False])

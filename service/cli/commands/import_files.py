@@ -26,7 +26,7 @@ from typing import BinaryIO
 import orjson
 
 from models.manifest import ENGLISH, get_language
-from models.messages import plural
+from models.messages import amount
 from models.progress import Progress
 from models.tokens.reading import MIN_WORDS, Count, count, count_english, foreign
 from service.cli.commands import client
@@ -330,11 +330,10 @@ class Tally:
         documents = self._seen.distinct if self._ids_known else self.stored
         replaced = 0 if self._created is None or not self._ids_known else documents - self._created
         earlier = f"; {replaced} of them had been stored before" if replaced > 0 else ""
-        said = f"{documents} {plural(documents, 'document is', 'documents are')} stored"
+        said = f"{amount(documents, 'document is', 'documents are')} stored"
         if documents != self.stored:
-            rows = plural(self.stored, "row is", "rows are")
-            stored = f"{documents} {plural(documents, 'document')}"
-            said = f"{self.stored} {rows} stored as {stored} ({self._seen.sentence()})"
+            rows = amount(self.stored, "row is", "rows are")
+            said = f"{rows} stored as {amount(documents, 'document')} ({self._seen.sentence()})"
         told = self._told.total()
         hidden = f" (the first {told} are told above)" if told < self._failed_rows else ""
         failed = f"{failed_in_words(self._failed_rows, self.failed)}{hidden}; " if self.failed else ""

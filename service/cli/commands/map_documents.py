@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from models.errors import install_command
 from models.files.fsync import replaced
-from models.messages import positive
+from models.messages import amount, positive
 from models.progress import Progress, counted
 from models.search.terms import FUNCTION_WORDS
 from service.errors import CommandError, unwritable
@@ -97,7 +97,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     except OSError as error:
         raise CommandError(unwritable(file, error, "No map remains.")) from error
     seconds = time.monotonic() - began
-    told = f"{len(points.ids)} documents are on the map of {version} ({seconds:.0f} s): {file}"
+    mapped = amount(len(points.ids), "document is", "documents are")
+    told = f"{mapped} on the map of {version} ({seconds:.0f} s): {file}"
     return told if umap else f"{told}\n`make map` separates groups better: it installs umap-learn."
 
 
@@ -142,7 +143,7 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
     heads = list(counted(found, "documents read"))
     if len(heads) < MAP_MIN_DOCUMENTS:
         raise CommandError(
-            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs "
+            f"The collection {collection!r} has {amount(len(heads), 'document')} with vectors; a map needs "
             f"{MAP_MIN_DOCUMENTS}."
         )
     ids, texts, metadata, vectors = zip(*heads, strict=True)
@@ -317,7 +318,7 @@ def find_terms(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]
     """Returns the most typical words of each group, by class-based TF-IDF (Grootendorst, arXiv:2203.05794).
 
     The score counts the documents that contain a word, so a single long text cannot dominate a group. Words
-    that are about as frequent outside a group, such as the function words of any language, do not describe it.
+    that are about as frequent outside a group, such as its function words, do not describe it.
 
     Args:
         texts: Texts of the documents.

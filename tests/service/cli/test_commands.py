@@ -38,9 +38,9 @@ def test_json_lines_go_in_and_come_out_as_they_were_and_go_in_again(service: Ser
     file, out = tmp_path / "rows.jsonl.gz", tmp_path / "out.jsonl"
     file.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     done = put(service, file)
-    assert (done.returncode, done.stdout) == (0, "2500 documents are stored.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "2,500 documents are stored.\n"), done.stderr
     done = run("export", out, "--url", service.client.base_url)
-    assert (done.returncode, done.stdout) == (0, f"2500 documents are in {out}.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"2,500 documents are in {out}.\n"), done.stderr
     assert [json.loads(line) for line in out.read_bytes().splitlines()] == rows
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl.gz"]
     before = service.client.delete("/documents/nobody").json()["sequence"]
@@ -152,7 +152,7 @@ def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -
     done = run("check", "--data", SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "\ndefault: 2 documents, 0 judgments, 0 events\n" in done.stdout
-    assert "\ntickets: 2 documents, 1 judgments, 1 events\n" in done.stdout
+    assert "\ntickets: 2 documents, 1 judgment, 1 event\n" in done.stdout
 
 
 def test_a_refused_export_leaves_the_file_as_it_was(service: Service, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def refused(client: TestClient, path: str) -> None:
 def test_what_cannot_be_mapped_is_told_in_a_sentence(
     stored: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CommandError, match="has 1 documents with vectors; a map needs 50"):
+    with pytest.raises(CommandError, match="has 1 document with vectors; a map needs 50"):
         make(stored, monkeypatch, "--collection", "few")
     monkeypatch.undo()
     without_umap(monkeypatch)

@@ -122,7 +122,7 @@ def test_chunks_grow_and_shrink_to_about_a_second(
         return done(len(ids))
 
     fake.reply = reply
-    assert put(fake, written(tmp_path, 20_000)) == "20000 documents are stored."
+    assert put(fake, written(tmp_path, 20_000)) == "20,000 documents are stored."
     sizes = [len(ids) for ids in fake.requested]
     assert sizes[:5] == [16, 64, 256, 1024, 1500]
     assert max(sizes) == TARGET_SECONDS / seconds

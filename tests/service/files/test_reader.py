@@ -591,7 +591,7 @@ def test_a_preview_of_a_beginning_takes_no_half_row_and_names_bad_ones() -> None
     found = preview(content, "x.csv", Options(), whole=False)
     assert found.rows == [["1", "one"], ["2", "two\nlines"]]
     assert found.problems == [
-        "Line 5: it has 1 cells, not 2.",
+        "Line 5: it has 1 cell, not 2.",
         "Line 6: it is not a valid row (',' expected after '\"').",
     ]
     packed = gzip.compress(b"id,body\n" + b"1,one\n" * 50_000)
