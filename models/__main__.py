@@ -30,7 +30,7 @@ try:
     from models.publishing.publish import quantize
     from models.publishing.scores import check_golden_scores
     from models.sources.folder import LONGEST, NO_OVERRIDES, Overrides
-    from models.store import ModelStore, models_dir
+    from models.store import ModelStore, activate_command, models_dir
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("models", missing))
 
@@ -181,7 +181,10 @@ def _import(store: ModelStore, options: argparse.Namespace) -> None:
         int8=options.int8,
         limits=limits,
     )
-    print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
+    print(
+        f"{manifest.version} {'was published before' if manifest.version in known else 'published'}. "
+        f"`{activate_command(store.root, manifest.version)}` serves it."
+    )
 
 
 def _prompt(text: str) -> tuple[str, str]:
@@ -205,7 +208,7 @@ def _pair(store: ModelStore, options: argparse.Namespace) -> None:
 
 def _list(store: ModelStore, options: argparse.Namespace) -> None:
     found = listed(store, datetime.now(UTC))
-    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else table(found))
+    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else table(found, store.root))
 
 
 def _show(store: ModelStore, options: argparse.Namespace) -> None:
@@ -381,15 +384,23 @@ def _score(scores: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """Formats the result of `listed` as a table, followed by a sentence about the schedule."""
+def table(found: Mapping[str, Any], root: Path) -> str:
+    """Formats the result of `listed` as a table, followed by a sentence about the schedule.
+
+    Args:
+        found: The result of `listed`.
+        root: The models folder, which is named if it has no version.
+    """
     rows = [_HEADS, *(_row(entry) for entry in found["versions"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     cells = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     lines = ["  ".join(row).rstrip() for row in cells]
     if len(rows) == 1:
+        missing = "" if root.is_dir() else ", which does not exist"
         lines = [
-            "No version is published here yet. `python -m models import default` publishes the default model."
+            f"No version is published in {root}{missing}.",
+            "If your service has another folder, name it with --models-dir or SIMILE_MODELS_DIR.",
+            "`python -m models import default` publishes the default model.",
         ]
     if found["schedule"] is not None:
         lines += ["", found["schedule"]["says"]]

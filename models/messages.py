@@ -52,6 +52,19 @@ def _are(known: list[str]) -> str:
     return f"are {', '.join(known)}"
 
 
+def plural(number: int, one: str, many: str = "") -> str:
+    """Returns `one` for the number 1, else `many`, which is `one` with an s by default.
+
+    A verb can be part of both: `plural(n, "document is", "documents are")`.
+    """
+    return one if number == 1 else many or f"{one}s"
+
+
+def amount(number: int, one: str, many: str = "") -> str:
+    """Returns a number with its noun, such as `1 document` or `1,200 documents`. See `plural`."""
+    return f"{number:,} {plural(number, one, many)}"
+
+
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (.+)")
 _KINDS = {"int": "whole number", "float": "number"}

@@ -29,6 +29,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -64,6 +65,12 @@ _KEPT_STATES = {"building", "ready"}
 def models_dir(environ: Mapping[str, str]) -> Path:
     """Returns the models folder: SIMILE_MODELS_DIR, or else `models` in SIMILE_DATA_DIR."""
     return Path(environ.get("SIMILE_MODELS_DIR") or Path(environ.get("SIMILE_DATA_DIR") or "data") / "models")
+
+
+def activate_command(root: Path, version: str) -> str:
+    """Returns the command that activates a version. It names the folder if it is not the default one."""
+    place = "" if root == models_dir(os.environ) else f" --models-dir {shlex.quote(str(root))}"
+    return f"python -m models activate {version}{place}"
 
 
 class RequestedVersion(NamedTuple):

@@ -5,7 +5,7 @@ cleanly: `/ready` answers 503, accepted requests are answered, and the exit stat
 the process at once.
 
 Other exit statuses are 70 or 1 if the process hung (runtime/watchdog.py), 78 if the service could not start,
-and 1 if another command failed.
+1 if another command failed, and 130 if Ctrl-C stopped one.
 
 docs/DOCUMENTS.md describes `import`, `export`, `backup`, `restore` and `check --data`. docs/PAGE.md describes
 `map`.
@@ -30,13 +30,15 @@ try:
     from service.auth.keys import KeysError
     from service.cli import keys
     from service.cli.commands import backup, copy, export, import_files, map_documents, restore
-    from service.errors import CommandError, StartupError
+    from service.errors import CommandError, StartupError, Stopped
     from service.observability import logs
     from service.settings import PREFIX, Settings, read
 except ModuleNotFoundError as missing:
     print(not_installed("service", missing), file=sys.stderr)
     sys.exit(os.EX_CONFIG)
 
+
+STOPPED = 130  # exit status of a command that Ctrl-C stopped, as in a shell
 
 # Distributions that install the same import folder. pip does not notice that two of them break each other.
 FAMILIES = {
@@ -68,6 +70,9 @@ def main() -> None:
             print(text, flush=True)
     except StartupError as error:
         _refuse(arguments.command, f"Simile cannot start: {error}")
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(STOPPED)
     except (KeysError, CommandError) as error:
         _refuse(arguments.command, str(error))
     except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
@@ -75,7 +80,8 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         if arguments.command not in {None, "serve"}:
-            sys.exit("Stopped. Answered requests and finished files are kept.")
+            print("Stopped. Answered requests and finished files are kept.", file=sys.stderr)
+            sys.exit(STOPPED)
         # The next start repeats an interrupted start-up step.
         sys.exit("Stopped before the service had started.")
 

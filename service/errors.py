@@ -37,6 +37,10 @@ class CommandError(Exception):
     """Raised if a command failed. The message contains the reason, the work done so far, and advice."""
 
 
+class Stopped(CommandError):
+    """Raised if Ctrl-C ended a command. The message contains the work done so far."""
+
+
 class ServiceError(Exception):
     """Base class of the errors that a client receives. The message contains the reason and advice.
 

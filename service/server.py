@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from models.manifest import MANY, get_language
 from service import memory
 from service.app import create_app
 from service.errors import StartupError
@@ -161,9 +162,15 @@ def calm_collector() -> None:
 
 def _welcome(runtime: Runtime, port: int) -> None:
     settings = runtime.settings
+    origin = runtime.active.generation.manifest.origin
+    language = get_language(origin)
+    more = "" if language == MANY else ". For other languages see docs/MODELS.md#other-languages"
+    reads = "" if language is None else f"The model {origin} reads {language}{more}. "
     host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
     address = f"{'http' if settings.tls_cert_file is None else 'https'}://{host}:{port}"
     if settings.log_format == "json":  # stdout then contains JSON only.
+        if reads:
+            log.info("%s", reads.removesuffix(". "))
         log.info("Simile is ready at %s, serving %s", address, runtime.active.generation.version)
         return
     page = f"Page: {address}/ui/. " if settings.ui else ""
@@ -185,6 +192,6 @@ Simile is ready at {address}, serving {runtime.active.generation.version}. {page
   curl {address}/similarity {json} -d '{{"pairs": [["How old are you?", "What is your age?"]]}}'{store}
   curl '{address}/search?q=how+do+I+get+my+money+back&k=3'{key}
 
-Ctrl-C stops it.""",
+{reads}Ctrl-C stops it.""",
         flush=True,
     )

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from training.__main__ import ABOUT, NAMES, parser
 from training.arguments import LOADING
 
 RUN = """
@@ -41,6 +42,18 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_do(
     )
     assert f"`make {'train' if program == 'training' else 'serve'}`" in said
     assert said.count("\n") == 1, "no traceback"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["rank", "--help"]])
+def test_the_help_of_training_needs_no_package(arguments: list[str]) -> None:
+    code = RUN.format(package="markdown_it", arguments=arguments, program="training")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(f"usage: python -m training COMMAND …\n\n{ABOUT}\n")
+    assert f"Commands: {', '.join(NAMES)}\n" in done.stdout
+    assert "needs markdown_it, which is not installed" in done.stderr
+    assert done.returncode == 1
+    [commands] = [each.choices for each in parser()._actions if isinstance(each.choices, dict)]
+    assert [*commands] == [*NAMES]
 
 
 def test_a_file_of_our_own_that_is_missing_is_a_bug_and_shows_where() -> None:

@@ -91,7 +91,7 @@ def test_events_become_judgments_of_their_collection(tmp_path: Path, tiny_models
     ]
     assert sorted(found) == sorted(expected)
     assert queries == {"tickets": ("a river",)}
-    assert line == "8 searches with events (position bias 1): 1 answers, 1 documents passed over"
+    assert line == "8 searches with events (position bias 1): 1 answer, 1 document passed over"
     made = judged(found, known, 0.5)
     assert {**made.train, **made.dev, **made.held} == {"a river": [second]}
     assert made.keys == {}, "without keys nobody else could ever judge there"

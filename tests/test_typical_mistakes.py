@@ -144,6 +144,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
         ("training advise", "give one of --from-service, --config."),
         ("training advise --from-service", "argument --from-service: a value must follow."),
         ("training advise --from-service localhost:8000", "Name a service as http://127.0.0.1:8000."),
+        ("training rank --from-service http://127.0.0.1:1", "Connection refused. Is the service running"),
         ("training advise --from-service http://127.0.0.1:1", "Is the service running there?"),
         ("training advise --from-service http://127.0.0.1:1 --recipe auto", "there is no argument --recipe"),
         ("training advise --config none.toml", "There is no file none.toml."),

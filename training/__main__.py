@@ -14,6 +14,24 @@ from collections.abc import Sequence
 from models.errors import ModelError, denied, not_installed
 from models.messages import Parser, add_version
 
+ABOUT = "Train, evaluate and publish sentence encoders."
+NAMES = (  # of the commands, for --help while packages are missing
+    "train",
+    "blank",
+    "extend-vocabulary",
+    "word-vectors",
+    "evaluate",
+    "compare",
+    "significance",
+    "export",
+    "retrain",
+    "rank",
+    "schedule",
+    "advise",
+    "mine",
+    "report",
+)
+
 try:
     from safetensors import SafetensorError
 
@@ -30,6 +48,8 @@ try:
     from training.runs import command as train
     from training.runs import export
 except ModuleNotFoundError as missing:
+    if {"-h", "--help"} & {*sys.argv}:
+        print(f"usage: python -m training COMMAND …\n\n{ABOUT}\nCommands: {', '.join(NAMES)}\n")
     sys.exit(not_installed("training", missing))
 except KeyboardInterrupt:  # importing takes seconds
     sys.exit(130)
@@ -69,9 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    described = Parser(
-        prog="python -m training", description="Train, evaluate and publish sentence encoders."
-    )
+    described = Parser(prog="python -m training", description=ABOUT)
     add_version(described)
     commands = described.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

@@ -24,6 +24,7 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from models.messages import plural
 from service.api.embedding import VERSION_HEADER
 from service.corpus.corpus import Stored
 from service.errors import (
@@ -79,7 +80,8 @@ class Tally:
 
     upserted: int = 0
     created: int | None = 0  # None: unknown, because some were stored again after an error
-    failed: int = 0
+    failed: int = 0  # lines
+    failed_rows: int = 0
     truncated: int = 0
     unknown: int = 0
     sequence: int = 0
@@ -91,6 +93,7 @@ class Tally:
 
     def fail(self, lines: Span, reason: str) -> None:
         self.failed += lines.last - lines.first + 1
+        self.failed_rows += 1
         bisect.insort(self.errors, (lines, reason))
         del self.errors[MAX_ERRORS:]
 
@@ -113,8 +116,9 @@ class Tally:
     def __str__(self) -> str:
         if not self.upserted:
             return "Nothing of the import was stored."
+        rows = plural(self.upserted, "row was", "rows were")
         return (
-            f"Before that {self.upserted} rows were stored, and all lines up to {self.last_line} are "
+            f"Before that {self.upserted} {rows} stored, and all lines up to {self.last_line} are "
             "done. Send it again: text that is stored is not embedded again."
         )
 

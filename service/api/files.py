@@ -15,6 +15,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from models.messages import amount
 from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally, body_pieces, import_response
 from service.api.collections import get_collection
 from service.api.documents import build_document
@@ -24,7 +25,7 @@ from service.files.columns import Placed
 from service.files.detection import find_format
 from service.files.preview import SHOWN_ROWS, preview
 from service.files.reader import FileReader, Options, Unpacked, build_options
-from service.files.values import BadFile, BadRow, Format, Row, query_parameter
+from service.files.values import BadFile, BadRow, Format, Row, failed_in_words, query_parameter
 from service.http.bodies import RAW_FILE, Slices, StreamedBody, collect_fields, json_response, media_type
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
@@ -234,16 +235,12 @@ class _Upload:
 def _summary(tally: Tally) -> str:
     documents, rows = tally.seen.distinct, tally.upserted
     if documents == rows:
-        said = f"{_count(rows, 'row')} stored"
+        said = f"{amount(rows, 'row')} stored"
     else:
-        said = f"{_count(rows, 'row')} stored as {_count(documents, 'document')} ({tally.seen.sentence()})"
+        said = f"{amount(rows, 'row')} stored as {amount(documents, 'document')} ({tally.seen.sentence()})"
     if tally.replaced:
         said += f"; {tally.replaced} of them had been stored before"
-    return f"{said}; {_count(tally.failed, 'line')} failed." if tally.failed else f"{said}."
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{said}; {failed_in_words(tally.failed_rows, tally.failed)}." if tally.failed else f"{said}."
 
 
 def _require_raw(request: Request) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from models.messages import amount
 from service.auth.audit import audit
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def parse(text: str, *, may_be_empty: bool = False) -> list[Key]:
 def _key(line: str) -> Key:
     fields = [part.strip() for part in line.split(":")]
     if not 3 <= len(fields) <= 6:
-        raise KeysError(f"it has {len(fields)} fields; write {_FIELDS}.")
+        raise KeysError(f"it has {amount(len(fields), 'field')}; write {_FIELDS}.")
     name, role, digest, *limits = fields[:5]
     trust = fields[5] if len(fields) == 6 else ""
     if not NAME.fullmatch(name):

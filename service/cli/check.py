@@ -15,6 +15,7 @@ from typing import NamedTuple
 from models import cpus
 from models.engines.form import CPU
 from models.errors import ModelError, install_command
+from models.messages import amount
 from models.store import ModelStore
 from service.auth.keys import Role, read_keys
 from service.batching.workers import layout_for
@@ -151,7 +152,7 @@ def _documents(settings: Settings) -> str:
         return "none yet"
     try:
         with reading(settings.data_dir) as store:
-            return f"{store.facts().documents} documents"
+            return amount(store.facts().documents, "document")
     except CommandError as error:
         return str(error)
 
@@ -197,15 +198,20 @@ def _check_directory(settings: Settings) -> tuple[list[str], list[Found]]:
         ]
         facts, vectors, counts = store.facts(), store.vectors(), store.counts()
         judged, events = store.said("feedback"), store.said("events")
-    holds = f"{facts.documents} documents, {vectors} vectors, {sum(judged.values())} judgments, "
-    holds += f"{sum(events.values())} events"
-    lines = [f"{settings.data_dir / DATABASE}: {holds}, operation {facts.sequence}"]
+    holds = {"document": facts.documents, "vector": vectors}
+    holds |= {"judgment": sum(judged.values()), "event": sum(events.values())}
+    lines = [f"{settings.data_dir / DATABASE}: {_amounts(holds)}, operation {facts.sequence}"]
     if len(counts) > 1:
         lines += [
-            f"{name}: {documents} documents, {judged.get(name, 0)} judgments, {events.get(name, 0)} events"
+            f"{name}: "
+            + _amounts({"document": documents, "judgment": judged.get(name, 0), "event": events.get(name, 0)})
             for name, documents in counts
         ]
     return lines, found
+
+
+def _amounts(numbers: dict[str, int]) -> str:
+    return ", ".join(amount(number, noun) for noun, number in numbers.items())
 
 
 def _check_database(url: str) -> tuple[list[str], list[Found]]:
@@ -216,7 +222,7 @@ def _check_database(url: str) -> tuple[list[str], list[Found]]:
 
     documents, unknown, damaged, faults = offline.examine(url, SHOWN_IDS)
     lines = [
-        f"The database of SIMILE_DATABASE: {documents} documents",
+        f"The database of SIMILE_DATABASE: {amount(documents, 'document')}",
         "PostgreSQL checks its pages itself. Vectors are not compared here.",
     ]
     return lines, [*_checksums(damaged, unknown), *_names(faults)]
@@ -233,7 +239,8 @@ def _check_store(store: OfflineStore, models: ModelStore) -> Iterator[Found]:
         yield from _names(store.name_faults(SHOWN_IDS))
     if ids := store.with_null_characters():
         yield Found(
-            f"{len(ids)} documents have the character U+0000, which is refused today and which PostgreSQL "
+            f"{amount(len(ids), 'document has', 'documents have')} the character U+0000, which is refused "
+            "today and which PostgreSQL "
             f"cannot store: {named(ids, MAX_LISTED)}. They can be read, exported and deleted. Send them "
             "again without it.",
             problem=False,
@@ -245,9 +252,11 @@ def _check_store(store: OfflineStore, models: ModelStore) -> Iterator[Found]:
             f"the vectors of {named(damaged)} are damaged. The next start embeds them again; check the disk."
         )
     if lost:
-        yield Found(f"{lost} vectors are of no document. They only take space; please report it.")
+        stray = amount(lost, "vector is", "vectors are")
+        yield Found(f"{stray} of no document. This only takes space; please report it.")
     if missing:
-        yield Found(f"{missing} documents have no vector yet. The service embeds them.", problem=False)
+        without = amount(missing, "document has", "documents have")
+        yield Found(f"{without} no vector yet. The service embeds what is missing.", problem=False)
     for one in store.unequal():
         yield Found(f"{one}. {_EXPORT}")
 
@@ -255,8 +264,9 @@ def _check_store(store: OfflineStore, models: ModelStore) -> Iterator[Found]:
 def _names(faults: NameFaults) -> Iterator[Found]:
     if faults.documents:
         names = ", ".join(map(shown, faults.names))
+        having = amount(faults.documents, "document has", "documents have")
         yield Found(
-            f"{faults.documents} documents have names in their metadata that no filter could name, such as "
+            f"{having} names in their metadata that no filter could name, such as "
             f"{names}: {named(faults.ids, count=faults.documents)}. Send these documents again with other "
             "names.",
             problem=False,
@@ -271,7 +281,9 @@ def _checksums(damaged: list[str], unknown: int) -> Iterator[Found]:
             "Check the disk."
         )
     if unknown:
-        said = f"{unknown} documents have no checksum yet. The service computes them."
+        said = (
+            f"{amount(unknown, 'document has', 'documents have')} no checksum yet. The service computes it."
+        )
         yield Found(said, problem=False)
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from models.messages import amount
 from models.search.content import Content
 from service.active import ActiveGeneration, Generation
 from service.batching.batcher import Batcher
@@ -180,7 +181,8 @@ class Corpus:
             try:
                 step = await self.store.delete_some(revisions[done : done + DELETE_DOCUMENTS], collection)
             except (Storage, Timeout, Unhealthy) as error:
-                message = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
+                total = amount(len(revisions), "document was", "documents were")
+                message = f"{error.message} {deleted} of {total} deleted before that."
                 raise type(error)(message, headers=error.headers) from error
             done, deleted, number = done + step.done, deleted + step.deleted, step.sequence
         return deleted, number

@@ -38,6 +38,11 @@ _EXCEL = "this is an Excel file; save it as CSV."
 _PARQUET = "this is a Parquet file; export it as CSV or as JSON lines."
 _SHEET = "this is an OpenDocument spreadsheet; save it as CSV."
 _ARCHIVE = "this is an archive; unpack it and import the files in it."
+_ZIP = (
+    "this is an archive or an Excel file; save the table as CSV, or unpack the archive and import the files "
+    "in it."
+)
+_OPEN_XML = (b"xl/", b"[Content_Types].xml", b"docProps/", b"_rels/.rels")
 _TAKEN = "import reads JSON lines, CSV, TSV and plain text."
 _BYTES = f"this is a binary file; {_TAKEN}"
 _OTHER = f"this is a document of another program; save it as plain text. I{_TAKEN[1:]}"
@@ -111,8 +116,10 @@ def refuse_content(head: bytes) -> None:
 
     """
     if head.startswith(b"PK\x03\x04"):
-        excel = b"xl/" in head or b"[Content_Types].xml" in head
-        raise BadFile(_EXCEL if excel else _SHEET if b"opendocument.spreadsheet" in head else _ARCHIVE)
+        if b"word/" in head or b"ppt/" in head:
+            raise BadFile(_OTHER)
+        excel = any(name in head for name in _OPEN_XML)
+        raise BadFile(_EXCEL if excel else _SHEET if b"opendocument.spreadsheet" in head else _ZIP)
     for reason, marks in _MAGIC.items():
         if head.startswith(marks):
             raise BadFile(reason)

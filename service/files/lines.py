@@ -198,6 +198,11 @@ class Records:
         return Record(self._first, self._last, BadRow(reason))
 
 
+def is_blank(record: Record) -> bool:
+    """Returns whether every cell is empty, as in the rows that Excel writes below a table."""
+    return not isinstance(record.cells, BadRow) and not any(map(str.strip, record.cells))
+
+
 def note_on(record: Record) -> str:
     """Returns a warning if a stray quote may have joined several rows into `record`, otherwise ""."""
     lines = record.last_line - record.line + 1

@@ -3,16 +3,18 @@
 Nothing is stored. The user confirms or corrects the result, and passes the choices to the import as options.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, filterfalse
 from typing import Any
 
 import orjson
 
+from models.messages import amount
 from service.files.columns import IDS, repeated
 from service.files.conversion import looks_like_html, proposed
-from service.files.lines import Records, TextLine, TextLines, note_on
+from service.files.lines import Records, TextLine, TextLines, is_blank, note_on
 from service.files.reader import (
     STEP_BYTES,
     Layout,
@@ -41,6 +43,13 @@ _TEXT_NAMES = (
     "inhalt",
 )
 _TITLES = ("title", "headline", "subject", "name", "titel", "betreff")
+# Names of columns that identify a row, alone or as the end of a name such as Ticket-Nr or orderNumber.
+_IDENTIFIERS = re.compile(
+    r"(?:^|[\W_]|(?<=[a-z])(?=[A-Z]))"
+    r"(?i:u?u?id|key|no|nr|num|number|nummer|schlüssel|sku|isbn|ticket|ticket-?(?:id|nr|nummer)|\w{3,}nummer)"
+    r"\W*$"
+)
+_CODE = re.compile(r"\S{1,64}")
 _TOO_LONG = "the line is longer than 1 MiB"
 _JSON_OWN = {*IDS, "title", "text", "metadata"}
 
@@ -111,7 +120,7 @@ def _table(found: Preview, lines: Iterable[TextLine], options: Options, *, whole
     records = Records(found.layout.separator)
     cells: list[list[str]] = []
     rest = records.finish() if whole else ()  # runs after the lines
-    for record in chain(chain.from_iterable(map(records.take, lines)), rest):
+    for record in filterfalse(is_blank, chain(chain.from_iterable(map(records.take, lines)), rest)):
         if not found.columns:
             found.columns = parse_header(record, found.layout, options, checked=False)
             if len(found.columns) > MAX_COLUMNS:
@@ -125,7 +134,7 @@ def _table(found: Preview, lines: Iterable[TextLine], options: Options, *, whole
         if isinstance(row, BadRow):
             _problem(found, record.line, str(row))
         elif len(row) != len(found.columns):
-            _problem(found, record.line, f"it has {len(row)} cells, not {len(found.columns)}")
+            _problem(found, record.line, f"it has {amount(len(row), 'cell')}, not {len(found.columns)}")
         elif any(MARK in cell for cell in row):
             _problem(found, record.line, f"it is not {found.layout.encoding}")
         else:
@@ -135,7 +144,7 @@ def _table(found: Preview, lines: Iterable[TextLine], options: Options, *, whole
             if len(found.rows) < SHOWN_ROWS:
                 _show(found, record.line, row)
     columns = {name: [row[at] for row in cells] for at, name in enumerate(found.columns) if name}
-    found.guess = _guess(columns)
+    found.guess = _guess(columns, len(cells))
 
 
 def _texts(found: Preview, lines: Iterable[TextLine]) -> None:
@@ -170,7 +179,7 @@ def _objects(found: Preview, lines: Iterable[TextLine]) -> None:
     found.columns = names
     for number, value in objects[:SHOWN_ROWS]:
         _show(found, number, [_shown(value.get(name)) for name in names])
-    found.guess = _guess(_strings(names, objects))
+    found.guess = _guess(_strings(names, objects), len(objects))
     if not set(names) - _JSON_OWN:  # In our export format, metadata is an object.
         found.guess.metadata = []
     found.guess.types = {}
@@ -180,8 +189,8 @@ def _strings(names: list[str], objects: Sequence[tuple[int, dict[str, Any]]]) ->
     strings: dict[str, list[str]] = {name: [] for name in names}
     for _, value in objects:
         for name, each in value.items():
-            if isinstance(each, str) and name in strings:
-                strings[name].append(each)
+            if name in strings and isinstance(each, str | int) and not isinstance(each, bool):
+                strings[name].append(str(each))
     return strings
 
 
@@ -194,7 +203,13 @@ def _shown(value: object) -> str:
         return "…"
 
 
-def _guess(columns: Mapping[str, Sequence[str]]) -> Guess:
+def _guess(columns: Mapping[str, Sequence[str]], rows: int) -> Guess:
+    """Guesses the use of each column.
+
+    Args:
+        columns: The values by name. A field that some JSON lines lack has fewer values.
+        rows: Number of rows.
+    """
     by_small = {name.lower(): name for name in reversed([*columns])}
     guess = Guess(id=next((by_small[name] for name in IDS if name in by_small), None))
     guess.title = next((by_small[name] for name in _TITLES[:1] if name in by_small), None)
@@ -206,11 +221,27 @@ def _guess(columns: Mapping[str, Sequence[str]]) -> Guess:
         guess.title = next(
             (by_small[name] for name in _TITLES if name in by_small and by_small[name] != text), None
         )
+    if guess.id is None:
+        left = [name for name in columns if name not in {guess.title, text}]
+        first = [name for name in left if name == next(iter(columns)) and not _is_measure(columns[name])]
+        named = [name for name in left if _IDENTIFIERS.search(name)]
+        guess.id = next((name for name in named + first if _identifies(columns[name], rows)), None)
     guess.text = [] if text is None else [text]
     guess.metadata = [name for name in columns if name not in {guess.id, guess.title, text}]
     guess.types = {name: kind for name in guess.metadata if (kind := proposed(columns[name]))}
     guess.html = text is not None and looks_like_html(columns[text])
     return guess
+
+
+def _identifies(values: Sequence[str], rows: int) -> bool:
+    """Returns whether each row has a value of its own. A single row does not tell."""
+    return len({*values}) == rows > 1 and all(map(_CODE.fullmatch, values))
+
+
+def _is_measure(values: Sequence[str]) -> bool:
+    """Returns whether a column has dates or decimal numbers, which are unique by chance only."""
+    kind = proposed(values)
+    return kind is not None and (kind != "number" or any("." in value for value in values))
 
 
 def _problem(found: Preview, line: int, what: str) -> None:

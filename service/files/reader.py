@@ -9,16 +9,26 @@ Memory holds the start of the file, one line and one record, each of at most 1 M
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, filterfalse
 from typing import Any, NamedTuple
 
 import orjson
 
+from models.messages import amount
 from service.files import detection
 from service.files.columns import IDS, Columns, Placed
 from service.files.conversion import convert, parse_types, plain_text
 from service.files.detection import HEAD_BYTES, SEPARATORS
-from service.files.lines import MAX_LINE_BYTES, Record, Records, TextLine, TextLines, decoded, note_on
+from service.files.lines import (
+    MAX_LINE_BYTES,
+    Record,
+    Records,
+    TextLine,
+    TextLines,
+    decoded,
+    is_blank,
+    note_on,
+)
 from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, command_option, split_names
 from service.http import exact_json
 
@@ -405,10 +415,13 @@ class _TableMaker(_Maker):
         self._names: list[str] = []
 
     def take(self, line: TextLine) -> Iterator[Row]:
-        return chain.from_iterable(map(self._row, self._records.take(line)))
+        return self._rows(self._records.take(line))
 
     def finish(self) -> Iterator[Row]:
-        return chain.from_iterable(map(self._row, self._records.finish()))
+        return self._rows(self._records.finish())
+
+    def _rows(self, records: Iterator[Record]) -> Iterator[Row]:
+        return chain.from_iterable(map(self._row, filterfalse(is_blank, records)))
 
     def _row(self, record: Record) -> Iterator[Row]:
         if not self.begun:
@@ -433,7 +446,8 @@ class _TableMaker(_Maker):
             subject = "it has"
             if record.last_line > record.line:
                 subject = f"lines {record.line} to {record.last_line} are one row of"
-            raise BadRow(f"{subject} {len(cells)} cells, and the first line names {len(self._names)} columns")
+            named = amount(len(self._names), "column")
+            raise BadRow(f"{subject} {amount(len(cells), 'cell')}, and the first line names {named}")
         if undecoded := [cell for cell in cells if MARK in cell]:
             raise self._not_decoded(undecoded[0])
         return dict(zip(self._names, cells, strict=True))

@@ -4,6 +4,8 @@ import csv
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from models.messages import amount
+
 Format: TypeAlias = Literal["jsonl", "csv", "tsv", "text", "file"]
 MARK = "\udc80"  # Replaces bytes that cannot be decoded. No decoded text contains it.
 
@@ -46,6 +48,13 @@ class Row(NamedTuple):
     @property
     def lines(self) -> int:
         return max(self.last_line - self.line + 1, 1)
+
+
+def failed_in_words(rows: int, lines: int) -> str:
+    """Returns a phrase about rows that were not stored, such as `1 row (3 lines) failed`."""
+    if rows == lines:
+        return f"{amount(lines, 'line')} failed"
+    return f"{amount(rows, 'row')} ({lines:,} lines) failed"
 
 
 def split_names(text: str) -> tuple[str, ...]:

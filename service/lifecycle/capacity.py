@@ -10,6 +10,7 @@ from pathlib import Path
 
 from models.graph.file import LARGEST
 from models.manifest import QUERIES, Manifest
+from models.messages import amount
 from models.open_version import graph_bytes
 from models.search.passages import passage_tokens
 from models.sources.files import optional_json
@@ -60,9 +61,9 @@ def shortage(
         return None
     passages = f" in {sum(rows)} passages" if sum(rows) > documents else ""
     return (
-        f"Its model and the index of {documents} documents{passages} need about {_in_words(need)} of memory, "
-        f"and {_in_words(left)} are free. It is built when enough memory is free. Give the service more "
-        "memory, or keep the previous version for a shorter time (SIMILE_GRACE_SECONDS). "
+        f"Its model and the index of {amount(documents, 'document')}{passages} need about {_in_words(need)} "
+        f"of memory, and {_in_words(left)} are free. It is built when enough memory is free. Give the "
+        "service more memory, or keep the previous version for a shorter time (SIMILE_GRACE_SECONDS). "
         "SIMILE_MEMORY_CHECK=0 builds it anyway."
     )
 

@@ -27,6 +27,7 @@ from typing import TypeVar
 from models.encoder import Encoder
 from models.errors import ModelError
 from models.manifest import read_manifest
+from models.messages import amount
 from models.store import RequestedVersion
 from service.active import Generation, Retired
 from service.batching.request import Lane
@@ -175,7 +176,7 @@ class Swap:
                 raise ModelError(f"It fails on {skipped} of the documents; the log names them.")
             generation.is_complete = True
             await self._compare(generation)
-            notes = [f"{skipped} documents left out" if skipped else None, self._too_different]
+            notes = [f"{amount(skipped, 'document')} left out" if skipped else None, self._too_different]
             self.state, self.reason = READY, "; ".join(filter(None, notes)) or None
             if self._settings.activate == "manual" or self._too_different:
                 await self._decided.wait()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from models.messages import amount
 from service.active import Generation, Retired, apply
 from service.corpus.corpus import Corpus
 from service.corpus.examples import put_examples
@@ -105,7 +106,7 @@ class IndexKeeper:
             self._ready.set()
 
     def _tell(self, done: int, total: int) -> None:
-        self.progress = f"{done} of {total} documents are in the index"
+        self.progress = f"{done} of {amount(total, 'document is', 'documents are')} in the index"
 
     def on_commit(self, changes: Changes) -> None:
         """Updates the indexes of all generations. Runs on the writer thread, before the write is answered."""

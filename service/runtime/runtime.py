@@ -18,7 +18,6 @@ from fastapi import Depends, Request
 
 from models import cpus
 from models.errors import install_command
-from models.manifest import MANY, get_language
 from models.store import ModelStore
 from service.active import ActiveGeneration, IndexesOf, in_memory, in_store
 from service.auth.access import hash_visitor
@@ -170,10 +169,6 @@ class Runtime:
         """Starts everything that must run before the port opens. Background tasks complete the rest later."""
         await asyncio.to_thread(self.open)
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
-        generation = self.active.generation
-        if language := get_language(generation.manifest.origin):
-            more = "" if language == MANY else ". For other languages see docs/MODELS.md#other-languages"
-            log.info("The model %s reads %s%s", generation.manifest.origin, language, more)
         self.batcher.start()
         self.corpus = Corpus(self.active, self.batcher, self._documents, self.settings)
         self.corpus.judged.trusts = self.trusts
@@ -205,7 +200,7 @@ class Runtime:
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
             for _ in range(WARM_BATCHES):  # The first is slow. The others measure the throughput.
-                for encoder in generation.encoders:
+                for encoder in self.active.generation.encoders:
                     await self.batcher.embed(encoder, WARM_TEXTS, bypass_cache=True)
         except ServiceError as error:  # The port opens anyway, and `/health` shows the reason.
             log.warning("The model fails: %s", error.message)

@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from models.messages import amount
 from models.search.content import Content
 from service.errors import ServiceError
 
@@ -54,7 +55,7 @@ class NeedsVectors(Exception):
     """
 
     def __init__(self, positions: list[int], active: int) -> None:
-        super().__init__(f"{len(positions)} documents have no vector")
+        super().__init__(f"{amount(len(positions), 'document has', 'documents have')} no vector")
         self.positions = positions
         self.active = active
 

@@ -9,6 +9,7 @@ import { h, say, select } from "./dom.js";
 import { forget as forgetJudgements } from "./judgements.js";
 import { askForKey } from "./key.js";
 import { session } from "./session.js";
+import { count } from "./text.js";
 
 const VIEWS = {
   search: "Search",
@@ -75,10 +76,7 @@ function tell(error) {
 function drawViews(shown) {
   const links = Object.entries(VIEWS).map(([view, title]) =>
     h("a", { href: `#/${view}`, "aria-current": view === shown ? "page" : null }, title));
-  const views = document.getElementById("views");
-  views.replaceChildren(...links);
-  const current = views.querySelector("[aria-current]");
-  views.scrollLeft = current.offsetLeft - (views.clientWidth - current.offsetWidth) / 2;
+  document.getElementById("views").replaceChildren(...links);
 }
 
 /** Updates the header: documents, version, collection and key. */
@@ -92,7 +90,7 @@ async function drawStatus() {
   if (status.contains(document.activeElement)) return;
   status.replaceChildren(
     h("span", { class: "dot", "aria-hidden": "true" }),
-    h("span", {}, `${total.toLocaleString("en")} documents`),
+    h("span", {}, count(total, "document")),
     names.length > 1 ? select("Collection", names, session.collection, choose) : "",
     h("a", { href: "#/versions", class: "version", title: `The active version: ${active}` }, session.nameOf(active)),
     session.name ? h("button", { type: "button", class: "quiet", onclick: leave }, `${session.name} (${session.role}): forget key`) : "");

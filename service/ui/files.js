@@ -9,7 +9,7 @@ const SHOWN_ERRORS = 20;
 const FORMATS = [["csv", "a table (CSV)"], ["tsv", "a table (TSV)"], ["jsonl", "JSON lines"], ["text", "a document on each line"], ["file", "one document"]];
 const SEPARATORS = [[",", "commas"], [";", "semicolons"], ["\t", "tabs"], ["|", "vertical bars"]];
 export const ENCODINGS = ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "cp1252", "iso-8859-1", "iso-8859-15", "cp1250", "cp1251", "mac-roman", "cp850", "shift_jis", "gb18030", "big5", "euc_kr"];
-const TYPES = { number: "number", decimal_comma: "number with a decimal comma", date: "date", date_dmy: "date, day first", date_mdy: "date, month first" };
+const TYPES = { number: "Number", decimal_comma: "Number, decimal comma", date: "Date", date_dmy: "Date, day first", date_mdy: "Date, month first" };
 
 /** Previews a file, imports it as the user chooses, and reports the result, all inside `said`. */
 export async function take(file, said, signal) {
@@ -75,11 +75,11 @@ const withOwn = (options, value) => (options.some((one) => [one].flat()[0] === v
 function table(found, roles) {
   const types = Object.entries(found.types);
   const options = (name) => [["text", "Text"], ["title", "Title"], ["id", "Id"], ["metadata", "Metadata"],
-    ...types.filter(([column]) => column === name).map(([, type]) => [`=${type}`, `Metadata: ${TYPES[type]}`]),
+    ...types.filter(([column]) => column === name).map(([, type]) => [`=${type}`, TYPES[type]]),
     ...(found.format === "jsonl" ? [] : [["", "Leave out"]])];
   const selects = found.columns.map((name, at) => select(`Part of ${name || `column ${at + 1}`}`, options(name), roles[at], (role) => {
     // A document has only one id and one title.
-    if (role === "id" || role === "title") roles.forEach((one, other) => { if (one === role) { roles[other] = "metadata"; selects[other].value = "metadata"; } });
+    if (role === "id" || role === "title") roles.forEach((one, other) => { if (one === role) selects[other].value = roles[other] = asMetadata(found.columns[other], found.types); });
     roles[at] = role;
   }));
   return h("div", { class: "scrolling", tabindex: "0", role: "region", "aria-label": "The first rows" }, h("table", {},
@@ -87,12 +87,15 @@ function table(found, roles) {
     h("tbody", {}, found.rows.map((cells) => h("tr", {}, cells.map((cell) => foreign("td", {}, cell)))))));
 }
 
-function roleOf(name, found) {
+/** Returns the use of a column that the preview proposes. */
+export function roleOf(name, found) {
   if (found.text.includes(name)) return "text";
   if (name === found.title) return "title";
   if (name === found.id) return "id";
-  return name ? "metadata" : "";
+  return name ? asMetadata(name, found.types) : "";
 }
+
+const asMetadata = (name, types) => (Object.hasOwn(types, name) ? `=${types[name]}` : "metadata");
 
 function mistakeIn(found, roles) {
   if (found.columns.length && !roles.includes("text")) return "Which column is the text?";

@@ -3,7 +3,7 @@
 import { foreign, h, iconButton, select } from "./dom.js";
 import { get, within } from "./api.js";
 import { session } from "./session.js";
-import { scalars } from "./text.js";
+import { count, scalars } from "./text.js";
 
 const SAMPLE = 100; // documents that provide fields and values to choose from
 const MOST_VALUES = 30;
@@ -22,7 +22,7 @@ export function filterBar(text, onchange) {
       ...conditions.map(([name, value]) => h("span", { class: "chip active" },
         foreign("span", {}, inWords(name, value)),
         iconButton("close", `Remove the condition on ${name}`, { onclick: () => set(without(current, name)) }))),
-      h("details", {},
+      h("details", { open: parsed(current) === null }, // A mistake stays in sight.
         h("summary", {}, conditions.length ? "Edit filter" : "Filter"),
         h("div", { class: "row" }, offered, h("label", { for: "filter-json", class: "note" }, "As JSON"), field)));
   }
@@ -36,7 +36,7 @@ export function filterBar(text, onchange) {
 const OPERATORS = { $in: "is one of", $ne: "is not", $gt: ">", $gte: "≥", $lt: "<", $lte: "≤", $exists: "exists:" };
 
 function inWords(name, value) {
-  if (name === "$ids" && Array.isArray(value)) return `${value.length} chosen documents`;
+  if (name === "$ids" && Array.isArray(value)) return count(value.length, "chosen document");
   if (value === null || typeof value !== "object") return `${name} = ${value}`;
   const operations = Object.entries(value);
   if (!operations.every(([operator]) => operator in OPERATORS)) return `${name} ${JSON.stringify(value)}`;

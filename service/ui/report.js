@@ -20,7 +20,7 @@ export function report({ headline, reasons = [], summary = [], gains = [], rows 
     h("p", {}, headline ?? ""),
     h("ul", {}, [...reasons, ...others].map((sentence) => foreign("li", {}, prose(sentence)))),
     gains.length ? forest(gains, changed.sides) : "",
-    meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ? session.nameOf(meta.active.version) : "the active version"}.`) : "",
+    meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${count(meta.texts ?? 0, "row")}, against ${meta.active?.version ? session.nameOf(meta.active.version) : "the active version"}.`) : "",
     curves(curve),
     ...["gained", "lost"].filter((word) => changed[word]?.length).map((word) => h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, changed[word], changed.sides))),
     changed.gained && !changed.sides ? later("Both answers to each query", () => everyAnswer(version)) : "",
@@ -44,14 +44,14 @@ function forest(gains, [before, after] = ["active version", "candidate"]) {
     const y = at * ROW + 24;
     const kind = shown ? "better" : high < 0 ? "worse" : "open";
     return [
-      svg("text", { x: LEFT, y: y - 6, class: "label" }, `${title}: ${points(difference)} (${points(low)} to ${points(high)})`),
+      svg("line", { x1: x(0), x2: x(0), y1: y - 3, y2: y + 11, class: "zero" }), // below the label
+      svg("text", { x: LEFT, y: y - 8, class: "label" }, `${title}: ${points(difference)} (${points(low)} to ${points(high)})`),
       svg("line", { x1: x(low), x2: x(high), y1: y + 4, y2: y + 4, class: `interval ${kind}` }),
       svg("circle", { cx: x(difference), cy: y + 4, r: 4, class: `middle ${kind}` }),
     ];
   });
   return h("figure", { tabindex: "0", "aria-label": "Intervals" },
     svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence, class: "forest" },
-      svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height - 20, class: "zero" }),
       svg("text", { x: x(0), y: height - 4, class: "axis" }, "the same"),
       lines),
     h("figcaption", { class: "note" }, `The ${after} minus the ${before}, in points. A gain is shown when its whole line is right of the middle.`));
@@ -61,7 +61,7 @@ function forest(gains, [before, after] = ["active version", "candidate"]) {
 function answered(name, rows, sides = ["Active version", "Candidate"]) {
   return scrolling(name, ["Query", "Rank", "Points", ...sides], rows.map(({ query, difference, ranks = [], relevant, active, candidate }) => {
     const hits = (found) => h("ol", {}, found.map(({ id, rank, text }) => foreign("li", { value: rank, class: relevant.includes(id) ? "right" : "" }, text || id)));
-    return [foreign("a", { href: `#/compare?${new URLSearchParams({ q: query })}` }, query), ranks.map((rank) => rank ?? "none").join(" → "), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)];
+    return [foreign("a", { href: `#/compare?${new URLSearchParams({ q: query })}` }, query), ranks.map((rank) => rank ?? "none").join("\u00a0→\u00a0"), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)];
   }));
 }
 
@@ -69,11 +69,11 @@ function answered(name, rows, sides = ["Active version", "Candidate"]) {
 async function everyAnswer(version) {
   const lines = (await text(`models/${encodeURIComponent(version)}/report/answers.jsonl`)).split("\n").filter(Boolean);
   const shown = lines.slice(0, SHOWN).map((line) => JSON.parse(line));
-  return [h("p", { class: "note" }, `${lines.length.toLocaleString("en")} queries, the largest change first${lines.length > SHOWN ? `; ${SHOWN} are shown` : ""}. Right answers are bold.`),
+  return [h("p", { class: "note" }, `${count(lines.length, "query")}, the largest change first${lines.length > SHOWN ? `; ${SHOWN} are shown` : ""}. Right answers are bold.`),
     answered("Both answers to each query", shown)];
 }
 
-const figure = (value) => (typeof value === "number" ? value.toFixed(4) : "none");
+const figure = (value) => (typeof value === "number" ? value.toFixed(Math.abs(value) < 10 ? 4 : 1) : "none");
 
 function figures(rows) {
   return h("details", {}, h("summary", {}, "Every figure"),

@@ -40,7 +40,7 @@ export async function start(stored, then, signal) {
   const steps = [
     [stored > 0, "Add texts", "Paste one below, upload a file, or load the examples."],
     [recent.all().length > 0, "Search", "Click a query, or type one above."],
-    [answered >= ENOUGH, `Judge ${ENOUGH} queries`, h("span", {}, `${answered} so far have a relevant document. Press a thumb next to a hit, or work through a list: `, h("a", { href: "#/judge" }, "Judge"), ".")],
+    [answered >= ENOUGH, `Judge ${ENOUGH} queries`, h("span", {}, `So far, ${count(answered, "query")} with a relevant document. Press a thumb next to a hit, or work through a list: `, h("a", { href: "#/judge" }, "Judge"), ".")],
     [models.some(({ parent }) => parent), "Retrain", h("span", {}, "The model learns from texts and judgments: ", h("code", {}, retrainCommand(addressOf("").href, info, key.get())), ".")],
   ];
   if (steps.every(([done]) => done)) return "";
@@ -58,7 +58,7 @@ function adding(then, signal) {
   const load = async (event) => {
     event.target.disabled = true;
     try {
-      said.replaceChildren(h("p", {}, `${await storeExamples(signal)} documents stored.`));
+      said.replaceChildren(h("p", {}, `${count(await storeExamples(signal), "document")} stored.`));
       document.dispatchEvent(new Event("changed"));
       then();
     } catch (error) {

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main
-from models.store import ModelStore, models_dir
+from models.messages import amount
+from models.store import ModelStore, activate_command, models_dir
 from tests.models.forms import needs_int8
 from tests.tiny import tiny_source as make_tiny_source
 
@@ -30,10 +31,64 @@ def test_a_folder_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture
     first = capsys.readouterr()
     version = first.out.split()[0]
     assert "-mine-" in version
-    assert first.out.endswith(" published\n")
+    serves = f"`python -m models activate {version} --models-dir {tmp_path / 'models'}` serves it.\n"
+    assert first.out == f"{version} published. {serves}"
     assert "verifying" in first.err
     assert _run(tmp_path / "models", "import", str(source)) == 0
-    assert capsys.readouterr().out == f"{version} was published before\n"
+    assert capsys.readouterr().out == f"{version} was published before. {serves}"
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (1, ("document",), "1 document"),
+        (0, ("document",), "0 documents"),
+        (2500, ("document",), "2,500 documents"),
+        (1, ("query has", "queries have"), "1 query has"),
+        (12, ("query has", "queries have"), "12 queries have"),
+        (1, ("search", "searches"), "1 search"),
+    ],
+)
+def test_a_number_stands_with_the_right_form_of_its_noun(
+    number: int, words: tuple[str, ...], text: str
+) -> None:
+    assert amount(number, *words) == text
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_without_versions_is_named(
+    tmp_path: Path, there: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "nothing here"
+    if there:
+        root.mkdir()
+    assert _run(root, "list") == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == f"No version is published in {root}{'' if there else ', which does not exist'}."
+    assert "--models-dir" in others[0]
+    assert _run(root, "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"versions": [], "schedule": None}
+    assert root.exists() == there
+
+
+@pytest.mark.parametrize(
+    ("root", "place"),
+    [
+        ("data/models", ""),
+        ("other", " --models-dir other"),
+        ("/a b", " --models-dir '/a b'"),
+        ("it's", " --models-dir 'it'\"'\"'s'"),
+        ("$HOME", " --models-dir '$HOME'"),
+    ],
+)
+def test_the_command_that_activates_names_an_unusual_folder(
+    monkeypatch: pytest.MonkeyPatch, root: str, place: str
+) -> None:
+    monkeypatch.delenv("SIMILE_MODELS_DIR", raising=False)
+    monkeypatch.delenv("SIMILE_DATA_DIR", raising=False)
+    assert activate_command(Path(root), "v") == f"python -m models activate v{place}"
+    monkeypatch.setenv("SIMILE_MODELS_DIR", root)
+    assert activate_command(Path(root), "v") == "python -m models activate v"
 
 
 @needs_int8

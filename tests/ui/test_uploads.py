@@ -19,7 +19,7 @@ EXCEL = b"PK\x03\x04" + bytes(100)
 QUOTE = "it is not a valid row (',' expected after '\"')"
 # name, content, number of stored documents, what the page and the command say
 FILES = [
-    ("stray.csv", STRAY, 399, ["601 lines failed", ENDLESS]),
+    ("stray.csv", STRAY, 399, ["1 row (601 lines) failed", ENDLESS]),
     ("ragged.csv", "id,text,lang\n1,a\n2,b,en,more\n3,c,en\n", 1, ["it has 2 cells", "it has 4 cells"]),
     ("twice.csv", "id,text,text\n1,a,b\n", 0, ["two columns are named 'text'"]),
     ("returns.csv", "id,text\r1,one\r2,two\r", 2, []),
@@ -27,7 +27,7 @@ FILES = [
     ("array.json", '[{"id": "1", "text": "a"}]', 0, ["Write one JSON object on a line"]),
     ("pretty.json", '[\n {"id": "1",\n  "text": "a"}\n]\n', 0, ["Write one JSON object on a line"]),
     ("table.xlsx", EXCEL, 0, ["this is an Excel file; save it as CSV"]),
-    ("renamed.csv", EXCEL, 0, ["this is an archive; unpack it"]),
+    ("renamed.csv", EXCEL, 0, ["this is an archive or an Excel file"]),
     ("packed.csv.gz", gzip.compress(b"id,text\n1,a\n2,b\n"), 2, []),
     ("zeros.txt", "a\0b\0c\n", 0, ["this is a binary file"]),
     ("latin.jsonl", '{"id": "1", "text": "größe"}\n'.encode("cp1252"), 0, ["it is not UTF-8 (character 24)"]),
@@ -103,6 +103,33 @@ def test_a_file_is_read_or_refused_as_by_the_command(
         assert word in said
     assert len(stored(keyed, "uploads")) == count
     assert stored(keyed, "uploads") == stored(keyed, "imports")
+
+
+EIGHT = "Nummer;Titel;Text;Abteilung;Ort;Kosten;Datum;Status"
+
+
+@pytest.mark.parametrize(("width", "scrolls"), [(1280, False), (390, True)])
+def test_a_table_is_in_sight_or_scrolls(
+    browsing: Browsing, keyed: Service, tmp_path: Path, width: int, scrolls: bool
+) -> None:
+    """Eight columns fit into a window of 1280 pixels. A phone shows a shadow where the table goes on."""
+    cells = f"Rechnung falsch;{'ein langer Text ' * 20};Einkauf;Köln;12,88;01.09.2026;offen"
+    rows = [f"T-{at};{cells}" for at in (1, 2)]
+    file = tmp_path / "tickets.csv"
+    file.write_text("\n".join([EIGHT, *rows, ";;;;;;;", ""]), encoding="utf-8")
+    with browsing.page(keyed.url, width) as page:
+        page.page.add_init_script(f"sessionStorage.setItem('simile-key', '{KEYS['ada'][1]}')")
+        page.open("documents?add=1")
+        page.the("#add-files").set_input_files(file)
+        expect(page.the(".preview th")).to_have_count(8)
+        chosen = [one.input_value() for one in page.the(".preview th select").all()]
+        assert chosen[:3] == ["id", "title", "text"]
+        assert chosen[3:] == ["metadata", "metadata", "=decimal_comma", "=date", "metadata"]
+        box = page.the(".preview .scrolling")
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth") == scrolls
+        shadow = box.evaluate("box => getComputedStyle(box).backgroundAttachment")
+        assert shadow == "local, scroll", "the cover of the shadow scrolls away with the last column"
+        page.check_fits()
 
 
 def test_a_guessed_encoding_is_asked_about(emptied: Watched, keyed: Service, tmp_path: Path) -> None:

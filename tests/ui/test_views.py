@@ -275,6 +275,31 @@ def test_the_mode_that_automatic_stands_for_is_told(page: Watched) -> None:
     )
 
 
+@pytest.mark.parametrize("width", [320, 360, 390, 640, 1280])
+def test_every_view_of_the_menu_is_in_sight(browsing: Browsing, service: Service, width: int) -> None:
+    with browsing.page(service.url, width) as page:
+        page.open("health")
+        expect(page.the("#views a")).to_have_count(7)
+        for link in page.the("#views a").all():
+            box = link.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= width
+        page.check_fits()
+
+
+@pytest.mark.parametrize("wrong", ["{", "year = 1999", "[1]", '{"year": }', "1"])
+def test_a_filter_that_is_no_json_stays_in_sight(page: Watched, wrong: str) -> None:
+    page.open(f"search?q={QUERY}")
+    expect(page.the("li.hit").first).to_be_visible()
+    page.the(".filter summary").click()
+    page.the("#filter-json").fill(wrong)
+    page.the("#filter-json").press("Enter")
+    expect(page.the("main .problem")).to_be_visible()
+    expect(page.the("#filter-json")).to_be_visible()
+    expect(page.the("#filter-json")).to_have_value(wrong)
+
+
 @pytest.mark.parametrize(("width", "below"), [(360, True), (390, True), (1280, False)])
 def test_compare_has_one_column_on_a_phone(
     browsing: Browsing, service: Service, width: int, below: bool

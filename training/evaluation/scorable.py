@@ -28,7 +28,7 @@ from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
 from models.manifest import check, require_kind
-from models.messages import did_you_mean
+from models.messages import amount, did_you_mean
 from models.progress import Say, silent
 from models.publishing.default import publish_named
 from models.search.content import Content
@@ -211,5 +211,7 @@ class Server:
                 f"x-embedding-shape {shape!r})."
             ) from None
         if rows != len(texts):
-            raise TrainingError(f"{self._shown}/embed gave {rows} vectors for {len(texts)} texts.")
+            raise TrainingError(
+                f"{self._shown}/embed gave {amount(rows, 'vector')} for {amount(len(texts), 'text')}."
+            )
         return vectors.astype(np.float32, copy=False)

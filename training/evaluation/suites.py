@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.messages import amount
 from models.progress import Say, silent
 from training.errors import TrainingError
 from training.evaluation.data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
@@ -100,7 +101,7 @@ def score(
             }
     model = model or Scorable(None, None, None, encode, encode, encode, whole, 0)
     for name, collection in loaded.collections.items():
-        say(f"searching {name}, {len(collection.documents)} documents")
+        say(f"searching {name}, {amount(len(collection.documents), 'document')}")
         passages = cache(model.split)
         parts = chain.from_iterable(passages(content, None) for content in collection.documents.values())
         queries = encode_once(model.encode_queries, collection.queries.values())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.files.fsync import replaced
-from models.messages import positive
+from models.messages import amount, positive
 from models.progress import step_to_stderr
 from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
@@ -148,7 +148,7 @@ def _negatives(options: argparse.Namespace) -> int:
         if not rows:
             raise NothingToLearn("No pair has a negative. Give more candidates, or a smaller --margin.")
     _print(
-        f"{counts['triples']:,} negatives of {rows:,} of {counts['pairs']:,} pairs; "
+        f"{amount(counts['triples'], 'negative')} of {rows:,} of {amount(counts['pairs'], 'pair')}; "
         f"candidates: {len(labelled.candidates):,}",
         f"pairs with fewer than {rules.count}: {counts['short']:,}; with none, left out: {counts['none']:,}",
         f"pairs dropped: {labelled.blank:,} blank, {labelled.repeated:,} repeated or of equal texts",
@@ -175,7 +175,7 @@ def _pairs(options: argparse.Namespace) -> int:
         found = _write(write, neighbor_pairs(documents.texts, model.encode, options.min_score))
         if not titles and not found:
             raise NothingToLearn(f"{corpus} has no pair. Try a lower --min-score.")
-    _print(f"{len(titles):,} titles with their text, {found:,} pairs of mutual nearest neighbours")
+    _print(f"{amount(len(titles), 'title')} with text, {amount(found, 'pair')} of mutual nearest neighbours")
     return 0
 
 
@@ -200,7 +200,7 @@ def _lists(options: argparse.Namespace) -> int:
         contents = [get_content(record.fields, text) for record, text in fields]
         found = lists(contents, queries, model)
         count = _write(write, found if score is None else rescore(found, score))
-    _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
+    _print(f"{amount(count, 'list')} of {LISTED} documents, from {amount(len(documents.texts), 'text')}")
     return 0
 
 
@@ -214,7 +214,7 @@ def _silver(options: argparse.Namespace) -> int:
         _writing(out) as write,
     ):
         count = _write(write, silver_pairs(gold, model.encode, score, options.count, options.highest))
-    _print(f"{len(gold):,} gold pairs and {count - len(gold):,} silver pairs")
+    _print(f"{amount(len(gold), 'gold pair')} and {amount(count - len(gold), 'silver pair')}")
     return 0
 
 
@@ -239,7 +239,8 @@ def _dedupe(options: argparse.Namespace) -> int:
         for line in _lines(kept, layout(out)):
             write(line)
     _print(
-        f"{len(kept):,} texts kept of {len(documents.texts):,}; dropped: {len(found):,} near-duplicates, "
+        f"{amount(len(kept), 'text')} kept of {len(documents.texts):,}; dropped: "
+        f"{amount(len(found), 'near-duplicate')}, "
         f"of which {sum(duplicate.similarity == 1 for duplicate in found):,} share every shingle; "
         f"{documents.blank:,} blank"
     )

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.messages import amount
 from models.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, draw_order, sentences
@@ -140,7 +141,7 @@ class Sentences:
                 f"{len(self._usable)} of {len(pieces)} texts have {min_units} sentences or more, and this "
                 "recipe cuts texts where sentences end. Give longer texts, or take another recipe."
             )
-        self.remark = f"{left_out:,} texts of a single sentence are left out" if left_out else ""
+        self.remark = f"{amount(left_out, 'text')} of a single sentence left out" if left_out else ""
         self._rounds = Rounds(len(self._usable), given.batch, given.seed)
 
     def distinct(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.messages import amount
 from training.errors import NothingToLearn, TrainingError
 from training.methods.sources import DRAWN, Batch, Given, Rounds, RowSource, Source, build_shelf, draw_order
 from training.text.corpus import TEXTS, Kind
@@ -55,7 +56,7 @@ class Spans:
             "too short for spans": len(seen) - len(long_enough),
             "with the tokens of others": len(long_enough) - len(self._long_enough),
         }
-        said = [f"{count:,} documents {why} are left out" for why, count in left_out.items() if count]
+        said = [f"{amount(count, 'document')} {why} left out" for why, count in left_out.items() if count]
         self.remark = ", and ".join(said)
         self._rounds = Rounds(len(self._long_enough), given.batch, given.seed)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from models.messages import amount
 from models.search.ranking import Ranking
 from training.evaluation.paired import Interval
 from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison
@@ -94,7 +95,8 @@ def count_first(kind: str, ranks: Sequence[Sequence[int | None]]) -> str:
         ranks: The position of the first relevant hit of each query by both orders. 0 or None: not found.
     """
     before, after = (sum(each[side] == 1 for each in ranks) for side in (0, 1))
-    return f"A {kind} document is first for {after} of {len(ranks)} queries ({before} before)."
+    queries = amount(len(ranks), "query", "queries")
+    return f"A {kind} document is first for {after} of {queries} ({before} before)."
 
 
 def describe(rows: Rows, ranking: Ranking | None = None) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.errors import ModelError
+from models.messages import amount
 from models.progress import Say
 from models.store import ModelStore
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
@@ -68,8 +69,9 @@ class Material(NamedTuple):
         what = "can read most documents, but not the others" if self.most_read else "cannot read the text"
         told = f" The model {what}: {self.unreadable}." if self.unreadable else ""
         return (
-            f"There are {self.documents:,} documents, {self.judged:,} judged queries, and {self.queries:,} "
-            f"titles, headings and first sentences to learn from.{told}"
+            f"There are {amount(self.documents, 'document')}, "
+            f"{amount(self.judged, 'judged query', 'judged queries')}, and {self.queries:,} titles, headings "
+            f"and first sentences to learn from.{told}"
         )
 
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from models.messages import amount
 from training.mining.pairs import folded
 from training.retraining import trust
 from training.retraining.judgements import Clicked, Judgment
@@ -211,8 +212,8 @@ def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, 
     verdicts = {(each.query, each.id): each.relevant for each in found}
     relevant = sum(verdicts.values())
     line = (
-        f"{len(sessions):,} searches with events (position bias {used:g}): {relevant:,} answers, "
-        f"{len(verdicts) - relevant:,} documents passed over"
+        f"{amount(len(sessions), 'search', 'searches')} with events (position bias {used:g}): "
+        f"{amount(relevant, 'answer')}, {amount(len(verdicts) - relevant, 'document')} passed over"
     )
     if lost := trust.dropped_line(dropped):
         line += f"; {lost}"

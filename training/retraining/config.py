@@ -187,7 +187,7 @@ def require_enough(count: int, least: int, what: str = "documents") -> None:
     """Raises NothingToLearn if `count` is below `least`. `what` names the counted things in the message."""
     if count < least:
         raise NothingToLearn(
-            f"{count:,} {what} are too few; at least {least:,} are asked for (corpus.least, --least)."
+            f"Too few {what}: {count:,}; at least {least:,} are asked for (corpus.least, --least)."
         )
 
 

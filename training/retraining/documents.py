@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.messages import amount
 from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.text.corpus import TEXTS
@@ -59,8 +60,8 @@ class Documents(NamedTuple):
     copies: Mapping[str, str]  # ids of repeated documents to the id of the first one
 
     def __str__(self) -> str:
-        dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones left out)"
-        return f"{len(self.kept):,} documents{dropped if self.blank or self.repeated else ''}"
+        dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated left out)"
+        return f"{amount(len(self.kept), 'document')}{dropped if self.blank or self.repeated else ''}"
 
 
 def documents_in(file: Path) -> Documents:

@@ -8,6 +8,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
+from models.messages import amount
 from models.progress import Say
 from models.store import ModelStore
 from training.errors import NothingToLearn
@@ -145,7 +146,7 @@ def of_keys(found: Judged) -> Iterator[str]:
     untrusted, others = found.counts[UNTRUSTED], found.counts[JUDGMENTS]
     if untrusted > others:
         yield (
-            f"{untrusted:,} judgments are of untrusted keys and do not count; {others:,} others do. "
+            f"{amount(untrusted, 'judgment')} of untrusted keys not counted; {others:,} of others counted. "
             "`python -m service keys list` shows which keys the service trusts."
         )
     every = {*found.train, *found.dev, *found.held}
@@ -168,4 +169,5 @@ def _said(found: Judged) -> str:
     more = "".join(
         f", {found.counts[name]:,} {what}" for name, what in left_out.items() if found.counts[name]
     )
-    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{more}"
+    train = amount(len(found.train), "judged query", "judged queries")
+    return f"{train} to train on, {len(found.held):,} held out{more}"

@@ -24,6 +24,7 @@ from models.manifest import (
     SearchDefaults,
     version_name,
 )
+from models.messages import amount
 from models.progress import Say
 from models.publishing.layout import write_card
 from models.search.ranking import FOLDER, Ranking
@@ -130,11 +131,13 @@ def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
     meta = report["meta"]
     if not (counts := meta.get("documents")):
         return
+    learned = amount(counts["trained_on"], "document was", "documents were")
     yield (
-        f"Of the corpus, {counts['trained_on']:,} documents were there to learn from, and "
+        f"Of the corpus, {learned} there to learn from, and "
         f"{counts['held_out']:,} others were held out and judged it."
     )
-    yield f"{counts['queries_held_out']:,} judged queries were held out and judged it."
+    held = amount(counts["queries_held_out"], "judged query was", "judged queries were")
+    yield f"{held} held out and judged it."
 
 
 class Learned(NamedTuple):

@@ -22,7 +22,7 @@ import numpy as np
 
 from models import cpus
 from models.manifest import Manifest
-from models.messages import positive
+from models.messages import amount, plural, positive
 from models.progress import Say, to_stderr
 from models.search.features import FEATURES, VERSION
 from models.search.ranking import MAX_RANKED, Ranking, get_default
@@ -129,7 +129,8 @@ def _send_clicked(found: Judged, url: str, requested: Sequence[str], say: Say) -
         except TrainingError as error:
             say(f"! the clicked queries of {name} are not remembered: {error}")
         else:
-            say(f"{len(rows[-MAX_CLICKED:]):,} clicked answers are remembered in {name}")
+            remembered = amount(len(rows[-MAX_CLICKED:]), "clicked answer is", "clicked answers are")
+            say(f"{remembered} remembered in {name}")
 
 
 def _learn_all(given: _Given) -> dict[str, Learned]:
@@ -141,10 +142,13 @@ def _learn_all(given: _Given) -> dict[str, Learned]:
             learned[name] = _learn(name, labels, given)
         except TrainingError as error:  # Other collections can still learn.
             missing[f"{name}: {error}"] = error
-            given.say(f"! {name}: {error}")
-    if not learned:
-        nothing = NothingToLearn(" ".join(missing) or _too_few(0))
-        raise next((each for each in missing.values() if not isinstance(each, NothingToLearn)), nothing)
+    failed = next((each for each in missing.values() if not isinstance(each, NothingToLearn)), None)
+    if not (learned or failed):
+        raise NothingToLearn(" ".join(missing) or _too_few(0))
+    for line in missing:
+        given.say(f"! {line}")
+    if failed and not learned:
+        raise failed
     return learned
 
 
@@ -217,7 +221,7 @@ def _add_late(
         if not encoder.has_tokens:
             return examples, b""
         texts = fetch_texts(given.url, name, late_interaction.list_compared(examples))
-        given.say(f"computing the token vectors of {len(texts):,} documents of {name}")
+        given.say(f"computing the token vectors of {amount(len(texts), 'document')} of {name}")
         found, projection, _ = late_interaction.compare_tokens(examples, encoder, texts, projection)
     return found, projection.astype("<f2").tobytes()
 
@@ -247,7 +251,7 @@ def _build_examples(name: str, labels: Mapping[str, Labels], given: _Given) -> l
     if (count := sum(bool(each.gains) for each in labels.values())) < MIN_QUERIES:
         raise NothingToLearn(_too_few(count))
     found, served = given.found, given.served
-    given.say(f"searching {count:,} judged queries of {name}")
+    given.say(f"searching {amount(count, 'judged query', 'judged queries')} of {name}")
     order = sorted(labels, key=lambda query: place(f"ranking\0{query}"))
     with closing(given.store.open(served.version, threads=cpus.available())) as encoder:
         unrelated = encoder.unrelated
@@ -260,14 +264,17 @@ def _build_examples(name: str, labels: Mapping[str, Labels], given: _Given) -> l
         for query, vector, hits in zip(order, np.nan_to_num(vectors), candidates, strict=True)
     ]
     if (count := sum(bool(each.gains.any()) for each in examples)) < MIN_QUERIES:
-        raise NothingToLearn(f"of the judged queries, {count} find a relevant document. {_too_few(count)}")
+        raise NothingToLearn(
+            f"of the judged queries, {count} {plural(count, 'finds', 'find')} a relevant document. "
+            f"{_too_few(count)}"
+        )
     return examples
 
 
 def _too_few(count: int) -> str:
     return (
-        f"{count} queries have a relevant document, and {MIN_QUERIES} are needed: judge "
-        f"{MIN_QUERIES - count} more (POST /feedback)."
+        f"{amount(count, 'query has', 'queries have')} a relevant document, and {MIN_QUERIES} are needed: "
+        f"judge {MIN_QUERIES - count} more (POST /feedback)."
     )
 
 

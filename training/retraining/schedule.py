@@ -47,6 +47,7 @@ from models.files.retrainings import (
     take_request,
     write_runs,
 )
+from models.messages import amount
 from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, read_config
@@ -344,7 +345,7 @@ def clock(table: ScheduleTable) -> BaseTrigger:
     fields = table.cron.split()
     try:
         if len(fields) not in (5, 6):
-            raise ValueError(f"it has {len(fields)} fields")  # noqa: TRY301  said together with what is meant
+            raise ValueError(f"it has {amount(len(fields), 'field')}")  # noqa: TRY301  said together with what is meant
         given = dict(zip(_FIELDS, fields if len(fields) == 6 else ["0", *fields], strict=True))
         given["day_of_week"] = _weekdays(given["day_of_week"])
         each = [given]

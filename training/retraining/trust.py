@@ -26,6 +26,8 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import accumulate
 
+from models.messages import amount
+
 _VISITOR = "visitor "  # has a space, so no key has this name
 SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE = "single visitor", "untrusted key", "over the share"
 REASONS = (SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE)  # reasons to drop an answer
@@ -129,7 +131,7 @@ def reason_for(kept: int, over_share: int, untrusted: int, *, least: int) -> str
 def dropped_line(dropped: Mapping[str, int]) -> str:
     """Formats the numbers of dropped answers by reason. Empty if no answer was dropped."""
     found = [f"{dropped[reason]:,} {reason}" for reason in REASONS if dropped.get(reason)]
-    return f"{sum(dropped.values()):,} answers dropped ({', '.join(found)})" if found else ""
+    return f"{amount(sum(dropped.values()), 'answer')} dropped ({', '.join(found)})" if found else ""
 
 
 def warnings(answers: int, dropped: Mapping[str, int], *, users: bool) -> list[str]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.messages import positive
+from models.messages import amount, positive
 from models.store import models_dir
 from training import arguments
 from training.errors import TrainingError
@@ -196,7 +196,7 @@ def _options(options: argparse.Namespace) -> Options:
 
 
 def _done(result: Result) -> str:
-    return f"{result.steps} steps, loss {result.loss:.4f}" if result.steps else "nothing to train"
+    return f"{amount(result.steps, 'step')}, loss {result.loss:.4f}" if result.steps else "nothing to train"
 
 
 def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from models.manifest import ANCHOR, TEACHER, Manifest
 from models.progress import Say, silent, step_to_stderr
-from models.store import ModelStore, models_dir
+from models.store import ModelStore, activate_command, models_dir
 from training.arguments import LOADING
 from training.errors import TrainingError
 from training.runfile import read_run
@@ -108,7 +108,7 @@ def _run(options: argparse.Namespace) -> int:
     known = {manifest.version for manifest in store.versions()}
     manifest = export_run(options.folder, store, step=options.step, say=step_to_stderr)
     print(  # noqa: T201  the answer of the command
-        f"{manifest.version} {'was published before' if manifest.version in known else 'published'}; "
-        "not wanted yet"
+        f"{manifest.version} {'was published before' if manifest.version in known else 'published'}. "
+        f"Nothing serves it before `{activate_command(store.root, manifest.version)}`."
     )
     return 0

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from models.files.bounded import parse_json
 from models.files.fsync import replace_text
-from models.messages import simile_version
+from models.messages import amount, simile_version
 from models.progress import silent
 from models.sources.folder import read_source
 from training.errors import NothingToLearn, TrainingError
@@ -100,7 +100,7 @@ def run_stages(
         try:
             count = steps_within(part.minutes, part.recipe, part.corpus, begin, out, known, part.name)
             known = replace(known, steps=count, resume=(within / RUN).is_file())
-            options.say(f"stage {part.name}: {count} steps on {part.corpus}")
+            options.say(f"stage {part.name}: {amount(count, 'step')} on {part.corpus}")
             result = run(part.recipe, part.corpus, begin, within, known)
         except NothingToLearn as error:
             if not made:

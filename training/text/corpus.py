@@ -109,7 +109,7 @@ class Corpus:
         return cls(texts, digest, blank, count - blank - len(rows), columns, labels, digest, leading)
 
     def __str__(self) -> str:
-        dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones dropped)"
+        dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated dropped)"
         what = "texts" if self.columns == 1 else f"rows of {self.columns} texts"
         return f"{len(self):,} {what}{dropped if self.blank or self.repeated else ''}"
 

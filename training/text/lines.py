@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.messages import amount
 from training.errors import TrainingError
 
 LARGEST_LINE = 1 << 20  # bytes; a longer line is not a text to embed
@@ -152,5 +153,7 @@ def _from_table(file: Path, lines: Iterable[Line], requested: Iterable[tuple[str
     for row in rows:
         fields = row.text.split("\t")
         if len(fields) != len(header):
-            raise TrainingError(f"{row.at} has {len(fields)} fields; the first row has {len(header)}.")
+            raise TrainingError(
+                f"{row.at} has {amount(len(fields), 'field')}; the first row has {len(header)}."
+            )
         yield Record(dict(zip(header, fields, strict=True)), row.at)

@@ -302,7 +302,7 @@ def send(
             ) from None
         except httpx2.HTTPError as error:
             raise TrainingError(
-                f"{shown(url)} cannot be reached: {error}. Is the service running there?"
+                f"{shown(url)} cannot be reached: {str(error).rstrip('.')}. Is the service running there?"
             ) from None
         wait = response.headers.get("retry-after", "")  # in seconds; dates are ignored
         if response.status_code not in _BUSY or not wait.isdecimal() or attempt == _TRIES:

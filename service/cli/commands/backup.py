@@ -28,7 +28,7 @@ from models.errors import ModelError
 from models.files.bounded import read_json
 from models.files.folders import copy_tree, lock
 from models.files.fsync import sync, sync_tree
-from models.messages import simile_version
+from models.messages import amount, simile_version
 from models.progress import Progress
 from models.store import ModelStore
 from service.errors import CommandError, unwritable
@@ -73,9 +73,10 @@ class Contents(BaseModel):
 
     def counts(self) -> str:
         """Returns the numbers of documents, judgments and events as a phrase."""
+        documents, judgments = amount(self.documents, "document"), amount(self.judgements, "judgment")
         if self.events is None:
-            return f"{self.documents} documents and {self.judgements} judgments"
-        return f"{self.documents} documents, {self.judgements} judgments and {self.events} events"
+            return f"{documents} and {judgments}"
+        return f"{documents}, {judgments} and {amount(self.events, 'event')}"
 
 
 def describe(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 import orjson
 
 from models.files.fsync import replaced
+from models.messages import amount
 from models.progress import Progress
 from service.cli.commands.client import Remote, build_path, connect_to, named_collection
 from service.errors import CommandError, unwritable
@@ -65,7 +66,11 @@ def run(arguments: argparse.Namespace) -> str:
     finally:
         if progress is not None:
             progress.end()
-    return "" if arguments.file == "-" else f"{number} documents are in {arguments.file}."
+    return (
+        ""
+        if arguments.file == "-"
+        else f"{amount(number, 'document is', 'documents are')} in {arguments.file}."
+    )
 
 
 @contextlib.contextmanager

@@ -14,8 +14,10 @@ same command again.
 import argparse
 import contextlib
 import re
+import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from typing import BinaryIO
 import orjson
 
 from models.manifest import ENGLISH, get_language
+from models.messages import amount
 from models.progress import Progress
 from models.tokens.reading import MIN_WORDS, Count, count, count_english, foreign
 from service.cli.commands import client
@@ -36,12 +39,13 @@ from service.cli.commands.client import (
     connect_to,
     named_collection,
 )
-from service.errors import CommandError
+from service.errors import CommandError, Stopped
 from service.files.columns import Placed, Seen, derived_id
 from service.files.conversion import TYPES
 from service.files.detection import find_format
+from service.files.preview import preview
 from service.files.reader import FileReader, Options, Unpacked, build_options
-from service.files.values import BadFile, BadRow, Row
+from service.files.values import BadFile, BadRow, Row, command_option, failed_in_words
 from service.http.bodies import NDJSON
 
 FORMATS = ("jsonl", "csv", "tsv", "text")
@@ -50,12 +54,13 @@ TARGET_SECONDS = 1.5  # per chunk
 FIRST_LINES, MAX_LINES = 16, 4096
 FIRST_BYTES, MIN_BYTES, MAX_BYTES = 1 << 16, 1 << 14, 8 << 20
 FACTOR = 4.0  # A chunk grows or shrinks at most by this factor.
-MAX_TOLD = 100  # failed lines that are printed; the others are only counted
+MAX_TOLD, MAX_ALIKE = 100, 10  # failed rows that are printed, and those for one reason; others are counted
+_VALUES = re.compile(r"(?!^)'[^']*'|\d+")  # what differs in the reasons of rows that fail alike
 DEADLINE_PASSED = 504
 AGAIN = BUSY | {DEADLINE_PASSED}
 # The end of the service's error message. Its line numbers are those of the chunk, not of the file.
 _STORED = re.compile(
-    r" (?:Nothing of the import was stored\.|Before that (\d+) rows were stored\b.*)", re.DOTALL
+    r" (?:Nothing of the import was stored\.|Before that (\d+) rows? (?:was|were) stored\b.*)", re.DOTALL
 )
 _SAMPLE, _SAMPLE_CHARACTERS = 16, 500  # documents and their characters that are tested for unknown tokens
 
@@ -123,7 +128,7 @@ def run(arguments: argparse.Namespace) -> str:
             raise
         raise CommandError(f"{error}\n{tally.so_far()}") from error
     except KeyboardInterrupt:
-        raise CommandError(f"Stopped. {tally.so_far()}") from None
+        raise Stopped(f"Stopped. {tally.so_far()}") from None
     finally:
         progress.end()
         remote.close()
@@ -143,6 +148,8 @@ def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Option
         CommandError: An option or the name of the file is wrong.
 
     """
+    if Path(name).is_dir():
+        raise CommandError(f"{name} is a folder. Name the files in it, such as {Path(name) / '*.csv'}.")
     kind = "file" if arguments.per_file else arguments.format or find_format(name)
     try:
         id, every = arguments.id or None, arguments.metadata_all
@@ -200,8 +207,12 @@ class Source:
 
         """
         unpacked, reader = Unpacked(), self._reader
+        begun = False
         try:
             for piece in iter(lambda: self._file.read(PIECE_BYTES), b""):
+                if not begun and (hint := self._hint_types(piece)):
+                    yield Row(self._name, 1, None, note=hint)
+                begun = True
                 for part in unpacked.feed(piece):
                     yield from reader.feed(part)
             for part in unpacked.finish():
@@ -213,6 +224,21 @@ class Source:
                 return
             place = self._name if error.line is None else f"{self._name}:{error.line}"
             raise CannotRead(f"{place}: {error}") from error
+
+    def _hint_types(self, start: bytes) -> str:
+        """Returns a note on metadata that looks like numbers or dates but has no type, or an empty text."""
+        try:
+            found = preview(start, self._name, self._options, whole=len(start) < PIECE_BYTES)
+        except BadFile:
+            return ""  # Reading the file says why.
+        stored = self._options.columns.stored(found.columns) - self._options.types.keys()
+        types = [f"{name}={kind}" for name, kind in found.guess.types.items() if name in stored]
+        if not types:
+            return ""
+        return (
+            "some columns look like numbers or dates, and without types filters compare them as texts. "
+            f"Is it {command_option('types')} {shlex.quote(','.join(types))}?"
+        )
 
     @property
     def position(self) -> int:
@@ -231,9 +257,10 @@ class Tally:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.stored = self.truncated = self.unknown = 0  # rows
-        self.failed = 0  # lines
+        self.failed = self._failed_rows = 0  # lines, rows
         self.unsettled: Sent = []
-        self._told = self._noted = 0
+        self._told: Counter[str] = Counter()  # failed rows that were printed, by kind of reason
+        self._noted = 0
         self._seen = Seen()
         self._created: int | None = 0  # new ids; None if an answer did not tell
         self._ids_known = True  # False if an answer did not tell which rows are stored.
@@ -259,7 +286,8 @@ class Tally:
         created = None if again else answer.value.get("created")
         self._created = None if self._created is None or created is None else self._created + created
         told = {problem["line"] - 1: problem["error"] for problem in answer.value["errors"]}
-        self.failed += answer.value["failed"] - len(told)
+        untold = answer.value["failed"] - len(told)
+        self.failed, self._failed_rows = self.failed + untold, self._failed_rows + untold
         self._ids_known = self._ids_known and answer.value["failed"] == len(told)
         for at, (row, _) in enumerate(chunk):
             if at in told:
@@ -277,10 +305,12 @@ class Tally:
         self._ids_known = False
 
     def fail(self, row: Row, reason: str) -> None:
-        """Counts the lines of a row that cannot be stored, and prints the reason."""
+        """Counts a row that cannot be stored, and prints the reason unless many rows failed alike."""
         self.failed += row.lines
-        self._told += 1
-        if self._told <= MAX_TOLD:
+        self._failed_rows += 1
+        kind = _VALUES.sub("", reason)
+        if self._told.total() < MAX_TOLD and self._told[kind] < MAX_ALIKE:
+            self._told[kind] += 1
             self._print(row, reason)
 
     def note(self, row: Row) -> None:
@@ -300,10 +330,13 @@ class Tally:
         documents = self._seen.distinct if self._ids_known else self.stored
         replaced = 0 if self._created is None or not self._ids_known else documents - self._created
         earlier = f"; {replaced} of them had been stored before" if replaced > 0 else ""
-        rows = f"{self.stored} rows are stored as {documents} documents ({self._seen.sentence()})"
-        said = f"{documents} documents are stored" if documents == self.stored else rows
-        hidden = f" (the first {MAX_TOLD} are told above)" if self._told > MAX_TOLD else ""
-        failed = f"{self.failed} lines failed{hidden}; " if self.failed else ""
+        said = f"{amount(documents, 'document is', 'documents are')} stored"
+        if documents != self.stored:
+            rows = amount(self.stored, "row is", "rows are")
+            said = f"{rows} stored as {amount(documents, 'document')} ({self._seen.sentence()})"
+        told = self._told.total()
+        hidden = f" (the first {told} are told above)" if told < self._failed_rows else ""
+        failed = f"{failed_in_words(self._failed_rows, self.failed)}{hidden}; " if self.failed else ""
         return f"{failed}{said}{cut}{earlier}."
 
     def so_far(self) -> str:

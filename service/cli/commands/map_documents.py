@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from models.errors import install_command
 from models.files.fsync import replaced
-from models.messages import positive
+from models.messages import amount, positive
 from models.progress import Progress, counted
 from models.search.terms import FUNCTION_WORDS
 from service.errors import CommandError, unwritable
@@ -38,6 +38,7 @@ SIDE = 65_535  # Coordinates are integers from 0 to this.
 CLIPPED = 0.001  # share of outliers on each side that are moved to the border
 
 WORDS = 5  # words per group
+MORE_FREQUENT = 2  # A word of a group is in this many times as many of its documents as of the others.
 MAX_GROUPS = 24
 PER_GROUP = 40  # approximate documents per group, below MAX_GROUPS groups
 CHARACTERS = 1000  # characters of a text from which words are taken
@@ -96,7 +97,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     except OSError as error:
         raise CommandError(unwritable(file, error, "No map remains.")) from error
     seconds = time.monotonic() - began
-    told = f"{len(points.ids)} documents are on the map of {version} ({seconds:.0f} s): {file}"
+    mapped = amount(len(points.ids), "document is", "documents are")
+    told = f"{mapped} on the map of {version} ({seconds:.0f} s): {file}"
     return told if umap else f"{told}\n`make map` separates groups better: it installs umap-learn."
 
 
@@ -141,7 +143,7 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
     heads = list(counted(found, "documents read"))
     if len(heads) < MAP_MIN_DOCUMENTS:
         raise CommandError(
-            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs "
+            f"The collection {collection!r} has {amount(len(heads), 'document')} with vectors; a map needs "
             f"{MAP_MIN_DOCUMENTS}."
         )
     ids, texts, metadata, vectors = zip(*heads, strict=True)
@@ -315,7 +317,8 @@ def groups(rows: Vectors) -> NDArray[np.int64]:
 def find_terms(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]]:
     """Returns the most typical words of each group, by class-based TF-IDF (Grootendorst, arXiv:2203.05794).
 
-    The score counts the documents that contain a word, so a single long text cannot dominate a group.
+    The score counts the documents that contain a word, so a single long text cannot dominate a group. Words
+    that are about as frequent outside a group, such as its function words, do not describe it.
 
     Args:
         texts: Texts of the documents.
@@ -329,9 +332,15 @@ def find_terms(texts: Sequence[str], group: NDArray[np.int64]) -> list[list[str]
     everywhere: Counter[str] = sum(counts, Counter())
     mean = sum(everywhere.values()) / max(1, len(counts))
     named = []
-    for own in counts:
-        total = max(1, sum(own.values()))
-        score = {word: n / total * np.log1p(mean / everywhere[word]) for word, n in own.items() if n > 1}
+    for own, size in zip(counts, np.bincount(group).tolist(), strict=True):
+        total, others = max(1, sum(own.values())), len(texts) - size
+        several = {word: n for word, n in own.items() if n > 1}
+        typical = [
+            word for word, n in several.items() if n * others >= MORE_FREQUENT * (everywhere[word] - n) * size
+        ]
+        score = {
+            word: several[word] / total * np.log1p(mean / everywhere[word]) for word in typical or several
+        }
         named.append(sorted(score, key=lambda word: (-score[word], word))[:WORDS])
     return named
 

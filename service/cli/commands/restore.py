@@ -151,7 +151,7 @@ def _copy_store(folder: Path, contents: Contents, aside: Path) -> Path:
         listed = contents.sequence, contents.documents, [contents.active]
         names = "operations", "documents", "active versions"
         problem = "; ".join(
-            f"it holds {there} {name}, and the manifest says {said}"
+            f"{name}: it holds {there}, and the manifest says {said}"
             for name, there, said in zip(names, found, listed, strict=True)
             if there != said
         )

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 
 from models.manifest import Manifest
+from models.messages import amount
 from models.progress import Progress
 from service.errors import CommandError, ServiceError, Validation, machine_error
 from service.store.postgres import vectors
@@ -69,10 +70,11 @@ async def refuse_null_characters(source: SqliteStore) -> None:
     """
     ids = await source.search(with_null_characters)
     if ids:
+        having = amount(len(ids), "document has", "documents have")
         more = f" and {len(ids) - MAX_NAMED} more" if len(ids) > MAX_NAMED else ""
         raise CommandError(
-            f"PostgreSQL cannot store the character U+0000. {len(ids)} documents have it in their id, title "
-            f"or text: {', '.join(map(repr, ids[:MAX_NAMED]))}{more}. Delete them, or send them again "
+            f"PostgreSQL cannot store the character U+0000. {having} it in an id, title or text: "
+            f"{', '.join(map(repr, ids[:MAX_NAMED]))}{more}. Delete them, or send them again "
             "without it, then copy again. `check --data` also lists them."
         )
     for table, columns in _SENT.items():
@@ -206,8 +208,11 @@ async def copy(source: Either, target: Either) -> str:
             f"them written to meanwhile? Stop the services, and copy again with {START_OVER}."
         )
     await target.writer.run(lambda it: it.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
-    counts = [f"{await _ask(target, f'SELECT count(*) FROM {table}')} rows of {table}" for table in _SENT]
-    return f"{total} documents with their vectors, {', '.join(counts)}: the two stores have equal checksums."
+    rows = {table: await _ask(target, f"SELECT count(*) FROM {table}") for table in _SENT}
+    counts = [f"{amount(number, 'row')} of {table}" for table, number in rows.items()]
+    return (
+        f"{amount(total, 'document')} with vectors, {', '.join(counts)}: the two stores have equal checksums."
+    )
 
 
 async def _begin(target: Either, active: Active, dimension: int) -> int:

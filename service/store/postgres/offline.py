@@ -3,6 +3,7 @@
 import orjson
 import psycopg
 
+from models.messages import amount
 from service.errors import CommandError
 from service.store.filters.names import NameFaults, count_unreachable
 from service.store.postgres import documents, schema
@@ -23,7 +24,7 @@ def look(url: str) -> str:
             if fetch_value(connection, "SELECT to_regclass(?)", schema.SCHEMA_TABLE) is None:
                 return "none yet"
             found = schema.problem(raw) or unfinished_copy(connection, "The database")
-            return found or f"{documents.count_all(connection)} documents"
+            return found or amount(documents.count_all(connection), "document")
     except psycopg.ProgrammingError:  # The error may quote the URL with its password.
         return "the database cannot be asked: check the URL of SIMILE_DATABASE"
     except psycopg.Error as error:

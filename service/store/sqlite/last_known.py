@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
+from models.messages import amount
 from service.errors import DAMAGED_CODES, StartupError, machine_error
 from service.observability import outages
 from service.store.sqlite.documents import count_all, sequence
@@ -39,7 +40,8 @@ def refuse_loss(data_dir: Path) -> None:
     if known is None:
         return
     before = (
-        f"On {known['at']} it held {known['documents']} documents and was at operation {known['sequence']}."
+        f"On {known['at']} it held {amount(known['documents'], 'document')} and was at operation "
+        f"{known['sequence']}."
     )
     accept = f"To continue without the lost data, remove {data_dir / FILE} and start again."
     if not path.exists():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
+from models.messages import amount
 from models.search.content import Content
 from models.search.terms import RULES
 from service.store.sql.connection import LEXICAL_RULES, fact, fetch_value, note
@@ -75,7 +76,7 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
     found = []
     there = fulltext.numbers(connection)
     if left := there - {number for number, _ in _collections(connection)}:
-        found.append(f"{len(left)} tables of words belong to no collection")
+        found.append(f"{amount(len(left), 'table of words is', 'tables of words are')} of no collection")
     outdated = fact(connection, LEXICAL_RULES) != RULES  # A damaged document was deleted.
     for number, name in _collections(connection) if not outdated else ():
         if number not in there:
@@ -84,17 +85,17 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
         documents = "SELECT revision FROM documents WHERE collection = ?1"
         words = f"SELECT id FROM {fulltext.table(number)}_docsize"
         for what, one, other in (
-            ("documents cannot be", documents, words),
-            ("deleted documents are", words, documents),
+            (("document cannot be", "documents cannot be"), documents, words),
+            (("deleted document is", "deleted documents are"), words, documents),
         ):
             sql = f"SELECT count(*) FROM ({one} EXCEPT {other})"
             if count := fetch_value(connection, sql, name):
-                found.append(f"{count} {what} found by their words in the collection {name!r}")
+                found.append(f"{amount(count, *what)} found by words in the collection {name!r}")
     # The next start rebuilds values of older rules.
     declared = _declared(connection) if fact(connection, FIELD_RULES) == filters.VALUE_RULES else []
     differing = {name: filters.count_wrong_values(connection, name) for name in declared}
     found += [
-        f"{count} values of the field {name!r} are looked up wrongly"
+        f"{amount(count, 'value')} of the field {name!r} looked up wrongly"
         for name, count in differing.items()
         if count
     ]

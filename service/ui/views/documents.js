@@ -45,7 +45,7 @@ export async function show(main, { params, keep, signal }) {
         get(path(), { after, limit: PAGE, filter: asked.filter }, { signal }),
         get(path("/count"), { filter: asked.filter }, { signal }),
       ]);
-      total.textContent = `${count(number, "document")}${asked.filter ? " match the filter" : ` in ${session.collection}`}`;
+      total.textContent = `${count(number, "document")}${asked.filter ? ` ${number === 1 ? "matches" : "match"} the filter` : ` in ${session.collection}`}`;
       list.append(...found.documents.map(row), ...(found.warnings ?? []).map((warning) => h("li", { class: "note", dir: "auto" }, warning)));
       more.hidden = found.next === null;
       more.dataset.after = found.next ?? "";
@@ -67,7 +67,7 @@ export async function show(main, { params, keep, signal }) {
 
   async function removeAll() {
     const { count: number } = await get(path("/count"), { filter: asked.filter });
-    const what = asked.filter ? `the ${count(number, "document")} that match the filter` : `all ${count(number, "document")} of the collection ${session.collection}, with its judgments and events`;
+    const what = asked.filter ? `the ${count(number, "document")} that ${number === 1 ? "matches" : "match"} the filter` : `all ${count(number, "document")} of the collection ${session.collection}, with its judgments and events`;
     if (!(await confirmed(`Delete ${count(number, "document")}?`, `This deletes ${what}, for good. A backup is the only way back.`, "Delete"))) return;
     if (asked.filter) await remove(path(), { filter: asked.filter });
     else await remove(`collections/${encodeURIComponent(session.collection)}`);

@@ -42,7 +42,7 @@ export async function show(main, { params, signal, keep }) {
     progress.replaceChildren(
       h("progress", { max: ENOUGH, value: Math.min(answered, ENOUGH), "aria-label": "Queries with a relevant document" }),
       ` ${count(judgements, "judgment")} of ${count(queries, "different query")}, ${answered} with a relevant document. `,
-      left ? `${left} more are needed to judge a retraining.` : "They can judge a retraining. More make it more certain.",
+      left ? `A retraining can be measured with ${left} more.` : "These are enough to measure whether a retraining is better. More queries give a surer answer.",
       h("p", { class: "note" }, needed));
   }
 
@@ -107,7 +107,7 @@ async function neededQueries(signal) {
     if (gain?.enough) return `About ${count(gain.enough, "judged query")} would settle a gain of ${points(gain.difference)} points, as a retraining measured it with ${gain.queries.toLocaleString("en")}.`;
     last ??= gain;
   }
-  if (!last) return "How many judged queries a gain needs is unknown until your queries have judged a retraining.";
+  if (!last) return "The first retraining will show how many judged queries are enough to see a gain.";
   return `The newest retraining showed no gain on ${count(last.queries, "judged query")}.${last.least === null ? "" : ` A gain of ${points(last.least)} points would have been seen.`}`;
 }
 

@@ -23,7 +23,7 @@ export async function show(main, { params, signal, go, keep }) {
   if (map === null) return;
   const asked = { q: params.get("q") ?? "", colour: params.get("colour") ?? "" };
   const at = new Map(map.ids.map((id, index) => [id, index]));
-  const canvas = h("canvas", { class: "plane", tabindex: "0", role: "img", "aria-label": `A map of ${count(map.ids.length, "document")} in ${map.clusters.length} groups. Arrow keys move it, plus and minus zoom. A list next to the map has the groups.` });
+  const canvas = h("canvas", { class: "plane", tabindex: "0", role: "img", "aria-label": `A map of ${count(map.ids.length, "document")} in ${count(map.clusters.length, "group")}. Arrow keys move it, plus and minus zoom. A list next to the map has the groups.` });
   const tip = h("div", { class: "tip", hidden: true });
   const panel = h("aside", { class: "panel", "aria-label": "Of the map" });
   const box = h("input", { type: "search", value: asked.q, dir: "auto", "aria-label": "Show the hits of a query", placeholder: "Show the hits of a query" });
@@ -95,8 +95,10 @@ export async function show(main, { params, signal, go, keep }) {
     Object.assign(context, { font: "600 13px system-ui, sans-serif", textAlign: "center", lineJoin: "round", lineWidth: 4, strokeStyle: style.backgroundColor, fillStyle: style.color, globalAlpha: 0.9 });
     const taken = [];
     for (const { x, y, words } of map.clusters) {
-      const [px, py] = [plane.left + x * plane.scale, plane.top + y * plane.scale];
       const text = words.slice(0, 2).join(" · ");
+      const [half, middle, py] = [context.measureText(text).width / 2 + 4, plane.left + x * plane.scale, plane.top + y * plane.scale];
+      const px = Math.max(half, Math.min(canvas.clientWidth - half, middle)); // whole at an edge
+      if (Math.abs(px - middle) > half) continue;
       if (taken.some(([ox, oy]) => Math.abs(ox - px) < 130 && Math.abs(oy - py) < 18)) continue;
       taken.push([px, py]);
       context.strokeText(text, px, py);
@@ -159,6 +161,6 @@ export async function show(main, { params, signal, go, keep }) {
       });
       plane.move(between("x"), between("y"));
     } });
-    return h("p", { class: "row" }, h("label", { for: "between" }, `Before (${map.aligned_to})`), range, "after");
+    return h("p", { class: "row" }, h("label", { for: "between" }, `Before (${session.nameOf(map.aligned_to)})`), range, "after");
   }
 }

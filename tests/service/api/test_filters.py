@@ -223,7 +223,7 @@ def test_documents_of_an_older_version_keep_working_and_are_listed_by_the_check(
     assert "note: 2 documents have names in their metadata that no filter could name, such as" in said
     assert "'', '$ref', '.b', 'a.': 'o1', 'o2'. Send these documents again" in said
     assert running.delete("/documents/o1").json()["deleted"] == 1
-    assert "note: 1 documents have names" in check_data(settings)
+    assert "note: 1 document has names" in check_data(settings)
     assert running.delete("/documents/o2").json()["deleted"] == 1
     assert "that no filter could name" not in check_data(settings)
     assert ModelStore(settings.models_dir).requested() is not None

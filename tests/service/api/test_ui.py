@@ -144,6 +144,42 @@ def test_only_searched_words_are_marked(query: str, shown: str, marks: list[str]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize(
+    ("number", "noun", "words"),
+    [
+        (1, "document", "1 document"),
+        (0, "document", "0 documents"),
+        (1234, "document", "1,234 documents"),
+        (1, "judged query", "1 judged query"),
+        (2, "judged query", "2 judged queries"),
+        (1, "chosen document", "1 chosen document"),
+        (2, "search", "2 searches"),
+    ],
+)
+def test_a_number_stands_with_the_right_form_of_its_noun(number: int, noun: str, words: str) -> None:
+    assert node(f"text.count({number}, {json.dumps(noun)})") == words
+    wrong = re.compile(
+        r"\$\{(?![A-Z_]+\})[^{}]*\} (?:documents|queries|lines|rows|groups|hits|judgments|versions|texts)\b"
+    )
+    for file in (*FOLDER.glob("*.js"), *FOLDER.glob("views/*.js")):
+        assert not wrong.search(file.read_text(encoding="utf-8")), f"{file.name}: use count()"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_page_preselects_what_a_preview_proposes() -> None:
+    types = {"Kosten": "decimal_comma", "Datum": "date"}
+    found = {"text": ["body"], "title": "Betreff", "id": "Nummer", "types": types}
+    names = ["body", "Betreff", "Nummer", "Kosten", "Datum", "Team", "constructor", ""]
+    script = f"""import {{ roleOf }} from "{FOLDER / "files.js"}";
+    const found = {json.dumps(found)};
+    console.log(JSON.stringify({json.dumps(names)}.map((name) => roleOf(name, found))));"""
+    command = ["node", "--input-type=module", "--eval", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    roles = ["text", "title", "id", "=decimal_comma", "=date", "metadata", "metadata", ""]
+    assert json.loads(done.stdout) == roles
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_page_knows_the_function_words_of_keyword_search() -> None:
     assert set(node("[...text.FUNCTION_WORDS]")) == FUNCTION_WORDS
 

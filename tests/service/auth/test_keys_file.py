@@ -54,7 +54,7 @@ plain:write:{"4" * 64}:::
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (f"{SECRET}", "1 fields; write name:role:sha256-of-key"),
+        (f"{SECRET}", "1 field; write name:role:sha256-of-key"),
         (f"ci:{HASH}", "2 fields"),
         (f"ci:read:{HASH}:1:2:trusted:4", "7 fields"),
         (f"ci:read:{HASH}:1:2:yes", "the sixth field must be trusted, untrusted"),
@@ -259,7 +259,7 @@ def test_keys_are_added_listed_and_removed_and_the_rest_of_the_file_stays(tmp_pa
         (None, "add boss --role read", "there is a key 'boss' already"),
         (None, "add new --role read --requests-per-minute -1", "a limit must be"),
         (None, "remove nobody", "there is no key 'nobody'; there are reader, writer, boss"),
-        ("not a keys file\n", "add new --role read", "line 1: it has 1 fields"),
+        ("not a keys file\n", "add new --role read", "line 1: it has 1 field"),
         (line("last", "admin", "x") + "\n", "remove last", "its last key"),
     ],
 )

@@ -45,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> It
         service.client.delete("/documents/gone").raise_for_status()
         done = command(service, "backup", service.folder / "backup")
         assert done.returncode == 0, done.stderr
-        assert "120 documents, 1 judgments and 2 events are in" in done.stdout
+        assert "120 documents, 1 judgment and 2 events are in" in done.stdout
         yield service
 
 
@@ -87,7 +87,7 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
     place.put({"later": "green garden"}).raise_for_status()  # The backup must not change.
     done = restore(backup, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "120 documents, 1 judgments and 2 events are in" in done.stdout
+    assert "120 documents, 1 judgment and 2 events are in" in done.stdout
     assert f"needs {manifest['active']}" in done.stdout, "the models were not in it"
     assert vectors(tmp_path / "data" / "simile.db") == vectors(backup / "simile.db")
     with Service(tmp_path, tiny_models_dir) as service:
@@ -112,7 +112,7 @@ def test_a_backup_that_did_not_count_events_is_restored(place: Service, tmp_path
     (earlier / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     done = restore(earlier, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "120 documents and 1 judgments are in" in done.stdout
+    assert "120 documents and 1 judgment are in" in done.stdout
 
 
 @pytest.mark.long
@@ -335,7 +335,7 @@ def documents(database: Path) -> int:
 def test_a_sound_store_is_said_to_be_sound_while_its_service_runs(place: Service) -> None:
     done = command(place, "check", "--data")
     assert done.returncode == 0, done.stderr
-    assert "120 documents, 120 vectors, 1 judgments, 2 events, operation" in done.stdout
+    assert "120 documents, 120 vectors, 1 judgment, 2 events, operation" in done.stdout
     assert done.stdout.endswith("All is sound.\n")
 
 
@@ -343,12 +343,12 @@ def test_a_sound_store_is_said_to_be_sound_while_its_service_runs(place: Service
     ("damage", "words"),
     [
         ("UPDATE vectors SET vector = zeroblob(128) WHERE revision = 5", "the vectors of 'd4' are damaged"),
-        ("UPDATE vectors SET revision = 999 WHERE revision = 5", "1 vectors are of no document"),
+        ("UPDATE vectors SET revision = 999 WHERE revision = 5", "1 vector is of no document"),
         ("UPDATE documents SET metadata = '[]' WHERE id = 'd9'", "'d9' is not a JSON object"),
         ("UPDATE generations SET state = 'standby'", "not one generation is active, but 0"),
         ("UPDATE generations SET version = '20260101T000000-x-00000000'", "cannot be opened"),
         ("UPDATE generations SET fingerprint = 'another'", "its fingerprint differs"),
-        ("DELETE FROM lexical_1_docsize WHERE id = 5", "1 documents cannot be found by their words"),
+        ("DELETE FROM lexical_1_docsize WHERE id = 5", "1 document cannot be found by words"),
         ("INSERT INTO lexical_1 (rowid, text) VALUES (999, 'a')", "1 deleted documents are found by"),
     ],
 )

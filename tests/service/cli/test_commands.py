@@ -38,9 +38,9 @@ def test_json_lines_go_in_and_come_out_as_they_were_and_go_in_again(service: Ser
     file, out = tmp_path / "rows.jsonl.gz", tmp_path / "out.jsonl"
     file.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     done = put(service, file)
-    assert (done.returncode, done.stdout) == (0, "2500 documents are stored.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "2,500 documents are stored.\n"), done.stderr
     done = run("export", out, "--url", service.client.base_url)
-    assert (done.returncode, done.stdout) == (0, f"2500 documents are in {out}.\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"2,500 documents are in {out}.\n"), done.stderr
     assert [json.loads(line) for line in out.read_bytes().splitlines()] == rows
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl.gz"]
     before = service.client.delete("/documents/nobody").json()["sequence"]
@@ -152,7 +152,7 @@ def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -
     done = run("check", "--data", SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "\ndefault: 2 documents, 0 judgments, 0 events\n" in done.stdout
-    assert "\ntickets: 2 documents, 1 judgments, 1 events\n" in done.stdout
+    assert "\ntickets: 2 documents, 1 judgment, 1 event\n" in done.stdout
 
 
 def test_a_refused_export_leaves_the_file_as_it_was(service: Service, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
     with Service(tmp_path, tiny_models_dir, SIMILE_API_KEYS_FILE=str(keys_file(tmp_path))) as service:
-        for who, words in (("reader", "role write"), ("writer", "1 documents are stored")):
+        for who, words in (("reader", "role write"), ("writer", "1 document is stored")):
             (tmp_path / who).write_text(KEYS[who] + "\n")
             done = put(service, "-", "--format", "text", "--key-file", tmp_path / who, given=b"red river")
             assert words in done.stdout + done.stderr
@@ -355,7 +355,63 @@ def test_a_file_that_cannot_be_read_is_one_sentence(
 
 def test_every_line_of_a_row_that_fails_is_counted(service: Service, tmp_path: Path) -> None:
     file = written(tmp_path, b'id,text\n1,a\n2,"he said\n3,b\n')
-    assert imported(service, file) == "Error: 2 lines failed; 1 documents are stored."
+    assert imported(service, file) == "Error: 1 row (2 lines) failed; 1 document is stored."
+
+
+@pytest.mark.parametrize("options", [(), ("--format", "csv"), ("--per-file",), ("--format", "text")])
+@pytest.mark.parametrize("name", ["tickets", "tickets.csv"])
+def test_a_folder_is_not_a_file(
+    service: Service, tmp_path: Path, name: str, options: tuple[str, ...]
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    said = imported(service, folder, *options)
+    assert said == f"Error: {folder} is a folder. Name the files in it, such as {folder}/*.csv."
+
+
+def test_rows_that_fail_alike_are_told_ten_times_and_counted_as_rows(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong type fails every row. The rows have two lines each, and differ in the value only."""
+    rows = "".join(f'{at};"one\ntwo";{at},5\n' for at in range(60))
+    file = written(tmp_path, f"id;text;cost\n{rows}60;short\n;;\n".encode())
+    said = imported(service, file, "--metadata-all", "--types", "cost=number")
+    assert said == "Error: 61 rows (121 lines) failed (the first 11 are told above); 0 documents are stored."
+    told = [line for line in capsys.readouterr().err.splitlines() if "'cost' is" in line]
+    assert len(told) == 10
+    assert "'cost' is '9,5': not a number" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "options", "hint"),
+    [
+        ("id;text;cost", "1;a;1,86", (), "cost=decimal_comma"),
+        ("id;text;made", "1;a;27.11.2026", (), "made=date"),
+        ("id;text;size", "1;a;10", (), "size=number"),
+        ("id;text;cost;made", "1;a;1,86;2026-01-31", (), "cost=decimal_comma,made=date"),
+        ("id;text;my cost", "1;a;1,86", (), "'my cost=decimal_comma'"),
+        ("id;text;cost;made", "1;a;1,86;2026-01-31", ("--types", "cost=decimal_comma"), "made=date"),
+        ("id;text;cost", "1;a;1,86", ("--types", "cost=decimal_comma"), ""),
+        ("id;text;zip", "1;a;01069", (), ""),
+        ("id;text;team", "1;a;red", (), ""),
+    ],
+)
+def test_metadata_that_looks_like_numbers_or_dates_is_noted(
+    service: Service,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    header: str,
+    row: str,
+    options: tuple[str, ...],
+    hint: str,
+) -> None:
+    file = written(tmp_path, f"{header}\n{row}\n".encode())
+    assert "1 document is stored" in imported(service, file, "--metadata-all", *options)
+    said = capsys.readouterr().err
+    assert said.count("look like numbers or dates") == bool(hint)
+    assert f"Is it --types {hint}?" in said or not hint
+    imported(service, file)
+    assert "look like" not in capsys.readouterr().err, "no metadata is stored"
 
 
 def test_options_read_what_detection_cannot(
@@ -364,7 +420,7 @@ def test_options_read_what_detection_cannot(
     content = "id;text;price;created\n1;<p>größe</p>;9,50;31.01.2026\n"
     options = ("--metadata-all", "--types", "price=decimal_comma,created=date", "--html", "strip")
     for encoding, more in (("cp1252", ("--encoding", "cp1252", "--delimiter", ";")), ("utf-16", ())):
-        assert "1 documents are stored" in imported(
+        assert "1 document is stored" in imported(
             service, written(tmp_path, content.encode(encoding)), *options, *more
         )
         found = service.client.get("/documents/1").json()
@@ -374,7 +430,7 @@ def test_options_read_what_detection_cannot(
 
 def test_of_whole_files_only_the_bad_one_fails(service: Service, tmp_path: Path) -> None:
     good, bad = written(tmp_path, b"red", "a.txt"), written(tmp_path, b"gr\xf6\xdfe", "b.txt")
-    assert imported(service, good, bad, "--per-file") == "Error: 1 lines failed; 1 documents are stored."
-    said = "1 documents are stored, 1 of them with words that the model does not know."
+    assert imported(service, good, bad, "--per-file") == "Error: 1 line failed; 1 document is stored."
+    said = "1 document is stored, 1 of them with words that the model does not know."
     assert imported(service, bad, "--per-file", "--encoding", "cp1252") == said
     assert service.stored() == {str(good): "red", str(bad): "größe"}

@@ -120,7 +120,7 @@ def refused(client: TestClient, path: str) -> None:
 def test_what_cannot_be_mapped_is_told_in_a_sentence(
     stored: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CommandError, match="has 1 documents with vectors; a map needs 50"):
+    with pytest.raises(CommandError, match="has 1 document with vectors; a map needs 50"):
         make(stored, monkeypatch, "--collection", "few")
     monkeypatch.undo()
     without_umap(monkeypatch)
@@ -229,3 +229,28 @@ def test_umap_keeps_groups_together(stored: Settings) -> None:
     said = map_documents.run(parser().parse_args(["map"]), stored)
     made = json.loads(Path(said.partition("): ")[2]).read_bytes())
     assert grouped(made) > 0.9
+
+
+PAIRS = [
+    ["die Rechnung ist nicht da mit freundlichen Grüßen", "der Drucker druckt nicht mit freundlichen Grüßen"],
+    ["bonjour la facture est fausse merci", "bonjour le bureau est froid merci"],
+    ["hola la factura es falsa gracias", "hola la oficina es fria gracias"],
+    ["please help the invoice is wrong thanks", "please help the printer is broken thanks"],
+    ["moin moin hier fehlt das geld bis dann", "moin moin hier fehlt der strom bis dann"],
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=range(len(PAIRS)))
+def test_words_of_every_text_name_no_group(pair: list[str]) -> None:
+    """Greetings and function words of any language are as frequent in one group as in the other."""
+    texts = [text for text in pair for _ in range(5)]
+    own = [{*one.lower().split()} - {*other.lower().split()} for one, other in (pair, pair[::-1])]
+    named = map_documents.find_terms(texts, np.repeat([0, 1], 5))
+    for words, expected in zip(named, own, strict=True):
+        assert words
+        assert {*words} <= expected
+
+
+def test_a_group_without_words_of_its_own_keeps_its_most_frequent_ones() -> None:
+    assert map_documents.find_terms(["red river"] * 6, np.repeat([0, 1], 3)) == [["red", "river"]] * 2
+    assert map_documents.find_terms(["red river"] * 6, np.zeros(6, np.int64)) == [["red", "river"]]

@@ -184,8 +184,11 @@ DATABASES = {
         "its table 'facts' is not as Simile makes it",
     ),
     "another schema number": ("PRAGMA user_version = 3;", "its schema is 3; the manifest says"),
-    "fewer documents": ("DELETE FROM documents WHERE id = 'a';", "it holds 1 documents, and the"),
-    "another version": ("UPDATE generations SET version = '../evil';", "['../evil'] active versions"),
+    "fewer documents": ("DELETE FROM documents WHERE id = 'a';", "documents: it holds 1, and the"),
+    "another version": (
+        "UPDATE generations SET version = '../evil';",
+        "active versions: it holds ['../evil']",
+    ),
 }
 
 

@@ -122,7 +122,7 @@ def test_chunks_grow_and_shrink_to_about_a_second(
         return done(len(ids))
 
     fake.reply = reply
-    assert put(fake, written(tmp_path, 20_000)) == "20000 documents are stored."
+    assert put(fake, written(tmp_path, 20_000)) == "20,000 documents are stored."
     sizes = [len(ids) for ids in fake.requested]
     assert sizes[:5] == [16, 64, 256, 1024, 1500]
     assert max(sizes) == TARGET_SECONDS / seconds
@@ -287,7 +287,7 @@ def test_ctrl_c_leaves_a_true_sentence(fake: Fake, tmp_path: Path) -> None:
         assert hanging.wait(LIMIT)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=LIMIT)
-    assert process.returncode == 1
+    assert process.returncode == 130
     told = said.decode()
     assert "Traceback" not in told
     assert told.startswith("Stopped. 16 documents are stored. Of ")

@@ -250,7 +250,7 @@ def table(**changed: str) -> bytes:
             [(6, 2, "lines 6 to 7 are one row of 2 cells, and the first line names 3 columns")],
         ),
         ({"row5": "5,a\0b,en"}, [(6, 1, "it holds a NUL character (U+0000). Take it out")]),
-        ({"row5": ",,"}, [(6, 1, "'id' has no id (--id)")]),
+        ({"row5": ",a,"}, [(6, 1, "'id' has no id (--id)")]),
     ],
 )
 def test_a_row_that_is_lost_is_told_with_all_of_its_lines(
@@ -277,7 +277,11 @@ def test_two_strays_that_pair_up_are_noted_and_a_text_of_two_lines_is_not() -> N
         ("x.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1old", "this is an Excel file; save it as CSV"),
         ("x.csv", b"PAR1....", "this is a Parquet file"),
         ("x.txt", b"%PDF-1.7", "save it as plain text"),
-        ("x.csv", b"PK\x03\x04....a.txt", "this is an archive"),
+        ("x.csv", b"PK\x03\x04....a.txt", "this is an archive or an Excel file; save the table as CSV"),
+        ("x.csv", b"PK\x03\x04....docProps/app.xml", "this is an Excel file; save it as CSV"),
+        ("x.csv", b"PK\x03\x04...._rels/.rels", "this is an Excel file; save it as CSV"),
+        ("x.tsv", b"PK\x03\x04....[Content_Types].xml", "this is an Excel file; save it as CSV"),
+        ("x.csv", b"PK\x03\x04....[Content_Types].xml..word/document.xml", "a document of another program"),
         ("x.txt", bytes(range(256)) * 40, "this is a binary file"),
         ("x.jsonl", b"\x89PNG\r\n\x1a\n", "this is a binary file"),
         ("x.json", b'[{"id": "1", "text": "a"}]', "it is an array. Write one JSON object on a line"),
@@ -497,6 +501,74 @@ def test_a_line_of_an_export_of_all_collections_is_refused_until_a_collection_wa
     assert document(content, "x.jsonl", columns=replace(columns, placed="one"))
 
 
+@pytest.mark.parametrize(
+    "row", [";;", ";", "; ;", '"";"";""', ";;;;;;;", '" "; ;\t', "\n", " "], ids=range(8)
+)
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_a_row_of_empty_cells_is_skipped_like_an_empty_line(row: str, at: int) -> None:
+    """Excel ends most exports with such rows. They are stored nowhere and fail nowhere."""
+    lines = ["Nummer;body;Team", "1;eins;a", "2;zwei;"]
+    lines.insert(at, row)
+    content = "\n".join([*lines, ""]).encode()
+    columns = Columns(id="Nummer", text=("body",), all_metadata=True)
+    assert texts(content, columns=columns, delimiter=";") == {"1": "eins", "2": "zwei"}
+    found = preview(content, "x.csv", Options(delimiter=";"), whole=True)
+    assert (found.rows, found.problems) == ([["1", "eins", "a"], ["2", "zwei", ""]], [])
+    assert found.guess.id == "Nummer"
+
+
+def test_a_table_of_empty_rows_is_empty() -> None:
+    [note] = read(b";;\n;;\n", delimiter=";")
+    assert (note.content, note.note) == (None, "the file is empty.")
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "id"),
+    [
+        # The name says it, wherever the column is.
+        ("body;Nummer", "ein Text;1\nnoch einer;2", "Nummer"),
+        ("body;Ticket", "ein Text;T-1\nnoch einer;T-2", "Ticket"),
+        ("body;Ticket-Nr.", "ein Text;T-1\nnoch einer;T-2", "Ticket-Nr."),
+        ("body;SKU", "ein Text;a\nnoch einer;b", "SKU"),
+        ("body;order_no", "ein Text;a\nnoch einer;b", "order_no"),
+        ("body;orderNumber", "ein Text;a\nnoch einer;b", "orderNumber"),
+        ("body;Artikelnummer", "ein Text;a\nnoch einer;b", "Artikelnummer"),
+        ("body;KEY", "ein Text;a\nnoch einer;b", "KEY"),
+        # The first column, if each row has a value of its own there.
+        ("Vorgang;body", "V-1;ein Text\nV-2;noch einer", "Vorgang"),
+        ("A;body;Number", "x;ein Text;7\ny;noch einer;8", "Number"),
+        # No column: it repeats, has gaps, is not first, is a date, a price, a text, or there is one row.
+        ("Nummer;body", "1;ein Text\n1;noch einer", None),
+        ("Nummer;body", "1;ein Text\n;noch einer", None),
+        ("body;Vorgang", "ein Text;V-1\nnoch einer;V-2", None),
+        ("Datum;body", "01.02.2026;ein Text\n13.02.2026;noch einer", None),
+        ("Preis;body", "1,50;ein Text\n2,50;noch einer", None),
+        ("Kunde;body", "Anna Muster;ein Text\nBert Muster;noch einer", None),
+        ("Piano;body", "a;ein Text\na;noch einer", None),
+        ("Nummer;body", "1;ein Text", None),
+        # An exact id wins.
+        ("Nummer;body;ID", "1;ein Text;a\n2;noch einer;b", "ID"),
+    ],
+)
+def test_a_preview_proposes_a_column_as_id(header: str, rows: str, id: str | None) -> None:
+    guess = preview(f"{header}\n{rows}\n".encode(), "x.csv", Options(), whole=True).guess
+    assert (guess.id, guess.text) == (id, ["body"])
+    assert id not in guess.metadata
+
+
+@pytest.mark.parametrize(
+    ("lines", "id"),
+    [
+        ('{"ticket": 7, "body": "a"}\n{"ticket": 8, "body": "b"}\n', "ticket"),
+        ('{"case": 7, "body": "a"}\n{"case": 8, "body": "b"}\n', "case"),
+        ('{"ticket": 7, "body": "a"}\n{"body": "b"}\n', None),
+        ('{"ticket": true, "body": "a"}\n{"ticket": 1, "body": "b"}\n', None),
+    ],
+)
+def test_a_preview_proposes_a_field_of_json_as_id(lines: str, id: str | None) -> None:
+    assert preview(lines.encode(), "x.jsonl", Options(), whole=True).guess.id == id
+
+
 def test_a_preview_shows_three_rows_and_guesses_the_columns() -> None:
     content = "ID;Titel;Beschreibung;Preis;Datum;PLZ\n" + "".join(
         f"{at};T{at};<p>Größe {at}</p>;{at},50;31.01.2026;0{at}069\n" for at in range(1, 6)
@@ -519,7 +591,7 @@ def test_a_preview_of_a_beginning_takes_no_half_row_and_names_bad_ones() -> None
     found = preview(content, "x.csv", Options(), whole=False)
     assert found.rows == [["1", "one"], ["2", "two\nlines"]]
     assert found.problems == [
-        "Line 5: it has 1 cells, not 2.",
+        "Line 5: it has 1 cell, not 2.",
         "Line 6: it is not a valid row (',' expected after '\"').",
     ]
     packed = gzip.compress(b"id,body\n" + b"1,one\n" * 50_000)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -21,6 +22,8 @@ from service.app import create_app
 from service.corpus.corpus import Corpus
 from service.observability import logs
 from service.observability.metrics import UNMATCHED
+from service.server import _welcome
+from service.settings import Settings
 from tests.parts.places import Place, place
 from tests.service.conftest import new_settings, serving, wait_until_ready
 from tests.service.process import Service
@@ -271,6 +274,39 @@ def test_a_build_that_fails_on_a_document_logs_its_id_and_not_its_text(
     assert "Document 'the odd one' is left out of the index: Tokenizer" in messages
     assert f"The canary queries could not be asked of {place.b}: Tokenizer" in messages
     assert MARKER not in stream.getvalue()
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize(
+    ("origin", "reads"),
+    [
+        ("all-minilm-l6-v2", "reads English. For other languages see docs/MODELS.md#other-languages"),
+        ("BAAI/bge-small-en-v1.5", "reads English. For other languages see docs/MODELS.md#other-languages"),
+        ("gte-modernbert-base", "reads English. For other languages see docs/MODELS.md#other-languages"),
+        ("intfloat/multilingual-e5-small", "reads many languages"),
+        ("paraphrase-multilingual-MiniLM-L12-v2", "reads many languages"),
+        ("mine", ""),
+    ],
+)
+def test_the_last_lines_of_a_start_say_what_the_model_reads(
+    origin: str, reads: str, style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generation = SimpleNamespace(
+        manifest=SimpleNamespace(origin=origin), version="v", indexes=SimpleNamespace(documents=1)
+    )
+    runtime: Any = SimpleNamespace(
+        settings=Settings(log_format=style), active=SimpleNamespace(generation=generation)
+    )
+    with captured(logging.Formatter("%(message)s")) as stream:
+        _welcome(runtime, 8000)
+    said = f"The model {origin} {reads}"
+    if style == "text":
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == (f"{said}. " if reads else "") + "Ctrl-C stops it."
+    else:
+        *others, ready = stream.getvalue().splitlines()
+        assert ready.startswith("Simile is ready at http://127.0.0.1:8000")
+        assert others == ([said] if reads else [])
 
 
 def test_a_process_logs_json_alone_its_servers_messages_too_and_each_request_once(

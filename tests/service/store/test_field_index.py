@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from models.messages import amount
 from service.cli.check import require_usable
 from service.errors import StartupError
 from service.settings import read
@@ -282,7 +283,9 @@ def test_values_that_are_not_the_documents_are_counted(
     secondary_indexes.bring_up_to_date(store, ["a", "a.c"])
     assert secondary_indexes.unequal(store) == []
     store.execute(damage)
-    assert secondary_indexes.unequal(store) == [f"{count} values of the field 'a' are looked up wrongly"]
+    assert secondary_indexes.unequal(store) == [
+        f"{amount(count, 'value')} of the field 'a' looked up wrongly"
+    ]
 
 
 def test_more_documents_than_a_step_are_indexed(

@@ -163,7 +163,7 @@ def test_a_copy_that_is_killed_goes_on(tmp_path: Path, tiny_models_dir: Path) ->
     copying.send_signal(signal.SIGKILL)
     copying.wait()
     assert 0 < there() < 2000, "it was killed on the way"
-    assert "2000 documents" in command(*words)
+    assert "2,000 documents" in command(*words)
     assert there() == 2000
 
 

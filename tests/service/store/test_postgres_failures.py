@@ -175,7 +175,7 @@ def test_a_delete_of_many_that_takes_too_long_says_how_far_it_came(place: Place)
     body = {"documents": [{"id": "a", "text": "text", "metadata": {"n": 1}}]}
     assert place.client.post("/documents", json=body).status_code == 200
     delete = partial(place.client.delete, "/documents", params={"filter": '{"n": 1}'})
-    place.refused(delete, 504, "0 of 1 documents were deleted before that")
+    place.refused(delete, 504, "0 of 1 document was deleted before that")
 
 
 def test_a_deadlock_is_tried_again(place: Place) -> None:

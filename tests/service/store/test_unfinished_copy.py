@@ -129,7 +129,7 @@ def test_a_copy_that_was_cut_off_is_refused_until_it_is_finished(
                     command("check", "--data")
         assert f"{COUNT} documents" in command("copy", *words)
         assert f"{COUNT} documents" in check.report(settings)
-    assert "1 judgments" in command("backup", tmp_path / "backup", "--data-dir", str(back))
+    assert "1 judgment" in command("backup", tmp_path / "backup", "--data-dir", str(back))
 
 
 def test_a_copy_begins_again_on_an_unfinished_one_only(

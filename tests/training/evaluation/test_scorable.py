@@ -161,7 +161,7 @@ def test_a_server_that_stays_busy_is_refused_with_its_own_words() -> None:
         ((200, b"1234", {"x-model-version": "v1", "x-embedding-shape": "1,2"}), "gave no float32 vectors"),
         (
             (200, bytes(8), {"x-model-version": "v1", "x-embedding-shape": "2,1"}),
-            "gave 2 vectors for 1 texts",
+            "gave 2 vectors for 1 text",
         ),
         ((413, b"too large", {}), "/embed answered 413: too large"),
     ],

@@ -87,7 +87,7 @@ def test_pairs_of_titles_and_of_neighbors(
     neighbors = [row for row in both if row["source"] == "neighbours"]
     assert neighbors
     assert {row[side] for row in neighbors for side in ("anchor", "positive")} <= set(texts)
-    assert f"{len(texts)} titles with their text, {len(neighbors)} pairs" in capsys.readouterr().out
+    assert f"{len(texts)} titles with text, {len(neighbors)} pairs" in capsys.readouterr().out
     before = out.read_text()
     for document in documents:
         del document["title"]
@@ -118,7 +118,7 @@ def test_dedupe_keeps_the_first_of_each_as_it_was(
         assert main(["mine", "dedupe", "--corpus", str(tmp_path / name), "--out", str(out)]) == 0
     assert (tmp_path / f"out-{name}").read_text() == expected
     assert gzip.decompress((tmp_path / f"out-{name}.gz").read_bytes()).decode() == expected
-    assert "dropped: 1 near-duplicates, of which 1 share every shingle" in capsys.readouterr().out
+    assert "dropped: 1 near-duplicate, of which 1 share every shingle" in capsys.readouterr().out
 
 
 def test_dedupe_shows_what_it_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +127,7 @@ def test_dedupe_shows_what_it_dropped(tmp_path: Path, capsys: pytest.CaptureFixt
     given = ["mine", "dedupe", "--corpus", str(tmp_path / "c.txt")]
     assert main([*given, "--out", str(tmp_path / "o.txt")]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("1 texts kept of 2; dropped: 1 near-duplicates, of which 0 share every shingle")
+    assert said[0].startswith("1 text kept of 2; dropped: 1 near-duplicate, of which 0 share every shingle")
     assert said[1].split()[:3] == [f"{exact(text, text + '.'):.3f}", "kept", "it"]
     assert said[2].split()[:2] == ["dropped", "it"]
 

@@ -167,7 +167,7 @@ def test_texts_of_a_single_sentence_are_left_out_or_stand_twice(tiny_source: Pat
     base = given_of(tiny_source, texts, longest=34)
     source = CROPS.build(base)
     assert source.distinct() == 3
-    assert source.remark == "2 texts of a single sentence are left out"
+    assert source.remark == "2 texts of a single sentence left out"
     twice = Crops(singles="twice").build(base)
     assert (twice.distinct(), twice.remark) == (5, "")
     batches = [twice.batch(step) for step in range(2)]
@@ -203,5 +203,5 @@ def test_a_run_says_what_it_leaves_out(tmp_path: Path, tiny_source: Path) -> Non
     corpus = Corpus.of([*documents(6), "the river"], "documents")
     options = Options(steps=1, precision="fp32", threads=1, say=said.append)
     result = train(load_recipe("crops"), corpus, tiny_source, tmp_path / "out", options)
-    assert "1 texts of a single sentence are left out" in said
+    assert "1 text of a single sentence left out" in said
     assert losses(result).keys() == {1}

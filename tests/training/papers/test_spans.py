@@ -178,7 +178,7 @@ def test_equal_documents_are_read_once(tiny_source: Path) -> None:
     texts = texts_of(3, 60)
     source = SMALL.build(given_of(tiny_source, [*texts, texts[0].upper(), texts[1] + " "]))
     assert source.distinct() == 3
-    assert source.remark == "2 documents with the tokens of others are left out"
+    assert source.remark == "2 documents with the tokens of others left out"
 
 
 @given(documents(), st.integers(0, 2**32))

@@ -385,7 +385,7 @@ def test_a_file_that_teaches_nothing_ends_with_status_4(
     job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _advise(job, tmp_path, KOREAN, 30) == 4
-    assert "are too few" in capsys.readouterr().out
+    assert "Too few" in capsys.readouterr().out
     assert _advise(job, tmp_path, KOREAN, 150, gate="off") == 4
     said = capsys.readouterr().out
     assert said.startswith("Nothing to learn: ")

@@ -36,7 +36,7 @@ def test_blank_and_repeated_ones_are_counted_and_left_out(tmp_path: Path) -> Non
     found = documents_in(file)
     assert sorted(document.text for document in found.kept) == ["one", "two"]
     assert (found.blank, found.repeated, found.copies) == (1, 2, {})
-    assert str(found) == "2 documents (1 blank and 2 repeated ones left out)"
+    assert str(found) == "2 documents (1 blank and 2 repeated left out)"
 
 
 def test_the_same_text_under_two_titles_is_two_documents(tmp_path: Path) -> None:

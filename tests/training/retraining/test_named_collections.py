@@ -173,12 +173,12 @@ def test_too_few_texts_train_nothing_whatever_the_gate(
 ) -> None:
     before = [manifest.version for manifest in job.store.versions()]
     assert run(job, filled, "--gate", gate, "--least", "301") == 4
-    assert "300 documents are too few; at least 301" in capsys.readouterr().out
+    assert "Too few documents: 300; at least 301" in capsys.readouterr().out
     corpus = tmp_path / "three.txt"
     corpus.write_text("one text\nanother text\na third text\n")
     models = ["--models-dir", str(job.store.root), "--data", str(job.data)]
     assert main(["retrain", "--recipe", "crops", "--corpus", str(corpus), "--gate", gate, *models]) == 4
-    assert "3 texts are too few; at least 100" in capsys.readouterr().out
+    assert "Too few texts: 3; at least 100" in capsys.readouterr().out
     assert [manifest.version for manifest in job.store.versions()] == before
 
 

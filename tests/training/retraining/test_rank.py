@@ -283,8 +283,10 @@ def test_other_collections_keep_their_ranking(job: Job, url: str, bodies: list[d
 
 
 def test_too_few_judged_queries_say_how_many_are_missing(job: Job, url: str) -> None:
-    with pytest.raises(NothingToLearn, match="judge 3 more"):
-        rank(build_judged(MIN_QUERIES - 3), config_at(url), job.store, silent)
+    said: list[str] = []
+    with pytest.raises(NothingToLearn, match=r"^default: .* judge 3 more") as raised:
+        rank(build_judged(MIN_QUERIES - 3), config_at(url), job.store, said.append)
+    assert str(raised.value) not in "\n".join(said), "the command prints it, once"
 
 
 def test_judgments_of_a_single_key_publish_nothing(job: Job, url: str) -> None:

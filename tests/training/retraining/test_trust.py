@@ -364,7 +364,7 @@ def test_answers_are_dropped_for_a_reason_each(monkeypatch: pytest.MonkeyPatch) 
     both = [event("both", "right", PAGE, search=f"b{at}", key="b", user=f"u{at}") for at in range(4)]
     found = use(monkeypatch, [*single, *public, *older, *newer, *both])
     assert found.dropped == {"single visitor": 1, "untrusted key": 1, "over the share": 1}
-    assert "1 answers" in found.line
+    assert "1 answer," in found.line
     assert "3 answers dropped (1 single visitor, 1 untrusted key, 1 over the share)" in found.line
     [warning] = found.warnings
     assert "No search names its user" not in warning
@@ -456,7 +456,7 @@ def test_judgments_of_untrusted_keys_count_for_nothing_and_are_counted() -> None
     assert found.answers == judged(good, known, 0.5).answers == {f"q{at}": ["a"] for at in range(4)}
     assert found.negatives == {}
     assert (found.counts[UNTRUSTED], found.counts[JUDGMENTS]) == (18, 4)
-    assert any("18 judgments are of untrusted keys" in warning for warning in of_keys(found))
+    assert any("18 judgments of untrusted keys not counted" in warning for warning in of_keys(found))
     assert not any("untrusted" in warning for warning in of_keys(judged(good, known, 0.5)))
 
 

@@ -143,6 +143,9 @@ def test_the_command_publishes_and_finds_it_published(
     out = run("out", steps=1).out
     arguments = ["export", str(out), "--models-dir", str(tmp_path / "models")]
     assert main(arguments) == 0
-    assert capsys.readouterr().out.endswith(" published; not wanted yet\n")
+    [version] = ModelStore(tmp_path / "models").names()
+    command = f"python -m models activate {version} --models-dir {tmp_path / 'models'}"
+    said = f"Nothing serves it before `{command}`.\n"
+    assert capsys.readouterr().out == f"{version} published. {said}"
     assert main([*arguments, "--step", "last"]) == 0
-    assert capsys.readouterr().out.endswith(" was published before; not wanted yet\n")
+    assert capsys.readouterr().out == f"{version} was published before. {said}"

@@ -32,7 +32,7 @@ def test_text_lines_are_read_without_blank_and_repeated_ones(tmp_path: Path, nam
     assert corpus.texts == ("a", "b", "ä\x85ö")
     assert {type(text) for text in corpus.texts} == {str}  # not a line with its place in the file
     assert (corpus.blank, corpus.repeated) == (2, 2)
-    assert str(corpus) == "3 texts (2 blank and 2 repeated ones dropped)"
+    assert str(corpus) == "3 texts (2 blank and 2 repeated dropped)"
 
 
 def test_json_lines_need_only_a_text(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_rows_are_repeated_only_when_all_of_them_is() -> None:
     assert (len(corpus), corpus.columns) == (3, 2)
     assert (corpus.blank, corpus.repeated) == (1, 1)
     assert corpus.labels == (0, 1, 0)  # two labels of one pair are two rows
-    assert str(corpus) == "3 rows of 2 texts (1 blank and 1 repeated ones dropped)"
+    assert str(corpus) == "3 rows of 2 texts (1 blank and 1 repeated dropped)"
     with pytest.raises(NothingToLearn, match="c holds no text"):
         Corpus.of_rows([(("a", "\u3000"), None)], "c")
 

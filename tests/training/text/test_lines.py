@@ -62,7 +62,7 @@ def test_a_table_is_split_at_tabs_and_nothing_is_quoted(tmp_path: Path) -> None:
         ("a.tsv", "", "a.tsv has no column `sentence` or `text` in its first row."),
         ("a.tsv", "Text\nx\n", "a.tsv has no column `sentence` or `text` in its first row."),
         ("a.tsv", "text,n\nx,1\n", "a.tsv has no column `sentence` or `text` in its first row."),
-        ("a.tsv", "text\tn\nx\t1\n\n", "a.tsv, line 3 has 1 fields; the first row has 2."),
+        ("a.tsv", "text\tn\nx\t1\n\n", "a.tsv, line 3 has 1 field; the first row has 2."),
         ("a.tsv", "text\tn\nx\t1\t2\n", "a.tsv, line 2 has 3 fields; the first row has 2."),
         ("a.jsonl", '{"text": "a"}\n{"text": "b"}, \n', "a.jsonl, line 2 is not JSON."),
         ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 is not JSON."),

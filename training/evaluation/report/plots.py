@@ -98,7 +98,7 @@ def shortened(name: str) -> str:
 def intervals(gains: Sequence[Mapping[str, Any]]) -> Picture:
     """Draws each gain with its interval as a horizontal line, and a line at zero."""
     figure = titled("Gains with their intervals", 1 + 0.5 * len(gains))
-    axes = figure.add_subplot(xlabel="candidate less active")
+    axes = figure.add_subplot(xlabel="candidate minus active")
     axes.axvline(0, color=_NOTE, linewidth=0.8, linestyle=":")
     for row, gain in enumerate(gains):
         axes.plot((gain["low"], gain["high"]), (row, row), color=_NOTE)

@@ -22,8 +22,12 @@ _GAINS, _HTML = "gains.svg", "report.html"
 _STYLE = (
     "body{font:16px/1.5 sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse}td,th{padding:.2rem .6rem;border-bottom:1px solid #ccc}"
+    "table{display:block;overflow-x:auto}td span,td[style*=right]{white-space:nowrap}"
     "svg{max-width:100%;height:auto}"
 )
+_CELL = re.compile(r"(<td[^>]*>)(.*?)</td>", re.DOTALL)
+_NEXT_HIT = re.compile(r"; (?=\d+\. )")
+_HYPHENATED = re.compile(r"[^\s<>&;,-]{1,20}-[^\s<>&;,]{1,40}")  # such as T-1162, which must stay on a line
 
 
 def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
@@ -40,6 +44,7 @@ def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
     folder.mkdir(exist_ok=True)
     page = write(folder, _sections(content))
     html = MarkdownIt("commonmark", {"html": False}).enable("table").render(page.read_text(encoding="utf-8"))
+    html = _CELL.sub(_lay_out, html)
     if content["gains"]:
         from training.evaluation.report.plots import intervals  # noqa: PLC0415  matplotlib
 
@@ -49,6 +54,13 @@ def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
     head = f"<meta charset=utf-8>\n<title>Retraining</title>\n<style>{_STYLE}</style>"
     replace_text(folder / _HTML, f"<!doctype html>\n{head}\n{html}")
     return page
+
+
+def _lay_out(cell: re.Match[str]) -> str:
+    """Returns a cell of a table of the HTML page with each hit on a line, and ids that do not break."""
+    begin, content = cell.groups()
+    lines = _NEXT_HIT.sub("<br>", _HYPHENATED.sub(r"<span>\g<0></span>", content))
+    return f"{begin}{lines}</td>"
 
 
 def _sections(content: Mapping[str, Any]) -> Iterator[str]:
@@ -119,7 +131,7 @@ def _changed(content: Mapping[str, Any]) -> Iterator[str]:
                     )
                     for row in rows
                 ],
-                words=(0, 1, 3, 4, 5),
+                words=(0, 3, 4, 5),
             )
 
 

@@ -111,4 +111,4 @@ def _points(value: float) -> str:
 
 
 def figure(value: float | None, sign: str = "") -> str:
-    return "none" if value is None else f"{value:{sign}.4f}"
+    return "none" if value is None else f"{value:{sign}.{4 if abs(value) < 10 else 1}f}"
