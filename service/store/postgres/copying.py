@@ -208,8 +208,8 @@ async def copy(source: Either, target: Either) -> str:
             f"them written to meanwhile? Stop the services, and copy again with {START_OVER}."
         )
     await target.writer.run(lambda it: it.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
-    rows = {table: await _ask(target, f"SELECT count(*) FROM {table}") for table in _SENT}
-    counts = [f"{amount(number, 'row')} of {table}" for table, number in rows.items()]
+    sent = {table: await _ask(target, f"SELECT count(*) FROM {table}") for table in _SENT}
+    counts = [f"{amount(number, 'row')} of {table}" for table, number in sent.items()]
     return (
         f"{amount(total, 'document')} with vectors, {', '.join(counts)}: the two stores have equal checksums."
     )
