@@ -7,6 +7,7 @@ requested version, and makes that version active.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from models.errors import InUse, ModelError, UnknownVersion, denied, not_installed
+from models.errors import DamagedRequest, InUse, ModelError, UnknownVersion, denied, not_installed
 from models.messages import Parser, add_version, did_you_mean, positive
 
 try:
@@ -30,7 +31,7 @@ try:
     from models.publishing.publish import quantize
     from models.publishing.scores import check_golden_scores
     from models.sources.folder import LONGEST, NO_OVERRIDES, Overrides
-    from models.store import ModelStore, activate_command, models_dir
+    from models.store import ModelStore, RequestedReranker, activate_command, models_dir
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("models", missing))
 
@@ -256,7 +257,10 @@ def _activate(store: ModelStore, options: argparse.Namespace) -> None:
 
 
 def _deactivate(store: ModelStore, options: argparse.Namespace) -> None:
-    before = store.requested_reranker().version
+    try:
+        before = store.requested_reranker().version
+    except DamagedRequest:
+        before = "the active reranker"
     if before is None:
         raise ModelError("No reranker is requested, so there is none to deactivate.")
     store.request_reranker(None)
@@ -324,7 +328,9 @@ def listed(store: ModelStore, now: datetime) -> dict[str, Any]:
     previous, wanted (requested), building, ready, failed, refused, retired, candidate or damaged.
     """
     known = store.read_state()
-    reranker = store.requested_reranker()
+    reranker = RequestedReranker()
+    with contextlib.suppress(DamagedRequest):  # `problems` has it.
+        reranker = store.requested_reranker()
     roles: dict[str, dict[str, Any]] = {
         "encoder": {
             "live": known.get("live"),

@@ -7,6 +7,7 @@ ModelError
 ├── ProofFailed        a built version that computes wrong vectors; it is not published
 ├── Damaged            a published folder that must not be served
 ├── Unreadable         a published folder that cannot be read now, but may be intact
+├── DamagedRequest     a damaged reranker.json
 ├── UnknownVersion     a version that is not in the store
 ├── WrongKind          a reranker where an encoder is needed, or the reverse
 ├── DeviceUnavailable  a device that is missing or cannot be used
@@ -88,6 +89,14 @@ class Unreadable(ModelError):
         super().__init__(f"Version {version} cannot be read now: {reason}.")
         self.version = version
         self.reason = reason
+
+
+class DamagedRequest(ModelError):
+    def __init__(self, file: Path) -> None:
+        super().__init__(
+            f"The request for a reranker is damaged ({file}). `python -m models activate RERANKER` writes it "
+            "again; `python -m models deactivate` requests none."
+        )
 
 
 class InUse(ModelError):

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 from models.encoder import Encoder
-from models.errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
+from models.errors import Damaged, DamagedRequest, InUse, ModelError, UnknownVersion, Unreadable
 from models.files.bounded import read_bytes, read_json
 from models.files.folders import lock
 from models.files.fsync import replace_text, sync
@@ -151,7 +151,7 @@ class ModelStore:
         return set()
 
     def problems(self) -> dict[str, str]:
-        """Returns the reasons why folders, or the file `wanted`, are invalid, by name.
+        """Returns the reasons why folders, or the files `wanted` and reranker.json, are invalid, by name.
 
         This reads only the manifests; `verify` checks all files.
         """
@@ -159,6 +159,10 @@ class ModelStore:
         pointer = self._pointer()
         if pointer and pointer != self.requested():
             found["wanted"] = f"it names {pointer[:100]!r}, which is not a published version"
+        try:
+            self.requested_reranker()
+        except DamagedRequest as error:
+            found["reranker.json"] = str(error)
         return found
 
     def folder(self, version: str) -> Path:
@@ -241,20 +245,34 @@ class ModelStore:
         if version is not None:
             require_kind(read_manifest(self.folder(version)), "reranker")
         with self._locked():
-            before = self.requested_reranker()
-            if version == before.version:
-                return before
+            before = RequestedReranker()
+            with contextlib.suppress(DamagedRequest):  # The new request replaces it.
+                before = self.requested_reranker()
+                if version == before.version:
+                    return before
             requested = RequestedReranker(version, before.version)
             replace_text(self.root / "reranker.json", json.dumps(requested._asdict()) + "\n")
         return requested
 
     def requested_reranker(self) -> RequestedReranker:
-        """Returns the request for a reranker. The versions in it may be deleted."""
-        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
-            found = RequestedReranker(**read_json(self.root / "reranker.json"))
-            if all(name is None or (isinstance(name, str) and is_version(name)) for name in found):
-                return found
-        return RequestedReranker()
+        """Returns the request for a reranker. The versions in it may be deleted.
+
+        Raises:
+            DamagedRequest: reranker.json is damaged.
+            OSError: reranker.json cannot be read now.
+        """
+        file = self.root / "reranker.json"
+        try:
+            written = read_json(file)
+            # Later releases may write more fields.
+            found = RequestedReranker(written["version"], written["previous"])
+        except FileNotFoundError:
+            return RequestedReranker()
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedRequest(file) from error
+        if not all(name is None or (isinstance(name, str) and is_version(name)) for name in found):
+            raise DamagedRequest(file)
+        return found
 
     def is_locked(self) -> bool:
         """Returns True if another process holds the lock.

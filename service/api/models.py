@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
-from models.errors import Damaged, UnknownVersion, Unreadable, WrongKind
+from models.errors import Damaged, DamagedRequest, UnknownVersion, Unreadable, WrongKind
 from models.files.retrainings import NO_TRAINER, request_run, schedule_state
 from models.manifest import (
     REPORT,
@@ -295,7 +295,8 @@ async def go_back_to_the_previous_version(
     With `kind=reranker`, return to the previous reranker.
     """
     if params.kind == "reranker":
-        version = (await asyncio.to_thread(runtime.store.requested_reranker)).previous
+        with _refusing(""):
+            version = (await asyncio.to_thread(runtime.store.requested_reranker)).previous
         if version is None:
             raise Conflict("There is no reranker to go back to.")
         await _request_reranker(runtime, version)
@@ -392,7 +393,7 @@ def _refusing(version: str) -> Iterator[None]:
 
     Raises:
         NotFound: The version does not exist.
-        Conflict: The version is damaged.
+        Conflict: The version, or the request for a reranker, is damaged.
         Storage: The models folder or the version cannot be read or written.
 
     """
@@ -400,7 +401,7 @@ def _refusing(version: str) -> Iterator[None]:
         yield
     except UnknownVersion as error:
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.") from error
-    except (Damaged, WrongKind) as error:
+    except (Damaged, DamagedRequest, WrongKind) as error:
         raise Conflict(str(error)) from error
     except Unreadable as error:
         raise Storage(f"{error} Repair it, then ask again.") from error

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.errors import ModelError, UnknownVersion, Unreadable
+from models.errors import DamagedRequest, ModelError, UnknownVersion, Unreadable
 from models.manifest import ModelKind, is_version, read_manifest
 from models.reranker import Pair, Reranker
 from models.store import RequestedReranker
@@ -80,6 +80,8 @@ class Rerankers:
         while True:
             try:
                 await self.look()
+            except DamagedRequest as error:
+                self._wait(str(error))
             except (OSError, ServiceError) as error:
                 self._wait(f"The models folder cannot be read now ({safe_message(error)}).")
             # As in Controller.run.
@@ -98,9 +100,11 @@ class Rerankers:
     async def look(self) -> None:
         """Runs one iteration."""
         self._drop_hung()
-        self.requested = await asyncio.to_thread(self._store.requested_reranker)
         self.published = await asyncio.to_thread(self._list)
+        self.requested = await asyncio.to_thread(self._store.requested_reranker)
         version = self.requested.version
+        if version is not None and version == self._active.version:
+            self._active.trouble = ""
         if version == self._active.version or version in self._failed:
             self._active.opening = None
             return

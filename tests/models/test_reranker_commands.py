@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from models.__main__ import main
-from models.errors import Damaged, InUse, ProofFailed, UnknownVersion, WrongKind
+from models.errors import Damaged, DamagedRequest, InUse, ProofFailed, UnknownVersion, WrongKind
 from models.manifest import Manifest, QuantizedScores
 from models.publishing.default import publish_named
 from models.publishing.pair import pair
 from models.publishing.scores import check_golden_scores
-from models.store import ModelStore, RequestedReranker
+from models.store import ModelStore
 from tests.models.forms import needs_int8
 from tests.tiny import tiny_cross_encoder, tiny_source
 
@@ -167,13 +167,43 @@ def test_requested_rerankers_are_not_pruned(root: Path, store: ModelStore) -> No
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "null", '{"version": 3}', '{"version": "../x"}', '{"other": null}', '"one"']
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"version": 3}',
+        '{"version": "../x", "previous": null}',
+        '{"other": 1}',
+        '"one"',
+    ],
 )
-def test_a_malformed_request_is_no_request(root: Path, store: ModelStore, content: str) -> None:
+def test_a_damaged_request_is_reported_and_replaced(
+    root: Path, store: ModelStore, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / "reranker.json").write_text(content)
-    assert store.requested_reranker() == RequestedReranker(None, None)
-    store.request_reranker(named(store, "one"))
+    with pytest.raises(DamagedRequest, match="activate RERANKER"):
+        store.requested_reranker()
+    assert run(root, "prune", "--keep", "0") == 1, "which versions are in use is unknown"
+    assert run(root, "rollback", "--reranker") == 1
+    assert capsys.readouterr().err.count("request for a reranker is damaged") == 2
+    assert run(root, "list") == 0
+    assert "request for a reranker is damaged" in capsys.readouterr().out
+    assert run(root, "activate", named(store, "one")) == 0
     assert store.requested_reranker().version == named(store, "one")
+
+
+def test_a_damaged_request_can_be_withdrawn(root: Path, store: ModelStore) -> None:
+    (root / "reranker.json").write_text("{")
+    assert run(root, "deactivate") == 0
+    assert store.requested_reranker().version is None
+
+
+def test_fields_of_later_releases_in_the_request_are_ignored(root: Path, store: ModelStore) -> None:
+    one, two = named(store, "one"), named(store, "two")
+    (root / "reranker.json").write_text(json.dumps({"version": one, "previous": two, "later": [1]}))
+    assert store.requested_reranker()[:2] == (one, two)
 
 
 @pytest.mark.parametrize(

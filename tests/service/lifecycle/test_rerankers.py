@@ -119,6 +119,27 @@ def test_without_a_previous_reranker_a_rollback_is_refused(place: Place) -> None
     assert "no reranker to go back to" in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    "content", ["", '{"version": ', "[]", '{"version": 3, "previous": null}', "\0", "{}"]
+)
+def test_a_damaged_request_keeps_the_active_reranker(place: Place, content: str) -> None:
+    version = place.versions[0]
+    place.activate(version)
+    file = place.runtime.store.root / "reranker.json"
+    before = file.read_text()
+    file.write_text(content)
+    until(lambda: place.shown["reason"] is not None)
+    assert "request for a reranker is damaged" in place.shown["reason"]
+    assert place.shown["active"] == version
+    assert place.client.post("/rerank", json=BODY).status_code == 200
+    answer = place.client.post("/models/rollback?kind=reranker")
+    assert (answer.status_code, "activate RERANKER" in answer.json()["error"]) == (409, True)
+    place.check_ready()
+    file.write_text(before)
+    until(lambda: place.shown["reason"] is None)
+    assert place.shown["active"] == version
+
+
 def test_metrics_show_the_active_reranker(place: Place) -> None:
     place.activate(place.versions[0])
     place.client.post("/rerank", json=BODY)
