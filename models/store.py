@@ -87,10 +87,16 @@ class RequestedVersion(NamedTuple):
 
 
 class RequestedReranker(NamedTuple):
-    """The reranker that the service should serve, and the one that it served before. None: no reranker."""
+    """The reranker that the service should serve, and the one that it served before. None: no reranker.
+
+    Each request has a new `id`, so that a repeated one is seen. `served` tells whether a service has made the
+    version active since then.
+    """
 
     version: str | None = None
     previous: str | None = None
+    id: str = ""
+    served: bool = False
 
 
 class ModelStore:
@@ -233,7 +239,7 @@ class ModelStore:
         return RequestedVersion(version, "want", "")
 
     def request_reranker(self, version: str | None) -> RequestedReranker:
-        """Requests a reranker, or none.
+        """Requests a reranker, or none. The previous one is the last one that was served.
 
         Raises:
             UnknownVersion: The version does not exist.
@@ -248,11 +254,23 @@ class ModelStore:
             before = RequestedReranker()
             with contextlib.suppress(DamagedRequest):  # The new request replaces it.
                 before = self.requested_reranker()
-                if version == before.version:
-                    return before
-            requested = RequestedReranker(version, before.version)
-            replace_text(self.root / "reranker.json", json.dumps(requested._asdict()) + "\n")
+            previous = before.version if before.served else before.previous
+            requested = RequestedReranker(version, None if previous == version else previous)
+            if version == before.version:
+                requested = before
+            requested = requested._replace(id=secrets.token_hex(8))
+            self._write_reranker(requested)
         return requested
+
+    def note_served(self, version: str) -> None:
+        """Notes that the requested reranker is served. Only the service may call this."""
+        with self._locked():
+            requested = self.requested_reranker()
+            if requested.version == version and not requested.served:
+                self._write_reranker(requested._replace(served=True))
+
+    def _write_reranker(self, requested: RequestedReranker) -> None:
+        replace_text(self.root / "reranker.json", json.dumps(requested._asdict()) + "\n")
 
     def requested_reranker(self) -> RequestedReranker:
         """Returns the request for a reranker. The versions in it may be deleted.
@@ -264,13 +282,18 @@ class ModelStore:
         file = self.root / "reranker.json"
         try:
             written = read_json(file)
-            # Later releases may write more fields.
-            found = RequestedReranker(written["version"], written["previous"])
+            # Later releases may write more fields. The first ones wrote only these two.
+            found = RequestedReranker(
+                written["version"],
+                written["previous"],
+                str(written.get("id", "")),
+                bool(written.get("served", written["version"])),
+            )
         except FileNotFoundError:
             return RequestedReranker()
         except (ValueError, TypeError, KeyError) as error:
             raise DamagedRequest(file) from error
-        if not all(name is None or (isinstance(name, str) and is_version(name)) for name in found):
+        if not all(name is None or (isinstance(name, str) and is_version(name)) for name in found[:2]):
             raise DamagedRequest(file)
         return found
 

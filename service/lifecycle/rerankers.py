@@ -105,6 +105,8 @@ class Rerankers:
         version = self.requested.version
         if version is not None and version == self._active.version:
             self._active.trouble = ""
+            if not self.requested.served:
+                await self._note_served(version)
         if version == self._active.version or version in self._failed:
             self._active.opening = None
             return
@@ -161,10 +163,15 @@ class Rerankers:
             opened.retire()
             raise
         else:
+            await self._note_served(opened.version)  # first, so that the next request knows it
             self._active.replace(opened)
             self._active.opening, self._active.trouble = None, ""
             self._metrics.rerank(reranker.manifest, reranker.form)
             log.info("%s is the active reranker", opened.version)
+
+    async def _note_served(self, version: str) -> None:
+        with contextlib.suppress(OSError, DamagedRequest):  # The next look tries it again.
+            await asyncio.to_thread(self._store.note_served, version)
 
     def _drop_hung(self) -> None:
         """Closes the active reranker if one of its passes has hung."""

@@ -86,7 +86,7 @@ def test_the_list_shows_the_kind_and_what_is_requested(
 ) -> None:
     encoder, one, two = (named(store, origin) for origin in ("encoder", "one", "two"))
     store.write_state({"live": encoder, "reranker": two})
-    store.request_reranker(one)
+    serve(store, one)
     store.request_reranker(two)
     assert run(root, "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)["versions"]
@@ -139,24 +139,75 @@ def test_rerankers_are_activated_rolled_back_and_deactivated(
     assert run(root, "deactivate") == 1
     assert "No reranker is requested" in capsys.readouterr().err
     assert run(root, "activate", one) == 0
-    assert store.requested_reranker() == (one, None)
+    assert store.requested_reranker()[:2] == (one, None)
+    store.note_served(one)
     assert run(root, "rollback", "--reranker") == 1
     assert "no reranker to go back to" in capsys.readouterr().err
     assert run(root, "activate", two) == 0
     assert run(root, "activate", two) == 0, "again"
-    assert store.requested_reranker() == (two, one)
+    assert store.requested_reranker()[:2] == (two, one)
+    store.note_served(two)
     assert run(root, "rollback", "--reranker") == 0
-    assert store.requested_reranker() == (one, two)
+    assert store.requested_reranker()[:2] == (one, two)
+    store.note_served(one)
     assert run(root, "deactivate") == 0
-    assert store.requested_reranker() == (None, one)
+    assert store.requested_reranker()[:2] == (None, one)
     assert run(root, "rollback", "--reranker") == 0
-    assert store.requested_reranker() == (one, None)
+    assert store.requested_reranker()[:2] == (one, None)
     assert store.requested() is None, "encoders have requests of their own"
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ("one", ("one", None)),
+        ("one two", ("two", None)),
+        ("one+ two", ("two", "one")),
+        ("one+ two one", ("one", None)),
+        ("one+ two one+ -", (None, "one")),
+        ("one+ two classes", ("classes", "one")),
+        ("one+ - two", ("two", "one")),
+        ("one+ two+ classes two", ("two", None)),
+        ("one+ one two", ("two", "one")),
+        ("one+ two+ two", ("two", "one")),
+        ("one+ - -", (None, "one")),
+    ],
+)
+def test_the_previous_reranker_is_one_that_was_served(
+    store: ModelStore, steps: str, expected: tuple[str | None, str | None]
+) -> None:
+    """A step requests a reranker. With a plus, a service serves it. A dash requests none."""
+    for step in steps.split():
+        store.request_reranker(None if step == "-" else named(store, step.rstrip("+")))
+        if step.endswith("+"):
+            store.note_served(named(store, step.rstrip("+")))
+    found = store.requested_reranker()[:2]
+    assert found == tuple(origin and named(store, origin) for origin in expected)
+
+
+def test_a_request_of_an_earlier_build_counts_as_served(root: Path, store: ModelStore) -> None:
+    one, two = named(store, "one"), named(store, "two")
+    (root / "reranker.json").write_text(json.dumps({"version": one, "previous": None}))
+    store.request_reranker(two)
+    assert store.requested_reranker()[:2] == (two, one)
+
+
+def test_only_the_requested_reranker_is_noted_as_served(store: ModelStore) -> None:
+    one, two = named(store, "one"), named(store, "two")
+    serve(store, one)
+    before = store.request_reranker(two)
+    store.note_served(one)
+    assert store.requested_reranker() == before
+
+
+def serve(store: ModelStore, version: str) -> None:
+    store.request_reranker(version)
+    store.note_served(version)
 
 
 def test_requested_rerankers_are_not_pruned(root: Path, store: ModelStore) -> None:
     one, two, classes = (named(store, origin) for origin in ("one", "two", "classes"))
-    store.request_reranker(one)
+    serve(store, one)
     store.request_reranker(two)
     for version, use in ((one, "previous reranker"), (two, "requested reranker")):
         with pytest.raises(InUse, match=use):

@@ -203,6 +203,34 @@ def test_a_broken_reranker_is_not_activated_and_the_previous_one_stays(
     place.activate(second)  # A new request tries it again.
 
 
+def test_a_rollback_goes_to_a_reranker_that_was_served(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, tiny_models_dir, rerankers=3) as place:
+        first, broken_one, third = place.versions
+        place.activate(first)
+        original = Reranker.forward
+
+        def faulty(self: Reranker, ids: Any, **options: Any) -> Any:
+            work = nan if self.manifest.version == broken_one else original
+            return work(self, ids, **options)
+
+        monkeypatch.setattr(Reranker, "forward", faulty)
+        place.request(broken_one)
+        until(lambda: place.state(broken_one)["state"] == "failed")
+        assert place.shown["previous"] == first
+        place.activate(third)
+        assert place.shown["previous"] == first
+        assert place.client.post("/models/rollback?kind=reranker").json() == {"wanted": first}
+        until(lambda: place.shown["active"] == first)
+        place.request(broken_one)
+        until(lambda: place.state(broken_one)["state"] == "failed")
+        assert place.client.post("/models/rollback?kind=reranker").json() == {"wanted": first}
+        until(lambda: place.shown["wanted"] == first)
+        assert place.shown["previous"] is None
+        assert place.shown["active"] == first
+
+
 def test_a_damaged_reranker_fails_and_the_service_stays_ready(place: Place) -> None:
     version = place.versions[0]
     graph = place.runtime.store.root / version / "onnx" / "model.onnx"
