@@ -71,6 +71,7 @@ class Rerankers:
         self._metrics = metrics
         self._failed: dict[str, str] = {}  # reasons, by version
         self._kinds: dict[str, ModelKind] = {}
+        self._first_trouble = ""  # why the reranker of the settings was not requested
         self._not_before = 0.0  # time.monotonic()
         self._poked = asyncio.Event()
 
@@ -92,23 +93,30 @@ class Rerankers:
 
     def retry(self, version: str | None) -> None:
         """Looks at once, and tries a version again that has failed."""
-        if version is not None:
-            self._failed.pop(version, None)
-        self._not_before = 0.0
+        self._forget(version)
         self._poked.set()
+
+    def _forget(self, version: str | None) -> None:
+        """Forgets the faults of earlier requests: `version` is requested again or for the first time."""
+        self._failed.pop(version or "", None)
+        self._first_trouble = self._active.trouble = ""
+        self._not_before = 0.0
 
     async def look(self) -> None:
         """Runs one iteration."""
         self._drop_hung()
         self.published = await asyncio.to_thread(self._list)
-        self.requested = await asyncio.to_thread(self._store.requested_reranker)
-        version = self.requested.version
-        if version is not None and version == self._active.version:
-            self._active.trouble = ""
-            if not self.requested.served:
-                await self._note_served(version)
-        if version == self._active.version or version in self._failed:
+        requested = await asyncio.to_thread(self._store.requested_reranker)
+        if (requested.version, requested.id) != (self.requested.version, self.requested.id):
+            self._forget(requested.version)
+        self.requested = requested
+        version = requested.version
+        failed = self._failed.get(version or "")
+        if failed is not None or version == self._active.version:
             self._active.opening = None
+            self._active.trouble = self._first_trouble if failed is None else _unusable(version, failed)
+            if version is not None and version == self._active.version and not requested.served:
+                await self._note_served(version)
             return
         if version is None:
             log.info("The reranker %s is closed: none is requested", self._active.version)
@@ -192,7 +200,7 @@ class Rerankers:
         log.error("%s cannot be the reranker: %s", version, reason)
         self._failed[version] = reason
         self._active.opening = None
-        self._active.trouble = f"{version} cannot be used: {reason.rstrip('.')}."
+        self._active.trouble = _unusable(version, reason)
 
     def states(self) -> dict[str, dict[str, Any]]:
         """Returns the states of rerankers by name, as `Controller.states`. Candidates are not included."""
@@ -215,8 +223,9 @@ class Rerankers:
             version = source if is_version(source) else await asyncio.to_thread(self._publish, source)
             await asyncio.to_thread(self._store.request_reranker, version)
         except (ModelError, OSError) as error:
-            self._active.trouble = f"SIMILE_RERANKER={source} cannot be used: {str(error).rstrip('.')}."
-            log.error("%s Correct it, and start the service again", self._active.trouble)  # noqa: TRY400
+            self._first_trouble = _unusable(f"SIMILE_RERANKER={source}", str(error))
+            self._active.trouble = self._first_trouble
+            log.error("%s Correct it, and start the service again", self._first_trouble)  # noqa: TRY400
         finally:
             self._active.opening = None
 
@@ -227,3 +236,7 @@ class Rerankers:
         say = partial(log.info, "Publishing the reranker %s: %s", source)
         int8 = self._settings.calibrates_int8
         return publish_limited(self._store, source, say=say, torch=False, int8=int8).version
+
+
+def _unusable(what: str | None, reason: str) -> str:
+    return f"{what} cannot be used: {reason.rstrip('.')}."

@@ -209,13 +209,7 @@ def test_a_rollback_goes_to_a_reranker_that_was_served(
     with serving(tmp_path, tiny_models_dir, rerankers=3) as place:
         first, broken_one, third = place.versions
         place.activate(first)
-        original = Reranker.forward
-
-        def faulty(self: Reranker, ids: Any, **options: Any) -> Any:
-            work = nan if self.manifest.version == broken_one else original
-            return work(self, ids, **options)
-
-        monkeypatch.setattr(Reranker, "forward", faulty)
+        refuse(monkeypatch, broken_one)
         place.request(broken_one)
         until(lambda: place.state(broken_one)["state"] == "failed")
         assert place.shown["previous"] == first
@@ -229,6 +223,67 @@ def test_a_rollback_goes_to_a_reranker_that_was_served(
         until(lambda: place.shown["wanted"] == first)
         assert place.shown["previous"] is None
         assert place.shown["active"] == first
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, *versions: str) -> None:
+    """Makes the scores of some rerankers invalid until `monkeypatch.undo`."""
+    original = Reranker.forward
+
+    def faulty(self: Reranker, ids: Any, **options: Any) -> Any:
+        work = nan if self.manifest.version in versions else original
+        return work(self, ids, **options)
+
+    monkeypatch.setattr(Reranker, "forward", faulty)
+
+
+def test_a_reason_ends_with_its_request(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = place.versions
+    place.activate(first)
+    refuse(monkeypatch, second)
+    place.request(second)
+    until(lambda: second in (place.shown["reason"] or ""))
+    place.client.post("/models/rollback?kind=reranker")
+    until(lambda: place.shown == {"active": first, "wanted": first, "previous": None, "reason": None})
+
+
+@pytest.mark.parametrize("fault", ["memory", "scores", "graph", "deleted"])
+def test_without_a_request_no_reason_stays(place: Place, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    version, store = place.versions[0], place.runtime.store
+    if fault == "memory":
+        monkeypatch.setattr(capacity, "free", lambda _: 1000)
+    elif fault == "scores":
+        refuse(monkeypatch, version)
+    elif fault == "graph":
+        (store.root / version / "onnx" / "model.onnx").write_bytes(b"x")
+    store.request_reranker(version)
+    if fault == "deleted":
+        (store.root / version).rename(store.root / ".tmp-away")
+    until(lambda: place.shown["reason"] is not None or place.shown["active"] == version)
+    store.request_reranker(None)
+    until(lambda: place.shown["wanted"] is None and place.shown["active"] is None)
+    until(lambda: place.shown["reason"] is None)
+    answer = place.client.post("/rerank", json=BODY)
+    assert answer.status_code == 409
+    assert version not in answer.json()["error"]
+
+
+@pytest.mark.parametrize("between", [[], [1], [None], [1, None], [1, 1]])
+def test_a_request_in_the_folder_tries_a_failed_reranker_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, between: list[int | None]
+) -> None:
+    """Requests of `python -m models`, with others between the first and the second one."""
+    version, store = place.versions[0], place.runtime.store
+    refuse(monkeypatch, version)
+    store.request_reranker(version)
+    until(lambda: place.state(version)["state"] == "failed")
+    monkeypatch.undo()
+    for other in between:
+        wanted = None if other is None else place.versions[other]
+        store.request_reranker(wanted)
+        until(lambda wanted=wanted: place.shown["active"] == wanted)  # type: ignore[misc]
+    store.request_reranker(version)
+    until(lambda: place.shown["active"] == version)
+    assert place.shown["reason"] is None
 
 
 def test_a_damaged_reranker_fails_and_the_service_stays_ready(place: Place) -> None:
@@ -273,6 +328,8 @@ def test_a_reranker_that_hangs_is_closed_and_search_goes_on(
         gate.set()
         ask.join()
     assert answers == [424]
+    place.runtime.store.request_reranker(place.versions[0])
+    until(lambda: place.shown["active"] == place.versions[0])
 
 
 def test_a_reranker_waits_for_memory_and_keeps_the_previous_one(
