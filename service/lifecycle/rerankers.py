@@ -94,6 +94,8 @@ class Rerankers:
     def retry(self, version: str | None) -> None:
         """Looks at once, and tries a version again that has failed."""
         self._forget(version)
+        if self._active.current is None:
+            self._active.opening = version  # Clients send again from now on.
         self._poked.set()
 
     def _forget(self, version: str | None) -> None:
@@ -107,6 +109,8 @@ class Rerankers:
         self._drop_hung()
         self.published = await asyncio.to_thread(self._list)
         requested = await asyncio.to_thread(self._store.requested_reranker)
+        if self._poked.is_set():  # The request may be older than `retry`. The next look follows at once.
+            return
         if (requested.version, requested.id) != (self.requested.version, self.requested.id):
             self._forget(requested.version)
         self.requested = requested
@@ -199,7 +203,8 @@ class Rerankers:
     def _fail(self, version: str, reason: str) -> None:
         log.error("%s cannot be the reranker: %s", version, reason)
         self._failed[version] = reason
-        self._active.opening = None
+        if not self._poked.is_set():  # Otherwise another request follows.
+            self._active.opening = None
         self._active.trouble = _unusable(version, reason)
 
     def states(self) -> dict[str, dict[str, Any]]:

@@ -286,6 +286,31 @@ def test_a_request_in_the_folder_tries_a_failed_reranker_again(
     assert place.shown["reason"] is None
 
 
+@pytest.mark.parametrize("before", [[], [None], [0, None], [1, None], [0, 1, None], [0, None, None]])
+def test_after_an_accepted_request_clients_are_told_to_send_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, before: list[int | None]
+) -> None:
+    store, gate = place.runtime.store, threading.Event()
+    for each in before:
+        wanted = None if each is None else place.versions[each]
+        store.request_reranker(wanted)
+        until(lambda wanted=wanted: place.shown["active"] == place.shown["wanted"] == wanted)  # type: ignore[misc]
+    assert place.client.post("/rerank", json=BODY).status_code == 409
+    names = store.names
+    monkeypatch.setattr(store, "names", lambda: (gate.wait(), names())[1])  # a slow folder
+    try:
+        place.request(place.versions[0])
+        answer = place.client.post("/rerank", json=BODY)
+        assert answer.status_code == 503, answer.text
+        assert f"{place.versions[0]} is being opened" in answer.json()["error"]
+        assert int(answer.headers["retry-after"]) > 0
+    finally:
+        gate.set()
+    codes = set[int]()
+    until(lambda: codes.add(place.client.post("/rerank", json=BODY).status_code) or 200 in codes)  # type: ignore[func-returns-value]
+    assert codes <= {200, 503}
+
+
 def test_a_damaged_reranker_fails_and_the_service_stays_ready(place: Place) -> None:
     version = place.versions[0]
     graph = place.runtime.store.root / version / "onnx" / "model.onnx"
