@@ -238,8 +238,15 @@ class ModelStore:
                 return requested
         return RequestedVersion(version, "want", "")
 
-    def request_reranker(self, version: str | None) -> RequestedReranker:
+    def request_reranker(self, version: str | None, *, first: bool = False) -> RequestedReranker:
         """Requests a reranker, or none. The previous one is the last one that was served.
+
+        Args:
+            version: The version, or None.
+            first: Whether an earlier request stays in effect.
+
+        Returns:
+            The request in effect.
 
         Raises:
             UnknownVersion: The version does not exist.
@@ -252,6 +259,8 @@ class ModelStore:
             require_kind(read_manifest(self.folder(version)), "reranker")
         with self._locked():
             before = RequestedReranker()
+            if first and (self.root / "reranker.json").exists():
+                return self.requested_reranker()
             with contextlib.suppress(DamagedRequest):  # The new request replaces it.
                 before = self.requested_reranker()
             previous = before.version if before.served else before.previous

@@ -26,6 +26,7 @@ from models.graph.head import (
     Unit,
     check_widths,
 )
+from models.manifest import ModelKind
 from models.sources.files import NO_MODEL, optional_json, read_json, skipped_links, weight_files
 from models.sources.reranker import Scoring, is_reranker, read_scoring
 from models.sources.template import check_places
@@ -239,6 +240,27 @@ class Source:
         return self.config.get("model_type") == STATIC
 
 
+def _require_model(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ModelUnavailable(f"{folder} is not a folder.")
+    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
+        raise Unsupported(NO_MODEL.format(folder=folder, file="config.json"))
+
+
+def find_kind(folder: Path) -> ModelKind:
+    """Returns as what a folder would be published, from its configuration alone.
+
+    Raises:
+        ModelUnavailable: The folder is missing.
+        Unsupported: A file of the folder is missing or malformed.
+    """
+    _require_model(folder)
+    said, config = (
+        optional_json(folder / name) for name in ("config_sentence_transformers.json", "config.json")
+    )
+    return "reranker" if is_reranker(said, config, has_modules=bool(read_modules(folder))) else "encoder"
+
+
 def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Convert | None = None) -> Source:
     """Reads a source folder, with its tokenizer and the paths of its weights.
 
@@ -250,11 +272,7 @@ def read_source(folder: Path, overrides: Overrides = NO_OVERRIDES, convert: Conv
         ModelUnavailable: The folder is missing.
         Unsupported: The folder cannot be published.
     """
-    if not folder.is_dir():
-        raise ModelUnavailable(f"{folder} is not a folder.")
-    # This check comes first, because the search for links walks the whole folder.
-    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):
-        raise Unsupported(NO_MODEL.format(folder=folder, file="config.json"))
+    _require_model(folder)  # First, because the search for links walks the whole folder.
     skipped = skipped_links(folder)
     modules = read_modules(folder)
     if modules and overrides.pooling:

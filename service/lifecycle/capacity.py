@@ -80,7 +80,7 @@ def no_start(version: str, folder: Path, machine: Path = MACHINE) -> str | None:
     return _no_room(f"{version} needs", needed([], 0, folder), machine)
 
 
-def no_publishing(source: Path, machine: Path = MACHINE) -> str | None:
+def no_publishing(source: Path, machine: Path = MACHINE, setting: str = "SIMILE_MODEL") -> str | None:
     """Returns why the memory is too small to publish and serve a model.
 
     Returns None if it is large enough, or if the free memory is unknown.
@@ -88,11 +88,12 @@ def no_publishing(source: Path, machine: Path = MACHINE) -> str | None:
     Args:
         source: The folder of the model that would be published.
         machine: Folder that contains `proc` and `sys`.
+        setting: The setting that names the model.
 
     """
     size = sum(file.stat().st_size for file in source.rglob("*.safetensors"))
     need = int(BESIDE * size if size > LARGEST else PUBLISHING * size + PUBLISHING_BYTES)
-    return _no_room(f"To publish and serve {source} takes", need, machine)
+    return _no_room(f"To publish and serve {source} takes", need, machine, setting)
 
 
 def no_reranker(version: str, folder: Path, building: int = 0, machine: Path = MACHINE) -> str | None:
@@ -115,7 +116,7 @@ def no_reranker(version: str, folder: Path, building: int = 0, machine: Path = M
     )
 
 
-def _no_room(what: str, need: int, machine: Path) -> str | None:
+def _no_room(what: str, need: int, machine: Path, setting: str = "SIMILE_MODEL") -> str | None:
     left = free(machine)
     if left is None or need <= left:
         return None
@@ -123,7 +124,7 @@ def _no_room(what: str, need: int, machine: Path) -> str | None:
     most = "" if allowed is None else f" of the {_in_words(allowed)} that it may have"
     return (
         f"{what} about {_in_words(need)} of memory, and {_in_words(left)} are free{most}. Give the service "
-        "more memory, or a smaller model (SIMILE_MODEL). SIMILE_MEMORY_CHECK=0 starts anyway."
+        f"more memory, or a smaller model ({setting}). SIMILE_MEMORY_CHECK=0 starts anyway."
     )
 
 

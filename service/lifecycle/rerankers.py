@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.errors import DamagedRequest, ModelError, UnknownVersion, Unreadable
+from models.errors import DamagedRequest, ModelError, UnknownVersion, Unreadable, Unsupported
 from models.manifest import ModelKind, is_version, read_manifest
 from models.reranker import Pair, Reranker
 from models.store import RequestedReranker
@@ -71,13 +71,19 @@ class Rerankers:
         self._metrics = metrics
         self._failed: dict[str, str] = {}  # reasons, by version
         self._kinds: dict[str, ModelKind] = {}
+        self._publishing: str | None = None  # the reranker of the settings, until it is requested
         self._first_trouble = ""  # why the reranker of the settings was not requested
         self._not_before = 0.0  # time.monotonic()
         self._poked = asyncio.Event()
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
-        await self._publish_first()
+        self._active.opening = self._publishing = self._settings.reranker or None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._publish_first())
+            await self._follow()
+
+    async def _follow(self) -> None:
         while True:
             try:
                 await self.look()
@@ -117,7 +123,7 @@ class Rerankers:
         version = requested.version
         failed = self._failed.get(version or "")
         if failed is not None or version == self._active.version:
-            self._active.opening = None
+            self._active.opening = self._publishing if version is None else None
             self._active.trouble = self._first_trouble if failed is None else _unusable(version, failed)
             if version is not None and version == self._active.version and not requested.served:
                 await self._note_served(version)
@@ -224,21 +230,31 @@ class Rerankers:
         try:
             if not source or await asyncio.to_thread(self._store.requested_reranker) != RequestedReranker():
                 return
-            self._active.opening = source
             version = source if is_version(source) else await asyncio.to_thread(self._publish, source)
-            await asyncio.to_thread(self._store.request_reranker, version)
+            await asyncio.to_thread(partial(self._store.request_reranker, version, first=True))
         except (ModelError, OSError) as error:
-            self._first_trouble = _unusable(f"SIMILE_RERANKER={source}", str(error))
-            self._active.trouble = self._first_trouble
-            log.error("%s Correct it, and start the service again", self._first_trouble)  # noqa: TRY400
+            trouble = _unusable(f"SIMILE_RERANKER={source}", str(error))
+            log.error("%s Correct it, and start the service again", trouble)  # noqa: TRY400
+            if self.requested == RequestedReranker():  # Otherwise nobody waits for it.
+                self._first_trouble = trouble
         finally:
-            self._active.opening = None
+            self._publishing = None
+            self._poked.set()
 
     def _publish(self, source: str) -> str:
         # Importing the onnx package takes a third of a second.
+        from models.publishing.default import locate  # noqa: PLC0415
         from models.publishing.limited import publish_limited  # noqa: PLC0415
+        from models.sources.folder import find_kind  # noqa: PLC0415
 
         say = partial(log.info, "Publishing the reranker %s: %s", source)
+        folder = None if source == "default" else locate(source, say=say).folder
+        if folder is None or find_kind(folder) == "encoder":
+            raise Unsupported("It is an encoder, and SIMILE_MODEL names encoders. Name a cross-encoder here.")
+        if self._settings.memory_check and (
+            shortage := capacity.no_publishing(folder, MACHINE, "SIMILE_RERANKER")
+        ):
+            raise ModelError(shortage)
         int8 = self._settings.calibrates_int8
         return publish_limited(self._store, source, say=say, torch=False, int8=int8).version
 

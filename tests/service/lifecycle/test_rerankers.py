@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.errors import Unsupported
+from models.publishing import limited
 from models.reranker import Pair, Reranker
 from models.store import ModelStore
 from service.app import create_app
@@ -18,6 +19,7 @@ from service.lifecycle import capacity
 from service.runtime.runtime import Runtime
 from tests.parts.rerankers import publish_reranker
 from tests.service.conftest import new_settings, wait_until_ready
+from tests.tiny import tiny_cross_encoder, tiny_source
 from tests.waiting import until
 
 BODY = {"query": "red river", "texts": ["the cat sleeps", "a stone", "green garden"]}
@@ -414,3 +416,92 @@ def test_a_setting_that_names_no_reranker_is_told_and_the_service_starts(
         answer = client.post("/rerank", json=BODY)
         assert answer.status_code == 409
         assert "SIMILE_RERANKER" in answer.json()["error"]
+
+
+@contextmanager
+def publishing(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Place, threading.Event]]:
+    """A service that publishes a folder as its first reranker when the event is set."""
+    gate, original = threading.Event(), limited.publish_limited
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        gate.wait()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(limited, "publish_limited", slow)
+    source = tiny_cross_encoder(tmp_path / "source")
+    with serving(tmp_path, tiny_models_dir, reranker=str(source)) as place:
+        try:
+            yield place, gate
+        finally:
+            gate.set()
+
+
+def published_here(place: Place) -> list[str]:
+    listed = place.client.get("/models").json()["models"]
+    return [
+        each["version"]
+        for each in listed
+        if each["kind"] == "reranker" and each["version"] not in place.versions
+    ]
+
+
+def test_the_setting_publishes_a_folder(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with publishing(tmp_path, tiny_models_dir, monkeypatch) as (place, gate):
+        until(lambda: "is being opened" in place.client.post("/rerank", json=BODY).text)
+        assert place.client.post("/rerank", json=BODY).status_code == 503
+        place.check_ready()
+        gate.set()
+        until(lambda: [place.shown["active"]] == published_here(place))
+        assert place.shown["reason"] is None
+
+
+@pytest.mark.parametrize("requests", [[0], [0, 1], [0, None], [None], [1, 0, None]])
+def test_a_request_counts_while_the_reranker_of_the_setting_is_published(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, requests: list[int | None]
+) -> None:
+    with publishing(tmp_path, tiny_models_dir, monkeypatch) as (place, gate):
+        store = place.runtime.store
+        for each in requests:
+            wanted = None if each is None else place.versions[each]
+            store.request_reranker(wanted)
+            until(lambda wanted=wanted: place.shown["active"] == wanted)  # type: ignore[misc]
+        before = store.requested_reranker()
+        gate.set()
+        until(lambda: published_here(place))
+        until(lambda: place.runtime.rerankers._publishing is None)
+        assert store.requested_reranker() == before
+        assert place.shown["active"] == wanted
+        assert place.shown["reason"] is None
+
+
+@pytest.mark.parametrize("source", ["default", "encoder", "nothing", "absent", "large"])
+def test_what_cannot_be_the_reranker_of_the_setting_is_not_published(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    if source == "encoder":
+        tiny_source(tmp_path / source)
+    elif source == "nothing":
+        (tmp_path / source).mkdir()
+    elif source == "large":
+        tiny_cross_encoder(tmp_path / source)
+        monkeypatch.setattr(capacity, "no_publishing", lambda *_: "Too large (SIMILE_RERANKER).")
+    expected = {
+        "default": "is an encoder",
+        "encoder": "is an encoder",
+        "nothing": "config.json",
+        "absent": "is not a folder",
+        "large": "Too large",
+    }[source]
+    chosen = source if source == "default" else str(tmp_path / source)
+    with serving(tmp_path, tiny_models_dir, reranker=chosen) as place:
+        before = place.runtime.store.names()
+        until(lambda: place.shown["reason"] is not None)
+        assert expected in place.shown["reason"]
+        assert place.runtime.store.names() == before
+        assert place.client.post("/rerank", json=BODY).status_code == 409
+        place.activate(place.versions[0])
+        assert place.shown["reason"] is None
