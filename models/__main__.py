@@ -364,13 +364,17 @@ def _entry(manifest: Manifest, roles: Mapping[str, Any], states: Mapping[str, An
     label, gate = state.get("state", "candidate"), manifest.gate
     verdict = "no gate" if gate is None else ": ".join(filter(None, (gate.verdict, gate.reason)))
     if label in {"building", "ready"}:
-        label = f"{label} {state.get('done')}/{state.get('total')}"
+        if state.get("total") is not None:  # A reranker has no documents.
+            label = f"{label} {state.get('done')}/{state['total']}"
+        if state.get("reason"):
+            verdict = f"waits: {state['reason']}"
     elif label == "failed":
         verdict = f"failed: {state.get('reason')}"
     elif label == "candidate" and gate is not None and gate.verdict == "refused":
         label = "refused"
     role = next((role for role, version in roles.items() if version == manifest.version), None)
-    if role is not None and not label.startswith(("building", "ready")):
+    told = label.startswith(("building", "ready")) or (label, role) == ("failed", "wanted")
+    if role is not None and not told:
         label = role
     return {
         "version": manifest.version,

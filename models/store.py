@@ -346,6 +346,7 @@ class ModelStore:
             reranker = self.requested_reranker()
             uses = {
                 "the requested reranker": version == reranker.version,
+                "the active reranker": version == state.get("reranker"),
                 "the previous reranker": version == reranker.previous,
                 "the requested version": version == self._pointer(),
                 "the active version": version == state.get("live"),

@@ -137,7 +137,7 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     `step` of `steps`, the `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
     """
     manifests, problems, wanted, schedule, away = await asyncio.to_thread(_look, runtime.store)
-    states = await runtime.controller.states() | runtime.rerankers.states()
+    states = await runtime.controller.states() | runtime.controller.reranker_states()
     listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
     listed += [
         _unread(name, reason, states.get(name)) for name, reason in problems.items() if is_version(name)

@@ -70,6 +70,7 @@ class Controller:
         self._requesting = asyncio.Lock()  # keeps the same order of requests in the store and the folder
         self._reported: str | None = None  # id of the last request in the models folder
         self._by_file: str | None = None  # id of the last request that only the file `wanted` named
+        self.reranker_states: Callable[[], dict[str, dict[str, Any]]] = dict  # of Rerankers
         self.following = Following(loader, corpus.active, metrics, self._went_over)
 
     @property
@@ -422,7 +423,8 @@ class Controller:
         state = {
             "live": facts.active,
             "previous": facts.previous,
-            "versions": await self.states(),
+            "reranker": self._corpus.active.reranker.version,
+            "versions": await self.states() | self.reranker_states(),
             REQUESTED: self._reported,
         }
         if state != self._written:

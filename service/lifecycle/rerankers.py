@@ -67,6 +67,7 @@ class Rerankers:
         self._active = active.reranker
         self._batcher = batcher
         self._controller = controller
+        controller.reranker_states = self.states
         self._settings = settings
         self._metrics = metrics
         self._failed: dict[str, str] = {}  # reasons, by version

@@ -192,6 +192,14 @@ def test_a_request_of_an_earlier_build_counts_as_served(root: Path, store: Model
     assert store.requested_reranker()[:2] == (two, one)
 
 
+def test_the_active_reranker_is_not_pruned(store: ModelStore) -> None:
+    one, two = named(store, "one"), named(store, "two")
+    store.request_reranker(two)
+    store.write_state({"live": named(store, "encoder"), "reranker": one})
+    with pytest.raises(InUse, match="the active reranker"):
+        store.prune(one)
+
+
 def test_only_the_requested_reranker_is_noted_as_served(store: ModelStore) -> None:
     one, two = named(store, "one"), named(store, "two")
     serve(store, one)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from models.__main__ import listed
 from models.errors import Unsupported
 from models.publishing import limited
 from models.reranker import Pair, Reranker
@@ -311,6 +313,41 @@ def test_after_an_accepted_request_clients_are_told_to_send_again(
     codes = set[int]()
     until(lambda: codes.add(place.client.post("/rerank", json=BODY).status_code) or 200 in codes)  # type: ignore[func-returns-value]
     assert codes <= {200, 503}
+
+
+def in_list(place: Place) -> list[str]:
+    """Returns the states of the rerankers in `python -m models list`."""
+    entries = {
+        each["version"]: each["state"] for each in listed(place.runtime.store, datetime.now(UTC))["versions"]
+    }
+    return [entries[version] for version in place.versions]
+
+
+def test_the_list_of_commands_shows_what_the_service_does(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, tiny_models_dir, rerankers=3) as place:
+        store = place.runtime.store
+        first, second, third = place.versions
+        assert in_list(place) == ["candidate"] * 3
+        store.request_reranker(first)
+        until(lambda: in_list(place) == ["live", "candidate", "candidate"])
+        store.request_reranker(second)
+        until(lambda: in_list(place) == ["previous", "live", "candidate"])
+        refuse(monkeypatch, third)
+        store.request_reranker(third)
+        until(lambda: in_list(place) == ["candidate", "live", "failed"])
+        monkeypatch.undo()
+        monkeypatch.setattr(capacity, "free", lambda _: 1000)
+        store.request_reranker(third)
+        until(lambda: in_list(place)[2] == "building")
+        [found] = [each for each in listed(store, datetime.now(UTC))["versions"] if each["version"] == third]
+        assert found["verdict"].startswith("waits: ")
+        monkeypatch.undo()
+        place.runtime.rerankers.retry(third)
+        until(lambda: in_list(place)[1:] == ["previous", "live"])
+        store.request_reranker(None)
+        until(lambda: in_list(place)[2] == "previous" and store.read_state()["reranker"] is None)
 
 
 def test_a_damaged_reranker_fails_and_the_service_stays_ready(place: Place) -> None:
