@@ -90,9 +90,9 @@ class Controller:
 
     @property
     def building_bytes(self) -> int:
-        """Estimated memory of the version that is being opened or built. 0 if there is none."""
+        """Estimated memory that the version that is being opened or built will still take, or 0."""
         swap = self.swap
-        return 0 if swap is None or swap.state == READY else swap.needed_bytes
+        return 0 if swap is None else swap.coming_bytes
 
     @property
     def trouble(self) -> str | None:

@@ -77,11 +77,13 @@ class Swap:
     kept: bool = False
     state = BUILDING
     done, total = 0, 0
-    needed_bytes = 0  # estimated memory of the version and its index
+    # Estimated memory of the index, and of the model until it is open. 0 until both fit into memory.
+    reserved_bytes = 0
     reason: str | None = None
     swapped = False  # The version is active. The task may still run for a moment.
     generation: Generation | None = None
     _progress: Progress | None = None
+    _model_bytes = 0
     _compared = False
     _too_different: str | None = None
 
@@ -103,6 +105,15 @@ class Swap:
             return None
         eta = self._progress.eta_seconds
         return None if eta is None else round(eta, 1)
+
+    @property
+    def coming_bytes(self) -> int:
+        """Estimated memory that the build will still take.
+
+        0 while it waits for memory, which it does not hold, and when the version is ready.
+        """
+        left = 1 - self.done / self.total if self.total else 1.0
+        return int(self.reserved_bytes * left) if self.state == BUILDING else 0
 
     def renew(self, requested: RequestedVersion, *, kept: bool = False) -> None:
         """Records another request for the same version.
@@ -241,10 +252,12 @@ class Swap:
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
             rows = expected_rows(active, documents, manifest)
-            self.needed_bytes = capacity.needed(rows, dimension, folder, alone=alone)
             look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
             shortage = await self._read(look)
             if shortage is None:
+                need = partial(capacity.needed, dimension=dimension, folder=folder, alone=alone)
+                self._model_bytes = await self._read(partial(need, []))
+                self.reserved_bytes = await self._read(partial(need, rows))
                 break
             await self._wait(shortage, MEMORY_LOOK_SECONDS, said=said)
             said = True
@@ -261,9 +274,11 @@ class Swap:
                 active.leave(follower)
             elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
+        self.reserved_bytes = 0
         await self._patiently(self._wait_for_memory)
         opened = partial(self._read, partial(self._loader.open_verified, self.version))
         encoder = await self._patiently(opened)
+        self.reserved_bytes -= self._model_bytes
         number = await self._begin(encoder)
         active.follow(generation := active.generation.another(number, encoder))
         self._metrics.by_version.keep(active.encoding)

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from models.manifest import ONNX
-from models.store import ModelStore
+from models.store import ModelStore, RequestedVersion
 from service.errors import StartupError
 from service.index.index import Index
 from service.lifecycle import capacity
 from service.lifecycle.capacity import COLLECTION_BYTES, needed, no_publishing, no_start, shortage
+from service.lifecycle.model_loader import ModelLoader
+from service.lifecycle.swap import Swap
 from service.memory import free, limit
 from service.settings import Settings
 from tests.parts.places import DOCUMENTS, Place
+from tests.parts.rerankers import publish_reranker
 from tests.service.brute_force import firsts
 from tests.service.conftest import HOST, serving
 from tests.service.swapping import TEXTS
@@ -248,6 +251,66 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
         assert place.swaps("failed", 0)
         write(machine, second_version(str(500 * MIB), 500 * MIB))
         place.rollback(place.a)  # The previous version is still in memory.
+
+
+@pytest.mark.parametrize("free_bytes", [0, 1000, 100_000])
+def test_a_reranker_is_opened_while_a_version_waits_for_memory(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int
+) -> None:
+    """A version that waits has taken no memory, and may wait for days."""
+    machine = write(tmp_path / "machine", second_version(str(500 * MIB), 500 * MIB - free_bytes))
+    monkeypatch.setattr("service.lifecycle.swap.MACHINE", machine)
+    with place.serving() as client:
+        place.fill()
+        place.store.request(place.b)
+        place.until(lambda: place.state(place.b)["reason"] is not None)
+        assert place.app.state.runtime.controller.building_bytes == 0
+        reranker = publish_reranker(place.store.root)
+        room = needed([], 0, place.store.root / reranker) + 1000
+        monkeypatch.setattr(
+            "service.lifecycle.rerankers.MACHINE",
+            write(tmp_path / "other", second_version(str(500 * MIB), 500 * MIB - room)),
+        )
+        place.store.request_reranker(reranker)
+        place.until(lambda: client.get("/models").json()["reranker"]["active"] == reranker)
+
+
+def test_the_memory_of_a_version_counts_until_it_is_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def look(*arguments: Any) -> Any:
+        seen.append(place.app.state.runtime.controller.building_bytes)
+        return original(*arguments)
+
+    original = ModelLoader.open_verified
+    monkeypatch.setattr(ModelLoader, "open_verified", look)
+    with place.serving():
+        place.fill()
+        place.activate(place.b)
+        model, whole = (needed(rows, 32, place.store.root / place.b) for rows in ([], [60]))
+        assert seen == [pytest.approx(whole, rel=0.5)]
+        assert seen[0] > model
+        assert place.app.state.runtime.controller.building_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "done", "total", "expected"),
+    [
+        ("building", 0, 0, 1000),
+        ("building", 0, 8, 1000),
+        ("building", 6, 8, 250),
+        ("building", 8, 8, 0),
+        ("ready", 0, 8, 0),
+        ("failed", 0, 0, 0),
+    ],
+)
+def test_memory_that_the_index_has_is_counted_once(state: str, done: int, total: int, expected: int) -> None:
+    absent: Any = None
+    swap = Swap(RequestedVersion("v", "want", ""), absent, absent, absent, absent)
+    swap.reserved_bytes, swap.state, swap.done, swap.total = 1000, state, done, total
+    assert swap.coming_bytes == expected
 
 
 @pytest.mark.long
