@@ -42,7 +42,9 @@ def read_document(answer: Any) -> Document:
 
 
 def read_versions(answer: Any) -> tuple[Version, ...]:
-    return tuple(Version(each["version"], each["state"], each["scores"]) for each in answer["models"])
+    return tuple(
+        Version(each["version"], each["state"], each["scores"], each.get("kind")) for each in answer["models"]
+    )
 
 
 def read_search(answer: Any) -> SearchAnswer:

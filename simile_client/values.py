@@ -95,9 +95,11 @@ class Imported:
 class Version:
     """A published version.
 
-    `state` is the state in `GET /models`, such as `active`, `refused` or `retired`.
+    `state` is the state in `GET /models`, such as `active`, `refused` or `retired`. `kind` is `encoder` or
+    `reranker`, each with an active version of its own. None: the version, or the service, does not tell.
     """
 
     version: str
     state: str
     scores: Mapping[str, Any]
+    kind: str | None = None

@@ -80,7 +80,7 @@ class Listed(BaseModel):
     parent: str | None
     scores: dict[str, Any]
     gate: str | None
-    loaded: bool = Field(description="Whether the header x-model-version can name it")
+    loaded: bool = Field(description="Whether x-model-version can name it. A reranker: on POST /rerank only")
 
 
 class RerankerInUse(BaseModel):

@@ -57,6 +57,14 @@ def test_documents_are_stored_found_judged_and_deleted(service: str) -> None:
         assert client.search("paper", collection="other").hits[0].id == elsewhere.ids[0]
 
 
+def test_versions_tell_their_kind(service: str) -> None:
+    with Client(service) as client:
+        until(lambda: sum(each.state == "active" for each in client.versions()) == 2)
+        active = {each.kind: each.version for each in client.versions() if each.state == "active"}
+        assert active["encoder"] == client.info()["model_version"]
+        assert active["reranker"] != active["encoder"]
+
+
 def test_vectors_are_of_unit_length_and_similarity_is_their_cosine(service: str) -> None:
     with Client(service) as client:
         vectors = np.array(client.embed(TEXTS))

@@ -1,8 +1,9 @@
 """Makes a models folder for tests of the page: two usable versions, and one that the gate refused.
 
-    python -m tests.ui.prepare FOLDER tiny|default        with the Python that runs the service
+    python -m tests.ui.prepare FOLDER tiny|default|rerankers        with the Python that runs the service
 
-Creates FOLDER/models, and prints the version that tests activate second.
+Creates FOLDER/models, and prints the version that tests activate second. With `rerankers`, the folder has one
+encoder and two rerankers.
 """
 
 import json
@@ -15,6 +16,7 @@ from models.manifest import ANSWERS, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.store import ModelStore
+from tests.parts.rerankers import publish_reranker
 from tests.tiny import tiny_source
 
 REASON = "search for a text by its title fell by 6.1 points, more than the 2.0 allowed"
@@ -72,6 +74,12 @@ PROGRESS = {
 def main() -> None:
     folder, model = Path(sys.argv[1]), sys.argv[2]
     store = ModelStore(folder / "models")
+    if model == "rerankers":
+        store.request(publish(store, tiny_source(folder / "source"), origin="made for tests").version)
+        first_reranker, other = (publish_reranker(store.root, seed) for seed in (0, 1))
+        store.request_reranker(first_reranker)
+        print(other)
+        return
     if model == "tiny":
         sources = [tiny_source(folder / f"source-{seed}", seed=seed) for seed in (0, 1)]
     else:

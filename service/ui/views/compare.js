@@ -15,7 +15,7 @@ const MOST_QUERIES = 100;
 
 export async function show(main, { params, signal, keep }) {
   const { active, models } = await get("models", {}, { signal });
-  const versions = models.filter(({ loaded }) => loaded).sort((one, two) => (two.version === active) - (one.version === active));
+  const versions = models.filter(({ loaded, kind }) => loaded && kind !== "reranker").sort((one, two) => (two.version === active) - (one.version === active));
   const other = versions.find(({ version }) => version !== active)?.version;
   const asked = {
     q: params.get("q") ?? "",

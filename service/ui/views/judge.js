@@ -116,7 +116,7 @@ const flat = (text) => text.replace(/[\t\r\n]+/g, " ");
 /** Returns the first hits of all loaded versions in two modes, each document once, sorted by id. */
 async function pooled(query, signal) {
   const { models } = await get("models", {}, { signal });
-  const versions = models.filter(({ loaded }) => loaded).map(({ version }) => version);
+  const versions = models.filter(({ loaded, kind }) => loaded && kind !== "reranker").map(({ version }) => version);
   const answers = await Promise.all(versions.flatMap((version) => ["dense", "lexical"].map((mode) =>
     get(within(session.collection, "search"), { q: query, k: K, mode }, { version, signal }).catch(() => ({ hits: [] })))));
   const hits = new Map(answers.flatMap(({ hits: found }) => found).map((hit) => [hit.id, { ...hit, passage: undefined, score: undefined }]));

@@ -26,6 +26,14 @@ const STATES = {
   failed: ["failed", "It could not be loaded."],
   candidate: ["published", "It was never activated."],
 };
+const RERANKER_STATES = {
+  ...STATES,
+  active: ["active reranker", "It orders the best hits of searches again."],
+  building: ["reranker being opened", "It is opened next to the active version."],
+  retired: ["retired reranker", "It was the active reranker before."],
+  failed: ["failed reranker", "It could not be opened."],
+  candidate: ["published reranker", "It is not in use."],
+};
 
 export async function show(main, { signal }) {
   const schedule = h("section", { class: "card", "aria-label": "Retraining" });
@@ -34,18 +42,20 @@ export async function show(main, { signal }) {
   const list = h("ol", { class: "timeline" });
   const cards = new Map(); // version -> { element, drawn, reported }
   const buttons = h("div", { class: "row end" });
-  main.append(schedule, buttons, list);
+  const trouble = h("div"); // why the wanted reranker is not active
+  main.append(schedule, trouble, buttons, list);
 
   const command = retrainCommand(addressOf("").href, await get("info", {}, { signal }), key.get());
 
   async function draw() {
-    const { active, models, schedule: state } = await get("models", {}, { signal });
+    const { active, models, reranker, schedule: state } = await get("models", {}, { signal });
     session.models = models;
     const { progress = null, ...rest } = state ?? {};
     hand.replaceChildren(progress ? running(progress) : "");
     const made = madeBy(state?.last_run, models);
     if (told !== (told = JSON.stringify([rest, made]))) schedule.replaceChildren(...scheduleOf(state, hand, command, retrainButton(state), made ? h("button", { type: "button", onclick: () => openReport(made) }, "Read its report") : ""));
-    drawRollback(models, active);
+    drawRollback(models, active, reranker);
+    trouble.replaceChildren(reranker.reason ? foreign("p", { class: "problem" }, reranker.reason) : "");
     models.sort((a, b) => (b.created ?? b.version).localeCompare(a.created ?? a.version));
     for (const model of models) {
       const drawn = JSON.stringify(model);
@@ -73,22 +83,25 @@ export async function show(main, { signal }) {
     element.scrollIntoView();
   }
 
-  function drawRollback(models, active) {
-    const back = session.may("admin") && models.some(({ state }) => state === "retired");
-    if (back === Boolean(buttons.firstElementChild)) return;  // an empty text is a child, too
-    buttons.replaceChildren(back ? h("button", { type: "button", class: "danger", onclick: () => change("models/rollback", "Go back to the previous version?",
+  function drawRollback(models, active, { previous }) {
+    const back = session.may("admin") && models.some(({ state, kind }) => state === "retired" && kind !== "reranker");
+    const other = session.may("admin") && previous;
+    if (buttons.dataset.shown === (buttons.dataset.shown = `${back} ${other}`)) return;
+    buttons.replaceChildren(other ? h("button", { type: "button", class: "danger", onclick: () => change("models/rollback?kind=reranker", "Go back to the previous reranker?",
+      `${session.nameOf(other)} orders the best hits of searches again. The active version stays.`, "Roll back").then(draw) }, "Roll back the reranker …") : "", back ? h("button", { type: "button", class: "danger", onclick: () => change("models/rollback", "Go back to the previous version?",
       `The version before ${session.nameOf(active)} answers searches again, with its own vectors. ${session.nameOf(active)} is not used again until you activate it.`, "Roll back").then(draw) }, "Roll back …") : "");
   }
 
   function drawVersion(element, model, active, models) {
-    const [word, meaning] = STATES[model.state];
+    const reranks = model.kind === "reranker";
+    const [word, meaning] = (reranks ? RERANKER_STATES : STATES)[model.state];
     const building = model.state === "building" && model.total;
     const reported = cards.get(model.version)?.reported ?? reportOf(model, models.indexOf(model) < REPORTED);
     const parent = models.find(({ version }) => version === model.parent);
     element.replaceChildren(
       h("div", { class: "row between" },
         h("h2", {}, h("span", { class: `pill ${model.state}` }, word), versionName(model.version, session.nameOf(model.version))),
-        model.version === active ? "" : h("div", { class: "row" }, comparing(model),
+        model.version === active || (reranks && model.state === "active") ? "" : h("div", { class: "row" }, reranks ? "" : comparing(model),
           session.may("admin") && model.state !== "building"
             ? h("button", { type: "button", onclick: () => activate(model).then(draw) }, "Activate …") : "")),
       h("p", { class: "note" },
@@ -184,7 +197,12 @@ function flat(scores, path = "") {
 async function activate(model) {
   const known = model.canary ? ` ${percent(model.canary.overlap_at_10)} of first pages stay the same.` : " The change of first pages is measured before this version becomes active.";
   const refused = model.state === "refused" ? " The gate rejected it. Activating it overrules the gate." : "";
-  await change(`models/${encodeURIComponent(model.version)}/activate`, "Activate this version?",
+  const path = `models/${encodeURIComponent(model.version)}/activate`;
+  if (model.kind === "reranker") {
+    await change(path, "Activate this reranker?", `${session.nameOf(model.version)} orders the best hits of searches again, when it is open. It replaces the active reranker. The active version stays.${refused}`, "Activate");
+    return;
+  }
+  await change(path, "Activate this version?",
     `${session.nameOf(model.version)} embeds missing documents in the background, then model and index change at once. Requests are answered meanwhile.${known}${refused}`, "Activate");
 }
 
