@@ -291,18 +291,15 @@ def _recalled(
 
     So a judgment counts wherever hybrid search found the document.
     """
-    if not search.has_stage or search.memory is None or query.vector is None:
+    if not search.has_stage or not search.rank_seconds or search.memory is None or query.vector is None:
         return []
     threshold = generation.rankings[search.collection].memory_threshold
-    known = {id for _, id in best[:MAX_RANKED]}
     ids = search.memory.list_relevant(query.vector, threshold, MAX_RECALLED)
-    places = {ranked.revision: ranked for ranked in ranking} if {*ids} - known else {}
-    found = ((id, snapshot.get_vector(generation.number, id, search.collection)) for id in ids)
-    return [
-        (places[stored[0]], id)
-        for id, stored in found
-        if id not in known and stored is not None and stored[0] in places
-    ]
+    if not (missing := [id for id in ids if id not in {id for _, id in best[:MAX_RANKED]}]):
+        return []
+    places = {ranked.revision: ranked for ranked in ranking}
+    found = ((id, snapshot.get_vector(generation.number, id, search.collection)) for id in missing)
+    return [(places[stored[0]], id) for id, stored in found if stored is not None and stored[0] in places]
 
 
 def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:

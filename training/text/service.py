@@ -95,7 +95,7 @@ def fetch_info(url: str) -> dict[str, Any]:
 def fetch_explained(
     url: str, collection: str, queries: Sequence[str], hits: int, version: str
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields the best hits of each query by hybrid search, with their `id` and `features`.
+    """Yields the best hits of each query by hybrid search, with their `id` and `features`, as users see them.
 
     Hits that are candidates only because they were judged for this or a similar query are left out. They
     would be training rows whose label is known from how they were found.
@@ -109,7 +109,8 @@ def fetch_explained(
         told = [hit for hit in found if _has(hit, named) and hit["features"].keys() >= {*FEATURES}]
         if len(told) < min(hits, len(found)):
             raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
-        yield sorted(told, key=lambda hit: -float(hit["features"]["hybrid"]))[:hits]
+        best = sorted(range(len(told)), key=lambda at: -float(told[at]["features"]["hybrid"]))[:hits]
+        yield [told[at] for at in sorted(best)]
 
 
 def fetch_nearest(

@@ -246,6 +246,8 @@ def test_the_stage_can_be_turned_off(tmp_path: Path, tiny_models_dir: Path, hybr
         assert [hit["id"] for hit in found] == hybrid
         assert found[0]["score"] <= 1
         assert found[0]["features"]["length"] > 0
+        judge(client, QUERY, hybrid[-1], True)
+        assert ids(client, explain=True) == hybrid
 
 
 def judge(client: TestClient, query: str, id: str, relevant: bool, **headers: str) -> None:
