@@ -52,6 +52,7 @@ CANDIDATES, ALL_CANDIDATES = 1000, 11_000
 FIRST_TOGETHER, TOGETHER = 4, 64
 TOGETHER_CANDIDATES = 65_536  # candidates per call
 RERANK_WORK = 1500  # A pair of 128 tokens costs a small reranker about as much as fusing so many candidates.
+PASSAGE_WORK = 150  # So does choosing the passage of a long text.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
@@ -153,7 +154,7 @@ class Search:
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
         scans = self.where is not None and not self.where.indexed
-        return scans or queries * self.work > HEAVY_CANDIDATES
+        return scans or queries * (self.work + PASSAGE_WORK * self.rerank_k) > HEAVY_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)

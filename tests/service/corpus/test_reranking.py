@@ -11,8 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.reranker import Pair, Reranker
+from models.search import terms
 from models.store import ModelStore
 from service.app import create_app
+from service.corpus import reranking
 from service.runtime.runtime import Runtime
 from tests.parts.rerankers import publish_reranker
 from tests.service.conftest import new_settings, wait_until_ready
@@ -64,9 +66,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
 @pytest.fixture
 def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     shared.activate(shared.versions[0])
-    reranking = shared.runtime.corpus._reranking
-    reranking._recent._recent.clear()
-    monkeypatch.setattr(reranking, "_seconds", 30.0)
+    shared.runtime.corpus._reranking._recent._recent.clear()
+    monkeypatch.setattr(shared.runtime.corpus._reranking, "_seconds", 30.0)
     return shared
 
 
@@ -340,3 +341,91 @@ def test_a_long_text_is_scored_by_its_best_passage(place: Place, mode: str) -> N
     assert len(pair.text) < 1100
     if mode == "lexical":
         assert "green river" in pair.text
+
+
+@pytest.fixture(scope="module")
+def long_texts(shared: Place) -> str:
+    """A collection of 200 long texts, in which only keyword search finds no passages."""
+    path = "/collections/long/documents"
+    text = " ".join(WORDS * 160)
+    for start in range(0, 200, 20):
+        documents = [{"id": f"l{at}", "text": f"{text} n{at}"} for at in range(start, start + 20)]
+        assert shared.client.post(path, json={"documents": documents}).status_code == 200
+    return "/collections/long/search"
+
+
+LONG_QUERY = "river " + " ".join(f"word{at}" for at in range(1100))
+
+
+@pytest.mark.parametrize(
+    ("q", "options"),
+    [
+        (LONG_QUERY, {"mode": "lexical", "rerank_k": 200}),
+        (LONG_QUERY, {"mode": "lexical", "rerank_k": 200, "k": 1, "fields": ""}),
+        (LONG_QUERY, {"mode": "dense", "passages": "false", "rerank_k": 200}),
+        (LONG_QUERY, {"mode": "hybrid", "passages": "false", "rerank_k": 150}),
+        ("river stone", {"mode": "lexical", "rerank_k": 200}),
+        (" ".join(WORDS), {"mode": "hybrid", "rerank_k": 200}),
+    ],
+)
+def test_choosing_passages_counts_in_the_time_of_the_reranker(
+    place: Place, long_texts: str, monkeypatch: pytest.MonkeyPatch, q: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(place.runtime.corpus._reranking, "_seconds", 0.05)
+    began = time.monotonic()
+    expected = place.search(long_texts, q=q, **options)["hits"]
+    plain, began = time.monotonic() - began, time.monotonic()
+    found = place.search(long_texts, q=q, rerank="true", **options)
+    assert time.monotonic() - began < plain + 1.5
+    assert len(found["hits"]) == len(expected) > 0
+
+
+def test_passages_that_there_was_no_time_to_choose_leave_their_hits_in_place(
+    place: Place, long_texts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0] * 9 + [31.0])  # The start and eight hits, then the end of the 30 s.
+    parsed, original = list[str](), terms.parse_query
+
+    def noting(query: str) -> terms.Query:
+        parsed.append(query)
+        return original(query)
+
+    expected = place.ids(mode="lexical", k=20)
+    monkeypatch.setattr(reranking, "clock", lambda: next(times, 0.0))
+    monkeypatch.setattr(reranking, "parse_query", noting)
+    found = place.search(mode="lexical", k=20, rerank="true")
+    assert any("took longer" in each and "It scored 8 of 20 hits" in each for each in found["warnings"])
+    assert parsed == [QUERY], "each query is parsed once, although there are 20 texts"
+    unscored = [at for at, hit in enumerate(found["hits"]) if "rerank_score" not in hit]
+    assert unscored == [*range(8, 20)]
+    assert [found["hits"][at]["id"] for at in unscored] == [expected[at] for at in unscored]
+
+
+@pytest.mark.parametrize("word", ["zebra", "Zebras", "zebra crossing", "the zebra", "one zebra two"])
+def test_the_window_with_most_terms_is_read_wherever_it_is(place: Place, word: str) -> None:
+    seen, original = list[Pair](), Reranker.tokenize
+    rows = [{"id": "late", "text": f"{'animal sleeps. ' * 300}a zebra {'animal sleeps. ' * 300}"}]
+    path = "/collections/zebras"
+    assert place.client.post(f"{path}/documents", json={"documents": rows}).status_code == 200
+
+    def noting(self: Reranker, pairs: Any, **options: Any) -> Any:
+        seen.extend(pairs)
+        return original(self, pairs, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Reranker, "tokenize", noting)
+        place.search(f"{path}/search", q=word, mode="lexical", rerank="true")
+    assert ["zebra" in pair.text for pair in seen] == [True]
+
+
+def test_a_failure_while_passages_are_chosen_costs_the_order_and_not_the_search(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(query: str) -> terms.Query:
+        raise RuntimeError("no terms")
+
+    expected = place.ids(mode="dense")
+    monkeypatch.setattr(reranking, "parse_query", fail)
+    found = place.search(mode="dense", rerank="true")
+    assert [hit["id"] for hit in found["hits"]] == expected
+    assert any("The reranker failed" in each for each in found["warnings"])
