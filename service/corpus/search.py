@@ -149,7 +149,7 @@ class Search:
     @property
     def cost(self) -> int:
         """Cost of each query with its pairs for the reranker, in candidates."""
-        return self.work + RERANK_WORK * self.rerank_k
+        return self.work + (RERANK_WORK * self.rerank_k if self.is_reranked else 0)
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""

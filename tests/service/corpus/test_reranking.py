@@ -14,8 +14,12 @@ from models.reranker import Pair, Reranker
 from models.search import terms
 from models.store import ModelStore
 from service.app import create_app
-from service.corpus import reranking
+from service.corpus import corpus, reranking
+from service.corpus.search import RERANK_WORK, Search
+from service.errors import Overloaded
 from service.runtime.runtime import Runtime
+from service.settings import Settings
+from service.store.values import TooMuch
 from tests.parts.rerankers import publish_reranker
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.waiting import until
@@ -429,3 +433,60 @@ def test_a_failure_while_passages_are_chosen_costs_the_order_and_not_the_search(
     found = place.search(mode="dense", rerank="true")
     assert [hit["id"] for hit in found["hits"]] == expected
     assert any("The reranker failed" in each for each in found["warnings"])
+
+
+@pytest.mark.parametrize("options", [{}, {"k": 5}, {"rerank_k": 200}, {"offset": 5}, {"fields": ["title"]}])
+@pytest.mark.parametrize(("mode", "count"), [("hybrid", 100), ("dense", 600), ("lexical", 40)])
+def test_a_collections_default_never_refuses_a_search(
+    place: Place, mode: str, count: int, options: dict[str, Any]
+) -> None:
+    """The limit allows 28 to 33 queries with 20 pairs each."""
+    path, body = "/collections/default-on/search", {"queries": [QUERY] * count, "mode": mode, **options}
+    answer = place.client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert "reranker" not in found
+    assert any("SIMILE_MAX_CANDIDATES" in each for each in found["warnings"])
+    plain = place.client.post(path, json=body | {"rerank": False}).json()
+    assert found["results"] == plain["results"]
+    assert "warnings" not in plain
+    asked = place.client.post(path, json=body | {"rerank": True})
+    assert asked.status_code == 422
+    assert "SIMILE_MAX_CANDIDATES" in asked.json()["error"]
+
+
+@pytest.mark.parametrize("rerank", [None, True, False])
+@pytest.mark.parametrize("options", [{}, {"rerank_k": 200}, {"mode": "hybrid", "k": 1000, "offset": 10}])
+def test_the_smallest_limit_of_candidates_allows_one_query(
+    place: Place, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], rerank: bool | None
+) -> None:
+    [least] = Settings.model_fields["max_candidates"].metadata
+    settings = place.runtime.settings.model_copy(update={"max_candidates": least.ge})
+    monkeypatch.setattr(place.runtime, "settings", settings)
+    body = {"queries": [QUERY], "rerank": rerank, **options}
+    answer = place.client.post("/collections/default-on/search", json=body)
+    assert answer.status_code == 200, answer.text
+    assert ("reranker" in answer.json()) == (rerank is not False)
+
+
+@pytest.mark.parametrize(("offset", "pairs"), [(0, 20), (19, 20), (20, 0), (21, 0), (500, 0)])
+def test_only_pages_with_reranked_hits_cost_pairs(offset: int, pairs: int) -> None:
+    search = Search(mode="lexical", offset=offset, rerank_k=20)
+    assert search.cost == search.work + pairs * RERANK_WORK
+
+
+@pytest.mark.parametrize("error", [TooMuch(), Overloaded("too many bytes")])
+def test_candidates_that_are_too_large_are_not_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    expected, original = place.ids(k=3, fields=""), corpus.find
+
+    def find(*args: Any, search: Search, **others: Any) -> Any:
+        if "text" in search.columns:
+            raise error
+        return original(*args, search=search, **others)
+
+    monkeypatch.setattr(corpus, "find", find)
+    found = place.search(k=3, fields="", rerank="true")
+    assert [hit["id"] for hit in found["hits"]] == expected
+    assert any("too large to be reranked" in each for each in found["warnings"])
