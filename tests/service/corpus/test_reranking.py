@@ -450,9 +450,9 @@ def test_a_collections_default_never_refuses_a_search(
     plain = place.client.post(path, json=body | {"rerank": False}).json()
     assert found["results"] == plain["results"]
     assert "warnings" not in plain
-    asked = place.client.post(path, json=body | {"rerank": True})
-    assert asked.status_code == 422
-    assert "SIMILE_MAX_CANDIDATES" in asked.json()["error"]
+    refused = place.client.post(path, json=body | {"rerank": True})
+    assert refused.status_code == 422
+    assert "SIMILE_MAX_CANDIDATES" in refused.json()["error"]
 
 
 @pytest.mark.parametrize("rerank", [None, True, False])
