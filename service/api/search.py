@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
@@ -287,7 +288,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         return in_chunks(json_array(lists) if plan.several else lists[0])
 
     with runtime.active.borrow(plan.version) as generation:
-        search = plan.search(runtime.settings, generation)
+        search = replace(plan.search(runtime.settings, generation), ends=request.scope.get("ends", inf))
         if plan.several:
             search = _without_default(runtime.settings, plan, search, stages)
             _check_work(runtime.settings, len(plan.queries), search)

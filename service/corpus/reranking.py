@@ -39,6 +39,7 @@ clock = time.monotonic
 
 # Without a best passage, as in keyword search, the window of a long text that has most terms of the query.
 WINDOW_CHARACTERS, STEP_CHARACTERS = 1000, 750
+DEADLINE_SHARE = 0.75  # Of the time that a request has left. The rest is for the answer.
 _FAILED = "The reranker failed; the log says why. The hits are not reranked."
 
 
@@ -64,6 +65,7 @@ class Chosen(NamedTuple):
         pairs: Pairs to score, by position of the query. The last candidates of a query have no pair if the
             time was too short.
         ends: When the time of this stage ends, by `clock`.
+        late: Warning for hits that have no score by then.
     """
 
     pages: Sequence[Page]
@@ -72,6 +74,7 @@ class Chosen(NamedTuple):
     known: dict[int, _Scores]
     pairs: Mapping[int, Sequence[Pair]]
     ends: float
+    late: str
 
 
 class Reranking:
@@ -140,9 +143,13 @@ class Reranking:
         ]
         known = {at: old for at, name in enumerate(names) if (old := self._recent.recall(name)) is not None}
         wanted = [at for at in range(len(pages)) if not search.offset or at not in known]
-        ends = began + self._seconds * len(wanted)
+        seconds, left = self._seconds * len(wanted), DEADLINE_SHARE * (search.ends - began)
+        late = f"The reranker took longer than {self._seconds:g} s for a query (SIMILE_RERANK_SECONDS)."
+        if left < seconds:
+            late = "The reranker took longer than the deadline of the request allows (x-timeout-ms)."
+        ends = began + min(seconds, left)
         pairs = {at: _build_pairs(queries[at].text, pages[at].hits[:k], ends) for at in wanted}
-        return Chosen(pages, k, names, known, pairs, ends)
+        return Chosen(pages, k, names, known, pairs, ends, late)
 
     async def order(self, reranker: Reranker, chosen: Chosen) -> list[Page]:
         """Returns the pages with their candidates in the order of the reranker.
@@ -166,7 +173,7 @@ class Reranking:
             scored[at][: len(some)] = answer.vectors[start : start + len(some), 0]
             found[at] = found[at]._replace(rerank_tokens=answer.tokens[start : start + len(some)])
             start += len(some)
-        said = _describe(fault, [*scored.values()], self._seconds)
+        said = _describe(fault, [*scored.values()], chosen.late)
         for at, scores in scored.items():
             late = bool(np.isnan(scores).any())
             if at not in known or not late:
@@ -176,12 +183,11 @@ class Reranking:
         return [page._replace(hits=_reorder(page.hits, known[at])) for at, page in enumerate(found)]
 
 
-def _describe(fault: ServiceError | None, scored: Sequence[NDArray[np.float32]], seconds: float) -> str:
+def _describe(fault: ServiceError | None, scored: Sequence[NDArray[np.float32]], late: str) -> str:
     """Returns why some hits have no score. Without a fault, there was no time to choose their passages."""
     done, count = sum(int(np.isfinite(scores).sum()) for scores in scored), sum(map(len, scored))
-    if fault is None or isinstance(fault, Timeout):
-        reason = f"The reranker took longer than {seconds:g} s for a query (SIMILE_RERANK_SECONDS)."
-    else:
+    reason = late
+    if fault is not None and not isinstance(fault, Timeout):
         reason = f"The reranker could not score all hits ({fault.message.rstrip('.')})."
     return f"{reason} It scored {done} of {count} hits. The others keep their places."
 

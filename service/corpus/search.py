@@ -89,6 +89,7 @@ class Search:
         compares_tokens: Whether the second stage has late interaction.
         rerank_k: Number of hits that the reranker orders again. 0: none.
         is_later: Whether this is a later page although the offset is 0.
+        ends: When the deadline of the request passes, by `time.monotonic`. The reranker ends before.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -110,6 +111,7 @@ class Search:
     compares_tokens: bool = False
     rerank_k: int = 0
     is_later: bool = False
+    ends: float = inf
 
     @property
     def is_reranked(self) -> bool:

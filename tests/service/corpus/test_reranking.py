@@ -490,3 +490,27 @@ def test_candidates_that_are_too_large_are_not_read(
     found = place.search(k=3, fields="", rerank="true")
     assert [hit["id"] for hit in found["hits"]] == expected
     assert any("too large to be reranked" in each for each in found["warnings"])
+
+
+@pytest.mark.parametrize("timeout_ms", [1000, 1500])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reranker_that_hangs_leaves_time_to_answer_before_the_deadline(
+    place: Place, monkeypatch: pytest.MonkeyPatch, mode: str, timeout_ms: int
+) -> None:
+    expected, gate, original = place.ids(mode=mode), threading.Event(), Reranker.forward
+
+    def hanging(self: Reranker, ids: Any, **options: Any) -> Any:
+        gate.wait()
+        return original(self, ids, **options)
+
+    params = {"q": QUERY, "mode": mode, "rerank": "true"}
+    headers = {"x-timeout-ms": str(timeout_ms)}
+    with monkeypatch.context() as patched:
+        patched.setattr(Reranker, "forward", hanging)
+        try:
+            answer = place.client.get("/search", params=params, headers=headers)
+        finally:
+            gate.set()
+    assert answer.status_code == 200, answer.text
+    assert [hit["id"] for hit in answer.json()["hits"]] == expected
+    assert any("x-timeout-ms" in each for each in answer.json()["warnings"])
