@@ -14,8 +14,8 @@ from models.reranker import Pair, Reranker
 from models.search import terms
 from models.store import ModelStore
 from service.app import create_app
-from service.corpus import corpus, reranking
-from service.corpus.search import RERANK_WORK, Search
+from service.corpus import reranking
+from service.corpus.search import RERANK_WORK, Search, find
 from service.errors import Overloaded
 from service.runtime.runtime import Runtime
 from service.settings import Settings
@@ -479,14 +479,14 @@ def test_only_pages_with_reranked_hits_cost_pairs(offset: int, pairs: int) -> No
 def test_candidates_that_are_too_large_are_not_read(
     place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    expected, original = place.ids(k=3, fields=""), corpus.find
+    expected = place.ids(k=3, fields="")
 
-    def find(*args: Any, search: Search, **others: Any) -> Any:
-        if "text" in search.columns:
+    def find_small(*args: Any, **options: Any) -> Any:
+        if "text" in options["search"].columns:
             raise error
-        return original(*args, search=search, **others)
+        return find(*args, **options)
 
-    monkeypatch.setattr(corpus, "find", find)
+    monkeypatch.setattr("service.corpus.corpus.find", find_small)
     found = place.search(k=3, fields="", rerank="true")
     assert [hit["id"] for hit in found["hits"]] == expected
     assert any("too large to be reranked" in each for each in found["warnings"])
