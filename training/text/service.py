@@ -33,7 +33,7 @@ ONLY_DEFAULT = (DEFAULT,)
 ALL = ("*",)
 _PAGE = 1000  # rows, the maximum of the service
 MAX_CLICKED = 20_000  # clicked answers of a collection, the maximum of the service
-_SEARCHES = 8  # queries in one request, which every SIMILE_MAX_CANDIDATES allows
+_SEARCHES = 4  # hybrid queries in one request, which every SIMILE_MAX_CANDIDATES allows
 _NEAREST = 1000  # hits of a query, as many as hybrid search fuses; every SIMILE_MAX_HITS allows them
 _TIMEOUT = 120.0  # seconds
 _TRIES = 5
@@ -103,7 +103,7 @@ def fetch_explained(
     Raises:
         TrainingError: The service serves another version than `version`.
     """
-    body = {"mode": "hybrid", "k": hits + MAX_RECALLED, "explain": True, "fields": []}
+    body = {"mode": "hybrid", "k": hits + MAX_RECALLED, "explain": True, "fields": [], "rerank": False}
     for found in _search(url, collection, queries, body, _SEARCHES, version):
         named = {"id": str, "features": dict}
         told = [hit for hit in found if _has(hit, named) and hit["features"].keys() >= {*FEATURES}]
