@@ -13,7 +13,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,7 +213,7 @@ def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
     starts = figures["starts"]
     subject = "second start to ready, seconds (median)"
     start = Verdict(subject, starts["median"], SECOND_START_SECONDS, contended=starts["contended"])
-    verdicts = list(_ratios(results))
+    verdicts = list(judge_floors(results, FLOORS))
     ours = our_name(DEFAULT)
     tail = results.spread((ours, MANY), lambda one: _divide(one.p99_ms, one.p50_ms))
     if tail:
@@ -221,8 +221,9 @@ def judge(results: Results, figures: Mapping[str, Any]) -> list[Verdict]:
     return [*verdicts, start]
 
 
-def _ratios(results: Results) -> Iterator[Verdict]:
-    for floor in FLOORS:
+def judge_floors(results: Results, floors: Sequence[Floor]) -> Iterator[Verdict]:
+    """Check each floor whose contestants were both measured."""
+    for floor in floors:
         ours = our_name(floor.precision)
         other: Cell = (floor.other, floor.other_load or floor.load)
         found = results.ratio((ours, floor.load), other)
@@ -243,7 +244,7 @@ def main_table(results: Results, figures: Mapping[str, Any]) -> str:
     loads = (SENTENCES_AT_ONCE, MANY, BULK, SMALL_BULK, ONE, MIX_AT_ONCE, LONG)
     rows = []
     for name in results.names:
-        cells = [_rate(results, (name, load)) for load in loads]
+        cells = [show_rate(results, (name, load)) for load in loads]
         work = results.spread((name, MANY), lambda one: one.cpu_ms) or results.spread(
             (name, SENTENCES_AT_ONCE), lambda one: one.cpu_ms
         )
@@ -256,7 +257,8 @@ def main_table(results: Results, figures: Mapping[str, Any]) -> str:
     return format_table(head, rows)
 
 
-def _rate(results: Results, cell: Cell) -> str:
+def show_rate(results: Results, cell: Cell) -> str:
+    """Return the median rate of a job, and its median p50 and p99 in ms. Empty if it was not measured."""
     rate = results.spread(cell)
     if rate is None:
         return ""

@@ -14,6 +14,8 @@ from training.text.corpus import read_corpus
 
 REQUEST_DOCUMENTS = 200
 LENGTH_FILE = "sentence_bert_config.json"
+# Standard deviation. With the 0.02 of BERT, a cross-encoder would score all pairs nearly equally.
+WEIGHTS = 0.1
 
 
 def draw_texts(file: Path, count: int, words: int = 0) -> list[str]:
@@ -44,6 +46,22 @@ def publish_variants(models_dir: Path, count: int) -> list[str]:
             file.write_text(json.dumps(original | {"max_seq_length": max_length - less}))
             published.append(publish(ModelStore(models_dir), folder, origin=f"variant-{less}").version)
     return published
+
+
+def write_cross_encoder(folder: Path) -> Path:
+    """Write a cross-encoder as transformers does: the default model's size and tokenizer, random weights."""
+    import torch  # noqa: PLC0415  slow to import
+    import transformers  # noqa: PLC0415
+
+    from models.publishing.from_torch.backbone import quiet  # noqa: PLC0415  it imports both
+
+    torch.manual_seed(0)
+    with default_source() as default, quiet():
+        config = transformers.BertConfig.from_pretrained(default, num_labels=1, initializer_range=WEIGHTS)
+        model = transformers.BertForSequenceClassification(config)
+        model.save_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(default).save_pretrained(folder)
+    return folder
 
 
 def store_documents(port: int, texts: Sequence[str], count: int) -> None:

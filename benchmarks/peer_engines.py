@@ -9,7 +9,7 @@ import base64
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,6 +182,31 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
     # of a peer then reconnect. In a measurement of our service, a closed connection is a failure.
     served = ServedModel(name, OPENAI, port, server.pid, facts, reconnects=RECONNECTS)
     found.servers.append(served)
+
+
+def open_libraries(
+    stack: ExitStack, engines: Mapping[str, str], python: str, folder: Path, missing: dict[str, str]
+) -> Iterator[Library]:
+    """Start libraries, and yield those that load the model. The reason for each other is added to `missing`.
+
+    Args:
+        stack: Stops the libraries when it closes.
+        engines: Names of the engines in peers/encode.py, by the library's name in the report.
+        python: Python interpreter of all libraries.
+        folder: Folder of the model.
+        missing: The reason for each missing contestant.
+
+    """
+    for name, engine in engines.items():
+        progress(f"starting {name}")
+        try:
+            library = Library(name, engine, Path(python), folder, peer_environment())
+            stack.callback(library.close)
+            library.wait_until_loaded()
+        except BenchError as error:
+            missing[name] = str(error).strip().rpartition("\n")[2]
+        else:
+            yield library
 
 
 def peer_environment() -> dict[str, str]:

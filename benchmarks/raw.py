@@ -33,7 +33,7 @@ Feed = dict[str, NDArray[np.int64]]
 Call = Callable[[Feed], NDArray[np.float32]]
 
 
-def onnx_runtime_calls(file: Path, count: int) -> tuple[list[Call], list[str]]:
+def onnx_runtime_calls(file: Path, count: int, output: str = OUTPUT) -> tuple[list[Call], list[str]]:
     """Open `count` single-threaded ONNX Runtime sessions; return a function for each, and input names."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -45,18 +45,21 @@ def onnx_runtime_calls(file: Path, count: int) -> tuple[list[Call], list[str]]:
     ]
 
     def call(session: onnxruntime.InferenceSession) -> Call:
-        return lambda feed: np.asarray(session.run([OUTPUT], feed)[0])
+        return lambda feed: np.asarray(session.run([output], feed)[0])
 
     return [call(session) for session in sessions], [given.name for given in sessions[0].get_inputs()]
 
 
-def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], list[str]]:
+def openvino_calls(
+    file: Path, count: int, precision: str, output: str = OUTPUT
+) -> tuple[list[Call], list[str]]:
     """Compile `count` single-threaded OpenVINO models; return a function for each, and input names.
 
     Args:
         file: The ONNX file.
         count: Number of models.
         precision: Precision by its name in OpenVINO.
+        output: Name of the output to compute.
 
     Raises:
         ImportError: OpenVINO is not installed.
@@ -73,7 +76,7 @@ def openvino_calls(file: Path, count: int, precision: str) -> tuple[list[Call], 
     }
     whole = core.read_model(str(file))
     # OpenVINO would compute and write the other outputs as well.
-    outputs = [output.node for output in whole.outputs if OUTPUT in output.get_names()]
+    outputs = [each.node for each in whole.outputs if output in each.get_names()]
     model = ov.Model(outputs, whole.get_parameters(), "raw")
     compiled = [core.compile_model(model, "CPU", config) for _ in range(count)]
 

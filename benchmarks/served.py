@@ -5,7 +5,7 @@ service in each requested precision, together with the raw engine on the same mo
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import orjson
 
 from benchmarks import raw
 from benchmarks.command import BenchError, progress
-from benchmarks.load import Answers, Generator, Load, post_request
+from benchmarks.load import NOTHING, Answers, Generator, Load, post_request
 from benchmarks.machine import memory_mb
 from benchmarks.processes import Server, call
 from benchmarks.raw import RawEngine
@@ -24,6 +24,7 @@ from benchmarks.rounds import Measured, Scenario, Vectors, cosines, p50_p99
 from benchmarks.workloads import Workload
 from models.engines.opening import INT8_NAME
 from models.manifest import ONNX
+from models.tokens.tokenizer import Tokenizer
 
 WARM_TEXTS = 512  # answered before each window, because some runtimes compile kernels for each shape
 CHECKED = 8  # answers of a window whose vectors are checked
@@ -73,6 +74,7 @@ class ServedModel:
         pid: Process id of the server.
         facts: Facts for the report.
         reconnects: How many times the server may close a connection in one measurement.
+        warm: Number of texts that are answered before each window.
 
     """
 
@@ -82,8 +84,9 @@ class ServedModel:
     pid: int
     facts: dict[str, Any] = field(default_factory=dict)
     reconnects: int = 0
-    _requests: dict[tuple[str, int], Requests] = field(default_factory=dict)
-    _expected: dict[str, Vectors] = field(default_factory=dict)
+    warm: int = WARM_TEXTS
+    _requests: dict[tuple[str, int], Requests] = field(default_factory=dict, init=False)
+    _expected: dict[str, Vectors] = field(default_factory=dict, init=False)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of texts, shape (n, dimension). Raises BenchError if a request failed."""
@@ -122,7 +125,7 @@ class ServedModel:
         lines = [made.lines[at] for at in order]
         kept = range(4 * scenario.clients, len(order), max(1, len(order) // CHECKED))[:CHECKED]
         load = Load(self.port, lines, scenario.clients, scenario.seconds, pids={"server": self.pid})
-        warm = max(WARM_TEXTS // scenario.texts, 2 * scenario.clients)
+        warm = max(self.warm // scenario.texts, 2 * scenario.clients)
         load = replace(load, warm=warm, keep=[*kept], reconnects=self.reconnects)
         answers = Generator(load).finish()
         self._check(made, order, answers)
@@ -192,7 +195,7 @@ def raw_name(precision: str) -> str:
 
 
 def open_precisions(
-    stack: ExitStack, requested: Sequence[str], folder: Path
+    stack: ExitStack, requested: Sequence[str], folder: Path, settings: Mapping[str, str] = NOTHING
 ) -> tuple[list[OpenPrecision], dict[str, str]]:
     """Start the service in fp32 and in each requested precision.
 
@@ -200,6 +203,7 @@ def open_precisions(
         stack: Stops the services when it closes.
         requested: Precisions in addition to fp32.
         folder: Parent folder of the data directories.
+        settings: Further environment variables of each service.
 
     Returns:
         The precisions that the service supports on this machine, and the reason for each missing contestant.
@@ -213,7 +217,7 @@ def open_precisions(
     for precision in dict.fromkeys((DEFAULT, *requested)):
         progress(f"publishing the default model and starting the service in {precision}")
         try:
-            opened = _open(stack, precision, folder / precision / "data")
+            opened = _open(stack, precision, folder / precision / "data", settings)
             found.append(opened)
             if opened.raw is None:
                 missing[raw_name(precision)] = f"no raw engine is available for {opened.info['form']}"
@@ -224,29 +228,42 @@ def open_precisions(
     return found, missing
 
 
-def _open(stack: ExitStack, precision: str, data_dir: Path) -> OpenPrecision:
-    settings = {} if precision == DEFAULT else {"SIMILE_PRECISION": precision}
-    server = Server(data_dir, settings)
+def _open(stack: ExitStack, precision: str, data_dir: Path, settings: Mapping[str, str]) -> OpenPrecision:
+    chosen = {} if precision == DEFAULT else {"SIMILE_PRECISION": precision}
+    server = Server(data_dir, chosen | {**settings})
     with ExitStack() as starting:
         starting.enter_context(server)
         info = server.info()
-        opened, _, runtime = info["form"].partition("/")
-        if opened != precision:
+        if not info["form"].startswith(f"{precision}/"):
             raise BenchError(f"the service opened {info['form']} instead of {precision}")
-        engine = _open_raw(precision, runtime, data_dir / "models" / info["model_version"], server)
+        version = data_dir / "models" / info["model_version"]
+        engine = open_raw(info["form"], version, info["threads"], server.tokenizer())
         stack.push(starting.pop_all())
     facts = {"form": info["form"], "threads": info["threads"], "ready_seconds": server.ready_seconds}
     served = ServedModel(our_name(precision), OURS, server.port, server.pid, facts)
     return OpenPrecision(precision, data_dir, info, served, engine)
 
 
-def _open_raw(precision: str, runtime: str, version: Path, server: Server) -> RawEngine | None:
-    file, count = version / ONNX, server.info()["threads"]
+def open_raw(
+    form: str, version: Path, count: int, tokenizer: Tokenizer, output: str = raw.OUTPUT
+) -> RawEngine | None:
+    """Open the raw engine of a version, or return None if there is none for the form.
+
+    Args:
+        form: Precision and runtime, as `GET /info` names them.
+        version: Folder of the version.
+        count: Number of concurrent calls.
+        tokenizer: Tokenizer of the version.
+        output: Name of the graph's output.
+
+    """
+    precision, _, runtime = form.partition("/")
+    file = version / ONNX
     if runtime == "openvino" and precision in OPENVINO_HINTS:
-        calls, inputs = raw.openvino_calls(file, count, OPENVINO_HINTS[precision])
+        calls, inputs = raw.openvino_calls(file, count, OPENVINO_HINTS[precision], output)
     elif runtime == "onnxruntime" and precision in {DEFAULT, "int8"}:
         file = file if precision == DEFAULT else file.with_name(INT8_NAME)
-        calls, inputs = raw.onnx_runtime_calls(file, count)
+        calls, inputs = raw.onnx_runtime_calls(file, count, output)
     else:
         return None
-    return RawEngine(raw_name(precision), calls, inputs, server.tokenizer())
+    return RawEngine(raw_name(precision), calls, inputs, tokenizer)

@@ -17,7 +17,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from benchmarks.command import PROJECT
-from models.tokens.tokenizer import Tokenizer
+from models.tokens.pairs import Pair, PairTokenizer
+from models.tokens.tokenizer import PairIds, Tokenizer
 from training.errors import TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
 from training.text.lines import build_text, read_records
@@ -28,6 +29,8 @@ ABSTRACTS = ("scifact/corpus.jsonl.gz", "cranfield/corpus.jsonl.gz")
 WIKIPEDIA_SENTENCES = 12_000
 WORDS_BETWEEN_BEGINNINGS = 7  # offset of each further pass over the corpus, so that its texts differ
 MAX_TOKENS = 256
+PAIR_TOKENS, QUERY_TOKENS, QUERY_WORDS = 128, 10, 8
+TAB = "\t"  # between the query and the text of a pair
 VOCABULARY = range(2000, 12_000)  # ids of BERT's vocabulary that are mostly whole words
 
 
@@ -117,6 +120,38 @@ def exact_lengths(tokenizer: Tokenizer, tokens: int, count: int) -> Workload:
     chance = random.Random(f"{tokens} tokens of the bench")
     texts = [" ".join(chance.choices(words, k=tokens - special)) for _ in range(count)]
     return Workload(f"{tokens} tokens", texts, [list(row.ids) for row in tokenizer.tokenize(texts)])
+
+
+def pairs(tokenizer: PairTokenizer, source: Corpus, count: int, of_query: int) -> Workload:
+    """Return pairs as "query TAB text". Any query with any text has exactly 128 tokens.
+
+    Args:
+        tokenizer: Tokenizer of the cross-encoder.
+        source: Words of the queries and texts.
+        count: Number of pairs.
+        of_query: Number of consecutive pairs with the same query.
+
+    """
+    words = _words(tokenizer, source.passages)
+    queries = (query for query in _exact(tokenizer, words, QUERY_TOKENS) if len(query.split()) == QUERY_WORDS)
+    special = len(tokenizer.tokenize_pairs([Pair("a", "a")])[0].ids) - 2
+    texts = _exact(tokenizer, words, PAIR_TOKENS - QUERY_TOKENS - special)
+    made = [
+        Pair(query, text) for query in islice(queries, count // of_query) for text in islice(texts, of_query)
+    ]
+    rows = tokenizer.tokenize_pairs(made)
+    # Not converted to lists, which would lose where the second text begins.
+    ids: list[list[int]] = [row.ids for row in rows if isinstance(row.ids, PairIds)]
+    return Workload("pairs", [TAB.join(pair) for pair in made], ids)
+
+
+def _exact(tokenizer: Tokenizer, words: Iterator[tuple[str, int]], tokens: int) -> Iterator[str]:
+    """Yield texts of exactly `tokens` tokens, without special tokens."""
+    whole = tokens + _special_tokens(tokenizer)
+    while True:
+        text = _text(words, tokens)
+        if len(tokenizer.tokenize([text])[0].ids) == whole:
+            yield text
 
 
 def _workload(

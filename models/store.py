@@ -32,6 +32,7 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, get_args
 
@@ -49,6 +50,7 @@ from models.manifest import (
     read_manifest,
     require_kind,
     seal,
+    version_name,
 )
 from models.open_version import How
 from models.reranker import Reranker
@@ -145,6 +147,13 @@ class ModelStore:
                 with contextlib.suppress(Damaged):
                     return self.verify(known.version)
         return None
+
+    def new_time(self, origin: str, fingerprint: str) -> datetime:
+        """Returns the time for the name of a new version: now, or the next second without such a version."""
+        time = datetime.now(UTC)
+        while (self.root / version_name(time, origin, fingerprint)).exists():
+            time += timedelta(seconds=1)
+        return time
 
     def versions(self) -> list[Manifest]:
         """Returns every version with a readable manifest, oldest first."""

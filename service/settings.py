@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     max_events: int = Field(1_000_000, ge=0)
     max_queue_events: int = Field(65_536, ge=0)  # events and judgments per key
     max_hits: int = Field(50_000, ge=1000)
-    max_candidates: int = Field(1_000_000, ge=24_000)  # The minimum is enough for one query.
+    max_candidates: int = Field(1_000_000, ge=24_000)  # A single query is never refused.
     max_query_characters: int = Field(10_000, ge=1)
     max_ids: int = Field(1_048_576, ge=1)
     max_tokenize_characters: int = Field(200_000, ge=1)

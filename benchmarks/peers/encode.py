@@ -1,6 +1,6 @@
 """Encode texts with a peer's library. Orders are JSON lines on stdin; see peer_engines.py.
 
-    PEER/bin/python -P benchmarks/peers/encode.py {torch,cuda-fp16,fastembed} FOLDER
+    PEER/bin/python -P benchmarks/peers/encode.py ENGINE FOLDER        ENGINE: a key of WAYS
 
     {"packages": …} ─▶ order {"texts": […]} ─▶ encoded once ─▶ {"seconds": …} ─▶ next order …
 
@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -38,6 +39,15 @@ def _cuda_fp16(folder: str) -> Encode:
     )
 
 
+def _cross_encoder(folder: str, backend: Any = "torch") -> Encode:
+    from sentence_transformers import CrossEncoder  # noqa: PLC0415
+
+    model = CrossEncoder(folder, device="cpu", backend=backend)
+    return lambda lines, size: model.predict(
+        [line.partition("\t")[::2] for line in lines], batch_size=size, show_progress_bar=False
+    )
+
+
 def _fastembed(folder: str) -> Encode:
     from fastembed import TextEmbedding  # noqa: PLC0415
     from fastembed.common.model_description import ModelSource, PoolingType  # noqa: PLC0415
@@ -58,6 +68,11 @@ WAYS: dict[str, tuple[Callable[[str], Encode], tuple[str, ...]]] = {
     "torch": (_sentence_transformers, ("sentence-transformers", "transformers", "torch")),
     "cuda-fp16": (_cuda_fp16, ("sentence-transformers", "transformers", "torch")),
     "fastembed": (_fastembed, ("fastembed", "onnxruntime")),
+    "cross-encoder": (_cross_encoder, ("sentence-transformers", "transformers", "torch")),
+    "cross-encoder-onnx": (
+        partial(_cross_encoder, backend="onnx"),
+        ("sentence-transformers", "optimum", "onnxruntime"),
+    ),
 }
 
 

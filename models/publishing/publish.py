@@ -168,7 +168,7 @@ def quantize(store: ModelStore, version: str, say: Say = silent) -> Manifest:
     weights = prepare(source).weights
     if weights is None:
         raise Unsupported(f"{version} has no weights that an int8 graph can be built from. Serve it in fp32.")
-    now = datetime.now(UTC)
+    now = store.new_time(manifest.origin, manifest.fingerprint)
     changed = {
         "version": version_name(now, manifest.origin, manifest.fingerprint),
         "created": now.isoformat(timespec="seconds"),

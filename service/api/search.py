@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
@@ -287,8 +288,9 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         return in_chunks(json_array(lists) if plan.several else lists[0])
 
     with runtime.active.borrow(plan.version) as generation:
-        search = plan.search(runtime.settings, generation)
+        search = replace(plan.search(runtime.settings, generation), ends=request.scope.get("ends", inf))
         if plan.several:
+            search = _without_default(runtime.settings, plan, search, stages)
             _check_work(runtime.settings, len(plan.queries), search)
         # An incomplete index is not searched. Keyword search reads the store, which is always complete.
         if search.mode != "lexical":
@@ -326,8 +328,23 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
     return JsonChunks([b'%s,"%s":' % (orjson.dumps(answer)[:-1], name), *hits, b"}"], headers)
 
 
+def _without_default(settings: Settings, plan: Plan, search: Search, stages: Stages) -> Search:
+    """Returns a search without the reranker, with a warning, if the collection's default is too much work."""
+    count, most = len(plan.queries), settings.max_candidates
+    if plan.rerank is not None or not search.is_reranked or count == 1 or count * search.cost <= most:
+        return search
+    fault = (
+        f"The hits are not reranked, because {count} queries are too many for it (SIMILE_MAX_CANDIDATES). "
+        f"Send {max(1, most // search.cost)} queries at a time, or rerank false."
+    )
+    stages.rerank_faults[fault] = None
+    return replace(search, rerank_k=0)
+
+
 def _check_work(settings: Settings, queries: int, search: Search) -> None:
     """Rejects a search with more hits, or more candidates to rank, than one request may ask for.
+
+    One query may rank any number of candidates, as in `GET /search`.
 
     Raises:
         Validation: The search exceeds SIMILE_MAX_HITS or SIMILE_MAX_CANDIDATES.
@@ -340,7 +357,7 @@ def _check_work(settings: Settings, queries: int, search: Search) -> None:
             "(SIMILE_MAX_HITS) go in one answer."
         )
     work, most = queries * search.cost, settings.max_candidates
-    if work > most:
+    if work > most and queries > 1:
         raise Validation(
             f"The queries rank {work} candidates together, {search.cost} each in mode {search.mode}; "
             f"at most {most} (SIMILE_MAX_CANDIDATES) go in one request. Send "

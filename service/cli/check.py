@@ -184,7 +184,7 @@ def check_data(settings: Settings) -> str:
         lines, found = _check_database(settings.database.get_secret_value())
     lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
     if problems := sum(one.problem for one in found):
-        raise CommandError("\n".join([*lines, f"{problems} problems."]))
+        raise CommandError("\n".join([*lines, f"{amount(problems, 'problem')}."]))
     return "\n".join([*lines, "All is sound."])
 
 

@@ -23,10 +23,10 @@ from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
 from service.corpus.judged import JudgedQueries, Remembered
-from service.corpus.reranking import Reranking
+from service.corpus.reranking import NotReranked, Reranking
 from service.corpus.search import Judged, Page, Query, Search, find
 from service.corpus.tokens import TokenVectors
-from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
+from service.errors import Conflict, Hung, Overloaded, ServiceError, Storage, Timeout, Unhealthy
 from service.observability.logs import safe_message
 from service.settings import Settings
 from service.store.filters.grammar import Predicate
@@ -294,15 +294,14 @@ class Corpus:
         if not search.is_reranked:
             return await self._find(generation, queries, search, then)
         try:
-            found = await self._find(generation, queries, _from_first(search), lambda pages: pages)
-        except TooMuch:  # The candidates that are not on the page may be too large.
-            fault = "The best hits are too large to be reranked (SIMILE_MAX_ANSWER_MB)."
+            pages = await self._find_reranked(generation, queries, search)
+        except NotReranked as said:
+            fault = str(said)
 
             def say(pages: list[Page]) -> T:
                 return then([page._replace(rerank_fault=fault) for page in pages])
 
             return await self._find(generation, queries, search, say)
-        pages = await self._reranking.order(queries, found, search)
         hidden: dict[str, Any] = {
             f"{column}_json": b"" for column in ("title", "text") if column not in search.columns
         }
@@ -316,6 +315,24 @@ class Corpus:
             for page in pages
         ]
         return await asyncio.to_thread(then, shown)
+
+    async def _find_reranked(
+        self, generation: Generation, queries: Sequence[Query], search: Search
+    ) -> list[Page]:
+        """Returns the pages from their first hits, in the order of the reranker.
+
+        Raises:
+            NotReranked: The search must do without the reranker. The reason is a warning for the answer.
+        """
+        reranking, candidates = self._reranking, _from_first(search)
+        with reranking.borrow() as reranker:
+            choose = partial(reranking.choose, reranker, queries, search)
+            try:
+                chosen = await self._find(generation, queries, candidates, choose)
+            except (TooMuch, Overloaded) as error:  # Hits that are not on the page may be too large.
+                name = "SIMILE_MAX_ANSWER_MB" if isinstance(error, TooMuch) else "SIMILE_MAX_ANSWERS_MB"
+                raise NotReranked(f"The best hits are too large to be reranked now ({name}).") from error
+            return await reranking.order(reranker, chosen)
 
     async def _find(
         self,
@@ -344,7 +361,7 @@ def _from_first(search: Search) -> Search:
     """Returns a search for all hits up to the end of the page, and for all that the reranker orders."""
     columns = [column for column in COLUMNS if column in search.columns or column != "metadata"]
     k = max(search.reach, search.rerank_k)
-    return replace(search, k=k, offset=0, rerank_k=0, columns=columns, is_later=search.offset > 0)
+    return replace(search, k=k, offset=0, columns=columns, is_later=search.offset > 0)
 
 
 def _with_memory(search: Search, remembered: Remembered, *, exact: bool = True) -> Search:

@@ -1,15 +1,18 @@
-"""The last stage of a search: the reranker orders the best hits again. Start reading at `Reranking.order`.
+"""The last stage of a search: the reranker orders the best hits again. Start at `choose` and `order`.
 
     the best rerank_k hits ─▶ the best passage of each, with the query ─▶ scores ─▶ order
     all other hits keep their place
 
-The candidates do not depend on the page, so pages neither repeat nor skip a hit. While this process remembers
-a query, its later pages have the order of its first page, even if the first page was late or failed.
+`Reranking.choose` makes the pairs on a reading thread, and `Reranking.order` scores them. One time limit
+holds for both. The candidates do not depend on the page, so pages neither repeat nor skip a hit. While this
+process remembers a query, its later pages have the order of its first page, even if that one was late.
 """
 
-import asyncio
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +22,8 @@ from numpy.typing import NDArray
 
 from models.reranker import Reranker
 from models.search.content import Content
-from models.search.features import COVER_CHARACTERS, get_cover
+from models.search.features import COVER_CHARACTERS
+from models.search.terms import get_words, parse_query
 from models.tokens.pairs import Pair
 from service.active import ActiveReranker
 from service.batching.batcher import Batcher
@@ -27,11 +31,20 @@ from service.corpus.search import Hit, Page, Query, Search
 from service.errors import ServiceError, Timeout
 from service.observability.logs import safe_message
 from service.ranking import Orders
+from service.store.scheduling import Abandoned, pause
 
 log = logging.getLogger(__name__)
 
+clock = time.monotonic
+
 # Without a best passage, as in keyword search, the window of a long text that has most terms of the query.
 WINDOW_CHARACTERS, STEP_CHARACTERS = 1000, 750
+DEADLINE_SHARE = 0.75  # Of the time that a request has left. The rest is for the answer.
+_FAILED = "The reranker failed; the log says why. The hits are not reranked."
+
+
+class NotReranked(Exception):
+    """Raised if a search must be answered without the reranker. The message is a warning for the answer."""
 
 
 class _Scores(NamedTuple):
@@ -39,6 +52,29 @@ class _Scores(NamedTuple):
 
     order: NDArray[np.intp]
     scores: NDArray[np.float32]
+
+
+class Chosen(NamedTuple):
+    """What the reranker reads for a search.
+
+    Attributes:
+        pages: For each query, its hits from the first one.
+        k: Number of candidates of each query, which are its first hits.
+        names: For each query, the key of its order in memory.
+        known: Remembered orders, by position of the query.
+        pairs: Pairs to score, by position of the query. The last candidates of a query have no pair if the
+            time was too short.
+        ends: When the time of this stage ends, by `clock`.
+        late: Warning for hits that have no score by then.
+    """
+
+    pages: Sequence[Page]
+    k: int
+    names: Sequence[int]
+    known: dict[int, _Scores]
+    pairs: Mapping[int, Sequence[Pair]]
+    ends: float
+    late: str
 
 
 class Reranking:
@@ -56,64 +92,103 @@ class Reranking:
         self._seconds = seconds
         self._recent: Orders[_Scores] = Orders()
 
-    async def order(self, queries: Sequence[Query], pages: Sequence[Page], search: Search) -> list[Page]:
-        """Returns the pages with their best hits in the order of the reranker. Never raises a ServiceError.
+    @contextmanager
+    def borrow(self) -> Iterator[Reranker]:
+        """Keeps the active reranker open until the block ends.
+
+        Raises:
+            NotReranked: No reranker is active, or it cannot order hits.
+        """
+        with ExitStack() as stack:
+            try:
+                reranker = stack.enter_context(self._active.borrow())
+            except ServiceError as error:
+                raise NotReranked(f"The hits are not reranked: {error.message}") from error
+            if reranker.manifest.dimension != 1:
+                raise NotReranked("The active reranker has several labels, so it cannot order hits.")
+            yield reranker
+
+    def choose(
+        self, reranker: Reranker, queries: Sequence[Query], search: Search, pages: Sequence[Page]
+    ) -> Chosen:
+        """Returns the pairs of the queries that have no remembered order. Runs on a reading thread.
+
+        The time of the stage begins now.
 
         Args:
+            reranker: The reranker that will score the pairs.
             queries: The queries, which are texts.
-            pages: For each query, its hits from the first one.
             search: Options of the search.
+            pages: For each query, its hits from the first one.
+
+        Raises:
+            NotReranked: A failure, which is in the log.
+            Abandoned: The client disconnected, or its deadline passed.
         """
         try:
-            with self._active.borrow() as reranker:
-                if reranker.manifest.dimension != 1:
-                    fault = "The active reranker has several labels, so it cannot order hits."
-                    return _keep(pages, fault)
-                return await self._order_with(reranker, queries, pages, search)
-        except ServiceError as error:
-            return _keep(pages, f"The hits are not reranked: {error.message}")
-        except Exception as error:  # noqa: BLE001  a fault of this stage must not fail a search
-            log.warning("Reranking failed: %s", safe_message(error))
-            return _keep(pages, "The reranker failed; the log says why. The hits are not reranked.")
+            return self._choose(reranker.manifest.version, queries, search, pages)
+        except Abandoned:
+            raise
+        except Exception as error:  # a fault of this stage must not fail a search
+            log.warning("Choosing passages for the reranker failed: %s", safe_message(error))
+            raise NotReranked(_FAILED) from error
 
-    async def _order_with(
-        self, reranker: Reranker, queries: Sequence[Query], pages: Sequence[Page], search: Search
-    ) -> list[Page]:
-        version, first, k = reranker.manifest.version, not search.offset, search.rerank_k
+    def _choose(
+        self, version: str, queries: Sequence[Query], search: Search, pages: Sequence[Page]
+    ) -> Chosen:
+        began, k = clock(), search.rerank_k
         names = [
             hash((version, search.collection, query.text, *(hit.document.id for hit in page.hits[:k])))
             for query, page in zip(queries, pages, strict=True)
         ]
         known = {at: old for at, name in enumerate(names) if (old := self._recent.recall(name)) is not None}
-        wanted = [at for at in range(len(pages)) if first or at not in known]
-        pairs = await asyncio.to_thread(_build_pairs, [(queries[at], pages[at].hits[:k]) for at in wanted])
-        seconds = self._seconds * max(1, len(wanted))
-        answer, fault = await self._batcher.score(
-            reranker, [pair for some in pairs for pair in some], seconds
-        )
-        said = "" if fault is None else _describe(fault, answer.vectors, self._seconds)
-        found, start = [page._replace(reranker=version) for page in pages], 0
-        for at, some in zip(wanted, pairs, strict=True):
-            scores = answer.vectors[start : start + len(some), 0]
-            tokens = answer.tokens[start : start + len(some)]
+        wanted = [at for at in range(len(pages)) if not search.offset or at not in known]
+        seconds, left = self._seconds * len(wanted), DEADLINE_SHARE * (search.ends - began)
+        late = f"The reranker took longer than {self._seconds:g} s for a query (SIMILE_RERANK_SECONDS)."
+        if left < seconds:
+            late = "The reranker took longer than the deadline of the request allows (x-timeout-ms)."
+        ends = began + min(seconds, left)
+        pairs = {at: _build_pairs(queries[at].text, pages[at].hits[:k], ends) for at in wanted}
+        return Chosen(pages, k, names, known, pairs, ends, late)
+
+    async def order(self, reranker: Reranker, chosen: Chosen) -> list[Page]:
+        """Returns the pages with their candidates in the order of the reranker.
+
+        A failure is a warning of the pages and in the log.
+        """
+        try:
+            return await self._order(reranker, chosen)
+        except Exception as error:  # noqa: BLE001  a fault of this stage must not fail a search
+            log.warning("Reranking failed: %s", safe_message(error))
+            return [page._replace(rerank_fault=_FAILED) for page in chosen.pages]
+
+    async def _order(self, reranker: Reranker, chosen: Chosen) -> list[Page]:
+        pairs = [pair for some in chosen.pairs.values() for pair in some]
+        answer, fault = await self._batcher.score(reranker, pairs, max(0.0, chosen.ends - clock()))
+        version, known, start = reranker.manifest.version, chosen.known, 0
+        found = [page._replace(reranker=version) for page in chosen.pages]
+        scored: dict[int, NDArray[np.float32]] = {}
+        for at, some in chosen.pairs.items():
+            scored[at] = np.full(len(found[at].hits[: chosen.k]), np.nan, np.float32)
+            scored[at][: len(some)] = answer.vectors[start : start + len(some), 0]
+            found[at] = found[at]._replace(rerank_tokens=answer.tokens[start : start + len(some)])
             start += len(some)
+        said = _describe(fault, [*scored.values()], chosen.late)
+        for at, scores in scored.items():
             late = bool(np.isnan(scores).any())
             if at not in known or not late:
                 known[at] = _Scores(_sort(scores), scores)
-                self._recent.remember(names[at], known[at])
-            found[at] = found[at]._replace(rerank_fault=said if late else "", rerank_tokens=tokens)
+                self._recent.remember(chosen.names[at], known[at])
+            found[at] = found[at]._replace(rerank_fault=said if late else "")
         return [page._replace(hits=_reorder(page.hits, known[at])) for at, page in enumerate(found)]
 
 
-def _keep(pages: Sequence[Page], fault: str) -> list[Page]:
-    return [page._replace(rerank_fault=fault) for page in pages]
-
-
-def _describe(fault: ServiceError, scores: NDArray[np.float32], seconds: float) -> str:
-    done, count = int(np.isfinite(scores[:, 0]).sum()), len(scores)
-    reason = f"The reranker could not score all hits ({fault.message.rstrip('.')})."
-    if isinstance(fault, Timeout):
-        reason = f"The reranker took longer than {seconds:g} s for a query (SIMILE_RERANK_SECONDS)."
+def _describe(fault: ServiceError | None, scored: Sequence[NDArray[np.float32]], late: str) -> str:
+    """Returns why some hits have no score. Without a fault, there was no time to choose their passages."""
+    done, count = sum(int(np.isfinite(scores).sum()) for scores in scored), sum(map(len, scored))
+    reason = late
+    if fault is not None and not isinstance(fault, Timeout):
+        reason = f"The reranker could not score all hits ({fault.message.rstrip('.')})."
     return f"{reason} It scored {done} of {count} hits. The others keep their places."
 
 
@@ -137,12 +212,25 @@ def _reorder(hits: Sequence[Hit], found: _Scores) -> list[Hit]:
     return [*best, *hits[len(best) :]]
 
 
-def _build_pairs(searched: Sequence[tuple[Query, Sequence[Hit]]]) -> list[list[Pair]]:
-    return [[Pair(query.text, _choose_passage(query.text, hit)) for hit in hits] for query, hits in searched]
+def _build_pairs(query: str, hits: Sequence[Hit], ends: float) -> list[Pair]:
+    """Returns the pairs of the first hits, as many as there is time for."""
+    pairs: list[Pair] = []
+    telling = parse_query(query).telling
+    for hit in hits:
+        pause()
+        if clock() >= ends:
+            break
+        pairs.append(Pair(query, _choose_passage(telling, hit)))
+    return pairs
 
 
-def _choose_passage(query: str, hit: Hit) -> str:
-    """Returns the best passage of a hit, with the title before it."""
+def _choose_passage(telling: AbstractSet[str], hit: Hit) -> str:
+    """Returns the best passage of a hit, with the title before it.
+
+    Args:
+        telling: Terms of the query.
+        hit: The hit.
+    """
     text: str = orjson.loads(hit.document.text_json)
     title: str = orjson.loads(hit.document.title_json) if hit.document.title_json else ""
     if hit.passage is not None:
@@ -150,5 +238,5 @@ def _choose_passage(query: str, hit: Hit) -> str:
     elif len(text) > WINDOW_CHARACTERS + STEP_CHARACTERS:
         starts = range(0, min(len(text), COVER_CHARACTERS), STEP_CHARACTERS)
         windows = [text[start : start + WINDOW_CHARACTERS] for start in starts]
-        text = max(windows, key=lambda window: get_cover(query, window))
+        text = max(windows, key=lambda window: len(telling & {*get_words(window)}))
     return Content(text, title).whole

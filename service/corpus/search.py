@@ -52,6 +52,7 @@ CANDIDATES, ALL_CANDIDATES = 1000, 11_000
 FIRST_TOGETHER, TOGETHER = 4, 64
 TOGETHER_CANDIDATES = 65_536  # candidates per call
 RERANK_WORK = 1500  # A pair of 128 tokens costs a small reranker about as much as fusing so many candidates.
+PASSAGE_WORK = 150  # So does choosing the passage of a long text.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
@@ -88,6 +89,7 @@ class Search:
         compares_tokens: Whether the second stage has late interaction.
         rerank_k: Number of hits that the reranker orders again. 0: none.
         is_later: Whether this is a later page although the offset is 0.
+        ends: When the deadline of the request passes, by `time.monotonic`. The reranker ends before.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -109,6 +111,7 @@ class Search:
     compares_tokens: bool = False
     rerank_k: int = 0
     is_later: bool = False
+    ends: float = inf
 
     @property
     def is_reranked(self) -> bool:
@@ -148,12 +151,12 @@ class Search:
     @property
     def cost(self) -> int:
         """Cost of each query with its pairs for the reranker, in candidates."""
-        return self.work + RERANK_WORK * self.rerank_k
+        return self.work + (RERANK_WORK * self.rerank_k if self.is_reranked else 0)
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
         scans = self.where is not None and not self.where.indexed
-        return scans or queries * self.work > HEAVY_CANDIDATES
+        return scans or queries * (self.work + PASSAGE_WORK * self.rerank_k) > HEAVY_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,18 +294,15 @@ def _recalled(
 
     So a judgment counts wherever hybrid search found the document.
     """
-    if not search.has_stage or search.memory is None or query.vector is None:
+    if not search.has_stage or not search.rank_seconds or search.memory is None or query.vector is None:
         return []
     threshold = generation.rankings[search.collection].memory_threshold
-    known = {id for _, id in best[:MAX_RANKED]}
     ids = search.memory.list_relevant(query.vector, threshold, MAX_RECALLED)
-    places = {ranked.revision: ranked for ranked in ranking} if {*ids} - known else {}
-    found = ((id, snapshot.get_vector(generation.number, id, search.collection)) for id in ids)
-    return [
-        (places[stored[0]], id)
-        for id, stored in found
-        if id not in known and stored is not None and stored[0] in places
-    ]
+    if not (missing := [id for id in ids if id not in {id for _, id in best[:MAX_RANKED]}]):
+        return []
+    places = {ranked.revision: ranked for ranked in ranking}
+    found = ((id, snapshot.get_vector(generation.number, id, search.collection)) for id in missing)
+    return [(places[stored[0]], id) for id, stored in found if stored is not None and stored[0] in places]
 
 
 def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:

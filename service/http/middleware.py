@@ -230,6 +230,7 @@ class RequestContext:
         try:
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
             seconds = self._edge.deadline_seconds(timeout_ms)
+            self._scope["ends"] = time.monotonic() + seconds
             async with asyncio.timeout(seconds) as deadline:
                 if self._flow is not None:
                     self._flow.begin(deadline, seconds)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import ModelError, UnknownVersion
-from models.manifest import Manifest
+from models.manifest import Manifest, version_name
 from models.publishing.publish import publish
 from models.store import ModelStore
 from tests.tiny import tiny_source as make_tiny_source
@@ -196,6 +196,16 @@ def test_a_killed_publisher_leaves_whole_versions_only(
     assert left > 0, "no kill hit a build: the test shows nothing"
     publish(store, make_tiny_source(tmp_path / "after", seed=2))
     assert list(store.root.glob(".tmp-*")) == []
+
+
+def test_versions_of_one_second_get_different_names(tmp_path: Path) -> None:
+    store, fingerprint = ModelStore(tmp_path), "a" * 64
+    names = []
+    for _ in range(4):
+        names.append(version_name(store.new_time("tiny-ranking", fingerprint), "tiny-ranking", fingerprint))
+        (tmp_path / names[-1]).mkdir()
+    assert len({*names}) == 4
+    assert names == sorted(names)
 
 
 @pytest.mark.long

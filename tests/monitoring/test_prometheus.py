@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from models.store import ModelStore
 from service.errors import error_types
 from tests.monitoring.files import ROOT, alerts, panels, queries, rules
 from tests.monitoring.prometheus import Prometheus
+from tests.parts.rerankers import publish_reranker
 from tests.service.process import Service
 
 pytestmark = pytest.mark.skipif(
@@ -40,11 +42,15 @@ class Watched(NamedTuple):
 def watched(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Watched]:
     """A service and its Prometheus, after traffic that Prometheus has scraped."""
     folder = tmp_path_factory.mktemp("watched")
+    unstarted = Service(folder, tiny_models_dir, SIMILE_CACHE_MB="4")
+    store = ModelStore(folder / "models")
+    store.request_reranker(publish_reranker(store.root))
     with (
-        Service(folder, tiny_models_dir, SIMILE_CACHE_MB="4") as service,
+        unstarted as service,
         Prometheus(folder, service.port, lambda text: text.replace("for: 1m", "for: 1s")) as prometheus,
     ):
         prometheus.wait_for("simile_ready == 1")
+        prometheus.wait_for("simile_reranker_info == 1")
         for round in range(3):
             talk(service, round)
             # Waits for a scrape, so that the next round is between two scrapes.

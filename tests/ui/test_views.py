@@ -532,7 +532,7 @@ def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Servi
 @pytest.mark.parametrize(
     ("gains", "said"),
     [
-        ([], "How many judged queries a gain needs is unknown"),
+        ([], "The first retraining will show how many judged queries are enough"),
         ([{"enough": 90, "shown": True}], "106 judged queries were enough to see"),
         ([{"enough": None, "least": 0.031}], "no gain on 106 judged queries. A gain of +3.1 points would"),
         ([{"enough": None, "least": None}], "no gain on 106 judged queries."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -202,9 +201,10 @@ def publish_learned(
     results = [(name, each.result) for name, each in accepted.items()]
     rankings = {name: each for name, each in results if isinstance(each, Ranking)}
     search = {name: each for name, each in results if isinstance(each, SearchDefaults)}
-    now = datetime.now(UTC)
+    origin = f"{served.origin}-{recipe}"
+    now = store.new_time(origin, served.fingerprint)
     changed = {
-        "version": version_name(now, f"{served.origin}-{recipe}", served.fingerprint),
+        "version": version_name(now, origin, served.fingerprint),
         "created": now.isoformat(timespec="seconds"),
         "parent": served.version,
         "lineage": served.lineage | {ANCHOR: find_anchor(store, served.version)},

@@ -33,7 +33,7 @@ ONLY_DEFAULT = (DEFAULT,)
 ALL = ("*",)
 _PAGE = 1000  # rows, the maximum of the service
 MAX_CLICKED = 20_000  # clicked answers of a collection, the maximum of the service
-_SEARCHES = 8  # queries in one request, which every SIMILE_MAX_CANDIDATES allows
+_SEARCHES = 4  # hybrid queries in one request, which every SIMILE_MAX_CANDIDATES allows
 _NEAREST = 1000  # hits of a query, as many as hybrid search fuses; every SIMILE_MAX_HITS allows them
 _TIMEOUT = 120.0  # seconds
 _TRIES = 5
@@ -95,7 +95,7 @@ def fetch_info(url: str) -> dict[str, Any]:
 def fetch_explained(
     url: str, collection: str, queries: Sequence[str], hits: int, version: str
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields the best hits of each query by hybrid search, with their `id` and `features`.
+    """Yields the best hits of each query by hybrid search, with their `id` and `features`, as users see them.
 
     Hits that are candidates only because they were judged for this or a similar query are left out. They
     would be training rows whose label is known from how they were found.
@@ -103,13 +103,14 @@ def fetch_explained(
     Raises:
         TrainingError: The service serves another version than `version`.
     """
-    body = {"mode": "hybrid", "k": hits + MAX_RECALLED, "explain": True, "fields": []}
+    body = {"mode": "hybrid", "k": hits + MAX_RECALLED, "explain": True, "fields": [], "rerank": False}
     for found in _search(url, collection, queries, body, _SEARCHES, version):
         named = {"id": str, "features": dict}
         told = [hit for hit in found if _has(hit, named) and hit["features"].keys() >= {*FEATURES}]
         if len(told) < min(hits, len(found)):
             raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
-        yield sorted(told, key=lambda hit: -float(hit["features"]["hybrid"]))[:hits]
+        best = sorted(range(len(told)), key=lambda at: -float(told[at]["features"]["hybrid"]))[:hits]
+        yield [told[at] for at in sorted(best)]
 
 
 def fetch_nearest(

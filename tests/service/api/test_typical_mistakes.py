@@ -115,7 +115,7 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
                 f"There is no route POST {path}. There are POST /embed, /similarity, /search and /documents.",
             )
         ]
-        for path in ("/rerank", "/collections/x/points/search", "/v1/chat/completions", "/query", "/vectors")
+        for path in ("/ask", "/collections/x/points/search", "/v1/chat/completions", "/query", "/vectors")
     },
     "/documents/1001": [({"text": "a"}, 405, "POST /documents with the same id replaces it.")],
     "/collections": [

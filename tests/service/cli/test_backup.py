@@ -349,7 +349,7 @@ def test_a_sound_store_is_said_to_be_sound_while_its_service_runs(place: Service
         ("UPDATE generations SET version = '20260101T000000-x-00000000'", "cannot be opened"),
         ("UPDATE generations SET fingerprint = 'another'", "its fingerprint differs"),
         ("DELETE FROM lexical_1_docsize WHERE id = 5", "1 document cannot be found by words"),
-        ("INSERT INTO lexical_1 (rowid, text) VALUES (999, 'a')", "1 deleted documents are found by"),
+        ("INSERT INTO lexical_1 (rowid, text) VALUES (999, 'a')", "1 deleted document is found by"),
     ],
 )
 def test_what_is_wrong_in_a_store_is_listed(place: Service, tmp_path: Path, damage: str, words: str) -> None:
@@ -361,7 +361,7 @@ def test_what_is_wrong_in_a_store_is_listed(place: Service, tmp_path: Path, dama
     connection.close()
     said = refused(check_data, tmp_path, place.folder / "models")
     assert words in said
-    assert said.endswith("problems.")
+    assert said.endswith(("problem.", "problems."))
 
 
 def test_a_flipped_byte_in_the_file_is_found(place: Service, tmp_path: Path) -> None:

@@ -17,9 +17,21 @@ from service.settings import Settings
 from tests import postgres
 from tests.parts.places import Place
 from tests.service.conftest import HOST, new_settings, serving
-from tests.service.corpus.test_ranking import QUERY, TEXTS, fill, forget, hits, ids, in_hybrid_order, judge
+from tests.service.corpus.test_ranking import (
+    QUERY,
+    TEXTS,
+    fill,
+    forget,
+    hits,
+    ids,
+    in_hybrid_order,
+    judge,
+    patient,
+)
 from tests.service.swapping import published
 from tests.waiting import until
+
+__all__ = ["patient"]  # A fixture of all tests here.
 
 PATH = "/collections/default/clicked"
 

@@ -23,11 +23,17 @@ from service.runtime.runtime import Runtime
 from service.store.scheduling import Abandoned
 from service.store.values import Judgment
 from tests.service.conftest import new_settings, serving
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 WORDS = "red green blue river stone market letter engine garden bridge".split()
 TEXTS = {f"d{at:03}": f"{WORDS[at % 10]} {WORDS[at // 10]} {'long ' * (at % 4)}" for at in range(100)}
 QUERY = "green river"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a search wait for its memory, however busy the machine is."""
+    monkeypatch.setattr(judged, "WAIT_SECONDS", LIMIT)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -240,6 +246,8 @@ def test_the_stage_can_be_turned_off(tmp_path: Path, tiny_models_dir: Path, hybr
         assert [hit["id"] for hit in found] == hybrid
         assert found[0]["score"] <= 1
         assert found[0]["features"]["length"] > 0
+        judge(client, QUERY, hybrid[-1], True)
+        assert ids(client, explain=True) == hybrid
 
 
 def judge(client: TestClient, query: str, id: str, relevant: bool, **headers: str) -> None:

@@ -11,9 +11,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.reranker import Pair, Reranker
+from models.search import terms
 from models.store import ModelStore
 from service.app import create_app
+from service.corpus import reranking
+from service.corpus.search import RERANK_WORK, Search, find
+from service.errors import Overloaded
 from service.runtime.runtime import Runtime
+from service.settings import Settings
+from service.store.values import TooMuch
 from tests.parts.rerankers import publish_reranker
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.waiting import until
@@ -64,9 +70,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
 @pytest.fixture
 def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     shared.activate(shared.versions[0])
-    reranking = shared.runtime.corpus._reranking
-    reranking._recent._recent.clear()
-    monkeypatch.setattr(reranking, "_seconds", 30.0)
+    shared.runtime.corpus._reranking._recent._recent.clear()
+    monkeypatch.setattr(shared.runtime.corpus._reranking, "_seconds", 30.0)
     return shared
 
 
@@ -340,3 +345,172 @@ def test_a_long_text_is_scored_by_its_best_passage(place: Place, mode: str) -> N
     assert len(pair.text) < 1100
     if mode == "lexical":
         assert "green river" in pair.text
+
+
+@pytest.fixture(scope="module")
+def long_texts(shared: Place) -> str:
+    """A collection of 200 long texts, in which only keyword search finds no passages."""
+    path = "/collections/long/documents"
+    text = " ".join(WORDS * 160)
+    for start in range(0, 200, 20):
+        documents = [{"id": f"l{at}", "text": f"{text} n{at}"} for at in range(start, start + 20)]
+        assert shared.client.post(path, json={"documents": documents}).status_code == 200
+    return "/collections/long/search"
+
+
+LONG_QUERY = "river " + " ".join(f"word{at}" for at in range(1100))
+
+
+@pytest.mark.parametrize(
+    ("q", "options"),
+    [
+        (LONG_QUERY, {"mode": "lexical", "rerank_k": 200}),
+        (LONG_QUERY, {"mode": "lexical", "rerank_k": 200, "k": 1, "fields": ""}),
+        (LONG_QUERY, {"mode": "dense", "passages": "false", "rerank_k": 200}),
+        (LONG_QUERY, {"mode": "hybrid", "passages": "false", "rerank_k": 150}),
+        ("river stone", {"mode": "lexical", "rerank_k": 200}),
+        (" ".join(WORDS), {"mode": "hybrid", "rerank_k": 200}),
+    ],
+)
+def test_choosing_passages_counts_in_the_time_of_the_reranker(
+    place: Place, long_texts: str, monkeypatch: pytest.MonkeyPatch, q: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(place.runtime.corpus._reranking, "_seconds", 0.05)
+    began = time.monotonic()
+    expected = place.search(long_texts, q=q, **options)["hits"]
+    plain, began = time.monotonic() - began, time.monotonic()
+    found = place.search(long_texts, q=q, rerank="true", **options)
+    assert time.monotonic() - began < plain + 1.5
+    assert len(found["hits"]) == len(expected) > 0
+
+
+def test_passages_that_there_was_no_time_to_choose_leave_their_hits_in_place(
+    place: Place, long_texts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0] * 9 + [31.0])  # The start and eight hits, then the end of the 30 s.
+    parsed, original = list[str](), terms.parse_query
+
+    def noting(query: str) -> terms.Query:
+        parsed.append(query)
+        return original(query)
+
+    expected = place.ids(mode="lexical", k=20)
+    monkeypatch.setattr(reranking, "clock", lambda: next(times, 0.0))
+    monkeypatch.setattr(reranking, "parse_query", noting)
+    found = place.search(mode="lexical", k=20, rerank="true")
+    assert any("took longer" in each and "It scored 8 of 20 hits" in each for each in found["warnings"])
+    assert parsed == [QUERY], "each query is parsed once, although there are 20 texts"
+    unscored = [at for at, hit in enumerate(found["hits"]) if "rerank_score" not in hit]
+    assert unscored == [*range(8, 20)]
+    assert [found["hits"][at]["id"] for at in unscored] == [expected[at] for at in unscored]
+
+
+@pytest.mark.parametrize("word", ["zebra", "Zebras", "zebra crossing", "the zebra", "one zebra two"])
+def test_the_window_with_most_terms_is_read_wherever_it_is(place: Place, word: str) -> None:
+    seen, original = list[Pair](), Reranker.tokenize
+    rows = [{"id": "late", "text": f"{'animal sleeps. ' * 300}a zebra {'animal sleeps. ' * 300}"}]
+    path = "/collections/zebras"
+    assert place.client.post(f"{path}/documents", json={"documents": rows}).status_code == 200
+
+    def noting(self: Reranker, pairs: Any, **options: Any) -> Any:
+        seen.extend(pairs)
+        return original(self, pairs, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Reranker, "tokenize", noting)
+        place.search(f"{path}/search", q=word, mode="lexical", rerank="true")
+    assert ["zebra" in pair.text for pair in seen] == [True]
+
+
+def test_a_failure_while_passages_are_chosen_costs_the_order_and_not_the_search(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(query: str) -> terms.Query:
+        raise RuntimeError("no terms")
+
+    expected = place.ids(mode="dense")
+    monkeypatch.setattr(reranking, "parse_query", fail)
+    found = place.search(mode="dense", rerank="true")
+    assert [hit["id"] for hit in found["hits"]] == expected
+    assert any("The reranker failed" in each for each in found["warnings"])
+
+
+@pytest.mark.parametrize("options", [{}, {"k": 5}, {"rerank_k": 200}, {"offset": 5}, {"fields": ["title"]}])
+@pytest.mark.parametrize(("mode", "count"), [("hybrid", 100), ("dense", 600), ("lexical", 40)])
+def test_a_collections_default_never_refuses_a_search(
+    place: Place, mode: str, count: int, options: dict[str, Any]
+) -> None:
+    """The limit allows 28 to 33 queries with 20 pairs each."""
+    path, body = "/collections/default-on/search", {"queries": [QUERY] * count, "mode": mode, **options}
+    answer = place.client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert "reranker" not in found
+    assert any("SIMILE_MAX_CANDIDATES" in each for each in found["warnings"])
+    plain = place.client.post(path, json=body | {"rerank": False}).json()
+    assert found["results"] == plain["results"]
+    assert "warnings" not in plain
+    refused = place.client.post(path, json=body | {"rerank": True})
+    assert refused.status_code == 422
+    assert "SIMILE_MAX_CANDIDATES" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("rerank", [None, True, False])
+@pytest.mark.parametrize("options", [{}, {"rerank_k": 200}, {"mode": "hybrid", "k": 1000, "offset": 10}])
+def test_the_smallest_limit_of_candidates_allows_one_query(
+    place: Place, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], rerank: bool | None
+) -> None:
+    [least] = Settings.model_fields["max_candidates"].metadata
+    settings = place.runtime.settings.model_copy(update={"max_candidates": least.ge})
+    monkeypatch.setattr(place.runtime, "settings", settings)
+    body = {"queries": [QUERY], "rerank": rerank, **options}
+    answer = place.client.post("/collections/default-on/search", json=body)
+    assert answer.status_code == 200, answer.text
+    assert ("reranker" in answer.json()) == (rerank is not False)
+
+
+@pytest.mark.parametrize(("offset", "pairs"), [(0, 20), (19, 20), (20, 0), (21, 0), (500, 0)])
+def test_only_pages_with_reranked_hits_cost_pairs(offset: int, pairs: int) -> None:
+    search = Search(mode="lexical", offset=offset, rerank_k=20)
+    assert search.cost == search.work + pairs * RERANK_WORK
+
+
+@pytest.mark.parametrize("error", [TooMuch(), Overloaded("too many bytes")])
+def test_candidates_that_are_too_large_are_not_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    expected = place.ids(k=3, fields="")
+
+    def find_small(*args: Any, **options: Any) -> Any:
+        if "text" in options["search"].columns:
+            raise error
+        return find(*args, **options)
+
+    monkeypatch.setattr("service.corpus.corpus.find", find_small)
+    found = place.search(k=3, fields="", rerank="true")
+    assert [hit["id"] for hit in found["hits"]] == expected
+    assert any("too large to be reranked" in each for each in found["warnings"])
+
+
+@pytest.mark.parametrize("timeout_ms", [1000, 1500])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reranker_that_hangs_leaves_time_to_answer_before_the_deadline(
+    place: Place, monkeypatch: pytest.MonkeyPatch, mode: str, timeout_ms: int
+) -> None:
+    expected, gate, original = place.ids(mode=mode), threading.Event(), Reranker.forward
+
+    def hanging(self: Reranker, ids: Any, **options: Any) -> Any:
+        gate.wait()
+        return original(self, ids, **options)
+
+    params = {"q": QUERY, "mode": mode, "rerank": "true"}
+    headers = {"x-timeout-ms": str(timeout_ms)}
+    with monkeypatch.context() as patched:
+        patched.setattr(Reranker, "forward", hanging)
+        try:
+            answer = place.client.get("/search", params=params, headers=headers)
+        finally:
+            gate.set()
+    assert answer.status_code == 200, answer.text
+    assert [hit["id"] for hit in answer.json()["hits"]] == expected
+    assert any("x-timeout-ms" in each for each in answer.json()["warnings"])

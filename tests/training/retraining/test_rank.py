@@ -20,6 +20,8 @@ from models.search.features import FEATURES, MEMORY
 from models.search.ranking import Ranking
 from models.store import ModelStore
 from models.tokens.late import LATE
+from service.corpus.search import Search
+from service.settings import Settings
 from tests.parts.json_server import json_server
 from tests.training.conftest import WORDS
 from training.errors import NothingToLearn, TrainingError
@@ -374,11 +376,31 @@ def test_hits_that_only_a_judgment_made_candidates_teach_nothing() -> None:
         {"id": f"d{at}", "score": 2.0, "features": features | {"hybrid": 1 - at / 99}} for at in range(60)
     ]
     rest = [{"id": f"e{at}"} for at in range(8)]
-    shown = [hits[57], hits[55], *hits[:50], *rest]
+    order = [57, 3, 55, *range(3), *range(4, 50)]
+    shown = [*(hits[at] for at in order), *rest]
 
     with json_server(lambda *_: (200, {"results": [shown]})) as url:
         [found] = fetch_explained(url, "default", ["a query"], 50, "a-version")
-    assert [hit["id"] for hit in found] == [f"d{at}" for at in range(50)]
+    assert [hit["id"] for hit in found] == [f"d{at}" for at in order if at < 50], (
+        "in the order that users see"
+    )
+
+
+def test_no_reranker_orders_the_hits_to_learn_from_and_every_service_allows_the_queries() -> None:
+    features = dict.fromkeys(FEATURES, 0.0)
+    bodies = list[dict[str, Any]]()
+
+    def answer(_: str, body: dict[str, Any], __: Mapping[str, str]) -> tuple[int, Any]:
+        bodies.append(body)
+        return 200, {"results": [[{"id": "d", "features": features}] for _ in body["queries"]]}
+
+    with json_server(answer) as url:
+        assert len([*fetch_explained(url, "default", ["a query"] * 50, 1, "a-version")]) == 50
+    [least] = Settings.model_fields["max_candidates"].metadata
+    for body in bodies:
+        search = Search(mode=body["mode"], k=body["k"], explain=True, compares_tokens=True)
+        assert body["rerank"] is False
+        assert len(body["queries"]) * search.cost <= least.ge
 
 
 def test_a_file_has_no_searches_to_learn_from(job: Job) -> None:
