@@ -106,7 +106,8 @@ def activate(logits: Numbers, activation: Activation) -> Numbers:
     if activation == "identity":
         return logits
     if activation == "sigmoid":
-        return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))), np.float32)
+        with np.errstate(over="ignore"):  # exp of a large number is infinite, and the score is 0
+            return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))), np.float32)
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True), np.float32)
 

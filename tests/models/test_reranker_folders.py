@@ -17,7 +17,7 @@ from models.errors import ProofFailed, Unsupported
 from models.graph.file import LOGITS
 from models.manifest import ONNX, QuantizedScores
 from models.publishing.default import publish_named
-from models.publishing.scores import PROOF_PAIRS, correlation
+from models.publishing.scores import PROOF_PAIRS, activate, correlation
 from models.store import ModelStore
 from tests.models.forms import needs_int8
 from tests.tiny import WIDTH, tiny_cross_encoder, tiny_source
@@ -177,6 +177,14 @@ def test_an_encoder_with_the_name_of_a_classifier_stays_an_encoder(tmp_path: Pat
     folder = tiny_source(tmp_path / "source")
     edit(folder / "config.json", architectures=["BertForSequenceClassification"])
     assert publish_named(ModelStore(tmp_path / "models"), str(folder)).kind == "encoder"
+
+
+@pytest.mark.parametrize(
+    ("logit", "score"), [(-3e38, 0.0), (-710, 0.0), (-89, 0.0), (0, 0.5), (89, 1.0), (710, 1.0), (3e38, 1.0)]
+)
+def test_large_logits_have_scores_without_a_warning(logit: float, score: float) -> None:
+    found = activate(np.array([[logit]], np.float32), "sigmoid")
+    assert found == pytest.approx(score, abs=1e-38)
 
 
 @needs_int8
