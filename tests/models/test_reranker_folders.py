@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from models.errors import ProofFailed, Unsupported
 from models.graph.file import LOGITS
 from models.manifest import ONNX, QuantizedScores
 from models.publishing.default import publish_named
-from models.publishing.scores import PROOF_PAIRS, activate, correlation
+from models.publishing.scores import PROOF_PAIRS, activate, check_golden_scores, correlation
 from models.store import ModelStore
+from models.tokens.pairs import Pair
 from tests.models.forms import needs_int8
 from tests.tiny import WIDTH, tiny_cross_encoder, tiny_source
 
@@ -185,6 +188,32 @@ def test_an_encoder_with_the_name_of_a_classifier_stays_an_encoder(tmp_path: Pat
 def test_large_logits_have_scores_without_a_warning(logit: float, score: float) -> None:
     found = activate(np.array([[logit]], np.float32), "sigmoid")
     assert found == pytest.approx(score, abs=1e-38)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "wrong"),
+    [
+        ([("one", "pair")], 0),
+        ([(f"query {at}", f"text {at}") for at in range(4)], 2),
+        ([*PROOF_PAIRS, ("one pair", "more than this release has")], len(PROOF_PAIRS)),
+        ([("a first pair", "of another release"), *PROOF_PAIRS], 0),
+        ([*reversed(PROOF_PAIRS)], 3),
+    ],
+)
+def test_a_wrong_golden_score_names_the_pair_of_the_file(
+    tmp_path: Path, folder: Path, pairs: list[tuple[str, str]], wrong: int
+) -> None:
+    """Another release may have written other pairs."""
+    store = ModelStore(tmp_path / "models")
+    with closing(store.open_reranker(publish_named(store, str(folder)).version)) as reranker:
+        logits = reranker.score([Pair(*pair) for pair in pairs], normalize=False)
+        file = tmp_path / "golden.json"
+        file.write_text(json.dumps({"pairs": pairs, "logits": logits.tolist()}))
+        assert check_golden_scores(reranker, tmp_path) < 1e-4
+        logits[wrong] += 1
+        file.write_text(json.dumps({"pairs": pairs, "logits": logits.tolist()}))
+        with pytest.raises(ProofFailed, match=re.escape(ascii(pairs[wrong][1][:40])[:-1])):
+            check_golden_scores(reranker, tmp_path)
 
 
 @needs_int8
