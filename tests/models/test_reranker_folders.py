@@ -91,6 +91,21 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tokenizer": (lambda at: (at / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "a language model": (lambda at: as_modules(at, "Transformer", "LogitScore"), "LogitScore"),
     "too short": (lambda at: edit(at / "tokenizer_config.json", model_max_length=4), "no room for two texts"),
+    "unknown tokenizer": (
+        lambda at: edit(at / "tokenizer_config.json", tokenizer_class="OwnTokenizer"),
+        "tokenizer OwnTokenizer is unknown.*add model_input_names to",
+    ),
+    "unknown tokenizer in config.json": (
+        lambda at: (
+            (at / "tokenizer_config.json").unlink(),
+            edit(at / "config.json", tokenizer_class="MyBertTokenizerFast"),
+        ),
+        "tokenizer MyBertTokenizerFast is unknown",
+    ),
+    "a family of unknown tokenizers": (
+        lambda at: ((at / "tokenizer_config.json").unlink(), edit(at / "config.json", model_type="tapas")),
+        "tokenizer of the family tapas is unknown",
+    ),
     "pickled weights": (
         lambda at: (at / "model.safetensors").rename(at / "pytorch_model.bin"),
         "pickled weights only",
