@@ -164,15 +164,22 @@ def load_reranker(
     except Exception as error:  # noqa: BLE001  each of its configurations raises its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Unsupported(f"{folder} cannot be opened as a cross-encoder: {reason}") from None
+    within = f"{model.base_model_prefix}."
     missing = sorted(
         name
         for name in report["missing_keys"]
-        if outputs is None or (name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
+        if outputs is None or (name.startswith(within) and ".pooler." not in name)
     )
     if missing:
         raise Unsupported(
             f"The weights in {folder} are incomplete: {missing[0]} and {len(missing) - 1} more are missing."
         )
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        if outputs is None or name.startswith(within):
+            raise Unsupported(
+                f"The weights in {folder} do not fit its config.json: {name} has the shape {[*found]}, not "
+                f"{[*expected]}. Copy the folder again from its source."
+            )
     for name in _ACTIVATIONS if outputs is not None else ():  # The losses are of the default activations.
         vars(model.config).pop(name, None)
     # A cross-encoder reads its texts without the prompts of an encoder.

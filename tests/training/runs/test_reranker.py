@@ -13,10 +13,10 @@ import torch
 import transformers
 from safetensors.numpy import load_file, save_file
 
-from models.errors import ModelError
+from models.errors import ModelError, Unsupported
 from models.publishing.from_torch.backbone import quiet
 from models.store import ModelStore
-from tests.tiny import HEADS, INNER, LAYERS, WIDTH, tiny_source
+from tests.tiny import HEADS, INNER, LAYERS, WIDTH, tiny_cross_encoder, tiny_source
 from tests.training.recipe_cases import build_corpus
 from tests.training.run_cases import losses, stop_after, weights
 from training.__main__ import main
@@ -172,6 +172,30 @@ def test_a_base_that_cannot_read_pairs_is_refused_before_the_run(
     with pytest.raises((TrainingError, ModelError), match=says):
         train_reranker(run, "out", base=base)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert.embeddings.word_embeddings.weight",
+        "bert.embeddings.position_embeddings.weight",
+        "bert.encoder.layer.0.attention.self.query.weight",
+        "bert.encoder.layer.1.intermediate.dense.bias",
+        "bert.encoder.layer.1.output.LayerNorm.weight",
+        "bert.pooler.dense.weight",
+        "classifier.weight",
+    ],
+)
+def test_a_tensor_of_another_size_is_not_trained_from_random_weights(name: str, tmp_path: Path) -> None:
+    folder = tiny_cross_encoder(tmp_path / "base", labels=("a", "b", "c"))
+    weights = load_file(folder / "model.safetensors")
+    for each in (name, "classifier.bias") if name == "classifier.weight" else (name,):
+        weights[each] = weights[each][:-1]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    says = rf"do not fit its config.json: {name.replace('weight', '')}|A Dense after the pooling has weights"
+    for outputs in (None,) if "classifier" in name else (None, 1, 3):  # A new classifier may have any size.
+        with pytest.raises(Unsupported, match=says):
+            load_reranker(folder, outputs)
 
 
 def test_an_encoder_is_no_cross_encoder_to_score_with(tiny_source: Path) -> None:
