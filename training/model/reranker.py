@@ -3,7 +3,8 @@
 It takes the place of the encoder in a run. The "vector" of a pair is its raw scores (logits), one or one per
 class. `save` writes a Hugging Face folder, which sentence-transformers' CrossEncoder opens and
 `python -m models import` publishes as a reranker. `load_reranker` creates it from any base: an encoder, a
-masked language model or another cross-encoder. A head of the base is kept if it has as many outputs.
+masked language model or another cross-encoder. A head of the base is kept if it has as many outputs, with
+equal names.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -180,8 +181,38 @@ def load_reranker(
                 f"The weights in {folder} do not fit its config.json: {name} has the shape {[*found]}, not "
                 f"{[*expected]}. Copy the folder again from its source."
             )
+    if labels and source.scoring and source.scoring.classifies:
+        _fit_head(model, source.scoring.labels, labels, seed)
     for name in _ACTIVATIONS if outputs is not None else ():  # The losses are of the default activations.
         vars(model.config).pop(name, None)
     # A cross-encoder reads its texts without the prompts of an encoder.
     bare = replace(source, prompts={}, default_prompt="", search_prompt="", document_prompt="")
     return TrainedReranker(bare, model)
+
+
+def _fit_head(model: Any, before: Sequence[str], labels: Sequence[str], seed: int) -> None:
+    """Puts the scores of a head in the order of `labels`. A head with other names gets random weights.
+
+    Args:
+        model: A *ForSequenceClassification with a score for each of `labels`.
+        before: Names of the scores in the base.
+        labels: Names of the scores in the new model.
+        seed: Seed of random weights.
+
+    """
+    if len(before) != len(labels):
+        return  # The head is new.
+    within = f"{model.base_model_prefix}."
+    head = (part for name, part in model.named_modules() if not name.startswith(within))
+    scores = [part for part in head if isinstance(part, nn.Linear)][-1]
+    names, wanted = ([name.casefold() for name in each] for each in (before, labels))
+    with torch.no_grad():
+        if sorted(names) == sorted(wanted):
+            rows = [names.index(name) for name in wanted]
+            for tensor in scores.parameters():
+                tensor.copy_(tensor[rows])
+        else:
+            spread = getattr(model.config, "initializer_range", 0.02)
+            scores.weight.normal_(0, spread, generator=torch.Generator().manual_seed(seed))
+            if scores.bias is not None:
+                scores.bias.zero_()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,50 @@ def test_a_cross_encoder_is_a_base_that_keeps_its_head(run: TrainIt, tmp_path: P
     assert moved < 0.2  # one step of the base; another head would give other scores
     other = train_reranker(run, "other", "relations", base=first.best, steps=1)
     assert load_reranker(other.best).width == 3
+
+
+RELATIONS = ("entailment", "neutral", "contradiction")
+
+
+def classifier(folder: Path, family: str, labels: Sequence[str]) -> Path:
+    """Writes a random classifier of a family, with a head whose scores differ much."""
+    family_base(folder, family)
+    names = {"id2label": dict(enumerate(labels)), "label2id": {name: at for at, name in enumerate(labels)}}
+    with quiet():
+        config = transformers.AutoConfig.from_pretrained(folder, **names)
+        model = transformers.AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+        model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "labels"),
+    [
+        *((family, ("contradiction", "entailment", "neutral")) for family in FAMILIES),
+        ("bert", ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")),
+        ("roberta", ("Neutral", "Contradiction", "Entailment")),
+        ("distilbert", RELATIONS),
+    ],
+)
+def test_a_kept_head_has_its_scores_under_the_same_names(
+    family: str, labels: Sequence[str], tmp_path: Path
+) -> None:
+    base = classifier(tmp_path / "base", family, labels)
+    before, after = load_reranker(base), load_reranker(base, 3, RELATIONS)
+    assert tuple(after.backbone.config.id2label.values()) == RELATIONS
+    order = [[name.lower() for name in labels].index(name) for name in RELATIONS]
+    assert after.score(PAIRS) == pytest.approx(before.score(PAIRS)[:, order], abs=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_head_with_other_names_is_not_kept(family: str, tmp_path: Path) -> None:
+    base = classifier(tmp_path / "base", family, ("LABEL_0", "LABEL_1", "LABEL_2"))
+    before, *new = (load_reranker(base, *given) for given in ((None,), (3, RELATIONS), (3, RELATIONS)))
+    other = load_reranker(base, 3, RELATIONS, seed=1)
+    scores = [model.score(PAIRS) for model in (before, *new, other)]
+    for one, two in ((0, 1), (0, 3), (1, 3)):
+        assert np.abs(scores[one] - scores[two]).max() > 1e-3
+    assert np.array_equal(scores[1], scores[2])
 
 
 @pytest.mark.parametrize(
