@@ -61,7 +61,8 @@ class TrainedReranker(TrainedEncoder):
                 "The base's tokenizer puts no token between two texts, and a cross-encoder needs one: take "
                 "another base."
             )
-        self._types = getattr(model.config, "type_vocab_size", 0) > 1
+        scoring = source.scoring  # A new cross-encoder uses all token types that its base has.
+        self._types = scoring.typed if scoring else getattr(model.config, "type_vocab_size", 0) > 1
 
     def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:  # noqa: ARG002  no source is whole
         """Returns a tokenizer that adds no special tokens, because a pair has its own."""

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from models.errors import ModelError, Unsupported
 from models.publishing.from_torch.backbone import quiet
+from models.sources.folder import read_source
 from models.store import ModelStore
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH, tiny_cross_encoder, tiny_source
 from tests.training.recipe_cases import build_corpus
@@ -173,6 +174,33 @@ def test_a_kept_head_has_its_scores_under_the_same_names(
     assert tuple(after.backbone.config.id2label.values()) == RELATIONS
     order = [[name.lower() for name in labels].index(name) for name in RELATIONS]
     assert after.score(PAIRS) == pytest.approx(before.score(PAIRS)[:, order], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "given"),
+    [
+        ("bert", {"model_input_names": ["input_ids", "attention_mask"]}),
+        ("bert", {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}),
+        ("bert", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("bert", {"tokenizer_class": "BertTokenizer"}),
+        ("electra", {"tokenizer_class": "ElectraTokenizerFast"}),
+        ("electra", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+    ],
+)
+def test_a_cross_encoder_begins_with_its_scores_whatever_token_types_it_has(
+    family: str, given: dict[str, Any], run: TrainIt, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    base = classifier(tmp_path / "base", family, RELATIONS)
+    file = base / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | given))
+    with quiet():
+        theirs = library.CrossEncoder(str(base), device="cpu")
+    expected = theirs.predict(PAIRS, activation_fn=torch.nn.Identity())
+    assert load_reranker(base).score(PAIRS) == pytest.approx(expected, abs=1e-5)
+    assert load_reranker(base, 3, RELATIONS).score(PAIRS) == pytest.approx(expected, abs=1e-5)
+    best = train_reranker(run, "out", "relations", base=base, steps=1).best
+    assert read_source(best).scoring.typed == read_source(base).scoring.typed  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
