@@ -25,7 +25,9 @@ from training.errors import TrainingError
 from training.methods.recipe import load_recipe
 from training.model.reranker import load_reranker
 from training.runfile import Result
+from training.runs.command import warn_of_scale
 from training.runs.export import export_run
+from training.text.corpus import Corpus
 
 RECIPES = {
     "cross-encoder": ("cross-encoder", {}),
@@ -280,6 +282,48 @@ def test_an_encoder_does_not_begin_with_a_published_reranker(run: TrainIt, tmp_p
     version = export_run(train_reranker(run, "out", steps=1).out, store).version
     with pytest.raises(TrainingError, match="is a reranker, and the recipe trains an encoder"):
         run("encoder", base=store.folder(version))
+
+
+@pytest.mark.parametrize("recipe", ["cross-encoder-scores", "sbert-regression"])
+@pytest.mark.parametrize(
+    ("scores", "most", "warned"),
+    [
+        ((0.1, 1.0), "1", True),
+        ((0.0, 2.49), "2.49", True),
+        ((0.0, 0.0), "0", True),
+        ((0.0, 100.0), "100", True),
+        ((4.0, 5.1), "5.1", True),
+        ((0.5, 2.5), "", False),
+        ((0.0, 5.0), "", False),
+    ],
+)
+def test_scores_of_another_scale_than_the_recipe_are_warned_of(
+    recipe: str, scores: tuple[float, ...], most: str, warned: bool
+) -> None:
+    pairs = [(("a", "b"), (scores[0],)), (("c", "d"), (scores[1],))]
+    found = warn_of_scale(load_recipe(recipe), Corpus.of_rows(pairs, "gold"))
+    assert bool(found) == warned
+    if warned:
+        assert f"The highest score is {most}, and the recipe's `highest` is 5" in found
+
+
+@pytest.mark.usefixtures("version")
+@pytest.mark.parametrize("name", ["highest = 5.0", "highest = 1.0"])
+def test_the_command_warns_of_scores_of_another_scale(
+    name: str, tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gold.tsv").write_text("anchor\tpositive\tscore\na\tb\t1\nc\td\t0\ne\tf\t0.5\n")
+    change = f'objectives=[{{ name = "score_mse", {name} }}]'
+    given = ["--corpus", str(tmp_path / "gold.tsv"), "--base", str(tiny_source), "--set", change]
+    out = ["--out", str(tmp_path / "out"), "--steps", "1", "--threads", "1"]
+    assert main(["train", "cross-encoder-scores", *given, *out]) == 0
+    assert ("! The highest score is 1, and" in capsys.readouterr().err) == ("5" in name)
+
+
+def test_no_scale_is_warned_of_without_scores() -> None:
+    for name in ("cross-encoder", "cross-encoder-nli", "distil-rerank"):
+        recipe = load_recipe(name)
+        assert warn_of_scale(recipe, build_corpus(recipe.source.kind)) == ""
 
 
 @pytest.mark.parametrize("command", ["evaluate", "mine dedupe"])
