@@ -36,6 +36,12 @@ def edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(content | changes))
 
 
+def change_bare(folder: Path, **changes: Any) -> None:
+    """Changes config.json, and removes tokenizer_config.json."""
+    (folder / "tokenizer_config.json").unlink()
+    edit(folder / "config.json", **changes)
+
+
 def change(folder: Path, name: str, tensor: Callable[[Any], Any] | None) -> None:
     """Replaces a tensor of the folder's weights, or removes it."""
     file = folder / "model.safetensors"
@@ -96,14 +102,11 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
         "tokenizer OwnTokenizer is unknown.*add model_input_names to",
     ),
     "unknown tokenizer in config.json": (
-        lambda at: (
-            (at / "tokenizer_config.json").unlink(),
-            edit(at / "config.json", tokenizer_class="MyBertTokenizerFast"),
-        ),
+        lambda at: change_bare(at, tokenizer_class="MyBertTokenizerFast"),
         "tokenizer MyBertTokenizerFast is unknown",
     ),
     "a family of unknown tokenizers": (
-        lambda at: ((at / "tokenizer_config.json").unlink(), edit(at / "config.json", model_type="tapas")),
+        lambda at: change_bare(at, model_type="tapas"),
         "tokenizer of the family tapas is unknown",
     ),
     "pickled weights": (

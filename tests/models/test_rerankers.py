@@ -209,7 +209,7 @@ def test_no_class_of_transformers_has_other_token_types(tmp_path: Path) -> None:
         folder = Path(shutil.copytree(source, tmp_path / kind))
         _edit(folder / "tokenizer_config.json", {"tokenizer_class": kind})
         with contextlib.suppress(Unsupported):
-            made = tokenization_auto.tokenizer_class_from_name(kind)
+            made: Any = tokenization_auto.tokenizer_class_from_name(kind)
             assert is_typed(folder) == ("token_type_ids" in made.model_input_names), kind
             known.add(kind)
     assert {"BertTokenizer", "XLMRobertaTokenizer", "MobileBertTokenizer", "TokenizersBackend"} < known

@@ -113,7 +113,7 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
     "a list": lambda file: file.write_text("[]"),
     "bytes": lambda file: file.write_bytes(b"\xff\xfe"),
     "deleted": Path.unlink,
-    "a folder": lambda file: (file.unlink(), file.mkdir()),
+    "a folder": lambda file: file.rename(file.with_name("other")).with_name("manifest.json").mkdir(),
     "of another version": lambda file: file.write_text(file.read_text().replace("-source-", "-other-")),
     "other weights": lambda file: (file.parent / "model.safetensors").write_bytes(b"0"),
 }
