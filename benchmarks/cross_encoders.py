@@ -30,6 +30,7 @@ from training.evaluation.retrieval import Collection, judge, retrieval, search
 from training.evaluation.retrieval import load as load_collection
 from training.evaluation.scorable import open_scorable
 from training.evaluation.sts import similarity, spearman
+from training.mining.neighbors import unit_vectors
 from training.model.reranker import load_reranker
 from training.text.corpus import RELATION_NAMES
 
@@ -158,15 +159,23 @@ def train_for_search(options: argparse.Namespace, seed: int) -> Path:
 
 
 def rerank(collection: Collection, base: str, teacher: Path) -> float:
-    """Returns the mean nDCG@10 if a cross-encoder orders the first hits of hybrid search."""
+    """Returns the mean nDCG@10 if a cross-encoder orders the first hits of hybrid search.
+
+    As in the service, it reads the best passage of a hit.
+    """
     with open_scorable(base) as model:
         encoders = model.encode_queries, model.encode_documents
         hits = search(collection, *encoders, model.split, model.unrelated)[0]["hybrid"]
+        listed = {id: model.split(collection.documents[id], None) for ids in hits for id in ids[:RERANKED]}
+        parts = [*dict.fromkeys(part for each in listed.values() for part in each)]
+        vectors = dict(zip(parts, unit_vectors(model.encode_documents, parts), strict=True))
+        queries = unit_vectors(model.encode_queries, [*collection.queries.values()])
     reranker = load_reranker(teacher / "best")
     found = []
-    for (query, text), ids in zip(collection.queries.items(), hits, strict=True):
+    for (query, text), vector, ids in zip(collection.queries.items(), queries, hits, strict=True):
         first, rest = ids[:RERANKED], ids[RERANKED:]
-        scores = reranker.score([Pair(text, collection.documents[id].whole) for id in first])[:, 0]
+        best = [max(listed[id], key=lambda part: float(vectors[part] @ vector)) for id in first]
+        scores = reranker.score([Pair(text, part) for part in best])[:, 0]
         ranked = [*(first[at] for at in np.argsort(-scores, kind="stable")), *rest]
         found.append(judge(ranked, collection.relevant[query])["ndcg10"])
     return fmean(found)

@@ -84,12 +84,14 @@ def prove_scores(
             raise ProofFailed("The model returns a score that is not finite.")
         if reference is not None:
             expected = reference(rows)
-            _require(logits, expected, _PARITY, f"differs from the same weights computed in {computed_in}")
+            what = f"differs from the same weights computed in {computed_in}"
+            _require(logits, expected, _PARITY, what, PROOF_PAIRS)
             progress.add(len(rows))
         alone = activate(logits, reranker.manifest.activation)
         for batch in _batches(rows):
             scores = reranker.forward([rows[at] for at in batch])
-            _require(scores, alone[batch], _INVARIANCE, "depends on the other pairs of its batch", batch)
+            some = [PROOF_PAIRS[at] for at in batch]
+            _require(scores, alone[batch], _INVARIANCE, "depends on the other pairs of its batch", some)
             progress.add(len(batch))
     return logits
 
@@ -106,24 +108,18 @@ def activate(logits: Numbers, activation: Activation) -> Numbers:
     if activation == "identity":
         return logits
     if activation == "sigmoid":
-        return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))), np.float32)
+        with np.errstate(over="ignore"):  # exp of a large number is infinite, and the score is 0
+            return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))), np.float32)
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True), np.float32)
 
 
-def _require(
-    found: Numbers, expected: Numbers, allowed: float, what: str, pairs: Sequence[int] | None = None
-) -> float:
-    """Requires that numbers are close. Returns the largest difference.
-
-    Args:
-        pairs: The place of each row in PROOF_PAIRS; None for all, in order.
-    """
+def _require(found: Numbers, expected: Numbers, allowed: float, what: str, pairs: Sequence[Pair]) -> float:
+    """Requires that the numbers of `pairs` are close. Returns the largest difference."""
     worst = (np.abs(found - expected) / np.maximum(1, np.abs(expected))).max(axis=1)
     at = int(np.argmax(worst))
     if not worst[at] <= allowed:  # The negation also rejects NaN.
-        pair = PROOF_PAIRS[at if pairs is None else pairs[at]]
-        shown = " and ".join(ascii(text if len(text) <= 40 else text[:40] + "…") for text in pair)
+        shown = " and ".join(ascii(text if len(text) <= 40 else text[:40] + "…") for text in pairs[at])
         raise ProofFailed(f"The score of {shown} {what}: {worst[at]:.2g}, allowed {allowed:.2g}.")
     return float(worst[at])
 
@@ -158,7 +154,7 @@ def check_golden_scores(reranker: Reranker, folder: Path) -> float:
     logits = reranker.score(pairs, normalize=False)
     least = FORMS.get(reranker.form.precision)
     if least is None:
-        return _require(logits, known, _PARITY, "differs from the published score")
+        return _require(logits, known, _PARITY, "differs from the published score", pairs)
     reranker.turned = shifted(logits, known, reranker.manifest.activation)
     alike = correlation(logits, known)
     if not alike >= least:

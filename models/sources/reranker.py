@@ -29,9 +29,25 @@ ACTIVATION_NAMES = {
     "softmax": "torch.nn.modules.activation.Softmax",
     "identity": "torch.nn.modules.linear.Identity",
 }
-# Tokenizers that make token types if tokenizer_config.json does not say it, and families that use them.
-_TYPED = {f"{name}Tokenizer" for name in ("Bert", "BertJapanese", "Electra", "Deberta", "DebertaV2")}
-_TYPED_FAMILIES = {"bert", "electra", "deberta", "deberta-v2"}
+# Whether the tokenizers of transformers make token types if tokenizer_config.json does not say it: by class,
+# or by family in a folder that names no class. Only families that can have several types must be known.
+_TYPED = {
+    *("Bert", "BertJapanese", "ConvBert", "Deberta", "DebertaV2", "Electra", "FNet", "LayoutLM", "Lxmert"),
+    *("MobileBert", "SqueezeBert"),
+}
+_UNTYPED = {
+    *("Albert", "BigBird", "Camembert", "DistilBert", "GPT2", "Herbert", "Llama", "Longformer", "Luke"),
+    *("MPNet", "PreTrained", "Qwen2", "RemBert", "RoCBert", "RoFormer", "Roberta", "T5", "TokenizersBackend"),
+    "XLMRoberta",
+}
+_TYPED_FAMILIES = {
+    *("bert", "convbert", "deberta", "deberta-v2", "electra", "ernie", "fnet", "layoutlm", "megatron-bert"),
+    *("mobilebert", "nomic_bert", "squeezebert"),
+}
+_UNTYPED_FAMILIES = {
+    *("albert", "big_bird", "camembert", "data2vec-text", "ibert", "longformer", "luke", "nystromformer"),
+    *("rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xmod"),
+}
 
 
 class Scoring(NamedTuple):
@@ -103,12 +119,23 @@ def _labels(config: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
 
 
 def _is_typed(backbone: Path, config: Mapping[str, Any]) -> bool:
-    """Returns True if transformers gives the model token types: the text of a pair has the type 1."""
+    """Returns True if transformers gives the model token types: the text of a pair has the type 1.
+
+    Raises:
+        Unsupported: The folder's tokenizer is unknown.
+    """
     if int(config.get("type_vocab_size") or 0) < 2:
         return False
     said = optional_json(backbone / TOKENIZER_CONFIG)
     if said.get(INPUT_NAMES) is not None:
         return TYPES in said[INPUT_NAMES]
-    if kind := said.get("tokenizer_class"):
-        return str(kind).removesuffix("Fast") in _TYPED
-    return config.get("model_type") in _TYPED_FAMILIES
+    kind, family = said.get("tokenizer_class") or config.get("tokenizer_class"), str(config.get("model_type"))
+    typed, untyped = (_TYPED, _UNTYPED) if kind else (_TYPED_FAMILIES, _UNTYPED_FAMILIES)
+    name = str(kind).removesuffix("Fast").removesuffix("Tokenizer") if kind else family
+    if name not in typed | untyped:
+        raise Unsupported(
+            f"The tokenizer {kind or f'of the family {family}'} is unknown, so it is not clear if it makes "
+            f"{TYPES}. If it does so in transformers, add {INPUT_NAMES} to {TOKENIZER_CONFIG}: "
+            f'["input_ids", "{TYPES}", "attention_mask"]. If not, add it without {TYPES}.'
+        )
+    return name in typed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from models.errors import ProofFailed, Unsupported
 from models.graph.file import LOGITS
 from models.manifest import ONNX, QuantizedScores
 from models.publishing.default import publish_named
-from models.publishing.scores import PROOF_PAIRS, correlation
+from models.publishing.scores import PROOF_PAIRS, activate, check_golden_scores, correlation
 from models.store import ModelStore
+from models.tokens.pairs import Pair
 from tests.models.forms import needs_int8
 from tests.tiny import WIDTH, tiny_cross_encoder, tiny_source
 
@@ -31,6 +34,12 @@ def folder(tmp_path: Path) -> Path:
 def edit(file: Path, **changes: Any) -> None:
     content = json.loads(file.read_text()) if file.is_file() else {}
     file.write_text(json.dumps(content | changes))
+
+
+def change_bare(folder: Path, **changes: Any) -> None:
+    """Changes config.json, and removes tokenizer_config.json."""
+    (folder / "tokenizer_config.json").unlink()
+    edit(folder / "config.json", **changes)
 
 
 def change(folder: Path, name: str, tensor: Callable[[Any], Any] | None) -> None:
@@ -88,6 +97,18 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tokenizer": (lambda at: (at / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "a language model": (lambda at: as_modules(at, "Transformer", "LogitScore"), "LogitScore"),
     "too short": (lambda at: edit(at / "tokenizer_config.json", model_max_length=4), "no room for two texts"),
+    "unknown tokenizer": (
+        lambda at: edit(at / "tokenizer_config.json", tokenizer_class="OwnTokenizer"),
+        "tokenizer OwnTokenizer is unknown.*add model_input_names to",
+    ),
+    "unknown tokenizer in config.json": (
+        lambda at: change_bare(at, tokenizer_class="MyBertTokenizerFast"),
+        "tokenizer MyBertTokenizerFast is unknown",
+    ),
+    "a family of unknown tokenizers": (
+        lambda at: change_bare(at, model_type="tapas"),
+        "tokenizer of the family tapas is unknown",
+    ),
     "pickled weights": (
         lambda at: (at / "model.safetensors").rename(at / "pytorch_model.bin"),
         "pickled weights only",
@@ -177,6 +198,40 @@ def test_an_encoder_with_the_name_of_a_classifier_stays_an_encoder(tmp_path: Pat
     folder = tiny_source(tmp_path / "source")
     edit(folder / "config.json", architectures=["BertForSequenceClassification"])
     assert publish_named(ModelStore(tmp_path / "models"), str(folder)).kind == "encoder"
+
+
+@pytest.mark.parametrize(
+    ("logit", "score"), [(-3e38, 0.0), (-710, 0.0), (-89, 0.0), (0, 0.5), (89, 1.0), (710, 1.0), (3e38, 1.0)]
+)
+def test_large_logits_have_scores_without_a_warning(logit: float, score: float) -> None:
+    found = activate(np.array([[logit]], np.float32), "sigmoid")
+    assert found == pytest.approx(score, abs=1e-38)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "wrong"),
+    [
+        ([("one", "pair")], 0),
+        ([(f"query {at}", f"text {at}") for at in range(4)], 2),
+        ([*PROOF_PAIRS, ("one pair", "more than this release has")], len(PROOF_PAIRS)),
+        ([("a first pair", "of another release"), *PROOF_PAIRS], 0),
+        ([*reversed(PROOF_PAIRS)], 3),
+    ],
+)
+def test_a_wrong_golden_score_names_the_pair_of_the_file(
+    tmp_path: Path, folder: Path, pairs: list[tuple[str, str]], wrong: int
+) -> None:
+    """Another release may have written other pairs."""
+    store = ModelStore(tmp_path / "models")
+    with closing(store.open_reranker(publish_named(store, str(folder)).version)) as reranker:
+        logits = reranker.score([Pair(*pair) for pair in pairs], normalize=False)
+        file = tmp_path / "golden.json"
+        file.write_text(json.dumps({"pairs": pairs, "logits": logits.tolist()}))
+        assert check_golden_scores(reranker, tmp_path) < 1e-4
+        logits[wrong] += 1
+        file.write_text(json.dumps({"pairs": pairs, "logits": logits.tolist()}))
+        with pytest.raises(ProofFailed, match=re.escape(ascii(pairs[wrong][1][:40])[:-1])):
+            check_golden_scores(reranker, tmp_path)
 
 
 @needs_int8

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ import pytest
 
 pytest.importorskip("sentence_transformers")
 import torch
+import transformers
 from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
+from transformers.models.auto import tokenization_auto
 
 from models.engines.opening import INT8
 from models.errors import Unsupported
@@ -25,7 +29,7 @@ from models.publishing.from_torch.backbone import quiet
 from models.publishing.import_process import open_with_overrides
 from models.publishing.scores import PROOF_PAIRS
 from models.reranker import Reranker
-from models.sources.folder import NO_OVERRIDES
+from models.sources.folder import NO_OVERRIDES, read_source
 from models.store import ModelStore
 from models.tokens.pairs import Pair
 from models.tokens.texts import long_text, short_texts
@@ -37,6 +41,7 @@ from tests.models.cross_encoders import (
     raw_cross_encoder,
 )
 from tests.models.forms import needs_int8
+from tests.tiny import HEADS, INNER, LAYERS, WIDTH, tiny_cross_encoder
 
 _SHORT = short_texts(24)
 PAIRS = [
@@ -159,6 +164,104 @@ def test_the_maximum_length_of_the_folder_is_kept(tmp_path: Path, most: int) -> 
 def test_token_types_are_those_that_transformers_makes(tmp_path: Path, given: dict[str, Any]) -> None:
     folder = raw_cross_encoder(tmp_path / "bert", "bert")
     _edit(folder / "tokenizer_config.json", {"model_input_names": None} | given)
+    same_as_the_library(folder, ModelStore(tmp_path / "models"))
+
+
+_KINDS = (
+    "Bert",
+    "Electra",
+    "MobileBert",
+    "SqueezeBert",
+    "ConvBert",
+    "LayoutLM",
+    "Roberta",
+    "DistilBert",
+    "MPNet",
+)
+_FAMILIES = (
+    "bert",
+    "electra",
+    "mobilebert",
+    "squeezebert",
+    "convbert",
+    "ernie",
+    "megatron-bert",
+    "nomic_bert",
+)
+
+
+@pytest.mark.parametrize("kind", [*(f"{name}Tokenizer" for name in _KINDS), "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+def test_a_tokenizer_class_has_the_token_types_of_transformers(tmp_path: Path, kind: str, file: str) -> None:
+    folder = tiny_cross_encoder(tmp_path / "source")
+    _edit(folder / "tokenizer_config.json", {"tokenizer_class": None})
+    _edit(folder / file, {"tokenizer_class": kind})
+    assert is_typed(folder) == makes_types(folder)
+
+
+def test_no_class_of_transformers_has_other_token_types(tmp_path: Path) -> None:
+    """A class that Simile does not know is refused."""
+    source = tiny_cross_encoder(tmp_path / "source")
+    known = set()
+    for kind in {str(name) for name in tokenization_auto.TOKENIZER_MAPPING_NAMES.values()}:
+        if kind == "BertJapaneseTokenizer":  # Its models were trained with types; release 5 makes none.
+            continue
+        folder = Path(shutil.copytree(source, tmp_path / kind))
+        _edit(folder / "tokenizer_config.json", {"tokenizer_class": kind})
+        with contextlib.suppress(Unsupported):
+            made: Any = tokenization_auto.tokenizer_class_from_name(kind)
+            assert is_typed(folder) == ("token_type_ids" in made.model_input_names), kind
+            known.add(kind)
+    assert {"BertTokenizer", "XLMRobertaTokenizer", "MobileBertTokenizer", "TokenizersBackend"} < known
+
+
+@pytest.mark.parametrize("family", [*_FAMILIES, "roberta", "nystromformer", "longformer", "data2vec-text"])
+def test_a_family_without_a_tokenizer_class_has_the_token_types_of_transformers(
+    tmp_path: Path, family: str
+) -> None:
+    folder = tiny_cross_encoder(tmp_path / "source")
+    _edit(folder / "tokenizer_config.json", {"tokenizer_class": None})
+    _edit(folder / "config.json", {"model_type": family})
+    assert is_typed(folder) == makes_types(folder)
+
+
+def is_typed(folder: Path) -> bool:
+    (folder / "model.safetensors").unlink()  # Another family has other names of tensors.
+    scoring = read_source(folder).scoring
+    assert scoring is not None
+    return scoring.typed
+
+
+def makes_types(folder: Path) -> bool:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    return any(map(any, tokenizer([["red", "blue"]]).get("token_type_ids", [])))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "settings"),
+    [
+        ("MobileBert", "MobileBertTokenizer", {"embedding_size": 16, "intra_bottleneck_size": WIDTH}),
+        ("MobileBert", None, {"embedding_size": 16, "intra_bottleneck_size": WIDTH}),
+        ("SqueezeBert", "SqueezeBertTokenizer", {"embedding_size": WIDTH}),
+        ("SqueezeBert", "PreTrainedTokenizerFast", {"embedding_size": WIDTH}),
+        ("MegatronBert", "BertTokenizer", {}),
+        ("MegatronBert", None, {}),
+    ],
+)
+def test_a_family_that_torch_exports_has_the_token_types_of_transformers(
+    tmp_path: Path, model: str, kind: str | None, settings: dict[str, Any]
+) -> None:
+    folder = tiny_cross_encoder(tmp_path / "source")
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    (folder / "config.json").unlink()
+    shape = {"hidden_size": WIDTH, "intermediate_size": INNER, "num_attention_heads": HEADS}
+    rest = {"num_hidden_layers": LAYERS, "initializer_range": 0.5, "num_labels": 1, "pad_token_id": 0}
+    torch.manual_seed(0)
+    with quiet():
+        config = getattr(transformers, f"{model}Config")(vocab_size=size, **shape, **rest, **settings)
+        getattr(transformers, f"{model}ForSequenceClassification")(config).save_pretrained(folder)
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    _edit(folder / "tokenizer_config.json", {"tokenizer_class": kind, "model_max_length": 64} | names)
     same_as_the_library(folder, ModelStore(tmp_path / "models"))
 
 

@@ -37,7 +37,7 @@ def open_reranker(name: str, environ: Mapping[str, str], *, normalize: bool) -> 
         normalize: True for shares from 0 to 1, False for raw scores (logits).
 
     Raises:
-        TrainingError: `name` is not a cross-encoder, or has several scores of a pair.
+        TrainingError: `name` is not a cross-encoder, has several scores of a pair, or has no shares.
         ModelError: The model cannot be opened.
 
     """
@@ -52,7 +52,13 @@ def open_reranker(name: str, environ: Mapping[str, str], *, normalize: bool) -> 
             store = ModelStore(Path(temporary))
             version = publish_named(store, str(found.folder), say=step_to_stderr).version
         with closing(store.open_reranker(version, cpus.available())) as reranker:
-            yield single(partial(reranker.score, normalize=normalize), reranker.dimension)
+            score = single(partial(reranker.score, normalize=normalize), reranker.dimension)
+            if normalize and (activation := reranker.manifest.activation) != "sigmoid":
+                raise TrainingError(
+                    f"{name} has the activation {activation}, so its scores are not from 0 to 1. Train "
+                    "a reranker on the gold pairs: `python -m training train cross-encoder-scores`."
+                )
+            yield score
 
 
 def single(score: Score, outputs: int) -> Score:

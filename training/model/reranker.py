@@ -3,7 +3,8 @@
 It takes the place of the encoder in a run. The "vector" of a pair is its raw scores (logits), one or one per
 class. `save` writes a Hugging Face folder, which sentence-transformers' CrossEncoder opens and
 `python -m models import` publishes as a reranker. `load_reranker` creates it from any base: an encoder, a
-masked language model or another cross-encoder. A head of the base is kept if it has as many outputs.
+masked language model or another cross-encoder. A head of the base is kept if it has as many outputs, with
+equal names.
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -60,7 +61,8 @@ class TrainedReranker(TrainedEncoder):
                 "The base's tokenizer puts no token between two texts, and a cross-encoder needs one: take "
                 "another base."
             )
-        self._types = getattr(model.config, "type_vocab_size", 0) > 1
+        scoring = source.scoring  # A new cross-encoder uses all token types that its base has.
+        self._types = scoring.typed if scoring else getattr(model.config, "type_vocab_size", 0) > 1
 
     def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:  # noqa: ARG002  no source is whole
         """Returns a tokenizer that adds no special tokens, because a pair has its own."""
@@ -164,17 +166,54 @@ def load_reranker(
     except Exception as error:  # noqa: BLE001  each of its configurations raises its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise Unsupported(f"{folder} cannot be opened as a cross-encoder: {reason}") from None
+    within = f"{model.base_model_prefix}."
     missing = sorted(
         name
         for name in report["missing_keys"]
-        if outputs is None or (name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
+        if outputs is None or (name.startswith(within) and ".pooler." not in name)
     )
     if missing:
         raise Unsupported(
             f"The weights in {folder} are incomplete: {missing[0]} and {len(missing) - 1} more are missing."
         )
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        if outputs is None or name.startswith(within):
+            raise Unsupported(
+                f"The weights in {folder} do not fit its config.json: {name} has the shape {[*found]}, not "
+                f"{[*expected]}. Copy the folder again from its source."
+            )
+    if labels and source.scoring and source.scoring.classifies:
+        _fit_head(model, source.scoring.labels, labels, seed)
     for name in _ACTIVATIONS if outputs is not None else ():  # The losses are of the default activations.
         vars(model.config).pop(name, None)
     # A cross-encoder reads its texts without the prompts of an encoder.
     bare = replace(source, prompts={}, default_prompt="", search_prompt="", document_prompt="")
     return TrainedReranker(bare, model)
+
+
+def _fit_head(model: Any, before: Sequence[str], labels: Sequence[str], seed: int) -> None:
+    """Puts the scores of a head in the order of `labels`. A head with other names gets random weights.
+
+    Args:
+        model: A *ForSequenceClassification with a score for each of `labels`.
+        before: Names of the scores in the base.
+        labels: Names of the scores in the new model.
+        seed: Seed of random weights.
+
+    """
+    if len(before) != len(labels):
+        return  # The head is new.
+    within = f"{model.base_model_prefix}."
+    head = (part for name, part in model.named_modules() if not name.startswith(within))
+    scores = [part for part in head if isinstance(part, nn.Linear)][-1]
+    names, wanted = ([name.casefold() for name in each] for each in (before, labels))
+    with torch.no_grad():
+        if sorted(names) == sorted(wanted):
+            rows = [names.index(name) for name in wanted]
+            for tensor in scores.parameters():
+                tensor.copy_(tensor[rows])
+        else:
+            spread = getattr(model.config, "initializer_range", 0.02)
+            scores.weight.normal_(0, spread, generator=torch.Generator().manual_seed(seed))
+            if scores.bias is not None:
+                scores.bias.zero_()

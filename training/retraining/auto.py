@@ -132,8 +132,12 @@ def build_material(gathered: Gathered) -> Material:
     queries = len(build_queries([(document.title, document.text) for document in documents]))
     of_users = sum(map(len, gathered.queried.values()))
     teaches = False
-    with contextlib.suppress(NothingToLearn):
+    try:
         teaches = bool(find_reranker(gathered.store))
+    except NothingToLearn:
+        pass
+    except ModelError as error:  # The other recipes do not need it.
+        gathered.say(f"! The reranker cannot teach. {error}")
     return Material(
         len(documents),
         len(gathered.found.train),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import cpus
 from models.engines.opening import form_for
-from models.manifest import Manifest
+from models.manifest import Manifest, require_kind
 from models.progress import Say
 from models.store import ModelStore
 from training.errors import NothingToLearn
@@ -155,11 +155,17 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
 
 
 def find_reranker(store: ModelStore) -> str:
-    """Returns the active reranker. Raises NothingToLearn if there is none, or if it is a classifier."""
+    """Returns the active reranker, whose files are intact.
+
+    Raises:
+        NothingToLearn: There is none, or it is a classifier.
+        ModelError: It is damaged, or not a reranker.
+
+    """
     version = store.requested_reranker().version
     if version is None or version not in store.names():
         raise NothingToLearn("No reranker is active: `python -m models activate RERANKER` makes one active.")
-    if (outputs := Manifest.read(store.folder(version)).dimension) > 1:
+    if (outputs := require_kind(store.verify(version), "reranker").dimension) > 1:
         raise NothingToLearn(f"{version} has {outputs} scores of a pair, and one is needed to learn from.")
     return version
 

@@ -137,6 +137,18 @@ def _run(options: argparse.Namespace) -> int:
         return _run_stages(stages, options, base) if stages else _run_recipes(names, options, base)
 
 
+def warn_of_scale(recipe: Recipe, corpus: Corpus) -> str:
+    """Returns a warning if the scores of a corpus have another scale than the recipe, else ""."""
+    highest = max((getattr(objective, "highest", 0.0) for objective in recipe.objectives), default=0.0)
+    scores = [score for label in corpus.labels or () if isinstance(label, tuple) for score in label]
+    if not highest or not scores or highest / 2 <= max(scores) <= highest:
+        return ""
+    return (
+        f"The highest score is {max(scores):g}, and the recipe's `highest` is {highest:g}, that of equal "
+        "texts. Set it in `objectives` (--set) if yours is another."
+    )
+
+
 def _run_recipes(names: Sequence[str], options: argparse.Namespace, base: Base) -> int:
     if options.minutes is not None:
         raise TrainingError("--minutes is for a recipe of stages; this one takes --steps.")
@@ -151,6 +163,8 @@ def _run_recipes(names: Sequence[str], options: argparse.Namespace, base: Base) 
 
     recipes = [load_recipe(name, changes) for name in names]
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
+    for warning in filter(None, map(warn_of_scale, recipes, corpora)):
+        _say(f"! {warning}")
     for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
         out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
         # With several recipes, a stopped command may have left later ones unstarted.

@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.publishing.default import publish_named
+from models.sources.reranker import ACTIVATION_NAMES
+from models.store import ModelStore
 from models.tokens.pairs import Pair
+from tests.tiny import tiny_cross_encoder
 from tests.training.conftest import WORDS
 from tests.training.evaluation.pairs import encode
 from tests.training.runs.test_reranker import train_reranker
@@ -118,6 +122,40 @@ def test_lists_of_queries_are_scored_by_a_cross_encoder(
         changed = [] if "kl" in objectives else ["--set", f"objectives={objectives}"]
         to = ["--out", str(tmp_path / f"student{len(changed)}"), "--threads", "1"]
         assert main([*train, *changed, *to]) == 0
+
+
+@pytest.mark.parametrize("place", ["config.json", "old config.json", "sentence-transformers", "published"])
+@pytest.mark.parametrize("kind", ["identity", "softmax"])
+def test_silver_scores_are_shares_so_a_reranker_without_sigmoid_is_refused(
+    place: str,
+    kind: str,
+    tiny_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tmp_path / "models"))
+    path = ACTIVATION_NAMES[kind]
+    said: dict[str, Any] = {"sentence_transformers": {"activation_fn": path}}
+    if place == "old config.json":
+        said = {"sbert_ce_default_activation_function": path}
+    reranker = tiny_cross_encoder(tmp_path / "reranker", **({} if "-" in place else said))
+    if "-" in place:
+        content = json.dumps({"model_type": "CrossEncoder", "activation_fn": path})
+        (reranker / "config_sentence_transformers.json").write_text(content)
+    name = str(reranker)
+    if place == "published":
+        name = publish_named(ModelStore(tmp_path / "models"), name).version
+    (tmp_path / "gold.tsv").write_text("anchor\tpositive\tscore\na\tb\t1\nc\td\t0\n")
+    (tmp_path / "texts.txt").write_text("\n".join(f"the {word} is here" for word in WORDS))
+    given = ["--model", str(tiny_source), "--reranker", name, "--out", str(tmp_path / "out.jsonl")]
+    assert main(["mine", "silver", "--pairs", str(tmp_path / "gold.tsv"), *given]) == 1
+    said_of_it = capsys.readouterr().err
+    assert f"activation {kind}" in said_of_it
+    assert "train cross-encoder-scores" in said_of_it
+    assert not (tmp_path / "out.jsonl").exists()
+    queries = ["--queries", str(tmp_path / "texts.txt"), "--corpus", str(tmp_path / "texts.txt")]
+    assert main(["mine", "lists", *queries, *given]) == 0, "lists have raw scores"
 
 
 @pytest.mark.parametrize(

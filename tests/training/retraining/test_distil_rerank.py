@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from models.errors import ModelError, WrongKind
 from models.publishing.default import publish_named
 from models.tokens.pairs import Pair
 from tests.tiny import tiny_cross_encoder
@@ -101,6 +104,38 @@ def test_without_a_teacher_or_queries_nothing_is_trained(case: str, job: Job, ga
     with pytest.raises(NothingToLearn, match=reasons.get(case, "No reranker is active")):
         build_job(gathered, load_recipe("distil-rerank"), job.work)
     assert build_material(gathered).reranker == (case == "no queries")
+
+
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "half a file": lambda file: file.write_text("{"),
+    "empty": lambda file: file.write_text(""),
+    "no fields": lambda file: file.write_text("{}"),
+    "a list": lambda file: file.write_text("[]"),
+    "bytes": lambda file: file.write_bytes(b"\xff\xfe"),
+    "deleted": Path.unlink,
+    "a folder": lambda file: file.rename(file.with_name("other")).with_name("manifest.json").mkdir(),
+    "of another version": lambda file: file.write_text(file.read_text().replace("-source-", "-other-")),
+    "other weights": lambda file: (file.parent / "model.safetensors").write_bytes(b"0"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_reranker_stops_only_the_recipe_that_needs_it(
+    case: str, job: Job, gathered: Gathered, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = activate(job)
+    DAMAGED[case](job.store.folder(version) / "manifest.json")
+    assert not build_material(gathered).reranker
+    assert f"! The reranker cannot teach. Version {version}" in capsys.readouterr().out
+    with pytest.raises(ModelError, match=version):
+        build_job(gathered, load_recipe("distil-rerank"), job.work)
+
+
+def test_an_encoder_in_reranker_json_is_no_teacher(job: Job, gathered: Gathered) -> None:
+    (job.store.root / "reranker.json").write_text(json.dumps({"version": gathered.active, "previous": None}))
+    assert not build_material(gathered).reranker
+    with pytest.raises(WrongKind, match="is an encoder"):
+        build_job(gathered, load_recipe("distil-rerank"), job.work)
 
 
 @pytest.mark.parametrize("case", ["cross-encoder", "scores", "relations"])
