@@ -43,13 +43,13 @@ class Products:
         self._calls = [build_products(precision, width, inner) for _ in range(threads)]
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Compute products on all threads for an eighth of the scenario's time."""
+        """Compute products on all threads for an eighth of the scenario's time, at least one on each."""
         seconds, watch = scenario.seconds / 8, Watch({"bench": os.getpid()})
         until = time.perf_counter() + seconds
 
         def work(call: Callable[[], object]) -> int:
             done = 0
-            while time.perf_counter() < until:
+            while not done or time.perf_counter() < until:
                 call()
                 done += 1
             return done

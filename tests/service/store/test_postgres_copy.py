@@ -125,7 +125,7 @@ def test_what_postgresql_cannot_store_is_named(tmp_path: Path) -> None:
     asyncio.run(store.put(given, {active: dict.fromkeys(range(5), embedding)}))
     store.close()
     words = ("--data-dir", str(tmp_path))
-    named = r"2 documents have it in their id, title or text: '2', 'b\\x00'\. Delete them"
+    named = r"2 documents have it in an id, title or text: '2', 'b\\x00'\. Delete them"
     with pytest.raises(CommandError, match=named):
         command("--to", postgres.new_database(), *words)
     assert "note: 2 documents have the character U+0000" in (said := checked(tmp_path))

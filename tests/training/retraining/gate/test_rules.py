@@ -324,7 +324,7 @@ def test_slower_or_larger_than_allowed_is_refused(
         (100.0, 540.0, 0.015, []),  # a pair: its documents are as slow as before
         (179.0, 539.0, 0.0, ["It is not faster by 80%: +79% texts per second and +80% queries per second."]),
         (None, 540.0, 0.0, ["texts per second: the candidate has no value, so it cannot be compared."]),
-        (180.0, 200.0, 0.0, ["queries per second: 200.0000 after 300.0000 is a change of -100.0000"]),
+        (180.0, 200.0, 0.0, ["queries per second: 200.0 after 300.0 is a change of -100.0"]),
         (300.0, 600.0, 0.016, ["Search for a text by its title: "]),
     ],
 )
