@@ -59,7 +59,7 @@ class TextDocument(BaseModel):
 _Documents = Annotated[list[Text | TextDocument], Field(min_length=1)]
 
 
-class DocumentsRequest(BaseModel):
+class RerankDocumentsRequest(BaseModel):
     """A request with the fields of Cohere and Jina. `return_documents` is true by default on `/v1` alone."""
 
     model_config = example({"query": "refund", "documents": ["Refunds take a week.", "We sell tea."]})
@@ -152,7 +152,7 @@ async def rerank_texts(request: Request, runtime: Service, body: RerankRequest) 
 
 @router.post("/v1/rerank", **describe(Role.READ, DocumentRanks, **_SCORES))
 @router.post("/v2/rerank", **describe(Role.READ, DocumentRanks, **_SCORES))
-async def rerank_documents(request: Request, runtime: Service, body: DocumentsRequest) -> Response:
+async def rerank_documents(request: Request, runtime: Service, body: RerankDocumentsRequest) -> Response:
     """Score each document together with the query by the active reranker, as Cohere's and Jina's APIs do.
 
     Long documents are truncated.

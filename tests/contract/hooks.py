@@ -118,7 +118,7 @@ def _fit_query(operation: str, query: dict[str, Any]) -> None:
             query.pop(name, None)
     if operation == "GET /search" and isinstance(query.get("id"), str):
         query["id"] = _now_and_then(query["id"], FACTS["ids"])
-        for name in ("q", "mode", "prompt_name"):
+        for name in ("q", "mode", "prompt_name", "rerank"):
             query.pop(name, None)
     elif operation == "GET /search":
         query.setdefault("q", "a river")
@@ -132,8 +132,8 @@ def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
     for query in queries:
         if isinstance(query, dict) and isinstance(query.get("id"), str):
             query["id"] = _now_and_then(query["id"], FACTS["ids"])
-    if not all(isinstance(query, str) for query in queries):  # Modes and prompts apply to texts only.
-        for name in ("mode", "prompt_name"):
+    if not all(isinstance(query, str) for query in queries):  # Modes, prompts and rerankers read texts only.
+        for name in ("mode", "prompt_name", "rerank"):
             options.pop(name, None)
     share = MAX_HITS // len(queries)  # Hits of a query. OpenAPI cannot limit k times queries.
     for name in ("k", "offset"):

@@ -231,3 +231,11 @@ def test_without_a_reranker_each_route_says_how_to_get_one(place: Place) -> None
         assert "/activate" in answer.text
     assert place.client.get("/info").json()["reranker"] is None
     assert place.client.get("/ready").status_code == 200
+
+
+def test_each_route_describes_its_own_body(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    for path, required in (("/rerank", ["query", "texts"]), ("/v1/rerank", ["query", "documents"])):
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        name = body["$ref"].rpartition("/")[2]
+        assert document["components"]["schemas"][name]["required"] == required
