@@ -93,6 +93,10 @@ def test_every_operation_has_a_name_and_every_example_runs(service: Service) -> 
         schema = document["components"]["schemas"][bodies[path]["schema"]["$ref"].rpartition("/")[2]]
         [example] = schema["examples"]
         answer = service.client.post(path.replace("{collection}", "notes"), json=example)
+        if path in ("/rerank", "/v1/rerank", "/v2/rerank", "/predict"):
+            assert answer.status_code == 409, f"{path}: {answer.text}"
+            assert "No reranker is active" in answer.text
+            continue
         assert answer.status_code == 200, f"{path}: {answer.text}"
 
 
