@@ -68,7 +68,8 @@ def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
         names = itertools.islice(itertools.combinations(WORDS, 2), count)
         parts = ([" ".join([*name, *name, random.choice(WORDS)]) for _ in range(4)] for name in names)
         return Corpus.of((". ".join(each) for each in parts), "documents")
-    return build_corpus(recipe.source.kind, count)
+    highest = max((getattr(each, "highest", 0.0) for each in recipe.objectives), default=0.0)
+    return build_corpus(recipe.source.kind, count, highest or 5.0)
 
 
 def given_of(folder: Path, texts: list[str], **changed: object) -> Given:
@@ -78,7 +79,8 @@ def given_of(folder: Path, texts: list[str], **changed: object) -> Given:
     return plain._replace(**changed)  # type: ignore[arg-type]
 
 
-def build_corpus(kind: Kind, count: int = 64) -> Corpus:
+def build_corpus(kind: Kind, count: int = 64, highest: float = 5.0) -> Corpus:
+    """Returns rows of a kind. Scores of pairs are `highest` or a fifth of it."""
     rows = triples(count)
     if kind is TEXTS:
         return Corpus.of((row[0] for row in rows), "texts")
@@ -90,7 +92,8 @@ def build_corpus(kind: Kind, count: int = 64) -> Corpus:
         )
     if kind is SCORED:
         others = [(row[0], (row[1], rows[at - 1][1])[at % 2]) for at, row in enumerate(rows)]
-        return Corpus.of_rows(((row, (5.0 - 4.0 * (at % 2),)) for at, row in enumerate(others)), "scored")
+        scored = ((row, (highest * (1 - 0.8 * (at % 2)),)) for at, row in enumerate(others))
+        return Corpus.of_rows(scored, "scored")
     if kind is RELATIONS:
         others = [(row[0], (row[0], row[2], rows[at - 1][0])[at % 3]) for at, row in enumerate(rows)]
         return Corpus.of_rows(((row, at % 3) for at, row in enumerate(others)), "relations")

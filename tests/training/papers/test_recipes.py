@@ -30,6 +30,8 @@ MORE_STEPS = {
     "mlm-head": 80,  # nothing but the head learns, from random vectors
     "pairsupcon": 80,  # It learns only from the few rows that are entailments.
     "sbert-regression": 80,  # its wrong pairs share two words of three
+    "augmented-sbert": 80,  # the same pairs
+    "cross-encoder-scores": 80,  # the same pairs
 }
 
 
