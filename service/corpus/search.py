@@ -297,8 +297,9 @@ def _recalled(
     if not search.has_stage or not search.rank_seconds or search.memory is None or query.vector is None:
         return []
     threshold = generation.rankings[search.collection].memory_threshold
+    known = {id for _, id in best[:MAX_RANKED]}
     ids = search.memory.list_relevant(query.vector, threshold, MAX_RECALLED)
-    if not (missing := [id for id in ids if id not in {id for _, id in best[:MAX_RANKED]}]):
+    if not (missing := [id for id in ids if id not in known]):
         return []
     places = {ranked.revision: ranked for ranked in ranking}
     found = ((id, snapshot.get_vector(generation.number, id, search.collection)) for id in missing)

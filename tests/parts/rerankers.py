@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.graph.file import FINGERPRINT, LOGITS, SCORES, SPACE
 from models.manifest import Manifest
+from models.reranker import Reranker
 from models.store import ModelStore
 from tests.tiny import tiny_tokenizer
 
@@ -103,3 +104,18 @@ def _graph(words: int, outputs: int, seed: int, activation: str) -> onnx.ModelPr
 
 def _write(file: Path, content: object) -> None:
     file.write_text(json.dumps(content), encoding="utf-8")
+
+
+# Faults of `Reranker.forward`.
+
+
+def nan(self: Reranker, ids: Any, **_: object) -> Any:
+    return np.full((len(ids), 1), np.nan, np.float32)
+
+
+def no_memory(self: Reranker, ids: Any, **_: object) -> Any:
+    raise MemoryError("no room")
+
+
+def broken(self: Reranker, ids: Any, **_: object) -> Any:
+    raise RuntimeError("the graph broke")

@@ -20,7 +20,7 @@ from service.errors import Overloaded
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.values import TooMuch
-from tests.parts.rerankers import publish_reranker
+from tests.parts.rerankers import broken, nan, no_memory, publish_reranker
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.waiting import until
 
@@ -192,18 +192,6 @@ def test_a_classifier_orders_no_hits(place: Place) -> None:
     found = place.search(rerank="true", mode="dense")
     assert any("several labels" in each for each in found["warnings"])
     assert [hit["id"] for hit in found["hits"]] == place.ids(mode="dense")
-
-
-def nan(self: Reranker, ids: Any, **_: object) -> Any:
-    return np.full((len(ids), 1), np.nan, np.float32)
-
-
-def no_memory(self: Reranker, ids: Any, **_: object) -> Any:
-    raise MemoryError("no room")
-
-
-def broken(self: Reranker, ids: Any, **_: object) -> Any:
-    raise RuntimeError("the graph broke")
 
 
 def untokenizable(self: Reranker, *_: object, **__: object) -> Any:

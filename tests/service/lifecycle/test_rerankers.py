@@ -19,7 +19,7 @@ from models.store import ModelStore
 from service.app import create_app
 from service.lifecycle import capacity
 from service.runtime.runtime import Runtime
-from tests.parts.rerankers import publish_reranker
+from tests.parts.rerankers import broken, nan, no_memory, publish_reranker
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.tiny import tiny_cross_encoder, tiny_source
 from tests.waiting import until
@@ -156,18 +156,6 @@ def test_metrics_show_the_active_reranker(place: Place) -> None:
 
 def fail_to_open(self: Reranker, *_: object, **__: object) -> None:
     raise Unsupported("its graph is of another time")
-
-
-def nan(self: Reranker, ids: Any, **_: object) -> Any:
-    return np.full((len(ids), 1), np.nan, np.float32)
-
-
-def no_memory(self: Reranker, ids: Any, **_: object) -> Any:
-    raise MemoryError("no room")
-
-
-def broken(self: Reranker, ids: Any, **_: object) -> Any:
-    raise RuntimeError("the graph broke")
 
 
 def bad_shape(self: Reranker, *_: object, **__: object) -> Any:
