@@ -263,6 +263,8 @@ class Scheduler:
             while (job := self._job_for(worker)) is None:
                 if self.stopping or worker.given_up:
                     return None
+                if worker.spare:
+                    self._wake.notify()  # If others are free again, one takes what this worker tokenized.
                 (self._wake_spare if worker.spare else self._wake).wait()
             worker.aside = job.items[0].call.lane if job.items[0].call.lane in ASIDE else None
             worker.computes = job.embed

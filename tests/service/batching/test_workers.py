@@ -1,5 +1,6 @@
 """The worker threads: their number, and which of them `stop` waits for."""
 
+import queue
 import threading
 from typing import Any
 
@@ -7,10 +8,12 @@ import pytest
 
 from models import cpus
 from service.batching.executor import begin_step
-from service.batching.request import Job, Lane
+from service.batching.request import Item, Job, Lane
+from service.batching.scheduler import Scheduler
 from service.batching.workers import Worker, Workers, layout_for
 from service.settings import Settings
-from tests.waiting import LIMIT
+from tests.service.fakes import call_in
+from tests.waiting import LIMIT, until
 
 
 @pytest.mark.parametrize(
@@ -67,3 +70,36 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
     finally:
         gate.set()
         stop.join(LIMIT)
+
+
+def test_a_text_that_the_spare_worker_has_tokenized_is_not_left_when_the_others_are_free_again() -> None:
+    scheduler = Scheduler()
+    others, spare = [Worker(), Worker()], Worker(spare=True)
+    scheduler.workers = [*others, spare]
+    for worker in others:
+        worker.aside = Lane.RERANK
+    call = call_in(Lane.INTERACTIVE, 1)
+    scheduler.put(call, [Item(call, "x", 1, [(call, 0)])])
+    job = scheduler.take(spare)
+    assert job is not None
+    assert not job.embed
+    found = queue.SimpleQueue[Job]()
+
+    def take(worker: Worker) -> None:
+        if (taken := scheduler.take(worker)) is not None:
+            found.put(taken)
+
+    threads = [threading.Thread(target=take, args=[worker], daemon=True) for worker in others]
+    try:
+        for thread in threads:
+            thread.start()
+        until(lambda: len(scheduler._wake._waiters) == len(others))  # type: ignore[attr-defined]
+        job.items[0].ids = [1]
+        scheduler.tokenized(job)
+        threads.append(threading.Thread(target=take, args=[spare], daemon=True))
+        threads[-1].start()
+        assert found.get(timeout=LIMIT).embed
+    finally:
+        scheduler.stop()
+        for thread in threads:
+            thread.join(LIMIT)
