@@ -42,12 +42,6 @@ def _filled(running: TestClient) -> None:
     assert running.post("/documents", json={"documents": DOCUMENTS}).status_code == 200
 
 
-@pytest.fixture
-def _forgetful(runtime: Runtime) -> None:
-    """Forgets the choices of earlier searches."""
-    runtime.corpus._highlighting._recent._recent.clear()
-
-
 def search(client: TestClient, q: str, path: str = "/search", **options: Any) -> dict[str, Any]:
     answer = client.get(path, params={"q": q, "highlight": "true", **options})
     assert answer.status_code == 200, answer.text
@@ -137,7 +131,6 @@ def best_sentence(encoder: Encoder, query: str, text: str, passage: dict[str, in
     return sentences[int(np.argmax(cosines))]
 
 
-@pytest.mark.usefixtures("_forgetful")
 @pytest.mark.parametrize("mode", ["dense", "hybrid"])
 def test_a_hit_without_terms_shows_the_nearest_sentence_of_its_best_passage(
     client: TestClient, encoder: Encoder, mode: str
@@ -155,7 +148,6 @@ def test_a_hit_without_terms_shows_the_nearest_sentence_of_its_best_passage(
     assert len(chosen) > 3
 
 
-@pytest.mark.usefixtures("_forgetful")
 def test_a_search_by_vector_or_id_shows_the_nearest_sentence(client: TestClient, encoder: Encoder) -> None:
     query = "forest harbour"
     vector = encoder.encode([query]).vectors[0].tolist()
@@ -170,8 +162,7 @@ def test_a_search_by_vector_or_id_shows_the_nearest_sentence(client: TestClient,
         assert hit["snippet"]["text"] == best_sentence(encoder, query, hit["text"], hit.get("passage"))
 
 
-@pytest.mark.usefixtures("_forgetful")
-def test_sentences_are_embedded_once_and_at_most_some_for_a_search(
+def test_a_search_embeds_only_some_sentences(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded: list[int] = []
@@ -182,12 +173,10 @@ def test_sentences_are_embedded_once_and_at_most_some_for_a_search(
         return await score(model, inputs, seconds, **options)
 
     monkeypatch.setattr(runtime.batcher, "score", counted)
-    first = search(client, "harbour", mode="dense")
-    assert search(client, "harbour", mode="dense")["hits"] == first["hits"]
-    assert len(embedded) == 1, "the second search remembers the choices"
-    runtime.corpus._highlighting._recent._recent.clear()
+    search(client, "harbour", mode="dense", k=100)
+    assert 3 < embedded[0] <= highlighting.MAX_SENTENCES
     monkeypatch.setattr(highlighting, "MAX_SENTENCES", 3)
-    few = search(client, "harbour", mode="dense")
+    few = search(client, "harbour", mode="dense", k=100)
     assert 0 < embedded[1] <= 3
     assert "warnings" not in few
     assert all(hit["snippet"] for hit in few["hits"])
@@ -195,7 +184,6 @@ def test_sentences_are_embedded_once_and_at_most_some_for_a_search(
     assert len(embedded) == 2, "a hit with terms needs no sentence"
 
 
-@pytest.mark.usefixtures("_forgetful")
 @pytest.mark.parametrize("fault", ["late", "full", "broken"])
 def test_sentences_never_fail_a_search(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -210,7 +198,6 @@ def test_sentences_never_fail_a_search(
     if fault == "late":
         monkeypatch.setattr(highlighting, "SENTENCE_SECONDS", 0.05)
     whole = search(client, "harbour", mode="dense", k=100)
-    runtime.corpus._highlighting._recent._recent.clear()
     embed = runtime.batcher.embed
 
     async def embed_query(*arguments: Any, **options: Any) -> Any:
