@@ -6,16 +6,19 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from models.search.highlights import SNIPPET_CHARACTERS, split_sentences
+from models.search.highlights import MAX_CHARACTERS, MAX_RANGES, SNIPPET_CHARACTERS, split_sentences
 from models.search.terms import compute_idf, get_terms, parse_query
 from service.corpus import highlighting
-from service.corpus.search import HIGHLIGHT_WORK, Search
+from service.corpus.highlighting import Highlighting
+from service.corpus.search import HIGHLIGHT_WORK, Hit, Page, Search
 from service.errors import Overloaded
 from service.runtime.runtime import Runtime
+from service.store.values import Record
 from tests.parts.marking import SCRIPTS, locate, write
 from tests.waiting import LIMIT
 
@@ -308,3 +311,18 @@ def test_a_filter_and_a_page_change_no_highlight(client: TestClient) -> None:
     assert pages[: len(whole)] == whole
     filtered = search(client, "something", mode="lexical", filter=json.dumps({"n": 1}))["hits"]
     assert [(hit["id"], hit["highlights"]["text"]) for hit in filtered] == [("other", [[15, 24]])]
+
+
+def test_long_texts_are_read_in_part_and_other_reads_run_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, pauses = "river stone " * 90_000, list[int]()
+    hits = [Hit(Record(f"d{at}", orjson.dumps(text), b"{}"), np.float32(1)) for at in range(5)]
+    page = Page(hits, terms=parse_query("river stone"), idf={"river": 1.0, "stone": 2.0})
+    monkeypatch.setattr(highlighting, "pause", lambda: pauses.append(1))
+    [marked] = Highlighting(None).mark(Search(highlight=True), [page])  # type: ignore[arg-type]
+    words = MAX_CHARACTERS // 6
+    assert 5 * words // 1000 < len(pauses) < 5 * words // 100
+    for hit in marked.hits:
+        assert hit.highlight is not None
+        assert hit.highlight.snippet is not None
+        assert len(hit.highlight.text) == MAX_RANGES
+        assert hit.highlight.text[-1][1] < MAX_CHARACTERS
