@@ -1,7 +1,8 @@
 """Measure a service with a million documents: `python -m benchmarks.million --corpus FILE --model VERSION`.
 
     import ─▶ stop, start ─▶ searches while the index is rebuilt ─▶ searches, with and without filters
-           ─▶ searches while 1,000 documents a second are added ─▶ hybrid searches without a ranking
+           ─▶ searches while 1,000 documents a second are added ─▶ hybrid searches with and without a ranking,
+              with highlights
            ─▶ kill -9 during additions, start
 
 Documents are real texts from FILE, or with `--words` that many words of such texts. `python -m service
@@ -158,6 +159,7 @@ class _Bench:
         with self._server() as server:
             self._wait_until_idle(server, time.monotonic())
             self._search(server, MODES[-1], "nothing, with a ranking")
+            self._search(server, MODES[-1], "nothing, with highlights", "&highlight=true")
         answered = int((outcomes.status == 200).sum())
         p50, p99 = p50_p99(outcomes.milliseconds)
         failed = len(outcomes.status) - answered
@@ -221,9 +223,9 @@ class _Bench:
         memory, self.stored = memory_mb(server.pid), server.info()["index"]["documents"]
         self.steps.append([name, seconds, self.stored, memory["own"], memory["now"]])
 
-    def _search(self, server: Server, mode: str, meanwhile: str) -> None:
+    def _search(self, server: Server, mode: str, meanwhile: str, options: str = "") -> None:
         progress(f"searching, {mode}; meanwhile {meanwhile}")
-        requests = [get_request(_path(mode, text)) for text in self._queries]
+        requests = [get_request(_path(mode, text) + options) for text in self._queries]
         pids = {"server": server.pid, "bench": os.getpid()}
         answers = Generator(Load(server.port, requests, 1, SEARCH_SECONDS, warm=WARM, pids=pids)).finish()
         cpu_ms = 1000 * answers.window.cpu_seconds["server"] / max(1, len(answers.status))

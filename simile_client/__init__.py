@@ -1,16 +1,28 @@
 """A Python client for a Simile service: `Client`, and `AsyncClient` for asyncio. It requires only httpx2."""
 
 from simile_client.clients import AsyncClient, Client
-from simile_client.values import Document, Hit, Imported, Rank, SearchAnswer, SimileError, Version
+from simile_client.values import (
+    Document,
+    Highlights,
+    Hit,
+    Imported,
+    Rank,
+    SearchAnswer,
+    SimileError,
+    Snippet,
+    Version,
+)
 
 __all__ = [
     "AsyncClient",
     "Client",
     "Document",
+    "Highlights",
     "Hit",
     "Imported",
     "Rank",
     "SearchAnswer",
     "SimileError",
+    "Snippet",
     "Version",
 ]

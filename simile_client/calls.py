@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
-from simile_client.values import Document, Hit, SearchAnswer, Version
+from simile_client.values import Document, Highlights, Hit, SearchAnswer, Snippet, Version
 
 T = TypeVar("T")
 Mode = Literal["dense", "lexical", "hybrid"]
@@ -58,8 +58,20 @@ def read_search(answer: Any) -> SearchAnswer:
             hit.get("title", ""),
             hit.get("rerank_score"),
             hit.get("search_place"),
+            _read_highlights(hit["highlights"]) if "highlights" in hit else None,
+            _read_snippet(hit["snippet"]) if "snippet" in hit else None,
+            hit.get("explanation"),
         )
         for hit in answer["hits"]
     )
     own = answer["model"], answer["mode"], answer.get("search_id"), answer.get("query_encoder")
     return SearchAnswer(tuple(hits), *own, tuple(answer.get("warnings", ())), answer.get("reranker"))
+
+
+def _read_highlights(answer: Any) -> Highlights:
+    title, text = ([(start, end) for start, end in answer[name]] for name in ("title", "text"))
+    return Highlights(tuple(title), tuple(text))
+
+
+def _read_snippet(answer: Any) -> Snippet:
+    return Snippet(answer["start"], answer["end"], answer["text"])

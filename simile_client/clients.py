@@ -180,6 +180,8 @@ class Client(_Options):
         user: str | None = None,
         rerank: bool | None = None,
         rerank_k: int | None = None,
+        highlight: bool = False,
+        explain: bool = False,
         collection: str = "default",
         version: str | None = None,
     ) -> SearchAnswer:
@@ -190,11 +192,14 @@ class Client(_Options):
             mode: The search mode; None for the collection's default.
             rerank: Whether the active reranker orders the best hits; None for the collection's default.
             rerank_k: Number of hits that it orders; None for 20.
+            highlight: Whether hits show where they have the query's terms, and a snippet.
+            explain: Whether hits have an explanation.
             version: A loaded version; None for the active version.
         """
         options: dict[str, Any] = {"mode": mode, "user": user, "rerank_k": rerank_k}
         options["filter"] = None if filter is None else json.dumps(filter)
         options["rerank"] = None if rerank is None else str(rerank).lower()
+        options |= {"highlight": "true" if highlight else None, "explain": "true" if explain else None}
         params = {"q": query, "k": k} | {name: value for name, value in options.items() if value is not None}
         path = build_path(collection, "/search")
         return self._do(Call("GET", path, read_search, params=params, version=version))

@@ -38,12 +38,32 @@ class Document:
 
 
 @dataclass(frozen=True)
+class Snippet:
+    """A part of a hit's text, with its start and end in characters."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Highlights:
+    """Where a hit has the query's terms: starts and ends in the title and in the text, in characters."""
+
+    title: tuple[tuple[int, int], ...]
+    text: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class Hit:
     """A document that a search found.
 
     Args:
         score: A cosine, a BM25 score or a fused score. Larger is better.
         passage: Start and end of the best passage of a long text, in characters.
+        highlights: With `highlight`: where the hit has the query's terms.
+        snippet: With `highlight`: the part of the text to show. None if the text is blank.
+        explanation: With `explain`: `terms` and `fusion` (docs/SEARCH.md).
     """
 
     id: str
@@ -54,6 +74,9 @@ class Hit:
     title: str = ""
     rerank_score: float | None = None  # Of the reranker, if it has scored the hit.
     search_place: int | None = None  # The place before the reranker ordered the hits, from 1.
+    highlights: Highlights | None = None
+    snippet: Snippet | None = None
+    explanation: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

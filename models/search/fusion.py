@@ -1,4 +1,4 @@
-"""Fuses the rankings of dense search and keyword search for hybrid search. Start at `fuse`.
+"""Fuses the rankings of dense search and keyword search for hybrid search. Start at `Fusion`.
 
     fused = w · (cosine - floor) / (best cosine - floor) + (1 - w) · c · bm25 / best bm25        w = 0.5
 
@@ -14,6 +14,7 @@ Where cosines hardly differ, c is about 1. docs/decisions/ranking.md has the mea
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,24 @@ from models.manifest import FUSION, Mode, SearchDefaults
 DENSE_WEIGHT = 0.5
 
 
-def fuse(
-    dense: Mapping[int, float],
-    lexical: Mapping[int, float],
-    weight: float = DENSE_WEIGHT,
-    unrelated: float = 1.0,
-    cover: float = 1.0,
-) -> dict[int, np.float32]:
-    """Fuses two rankings. Returns the fused scores, by the revision of the document.
+class Part(NamedTuple):
+    """What a ranking contributes to a fused score.
+
+    Attributes:
+        score: Cosine or BM25 score. None if the ranking does not have the document.
+        place: Place in the ranking, from 1. Equal scores share a place.
+        weight: Weight of the ranking.
+        share: Weight times the scaled score. The fused score is the sum of both shares.
+    """
+
+    score: float | None
+    place: int | None
+    weight: float
+    share: float
+
+
+class Fusion:
+    """Fuses two rankings.
 
     A document that is missing from the dense ranking gets the smallest cosine of that ranking, because all
     cosines may be far above the floor.
@@ -41,14 +52,55 @@ def fuse(
         unrelated: Mean cosine of unrelated texts. 1 if unknown.
         cover: Share of the query's terms in the best hit of `lexical` (features.get_cover), above 0.
     """
-    near = _scale(dense, get_floor(dense, unrelated))
-    worded = _scale(lexical, 0.0)
-    missing = min(near.values(), default=0.0)
-    rest = (1 - weight) * cover ** (1 - missing)
-    return {
-        revision: np.float32(weight * near.get(revision, missing) + rest * worded.get(revision, 0.0))
-        for revision in near | worded
-    }
+
+    def __init__(
+        self,
+        dense: Mapping[int, float],
+        lexical: Mapping[int, float],
+        weight: float = DENSE_WEIGHT,
+        unrelated: float = 1.0,
+        cover: float = 1.0,
+    ) -> None:
+        self._dense, self._lexical = dense, lexical
+        self._near = _scale(dense, get_floor(dense, unrelated))
+        self._worded = _scale(lexical, 0.0)
+        self._missing = min(self._near.values(), default=0.0)
+        self._weight, self._rest = weight, (1 - weight) * cover ** (1 - self._missing)
+
+    def get_scores(self) -> dict[int, np.float32]:
+        """Returns the fused scores, by the revision of the document."""
+        near, worded, weight, rest = self._near, self._worded, self._weight, self._rest
+        return {
+            revision: np.float32(
+                weight * near.get(revision, self._missing) + rest * worded.get(revision, 0.0)
+            )
+            for revision in near | worded
+        }
+
+    def explain(self, revision: int) -> dict[str, Part]:
+        """Returns what each ranking contributes to the score of a document."""
+        near, worded = self._near.get(revision, self._missing), self._worded.get(revision, 0.0)
+        return {
+            "dense": _explain(self._dense, revision, self._weight, near),
+            "lexical": _explain(self._lexical, revision, self._rest, worded),
+        }
+
+
+def fuse(
+    dense: Mapping[int, float],
+    lexical: Mapping[int, float],
+    weight: float = DENSE_WEIGHT,
+    unrelated: float = 1.0,
+    cover: float = 1.0,
+) -> dict[int, np.float32]:
+    """Returns the fused scores of two rankings, by the revision of the document. Arguments as in `Fusion`."""
+    return Fusion(dense, lexical, weight, unrelated, cover).get_scores()
+
+
+def _explain(scores: Mapping[int, float], revision: int, weight: float, scaled: float) -> Part:
+    score = scores.get(revision)
+    place = None if score is None else 1 + sum(other > score for other in scores.values())
+    return Part(score, place, weight, weight * scaled)
 
 
 def get_floor(dense: Mapping[int, float], unrelated: float) -> float:

@@ -1,5 +1,7 @@
 """Splits texts and queries into the terms of keyword search. Start at `get_terms` and `parse_query`.
 
+`find_terms` returns the places of terms in a text.
+
     any text       compatibility forms normalized (NFKC), letters lowercased, accents and vowel marks removed,
                    digits of all scripts as 0 to 9: Łódź is lodz
     words          runs of letters, digits and combining marks; plain signs such as ™ are words of their own
@@ -23,15 +25,16 @@ characters. For languages other than English, no endings are removed. A run of T
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
-from itertools import pairwise
+from itertools import chain, islice, pairwise
+from math import log
 from typing import NamedTuple
 
 import Stemmer
 
-from models.search.folding import APOSTROPHE, fold, set_signs_apart
+from models.search.folding import APOSTROPHE, fold, fold_with_places, set_signs_apart
 from models.tokens.normalize import pieces
 
 # Raise the number if terms of texts change.
@@ -61,6 +64,7 @@ _CJK = (
     "\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
 )
 _RUN = re.compile(f"[{_CJK}]+")
+_RUN_OR_OTHERS = re.compile(f"[{_CJK}]+|[^{_CJK}]+")
 # Each begins at the first character of a word, because a start at every character takes quadratic time.
 _LETTER = f"[^\\x00-/:-@\\[-`{{-\\x7f{_CJK}]"
 _COMPOUND = re.compile(f"(?<!{_LETTER}){_LETTER}+(?:[-./_:]{_LETTER}+)+")
@@ -73,6 +77,8 @@ _HUMPS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})|(?<=[0-9])(
 _CONTRACTION = re.compile(f"(?<=[A-Za-z]){APOSTROPHE}(?:[stdmSTDM]|ll|LL|re|RE|ve|VE)(?![0-9A-Za-z])")
 # The signs of a code, as characters that no word has.
 _TYPED = str.maketrans("-./_:+#", "‐․⁄‿∶＋＃")  # noqa: RUF001
+_NOT_SPACE = re.compile(r"\S+")
+_AROUND = "\"'`*()[]{},;:!?"  # Signs around words that are not part of a code.
 _BETWEEN = "·"  # Between parts that are numbers, so that 1.5 is not 15.
 _MAX_COMPOUND = 64  # Characters of a compound that is a term as a whole.
 
@@ -130,6 +136,14 @@ class Query(NamedTuple):
     beginnings: Sequence[str]
 
 
+class Place(NamedTuple):
+    """A term with its start and end in a text. `end` is exclusive."""
+
+    term: str
+    start: int
+    end: int
+
+
 def get_terms(text: str) -> list[str]:
     """Returns the terms of a text: its words in their order, then the additional terms of compounds.
 
@@ -156,6 +170,36 @@ def get_words(text: str) -> list[str]:
     return _split(_folded(text))
 
 
+# A text between these characters has its terms by itself. They separate words whatever is next to them.
+PIECE = re.compile(r"[^\s、。「」]+")
+
+
+def find_terms(piece: str, terms: AbstractSet[str], beginnings: AbstractSet[str]) -> list[Place]:
+    """Returns the places of some terms in a text. Takes linear time.
+
+    A place covers all characters that its term comes from, such as marks and the whole of a ligature.
+
+    Args:
+        piece: A text without white space, as PIECE finds them. `get_terms` of a text returns the terms of
+            all its pieces.
+        terms: The terms to find.
+        beginnings: Characters as in `Query.beginnings`. The places are those of these characters alone.
+    """
+    plain = piece.lstrip(_AROUND).rstrip(_AROUND + ".")
+    if plain.isascii() and plain.isalnum() and (plain.islower() or plain.istitle()):  # Most pieces are.
+        start = piece.index(plain)
+        term = _stems[plain.lower()]
+        return [Place(term, start, start + len(plain))] if term in terms else []
+    folded, starts, ends = fold_with_places(piece)
+    folded = _without_contractions(folded[: GROWTH * len(piece) + SLACK])
+    places = [*_locate_words(folded, terms, beginnings)]
+    for word in _NOT_SPACE.finditer(folded):
+        if odd := _select_odd(word[0]):
+            at, compounds = word.start(), _locate_compounds(odd)
+            places += [Place(term, at + start, at + end) for term, start, end in compounds if term in terms]
+    return [Place(term, starts[start], ends[end - 1]) for term, start, end in places]
+
+
 def parse_query(query: str) -> Query:
     """Returns the terms of a query, without function words unless it has no other words."""
     folded = _folded(query)
@@ -171,10 +215,25 @@ def parse_query(query: str) -> Query:
     return Query(words, {*telling}, [term for term in terms if term not in beginnings], beginnings)
 
 
+def compute_idf(documents: int, count: int) -> float:
+    """Returns the inverse document frequency of a term in BM25, as FTS5 computes it.
+
+    Args:
+        documents: Number of documents.
+        count: Number of documents with the term.
+    """
+    return max(1e-6, log((documents - count + 0.5) / (count + 0.5)))
+
+
 def expression(query: str) -> str:
     """Converts a query to FTS5 syntax. Returns an empty text for a query without words."""
-    parsed = parse_query(query)
-    return " OR ".join([f'"{term}"' for term in parsed.terms] + [f'"{term}" *' for term in parsed.beginnings])
+    return " OR ".join(expressions(parse_query(query)).values())
+
+
+def expressions(query: Query) -> dict[str, str]:
+    """Returns each term of a query in FTS5 syntax."""
+    whole = {term: f'"{term}"' for term in query.terms}
+    return whole | {term: f'"{term}" *' for term in query.beginnings}
 
 
 def _is_function_word(written: Sequence[str], place: int, *, case_tells: bool) -> bool:
@@ -203,7 +262,16 @@ def _folded(text: str) -> str:
     if not text.isascii():
         room = GROWTH * len(text) + SLACK
         text = "".join(_limited(map(fold, pieces(set_signs_apart(text))), room))
-    return _CONTRACTION.sub(" ", text) if APOSTROPHE in text else text
+    return _without_contractions(text)
+
+
+def _without_contractions(text: str) -> str:
+    """Replaces the ends of contractions by as many spaces."""
+    return _CONTRACTION.sub(_blank, text) if APOSTROPHE in text else text
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " * len(found[0])
 
 
 def _limited(parts: Iterator[str], room: int) -> Iterator[str]:
@@ -222,46 +290,104 @@ def _split(folded: str) -> list[str]:
     return list(map(_stems.__getitem__, words))
 
 
+def _locate_words(folded: str, terms: AbstractSet[str], beginnings: AbstractSet[str]) -> Iterator[Place]:
+    """Yields some of the terms of `_split` with their places, as `find_terms` describes."""
+    for word in _WORD.finditer(folded):
+        for part in _RUN_OR_OTHERS.finditer(word[0]):
+            run, start = part[0], word.start() + part.start()
+            if not _RUN.match(run):
+                if (term := _stems[run.casefold()]) in terms:
+                    yield Place(term, start, start + len(run))
+                continue
+            last = len(run) - 1
+            for at, character in enumerate(run):
+                term = run[at : at + 2]  # The last term is a single character.
+                if term in terms:
+                    yield Place(term, start + at, start + min(at + 2, last + 1))
+                if character in beginnings:
+                    yield Place(character, start + at, start + at + 1)
+
+
 def _get_compounds(folded: str, *, sentence: bool = False) -> list[str]:
-    """Returns the terms of words with parts or signs, besides the parts.
+    """Returns the terms of words with parts or signs, besides the parts. `sentence`: a long query."""
+    return [place.term for place in _locate_compounds(_select_odd(folded), sentence=sentence)]
 
-    Words of letters and two parts, such as boundary-layer, have none, because other texts write them as two
-    words.
 
-    Args:
-        folded: A folded text.
-        sentence: Whether it is a long query. Its other words would count less if a code counted many times.
-    """
-    # Most words are plain, which this finds out in a tenth of the time.
-    odd = " ".join(
+def _select_odd(folded: str) -> str:
+    """Returns the words that may be compounds. Most are not, which this finds in a tenth of the time."""
+    return " ".join(
         [word for word in folded.split() if not (word.isalnum() and (word.islower() or word.istitle()))]
     )
-    found: list[str] = []
-    for compound in _COMPOUND.findall(odd):
-        parts = _WORD.findall(compound.casefold())
-        joined = _join(parts)
-        if _HYPHENED.fullmatch(compound) and not compound.isupper():  # Such as state-of-the-art.
-            found += [] if sentence else joined[len(parts) - 1 :]
+
+
+def _locate_compounds(odd: str, *, sentence: bool = False) -> Iterator[Place]:
+    """Yields the terms of words with parts or signs, besides the parts, with their places.
+
+    Words of letters and two parts, such as boundary-layer, have none, because other texts write them as two
+    words. Nothing is kept, because one word may have millions of parts.
+
+    Args:
+        odd: Folded words that are not plain.
+        sentence: Whether it is a long query. Its other words would count less if a code counted many times.
+    """
+    for compound in _COMPOUND.finditer(odd):
+        whole = _join_all(_split_compound(compound))
+        hyphened = _HYPHENED.fullmatch(compound[0]) and not compound[0].isupper()  # Such as state-of-the-art.
+        if not hyphened and not sentence:
+            yield from _join_pairs(_split_compound(compound))
+        elif not hyphened and not whole:
+            whole = [*_join_pairs(_split_compound(compound))][-1:]
+        if not sentence or not hyphened:
+            yield from whole
+        if hyphened or sentence or len(compound[0]) > _MAX_COMPOUND:
             continue
-        found += joined[-1:] if sentence else joined
-        if len(compound) <= _MAX_COMPOUND and any(map(str.isdigit, compound)) and not sentence:
-            found.append(compound.casefold().translate(_TYPED))
+        if any(map(str.isdigit, compound[0])):
+            yield _typed(compound)
     if "+" in odd or "#" in odd or "." in odd:
-        found += [signed.casefold().translate(_TYPED) for signed in _SIGNED.findall(odd)]
-    for word in _WORD.findall(odd) if _HUMP.search(odd) and not sentence else ():
-        parts = _HUMPS.split(word) if _HUMP.search(word) else []
-        if len(parts) > 1 and len(parts[0]) > 1:  # Not iPad and mRNA.
-            parts = [part.lower() for part in parts]
-            found += [*map(_stems.__getitem__, parts), *_join(parts)[:-1]]
-    return found
+        yield from map(_typed, _SIGNED.finditer(odd))
+    if _HUMP.search(odd) and not sentence:
+        for word in _WORD.finditer(odd):
+            yield from _locate_humps(word)
 
 
-def _join(parts: Sequence[str]) -> list[str]:
-    """Joins each two adjacent parts, then all parts if they are three or more and short."""
-    found = [_joined(left, right) for left, right in pairwise(parts)]
-    if len(parts) > 2 and sum(map(len, parts)) <= _MAX_COMPOUND:
-        found.append(reduce(_joined, parts))
-    return [_stems[term] for term in found]
+def _locate_humps(word: re.Match[str]) -> Iterator[Place]:
+    border = _HUMPS.search(word[0]) if _HUMP.search(word[0]) else None
+    if border is None or border.start() < 2:  # iPad and mRNA have no parts.
+        return
+    for part in _split_humps(word):
+        yield part._replace(term=_stems[part.term])
+    # The last pair of two parts is the word itself.
+    pairs = _join_pairs(_split_humps(word))
+    yield from pairs if _join_all(_split_humps(word)) else (pair for pair, _ in pairwise(pairs))
+
+
+def _split_compound(compound: re.Match[str]) -> Iterator[Place]:
+    for part in _WORD.finditer(compound.string, *compound.span()):
+        yield Place(part[0].casefold(), *part.span())
+
+
+def _split_humps(word: re.Match[str]) -> Iterator[Place]:
+    borders = (border.start() for border in _HUMPS.finditer(word[0]))
+    for start, end in pairwise(chain([0], borders, [len(word[0])])):
+        yield Place(word[0][start:end].lower(), word.start() + start, word.start() + end)
+
+
+def _typed(code: re.Match[str]) -> Place:
+    return Place(code[0].casefold().translate(_TYPED), *code.span())
+
+
+def _join_pairs(parts: Iterable[Place]) -> Iterator[Place]:
+    for left, right in pairwise(parts):
+        yield Place(_stems[_joined(left.term, right.term)], left.start, right.end)
+
+
+def _join_all(parts: Iterable[Place]) -> list[Place]:
+    """Joins all parts if they are three or more and short. Returns a list of one place, or of none."""
+    first = [*islice(parts, _MAX_COMPOUND + 1)]
+    if len(first) < 3 or sum(len(part.term) for part in first) > _MAX_COMPOUND:
+        return []
+    whole = reduce(_joined, [part.term for part in first])
+    return [Place(_stems[whole], first[0].start, first[-1].end)]
 
 
 def _joined(left: str, right: str) -> str:

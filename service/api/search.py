@@ -61,7 +61,11 @@ _Fields = Annotated[list[_Field], Field(max_length=MAX_FIELDS)]
 _Vectors = Annotated[list[Annotated[list[float], Field(min_length=1)]], Field(min_length=1)]
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
 _STUDENT = "The version that encoded the queries; absent when `model` did, or no text was encoded"
-_EXPLAINS = "In mode hybrid, each of the best 50 hits shows its features and their parts in its score"
+_EXPLAINS = (
+    "Each hit shows the query's terms that it has. In mode hybrid, it shows how both rankings were fused, "
+    "and each of the best 50 hits its features and their parts in its score"
+)
+_HIGHLIGHTS = "Each hit shows where it has the query's terms, and a snippet of its text"
 _RERANKS = "Whether the active reranker orders the best `rerank_k` hits. Absent: SIMILE_RERANK_COLLECTIONS"
 _RERANKER = "The version that ordered the best hits; absent without one"
 _SHOWS = "Parts of a hit besides id and score"
@@ -82,6 +86,7 @@ class SearchParameters(Options):
     filter: FilterText = None
     passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
     explain: Literal["true", "false"] = Field("false", description=_EXPLAINS)
+    highlight: Literal["true", "false"] = Field("false", description=_HIGHLIGHTS)
     rerank: Literal["true", "false"] | None = Field(None, description=_RERANKS)
 
 
@@ -107,6 +112,7 @@ class SearchRequest(Options):
     filter: Annotated[dict[str, Any], ShownAs(Filter)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
     explain: bool = Field(False, description=_EXPLAINS)
+    highlight: bool = Field(False, description=_HIGHLIGHTS)
     rerank: bool | None = Field(None, description=_RERANKS)
     model: str | None = Field(None, description="Needed for vector queries: the version that made them")
 
@@ -114,6 +120,42 @@ class SearchRequest(Options):
 class PassageFound(BaseModel):
     start: int = Field(description="Its first character of the text (Unicode code points)")
     end: int = Field(description="The character after its last")
+
+
+class HighlightsFound(BaseModel):
+    title: list[list[int]] = Field(description="Start and end of each term (Unicode code points), in order")
+    text: list[list[int]] = Field(description="The same for the text; at most the first 1,000")
+
+
+class SnippetFound(BaseModel):
+    start: int = Field(description="Its first character of the text (Unicode code points)")
+    end: int = Field(description="The character after its last")
+    text: str = Field(description="These characters, about 240 at most")
+
+
+class TermFound(BaseModel):
+    term: str = Field(description="As it is indexed: folded, without its ending")
+    idf: float = Field(description="Its inverse document frequency in the collection, by BM25")
+    where: list[Literal["title", "text"]] = Field(alias="in")
+
+
+class PartFound(BaseModel):
+    score: float | None = Field(description="Cosine or BM25 score; null if the ranking lacks the hit")
+    place: int | None = Field(description="Place in the ranking, from 1")
+    weight: float = Field(description="Of the ranking")
+    share: float = Field(description="In the fused score, which is the sum of both shares")
+
+
+class FusionFound(BaseModel):
+    dense: PartFound
+    lexical: PartFound
+
+
+class ExplanationFound(BaseModel):
+    terms: list[TermFound] = Field(
+        [], description="Of the query, in the title and text as `fields` shows them"
+    )
+    fusion: FusionFound | SkipJsonSchema[None] = Field(None, description="In mode hybrid")
 
 
 class Found(BaseModel):
@@ -133,6 +175,11 @@ class Found(BaseModel):
     contributions: dict[str, float] | SkipJsonSchema[None] = Field(
         None, description="With `explain`: the parts of the features in the hit's ranking score"
     )
+    highlights: HighlightsFound | SkipJsonSchema[None] = Field(None, description="With `highlight`")
+    snippet: SnippetFound | SkipJsonSchema[None] = Field(
+        None, description="With `highlight`; absent if the text is blank"
+    )
+    explanation: ExplanationFound | SkipJsonSchema[None] = Field(None, description="With `explain`")
 
 
 class SearchAnswer(BaseModel):
@@ -181,6 +228,7 @@ async def search_for_one_query(
     more: dict[str, Any] = {
         "passages": params.passages == "true",
         "explain": params.explain == "true",
+        "highlight": params.highlight == "true",
         "rerank": None if params.rerank is None else params.rerank == "true",
     }
     plan = await _plan(request, runtime, params, [query], fields, **more)
@@ -194,7 +242,7 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
     # For vectors, `model` names the version that made them. Only the header chooses the version to search.
     model = None if queries[0].vector is not None else body.model
     more: dict[str, Any] = {"passages": body.passages, "explain": body.explain, "rerank": body.rerank}
-    more["vectors_version"] = body.model
+    more |= {"highlight": body.highlight, "vectors_version": body.model}
     plan = await _plan(request, runtime, body, queries, body.fields, model, several=True, **more)
     return await _search(request, runtime, plan, {})
 
@@ -250,20 +298,23 @@ class Stages:
     tokens: list[int] = field(default_factory=list)
     faults: dict[str, None] = field(default_factory=dict)
     rerank_faults: dict[str, None] = field(default_factory=dict)
+    highlight_faults: dict[str, None] = field(default_factory=dict)
 
     def note(self, pages: list[Page]) -> None:
         self.shown_ids = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in pages]
         for page in pages:
             self.reranker = page.reranker or self.reranker
-            self.tokens += page.rerank_tokens
+            self.tokens += page.tokens
             self.faults |= {page.fault: None} if page.fault else {}
             self.rerank_faults |= {page.rerank_fault: None} if page.rerank_fault else {}
+            self.highlight_faults |= {page.highlight_fault: None} if page.highlight_fault else {}
 
     def add_to(self, notes: dict[str, Any], metrics: Metrics) -> None:
         """Counts the faults, and adds fields to those of the answer."""
         metrics.unranked.inc(bool(self.faults))
         metrics.unreranked.inc(bool(self.rerank_faults))
-        if warnings := [*notes.get("warnings", []), *self.faults, *self.rerank_faults]:
+        said = [*self.faults, *self.rerank_faults, *self.highlight_faults]
+        if warnings := [*notes.get("warnings", []), *said]:
             notes["warnings"] = warnings
         if self.reranker:
             notes["reranker"] = self.reranker

@@ -73,11 +73,30 @@ class Shown:
             parts.append(
                 b',"rerank_score":' + orjson.dumps(hit.rerank_score, option=orjson.OPT_SERIALIZE_NUMPY)
             )
-        if hit.explanation is not None:
-            told = {name: part for name, part in hit.explanation._asdict().items() if part is not None}
+        told = _describe(hit)
+        if told:
             parts.append(b"," + orjson.dumps(told)[1:-1])
         parts.append(b"}")
         return parts
+
+
+def _describe(hit: Hit) -> dict[str, Any]:
+    """Returns the fields of a hit that `highlight` and `explain` add."""
+    told: dict[str, Any] = {}
+    if hit.highlight is not None:
+        told["highlights"] = {"title": hit.highlight.title, "text": hit.highlight.text}
+        if hit.highlight.snippet is not None:
+            told["snippet"] = hit.highlight.snippet._asdict()
+    if hit.explanation is not None:
+        told |= {name: part for name, part in hit.explanation._asdict().items() if part is not None}
+    explanation: dict[str, Any] = {}
+    if hit.terms is not None:
+        explanation["terms"] = [
+            {"term": match.term, "idf": match.idf, "in": match.columns} for match in hit.terms
+        ]
+    if hit.fusion is not None:
+        explanation["fusion"] = {name: part._asdict() for name, part in hit.fusion.items()}
+    return told | ({"explanation": explanation} if explanation else {})
 
 
 def _tree(fields: Iterable[str]) -> _Tree:
@@ -213,7 +232,8 @@ class Plan:
         shown: The fields of a hit to return.
         collection: The collection to search.
         version: The version that must answer. None means the active version.
-        explain: Whether hits have features and contributions.
+        explain: Whether hits have features, contributions and an explanation.
+        highlight: Whether hits have highlights and a snippet.
         rerank: Whether the reranker orders the best hits. None means the default of the collection.
         several: Whether the answer has one list of hits per query, or only the hits of a single query.
         vectors_version: The version that computed the vectors in `queries`, according to the client.
@@ -229,6 +249,7 @@ class Plan:
     collection: str
     version: str | None
     explain: bool = False
+    highlight: bool = False
     rerank: bool | None = None
     several: bool = False
     vectors_version: str | None = None
@@ -274,6 +295,7 @@ class Plan:
             kept=self.version is not None,
             rank_seconds=settings.rank_seconds if settings.ranking else 0.0,
             explain=self.explain,
+            highlight=self.highlight,
             rerank_k=options.rerank_k if self._reranks(settings, of_text=of_text) else 0,
             compares_tokens=compares_tokens(generation, generation.rankings[self.collection]),
         )

@@ -21,7 +21,6 @@ from weakref import WeakSet
 import numpy as np
 
 from models.open_version import OpenVersion
-from models.tokens.pairs import Pair
 from service.batching.admission import Admission, ThroughputEstimate
 from service.batching.cache import Cache, InFlight
 from service.batching.executor import LONG_CHARACTERS, Executor, refuse_long_texts
@@ -217,25 +216,33 @@ class Batcher:
         return self._answer(call)
 
     async def score(
-        self, reranker: OpenVersion, pairs: Sequence[Pair], seconds: float
+        self,
+        model: OpenVersion,
+        inputs: Sequence[Source],
+        seconds: float,
+        *,
+        lane: Lane = Lane.RERANK,
+        bypass_cache: bool = False,
     ) -> tuple[Answer, ServiceError | None]:
-        """Scores as many pairs as possible in `seconds`. Never raises a ServiceError.
+        """Computes as many pairs or texts as possible in `seconds`. Never raises a ServiceError.
 
         Args:
-            reranker: A model that the caller keeps open.
-            pairs: Queries and texts. Pairs at the beginning are computed first.
-            seconds: Time limit. The pairs that are not scored by then are dropped.
+            model: A model that the caller keeps open.
+            inputs: Pairs for a reranker, or texts for an encoder. The first ones are computed first.
+            seconds: Time limit. Inputs that are not computed by then are dropped.
+            lane: Priority of the call.
+            bypass_cache: As in `embed`.
 
         Returns:
-            The answer, in which the rows of pairs without a score are NaN, and the last failure. It is a
-            `Timeout` if the time was too short.
+            The answer, in which the rows of inputs that were not computed are NaN, and the last failure. It
+            is a `Timeout` if the time was too short.
 
         """
-        call = self._call(reranker, pairs, Lane.RERANK, truncate=True, left=False, normalize=True)
+        call = self._call(model, inputs, lane, truncate=True, left=False, normalize=True)
         call.partial = True
         try:
             async with asyncio.timeout(seconds):
-                await self._fill(call, pairs, bypass_cache=False)
+                await self._fill(call, inputs, bypass_cache=bypass_cache)
         except TimeoutError:
             call.fault = Timeout(f"It took longer than {seconds:g} s.")
         except ServiceError as error:

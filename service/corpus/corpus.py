@@ -22,6 +22,7 @@ from service.active import ActiveGeneration, Generation
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
+from service.corpus.highlighting import Highlighting
 from service.corpus.judged import JudgedQueries, Remembered
 from service.corpus.reranking import NotReranked, Reranking
 from service.corpus.search import Judged, Page, Query, Search, find
@@ -35,6 +36,7 @@ from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
+    Column,
     Document,
     Embedding,
     NeedsVectors,
@@ -90,6 +92,7 @@ class Corpus:
         self.judged = JudgedQueries(active, store, self.embed_queries)
         self.tokens = TokenVectors(active, batcher, store)
         self._reranking = Reranking(active.reranker, batcher, settings.rerank_seconds)
+        self._highlighting = Highlighting(batcher)
         self.on_gap: Callable[[], None] = lambda: None  # Called if a follower has no vector after a write.
 
     @property
@@ -291,30 +294,36 @@ class Corpus:
             Moved: Another replica has activated another version.
             NotFound, Conflict: See `find`.
         """
-        if not search.is_reranked:
+        if not search.is_reranked and not search.is_marked:
             return await self._find(generation, queries, search, then)
-        try:
-            pages = await self._find_reranked(generation, queries, search)
-        except NotReranked as said:
-            fault = str(said)
-
-            def say(pages: list[Page]) -> T:
-                return then([page._replace(rerank_fault=fault) for page in pages])
-
-            return await self._find(generation, queries, search, say)
+        pages = await self._find_marked(generation, queries, search)
+        if search.highlight:
+            pages = await self._highlighting.choose(generation, pages)
         hidden: dict[str, Any] = {
             f"{column}_json": b"" for column in ("title", "text") if column not in search.columns
         }
         shown = [
-            page._replace(
-                hits=[
-                    replace(hit, document=replace(hit.document, **hidden))
-                    for hit in page.hits[search.offset : search.reach]
-                ]
-            )
+            page._replace(hits=[replace(hit, document=replace(hit.document, **hidden)) for hit in page.hits])
             for page in pages
         ]
         return await asyncio.to_thread(then, shown)
+
+    async def _find_marked(
+        self, generation: Generation, queries: Sequence[Query], search: Search
+    ) -> list[Page]:
+        """Returns the pages in the order of the reranker, if the search has one, with marked hits."""
+        mark = partial(self._highlighting.mark, search)
+        if search.is_reranked:
+            try:
+                pages = await self._find_reranked(generation, queries, search)
+            except NotReranked as said:
+                search, fault = replace(search, rerank_k=0), str(said)
+                pages = await self._find_marked(generation, queries, search)
+                return [page._replace(rerank_fault=fault) for page in pages]
+            pages = [page._replace(hits=page.hits[search.offset : search.reach]) for page in pages]
+            return await asyncio.to_thread(mark, pages) if search.is_marked else pages
+        columns = _add_texts(search.columns) if search.highlight else search.columns
+        return await self._find(generation, queries, replace(search, columns=columns), mark)
 
     async def _find_reranked(
         self, generation: Generation, queries: Sequence[Query], search: Search
@@ -359,9 +368,12 @@ class Corpus:
 
 def _from_first(search: Search) -> Search:
     """Returns a search for all hits up to the end of the page, and for all that the reranker orders."""
-    columns = [column for column in COLUMNS if column in search.columns or column != "metadata"]
-    k = max(search.reach, search.rerank_k)
+    k, columns = max(search.reach, search.rerank_k), _add_texts(search.columns)
     return replace(search, k=k, offset=0, columns=columns, is_later=search.offset > 0)
+
+
+def _add_texts(columns: Sequence[Column]) -> list[Column]:
+    return [column for column in COLUMNS if column in columns or column != "metadata"]
 
 
 def _with_memory(search: Search, remembered: Remembered, *, exact: bool = True) -> Search:

@@ -171,7 +171,7 @@ class Reranking:
         for at, some in chosen.pairs.items():
             scored[at] = np.full(len(found[at].hits[: chosen.k]), np.nan, np.float32)
             scored[at][: len(some)] = answer.vectors[start : start + len(some), 0]
-            found[at] = found[at]._replace(rerank_tokens=answer.tokens[start : start + len(some)])
+            found[at] = found[at]._replace(tokens=answer.tokens[start : start + len(some)])
             start += len(some)
         said = _describe(fault, [*scored.values()], chosen.late)
         for at, scores in scored.items():

@@ -11,7 +11,7 @@ number of hits before the next ranking is computed. Other reads may run between 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeVar
@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 
 from models.manifest import Mode
 from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
-from models.search.fusion import DENSE_WEIGHT, fuse
+from models.search.fusion import DENSE_WEIGHT, Fusion, Part
 from models.search.ranking import MAX_RANKED, MAX_RECALLED
+from models.search.terms import Query as Terms
+from models.search.terms import parse_query
 from models.tokens.late import Tokens
 from service.active import Generation
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
-from service.ranking import TOKENS_WORK, WORK, Explanation, Ordered, Stage, order
+from service.ranking import TOKENS_WORK, WORK, Explanation, Stage, order
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import SLICE_SECONDS, pause
@@ -53,6 +55,7 @@ FIRST_TOGETHER, TOGETHER = 4, 64
 TOGETHER_CANDIDATES = 65_536  # candidates per call
 RERANK_WORK = 1500  # A pair of 128 tokens costs a small reranker about as much as fusing so many candidates.
 PASSAGE_WORK = 150  # So does choosing the passage of a long text.
+HIGHLIGHT_WORK = 100  # So does finding the terms in a text of some thousand characters.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
@@ -83,7 +86,8 @@ class Search:
         columns: Columns of the documents to read.
         kept: Whether the generation may be an inactive one.
         rank_seconds: Maximum time of the second stage for a query. 0: hits keep the hybrid order.
-        explain: Whether hits of hybrid search have an explanation.
+        explain: Whether hits have an explanation.
+        highlight: Whether hits show the places of the query's terms, and a snippet.
         memory: Judged queries of the collection, for the second stage.
         judgments: Expected state of the judgments. None: any.
         compares_tokens: Whether the second stage has late interaction.
@@ -106,6 +110,7 @@ class Search:
     kept: bool = False
     rank_seconds: float = 0.0
     explain: bool = False
+    highlight: bool = False
     memory: Memory | None = None
     judgments: str | None = None
     compares_tokens: bool = False
@@ -117,6 +122,11 @@ class Search:
     def is_reranked(self) -> bool:
         """Whether the page has hits that the reranker orders."""
         return self.offset < self.rerank_k
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether terms are looked up in the hits."""
+        return self.highlight or (self.explain and not {"title", "text"}.isdisjoint(self.columns))
 
     @property
     def has_stage(self) -> bool:
@@ -150,13 +160,47 @@ class Search:
 
     @property
     def cost(self) -> int:
-        """Cost of each query with its pairs for the reranker, in candidates."""
-        return self.work + (RERANK_WORK * self.rerank_k if self.is_reranked else 0)
+        """Cost of each query with its pairs for the reranker and its highlights, in candidates."""
+        pairs = RERANK_WORK * self.rerank_k if self.is_reranked else 0
+        return self.work + pairs + (HIGHLIGHT_WORK * self.k if self.is_marked else 0)
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
         scans = self.where is not None and not self.where.indexed
-        return scans or queries * (self.work + PASSAGE_WORK * self.rerank_k) > HEAVY_CANDIDATES
+        texts = PASSAGE_WORK * self.rerank_k + (HIGHLIGHT_WORK * self.k if self.is_marked else 0)
+        return scans or queries * (self.work + texts) > HEAVY_CANDIDATES
+
+
+class Snippet(NamedTuple):
+    """A part of a text, with its start and end in characters."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Highlight(NamedTuple):
+    """The query's terms in a hit, as starts and ends in characters.
+
+    Attributes:
+        title: Ranges of the title.
+        text: Ranges of the text.
+        snippet: The part of the text to show. None if the text is blank.
+        sentences: For a text without terms: the parts of which the best one should become the snippet.
+    """
+
+    title: Sequence[tuple[int, int]]
+    text: Sequence[tuple[int, int]]
+    snippet: Snippet | None
+    sentences: Sequence[Snippet] = ()
+
+
+class TermMatch(NamedTuple):
+    """A term of the query that a hit has. `columns` says where: in the title, the text, or both."""
+
+    term: str
+    idf: float
+    columns: Sequence[Column]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +213,9 @@ class Hit:
         passage: Start and end of the nearest passage in characters. None in lexical search, or if the text
             has only one passage.
         explanation: Features and their parts in the score, if they were requested.
+        terms: The query's terms that the hit has, if they were requested.
+        fusion: Parts of both rankings in the fused score, if they were requested.
+        highlight: Highlights and snippet, if they were requested.
         rerank_score: Score of the reranker, if it has scored the hit.
         search_place: Place in the order of the search, from 1, if the reranker ordered the hits.
     """
@@ -179,20 +226,35 @@ class Hit:
     explanation: Explanation | None = None
     rerank_score: np.float32 | None = None
     search_place: int | None = None
+    terms: Sequence[TermMatch] | None = None
+    fusion: Mapping[str, Part] | None = None
+    highlight: Highlight | None = None
 
 
 class Page(NamedTuple):
-    """The hits of a query. `fault` says why the second stage failed or was late, or is empty.
+    """The hits of a query.
 
-    `reranker` is the version that ordered the hits. `rerank_fault` says why it ordered none or only some of
-    them. `rerank_tokens` has the tokens of its pairs.
+    Attributes:
+        hits: The hits.
+        fault: Why the second stage failed or was late, or empty.
+        reranker: The version that ordered the hits, or empty.
+        rerank_fault: Why it ordered none or only some of them, or empty.
+        highlight_fault: Why some hits have no highlights, or not the best snippet, or empty.
+        tokens: Tokens of the pairs and sentences that were computed.
+        terms: Terms of the query, if they are looked up in the hits.
+        idf: Their inverse document frequencies.
+        vector: Vector of the query. None in keyword search.
     """
 
     hits: list[Hit]
     fault: str = ""
     reranker: str = ""
     rerank_fault: str = ""
-    rerank_tokens: Sequence[int] = ()
+    highlight_fault: str = ""
+    tokens: Sequence[int] = ()
+    terms: Terms | None = None
+    idf: Mapping[str, float] = {}
+    vector: NDArray[np.float32] | None = None
 
 
 class Judged(Exception):
@@ -231,9 +293,9 @@ def find(
     resolved = [_resolved(snapshot, generation, query, search.collection) for query in queries]
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
     rankings = _rankings(snapshot, moment, [query for query, _ in resolved], search, allowed)
-    pages: list[tuple[list[Ranked], Ordered]] = []
+    pages: list[_Found] = []
     stage = _second_stage(generation, search)
-    for (query, own), ranking in zip(resolved, rankings, strict=True):
+    for (query, own), (ranking, fusion) in zip(resolved, rankings, strict=True):
         others = [ranked for ranked in ranking if ranked.revision != own]
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
         recalled = _recalled(snapshot, generation, query, others, best, search)
@@ -242,30 +304,45 @@ def find(
         moved = {ranked.revision for ranked, _ in recalled}
         rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
         hits = [*ordered.hits, *rest]
-        pages.append((hits[search.offset : search.reach], ordered))
-    uses = Counter(ranked.revision for page, _ in pages for ranked in page)
+        terms = parse_query(query.text) if query.text and search.is_marked else None
+        idf = {} if terms is None else snapshot.get_idf(terms, search.collection)
+        page = Page([], ordered.fault, terms=terms, idf=idf, vector=query.vector)
+        hits = hits[search.offset : search.reach]
+        explained = fusion if search.explain else None
+        parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}
+        pages.append(_Found(page, hits, ordered.explanations, parts))
+    uses = Counter(ranked.revision for found in pages for ranked in found.hits)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
-    rows = [ranked.row for page, _ in pages for ranked in page if ranked.row]
+    rows = [ranked.row for found in pages for ranked in found.hits if ranked.row]
     split = moment is not None and moment.is_split
     places = snapshot.passages(generation.number, rows) if split else {}
     return then(
         [
-            Page(
-                [
+            found.page._replace(
+                hits=[
                     Hit(
                         documents[ranked.revision],
                         ranked.score,
                         places.get(ranked.row),
-                        ordered.explanations.get(ranked.revision),
+                        found.explanations.get(ranked.revision),
+                        fusion=found.fusions.get(ranked.revision),
                     )
-                    for ranked in page
+                    for ranked in found.hits
                     if ranked.revision in documents  # A damaged document is missing.
-                ],
-                ordered.fault,
+                ]
             )
-            for page, ordered in pages
+            for found in pages
         ]
     )
+
+
+class _Found(NamedTuple):
+    """A page whose documents are not read yet."""
+
+    page: Page
+    hits: list[Ranked]
+    explanations: Mapping[int, Explanation]
+    fusions: Mapping[int, Mapping[str, Part]]
 
 
 def _second_stage(generation: Generation, search: Search) -> Stage | None:
@@ -356,15 +433,15 @@ def _rankings(
     queries: Sequence[Query],
     search: Search,
     allowed: FilterMatches | None,
-) -> Iterator[list[Ranked]]:
-    """Yields the best documents of each query.
+) -> Iterator[tuple[list[Ranked], Fusion | None]]:
+    """Yields the best documents of each query, and in hybrid search how they were fused.
 
     A dense or lexical ranking may have more documents than needed, which tie with the last needed one.
     """
     if moment is None:
         for query in queries:
             pause()
-            yield _lexical(snapshot, query, search.reach, allowed, search.collection)
+            yield _lexical(snapshot, query, search.reach, allowed, search.collection), None
         return
     hybrid = search.mode == "hybrid"
     # One more, because the most similar document to a document is itself.
@@ -377,7 +454,7 @@ def _rankings(
             worded = _lexical(snapshot, query, depth, allowed, search.collection)
             yield _fused(ranking[:depth], worded[:depth], _cover(snapshot, query.text, worded), search)
         else:
-            yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
+            yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least], None
 
 
 def _dense(
@@ -418,11 +495,14 @@ def _cover(snapshot: Snapshot, query: str, worded: list[Ranked]) -> float:
     return get_cover(query, content.whole) if content else 1.0
 
 
-def _fused(near: list[Ranked], worded: list[Ranked], cover: float, search: Search) -> list[Ranked]:
+def _fused(
+    near: list[Ranked], worded: list[Ranked], cover: float, search: Search
+) -> tuple[list[Ranked], Fusion]:
     dense, lexical = ({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded))
-    scores = fuse(dense, lexical, search.weight, search.unrelated, cover)
+    fusion = Fusion(dense, lexical, search.weight, search.unrelated, cover)
     rows = {ranked.revision: ranked.row for ranked in near}
-    return [
+    ranking = [
         Ranked(revision, score, rows.get(revision, 0), lexical.get(revision, 0.0))
-        for revision, score in scores.items()
+        for revision, score in fusion.get_scores().items()
     ]
+    return ranking, fusion

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.search.content import Content
+from models.search.terms import Query as Terms
 from models.store import RequestedVersion
 from service.store.filters.explain import FieldSample
 from service.store.filters.grammar import Predicate
@@ -173,6 +174,12 @@ class Snapshot(Protocol):
 
         Returns:
             Revisions, best first, and their scores, all above 0.
+        """
+
+    def get_idf(self, query: Terms, collection: str) -> dict[str, float]:
+        """Returns the inverse document frequency of each term of a query, as keyword search uses it.
+
+        Filters do not count. The result is empty if the collection does not exist.
         """
 
 

@@ -92,6 +92,9 @@ def searches() -> Iterator[Case]:
     yield got(
         route, "200 reranked hits", f"/search?q=red&mode=hybrid&rerank=true&rerank_k={MAX_RERANK_K}&k=1"
     )
+    yield got(
+        route, "1,000 highlighted hits", f"/search?q=red+river&k={MAX_K}&mode=hybrid&highlight=true&fields="
+    )
     yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
     yield from _ranked()
     yield from _requested(most)

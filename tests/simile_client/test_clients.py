@@ -92,6 +92,24 @@ def test_texts_are_ranked_and_searches_reranked(service: str) -> None:
         assert (plain.reranker, plain.hits[0].rerank_score) == (None, None)
 
 
+def test_a_hit_is_highlighted_and_explained(service: str) -> None:
+    with Client(service) as client:
+        client.put(
+            [Document(text, str(at), title="Rivers") for at, text in enumerate(TEXTS)], collection="marked"
+        )
+        [hit, *_] = client.search("river", highlight=True, explain=True, collection="marked").hits
+        assert hit.highlights is not None
+        assert hit.snippet is not None
+        assert hit.explanation is not None
+        assert [hit.title[start:end] for start, end in hit.highlights.title] == ["Rivers"]
+        assert {hit.text[start:end].lower() for start, end in hit.highlights.text} <= {"river"}
+        assert hit.text[hit.snippet.start : hit.snippet.end] == hit.snippet.text
+        assert hit.explanation["terms"][0]["term"] == "river"
+        assert hit.explanation["fusion"]["dense"]["place"] is not None
+        [plain, *_] = client.search("river", collection="marked").hits
+        assert (plain.highlights, plain.snippet, plain.explanation) == (None, None, None)
+
+
 def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
     async def requested() -> None:
         with Client(service) as waiting:
@@ -102,6 +120,8 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                 assert await client.similarity([("a", "b")]) == waiting.similarity([("a", "b")])
                 assert (await client.search("window")).hits == waiting.search("window").hits
                 assert (await client.search("window", user="7")).hits == waiting.search("window").hits
+                marked = await client.search("window", highlight=True)
+                assert marked.hits == waiting.search("window", highlight=True).hits
                 assert await client.judge("window", "async", relevant=False, user="7") == 1
                 assert (await client.info())["dimension"] == waiting.info()["dimension"]
                 assert await client.retraining() == waiting.retraining()

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.content import Content
-from models.search.terms import RULES, get_terms, parse_query
+from models.search.terms import RULES, Query, compute_idf, get_terms, parse_query
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
@@ -366,6 +366,16 @@ def nearest(
         size *= 4
 
 
+def get_idf(connection: Connection, query: Query, collection: str) -> dict[str, float]:
+    """Implements `protocol.Snapshot.get_idf`."""
+    found = _postings(connection, [*map(_stored_term, query.terms)], query.beginnings, collection)
+    pause()
+    documents, _, removed = _collection(connection, collection)
+    terms = [*query.terms, *query.beginnings]
+    counts = np.bincount(found.without(removed).owners, minlength=len(terms))
+    return {term: compute_idf(documents, count) for term, count in zip(terms, counts.tolist(), strict=True)}
+
+
 def _postings(
     connection: Connection, whole: Sequence[str], beginnings: Sequence[str], collection: str
 ) -> Postings:
@@ -407,7 +417,7 @@ def _scores(
 ) -> tuple[Revisions, NDArray[np.float32]]:
     owners, revisions, frequencies, lengths = postings
     counts = np.bincount(owners, minlength=terms)
-    weights = np.maximum(1e-6, np.log((documents - counts + 0.5) / (counts + 0.5))) * 2.2
+    weights = np.array([compute_idf(documents, count) for count in counts.tolist()]) * 2.2
     relative = lengths * (documents / max(tokens, 1))
     scores = weights[owners] * frequencies / (frequencies + 1.2 * (0.25 + 0.75 * relative))
     order = np.argsort(revisions, kind="stable")  # Equal documents then get equal sums.

@@ -54,6 +54,7 @@ class Snapshot(Connection):
     passages = vectors.passages
     nearest = vectors.nearest
     nearest_words = fulltext.nearest
+    get_idf = fulltext.get_idf
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
     require = generations.require

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 import orjson
 
-from models.search.terms import TABLE, cut, expression
-from service.store.sql.connection import fetch_column
+from models.search.terms import TABLE, Query, compute_idf, cut, expression, expressions
+from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sqlite.documents import INLINE_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
 from service.store.values import TIES, Ranking, Revisions
@@ -112,6 +112,20 @@ def nearest(
     # The plus keeps SQLite from querying FTS5 once for each revision.
     some = ranked("AND +rowid IN (SELECT value FROM json_each(?))", listed)
     return _first(some, depth, None) or _NONE
+
+
+def get_idf(connection: sqlite3.Connection, query: Query, collection: str) -> dict[str, float]:
+    """Implements `protocol.Snapshot.get_idf`."""
+    number = get_number(connection, collection)
+    if number is None:
+        return {}
+    name = table(number)
+    documents = fetch_value(connection, f"SELECT count(*) FROM {name}_docsize")
+    sql = f"SELECT count(*) FROM {name} WHERE {name} MATCH ?"
+    return {
+        term: compute_idf(documents, fetch_value(connection, sql, match))
+        for term, match in expressions(query).items()
+    }
 
 
 def _first(

@@ -60,6 +60,7 @@ class Snapshot(sqlite3.Connection):
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest_words = fulltext.nearest
+    get_idf = fulltext.get_idf
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
 
