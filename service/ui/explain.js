@@ -1,6 +1,6 @@
 // Explains the place of a hit: the terms of the query, the fusion of both rankings, and the features of the second stage.
 
-import { foreign, h } from "./dom.js";
+import { foreign, h, toggle } from "./dom.js";
 
 // What a feature (models/search/features.py) says about a hit: "It …".
 const REASONS = {
@@ -16,17 +16,12 @@ const RANKINGS = { dense: "Meaning (cosine)", lexical: "Keywords (BM25)" };
 export function explanation(hit) {
   if (!hit.explanation && !hit.contributions) return ["", ""];
   const place = h("div", { class: "why", hidden: true });
-  const toggle = () => {
-    place.hidden = !place.hidden;
-    button.ariaExpanded = String(!place.hidden);
-    if (!place.firstChild) place.append(...tables(hit));
-  };
-  const button = h("button", { type: "button", class: "link", "aria-expanded": "false", onclick: toggle }, "why this place?");
-  return [button, place];
+  const open = () => { place.hidden = false; if (!place.firstChild) place.append(...tables(hit)); };
+  return [toggle("why this place?", open, () => { place.hidden = true; }), place];
 }
 
 function tables({ explanation: { terms = [], fusion } = {}, features = {}, contributions }) {
-  const parts = Object.entries(contributions ?? {}).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+  const parts = Object.entries(contributions ?? {}).filter(([, part]) => part).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
   return [
     contributions ? h("p", { class: "reasons" }, reasons(features, contributions)) : "",
     table("Words of the query", ["word", "rarity (idf)", "found in"], terms.map(({ term, idf, in: where }) =>

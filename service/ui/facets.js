@@ -1,23 +1,24 @@
 // The counts of metadata values next to the hits. A click makes a value a condition of the filter, or removes it.
 
 import { foreign, h, icon } from "./dom.js";
-import { adding, fieldsInUse, holds, parsed, without } from "./filter.js";
+import { adding, fieldsInUse, holds, parsed, SAMPLE, without } from "./filter.js";
 
 const FIELDS = 6;
 export const LISTED = 8; // values of a field
 const ALL = 100; // values of a field after "more"
-const METADATA = "metadata.";
+export const METADATA = "metadata.";
 
 /**
- * Resolves to the fields that are counted: those of most documents, with "metadata." before their names.
- *
- * Texts that do not repeat, such as addresses, are left out.
+ * Resolves to the fields that are counted, with "metadata." before their names: those of most documents first, and
+ * those of few values. Texts that do not repeat, such as addresses, are left out.
  */
 export async function countedFields() {
-  const known = (values) => new Set(values).size <= Math.max(LISTED, values.length / 2);
+  const distinct = (values) => new Set(values).size;
+  const known = (values) => distinct(values) <= Math.max(LISTED, values.length / 2);
   const ordered = (values) => values.every((value) => typeof value === "number" || /^\d{4}-\d\d-\d\d/.test(value));
   const fields = [...await fieldsInUse()].filter(([name, values]) => !name.includes(",") && (known(values) || ordered(values)));
-  return fields.sort(([, one], [, other]) => other.length - one.length).slice(0, FIELDS).map(([name]) => METADATA + name);
+  const shared = ({ length }) => Math.min(length, SAMPLE);
+  return fields.sort(([, one], [, other]) => shared(other) - shared(one) || distinct(one) - distinct(other)).slice(0, FIELDS).map(([name]) => METADATA + name);
 }
 
 /**
@@ -39,7 +40,7 @@ export function facetList(recount, onfilter) {
     const facets = await Promise.all(Object.entries(counts).map(async ([field, own]) => {
       const name = field.slice(METADATA.length);
       const again = wide.has(name) || name in (parsed(filter) ?? {});
-      return [name, again ? await recount(field, without(filter, name), wide.has(name) ? ALL : LISTED) : own];
+      return [name, again ? await recount(field, without(filter, name), ALL) : own];
     }));
     const focused = element.contains(document.activeElement) && document.activeElement.dataset.value;
     const groups = facets.map(([name, facet]) => group(name, facet, filter)).filter(Boolean);
@@ -49,17 +50,17 @@ export function facetList(recount, onfilter) {
   }
 
   function group(name, { values = [], ranges = [], other, missing }, filter) {
-    const rows = [
+    const all = [
       ...ranges.map(({ from, to, count }) => [{ ...(from !== undefined && { $gte: from }), ...(to !== undefined && { $lt: to }) }, span(from, to), count]),
       ...values.map(({ value, count }) => [value, String(value), count]),
     ];
-    const choices = rows.length + (other > 0) + (missing > 0);
-    if (choices < 2 && !(name in (parsed(filter) ?? {}))) return null;
+    if (isConstant({ values, ranges, other, missing }) && !(name in (parsed(filter) ?? {}))) return null;
+    const rows = wide.has(name) ? all : all.filter(([value], at) => at < LISTED || holds(filter, name, value));
     const more = () => { wide.add(name); onfilter(filter); };
     return h("section", {},
       foreign("h2", {}, name),
       h("ul", { class: "plain" }, rows.map((row) => h("li", {}, choice(name, row, filter)))),
-      other > 0 && !ranges.length && !wide.has(name) ? h("button", { type: "button", class: "link", onclick: more }, "more", h("span", { class: "unseen" }, ` of ${name}`)) : "");
+      (other > 0 && !ranges.length && !wide.has(name)) || rows.length < all.length ? h("button", { type: "button", class: "link", onclick: more }, "more", h("span", { class: "unseen" }, ` of ${name}`)) : "");
   }
 
   function choice(name, [value, label, number], filter) {
@@ -71,6 +72,9 @@ export function facetList(recount, onfilter) {
 
   return { element, draw };
 }
+
+/** Returns whether all counted documents have the same value. */
+export const isConstant = ({ values = [], ranges = [], other, missing }) => values.length + ranges.length + (other > 0) + (missing > 0) < 2;
 
 /** Returns a range as text. Times at midnight are days. */
 function span(from, to) {

@@ -5,7 +5,7 @@ import { get, within } from "./api.js";
 import { session } from "./session.js";
 import { count, scalars } from "./text.js";
 
-const SAMPLE = 100; // documents that provide fields and values to choose from
+export const SAMPLE = 100; // documents that provide fields and values to choose from
 const MOST_VALUES = 30;
 
 /**

@@ -1,11 +1,11 @@
 // The card of a hit, for search, comparison and judging.
 
-import { foreign, h, iconButton, say } from "./dom.js";
+import { foreign, h, iconButton, say, toggle } from "./dom.js";
 import { explanation } from "./explain.js";
 import { nameable } from "./filter.js";
 import { judge } from "./judgements.js";
 import { session } from "./session.js";
-import { excerpt, headlineOf, indicesOf, pieces, scalars } from "./text.js";
+import { indicesOf, pieces, scalars } from "./text.js";
 
 const SHOWN = 240; // characters of a text without a snippet
 const WHOLE = 20_000; // characters of a whole text
@@ -15,58 +15,48 @@ const WHOLE = 20_000; // characters of a whole text
  *
  * hit: A hit of /search. With `highlight` it has marks and a snippet, with `explain` a button for the reasons.
  * query: Thumbs judge it. "" means none.
- * heading: Element name of the title.
+ * heading: Element name of the title. Without a title, the snippet is the heading.
  * own: id -> relevant (judgements.js).
  * onfilter: Called with a field and a value.
+ * unshown: Fields whose values are not shown.
  * notes: More elements below the text.
  */
-export function hitCard({ hit, rank, query, own, heading = "h3", onfilter = null, notes = [], onjudged = () => {} }) {
-  const { headline, length } = headlineOf(hit);
-  const { title = [], text: marks = [] } = hit.highlights ?? {};
-  const pairs = indicesOf(hit.text ?? "", marks);
-  const shown = hit.title ? marked(headline, 0, headline.length, indicesOf(headline, title)) : [marked(hit.text ?? "", 0, length, pairs), headline.slice(length)];
-  const address = `#/document?${new URLSearchParams({ id: hit.id, ...(hit.passage?.end ? { passage: `${hit.passage.start}-${hit.passage.end}` } : {}) })}`;
-  const [text, whole] = textOf(hit, length, pairs);
+export function hitCard({ hit, rank, query, own, heading = "h3", onfilter = null, unshown = [], notes = [], onjudged = () => {} }) {
+  const { title = "", text = "", highlights, passage } = hit;
+  const pairs = indicesOf(text, highlights?.text ?? []);
+  const [start, end] = snippetOf(hit);
+  const snippet = [start > 0 ? "… " : "", marked(text, start, end, pairs), end < text.trimEnd().length ? "\u00a0…" : ""];
+  const address = `#/document?${new URLSearchParams({ id: hit.id, ...(passage?.end ? { passage: `${passage.start}-${passage.end}` } : {}) })}`;
+  const place = foreign("p", { class: "text", hidden: !title }, title && snippet);
+  const whole = () => { place.replaceChildren(...marked(text, 0, WHOLE, pairs), text.length > WHOLE ? " …" : ""); place.hidden = false; };
+  const fold = () => { place.replaceChildren(...title ? snippet.flat() : []); place.hidden = !title; };
   const [why, reasons] = explanation(hit);
   return h("li", { class: "card hit", "data-id": hit.id },
     h("span", { class: "rank", "aria-label": `Rank ${rank}` }, String(rank)),
     h("div", { class: "body" },
-      h(heading, { class: "title" }, foreign("a", { href: address }, shown)),
-      text,
+      h(heading, { class: title ? "title" : "title untitled" },
+        foreign("a", { href: address }, title ? marked(title, 0, title.length, indicesOf(title, highlights?.title ?? [])) : text ? snippet : hit.id)),
+      place,
       h("p", { class: "meta" },
         foreign("span", { class: "id" }, hit.id),
         hit.score === undefined ? "" : h("span", { class: "score" }, `score ${hit.score.toFixed(3)}`),
-        ...notes, why, whole),
+        start > 0 || end < text.trimEnd().length ? toggle("whole text", whole, fold) : "", why, ...notes),
       reasons,
-      onfilter ? chips(hit.metadata ?? {}, onfilter) : ""),
+      onfilter ? chips(hit.metadata ?? {}, onfilter, unshown) : ""),
     query && session.may("write") ? thumbs(query, hit.id, own, onjudged) : "");
 }
 
 const marked = (text, start, end, pairs) => pieces(text, start, end, pairs).map(([piece, is]) => (is ? h("mark", {}, piece) : piece));
 
-/** Returns the snippet of a text, or what follows the first `length` characters, and a button for the whole text. */
-function textOf({ text = "", snippet }, length, pairs) {
-  const first = length + text.slice(length).search(/\S|$/);
-  let [[start, end]] = indicesOf(text, [[snippet?.start ?? 0, snippet?.end ?? 0]]);
-  start = Math.max(start, first);
-  if (start >= end) [start, end] = [first, first + excerpt(text.slice(first), SHOWN).replace(/ …$/, "").length];
-  if (start >= end) return ["", ""];
-  const place = foreign("p", { class: "text" });
-  const draw = (from, until) => place.replaceChildren(from > length + 1 ? "… " : "", ...marked(text, from, until, pairs), until < text.length ? " …" : "");
-  const toggle = () => {
-    const open = button.ariaExpanded !== "true";
-    button.ariaExpanded = String(open);
-    if (open) draw(first, Math.min(text.length, WHOLE));
-    else draw(start, end);
-  };
-  const button = h("button", { type: "button", class: "link", "aria-expanded": "false", onclick: toggle }, "whole text");
-  draw(start, end);
-  return [place, start > first || end < text.trimEnd().length ? button : ""];
+/** Returns the start and end of the part of a text that is shown: the snippet, or the beginning. */
+function snippetOf({ text = "", snippet }) {
+  if (snippet) return indicesOf(text, [[snippet.start, snippet.end]])[0];
+  return [0, text.length <= SHOWN ? text.length : text.slice(0, SHOWN).replace(/\s+\S{0,30}$/, "").length];
 }
 
 /** Returns a button for each scalar value of the metadata, which filters by it. */
-function chips(metadata, onfilter) {
-  const values = scalars(metadata).filter(([field]) => nameable(field));
+function chips(metadata, onfilter, unshown) {
+  const values = scalars(metadata).filter(([field]) => nameable(field) && !unshown.includes(field));
   if (!values.length) return "";
   return h("p", { class: "chips" }, values.slice(0, 8).map(([field, value]) =>
     foreign("button", { type: "button", class: "chip", title: "Filter by this", onclick: () => onfilter(field, value) },

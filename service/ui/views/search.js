@@ -2,7 +2,7 @@
 
 import { addressOf, get, key, within } from "../api.js";
 import { foreign, h, icon, say, select } from "../dom.js";
-import { countedFields, facetList, LISTED } from "../facets.js";
+import { countedFields, facetList, isConstant, LISTED, METADATA } from "../facets.js";
 import { filterBar } from "../filter.js";
 import { hitCard } from "../hit.js";
 import { judged } from "../judgements.js";
@@ -15,7 +15,8 @@ import { suggesting } from "../suggest.js";
 const REST = 150; // milliseconds without a key press before a search starts
 export const MODES = [["", "automatic"], ["hybrid", "hybrid"], ["dense", "dense (meaning)"], ["lexical", "keywords"]];
 
-const RERANK = [["", "automatic"], ["true", "yes"], ["false", "no"]];
+const RERANK = [["", "rerank: auto"], ["true", "rerank: yes"], ["false", "rerank: no"]];
+const HITS = ["5", "10", "20", "50"].map((number) => [number, `${number} hits`]);
 const SYNTAX = /(^|\s)-?(title:)?("[^"]*"|(?<=-|title:)[\p{L}\p{N}])/u; // what syntax=true reads otherwise than as text
 const OF_QUERIES = { mode: "", rerank: "", typos: "", syntax: "" }; // A search by id has none of these.
 
@@ -77,13 +78,16 @@ export async function show(main, { params, signal, keep }) {
   }
 
   function showFacets(any) {
-    if (finding.classList.toggle("faceted", any) !== any || facets.element.hidden === any) unfold();
+    const before = finding.classList.contains("faceted");
+    finding.classList.toggle("faceted", any);
     facets.element.hidden = !any;
+    if (any !== before) unfold();
   }
 
-  function draw({ hits, mode, took_ms: took, id, query_encoder: student, reranker, corrected_query: corrected, warnings = [] }, own) {
+  function draw({ hits, mode, took_ms: took, id, query_encoder: student, reranker, corrected_query: corrected, warnings = [], facets: counts = {} }, own) {
     const modeName = MODES.find(([name]) => name === mode)[1];
     if (!asked.mode) modes.options[0].text = `automatic: ${modeName}`;
+    const unshown = Object.keys(counts).filter((field) => isConstant(counts[field])).map((field) => field.slice(METADATA.length));
     say(`${count(hits.length, "hit")}.`);
     results.replaceChildren(
       h("p", { class: "note" },
@@ -94,7 +98,7 @@ export async function show(main, { params, signal, keep }) {
       syntaxNote(),
       ...warnings.map((warning) => h("p", { class: "note", dir: "auto" }, warning)),
       h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
-        hit, rank: at + 1, query: asked.q, own, heading: "h2", onfilter: filter.add,
+        hit, rank: at + 1, query: asked.q, own, heading: "h2", onfilter: filter.add, unshown,
         notes: [hit.search_place ? h("span", {}, `place ${hit.search_place} before reranking`) : "", h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, "more like this")],
       }))),
       asSnippets(asked, mode));
@@ -120,7 +124,7 @@ export async function show(main, { params, signal, keep }) {
       h("div", { class: "options" },
         modes,
         select("Rerank", RERANK, asked.rerank, (rerank) => { asked.rerank = rerank; search(); }),
-        select("Hits", ["5", "10", "20", "50"], asked.k, (k) => { asked.k = k; search(); }))),
+        select("Hits", HITS, asked.k, (k) => { asked.k = k; search(); }))),
     finding);
   if (!asked.id) box.focus();
   await search();
