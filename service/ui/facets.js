@@ -9,14 +9,14 @@ const ALL = 100; // values of a field after "more"
 export const METADATA = "metadata.";
 
 /**
- * Resolves to the fields that are counted, with "metadata." before their names: those of most documents first, and
- * those of few values. Texts that do not repeat, such as addresses, are left out.
+ * Resolves to the fields that are counted, with "metadata." before their names: those that most documents of a
+ * filter have come first, then those of few values. Texts that do not repeat, such as addresses, are left out.
  */
-export async function countedFields() {
+export async function countedFields(filter) {
   const distinct = (values) => new Set(values).size;
   const known = (values) => distinct(values) <= Math.max(LISTED, values.length / 2);
   const ordered = (values) => values.every((value) => typeof value === "number" || /^\d{4}-\d\d-\d\d/.test(value));
-  const fields = [...await fieldsInUse()].filter(([name, values]) => !name.includes(",") && (known(values) || ordered(values)));
+  const fields = [...await fieldsInUse(filter)].filter(([name, values]) => !name.includes(",") && (known(values) || ordered(values)));
   const shared = ({ length }) => Math.min(length, SAMPLE);
   return fields.sort(([, one], [, other]) => shared(other) - shared(one) || distinct(one) - distinct(other)).slice(0, FIELDS).map(([name]) => METADATA + name);
 }

@@ -48,9 +48,9 @@ function inWords(name, value) {
   return operations.map(([operator, operand]) => `${name} ${OPERATORS[operator]} ${[operand].flat().join(", ")}`).join(" and ");
 }
 
-/** Resolves to the fields of the first documents with their values: name -> values, one for each document. */
-export async function fieldsInUse() {
-  const { documents } = await get(within(session.collection, "documents"), { limit: SAMPLE }).catch(() => ({ documents: [] }));
+/** Resolves to the fields of the first documents that match a filter: name -> all values. */
+export async function fieldsInUse(filter = "") {
+  const { documents } = await get(within(session.collection, "documents"), { limit: SAMPLE, filter }).catch(() => ({ documents: [] }));
   const fields = new Map();
   for (const [name, value] of documents.flatMap(({ metadata }) => scalars(metadata))) {
     if (nameable(name)) fields.set(name, [...fields.get(name) ?? [], value]);

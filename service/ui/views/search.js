@@ -11,6 +11,7 @@ import { count } from "../text.js";
 import { recent } from "../recent.js";
 import { mostAsked, queries, start, toTry } from "../start.js";
 import { suggesting } from "../suggest.js";
+import { synonyms } from "../synonyms.js";
 
 const REST = 150; // milliseconds without a key press before a search starts
 export const MODES = [["", "automatic"], ["hybrid", "hybrid"], ["dense", "dense (meaning)"], ["lexical", "keywords"]];
@@ -24,7 +25,7 @@ export async function show(main, { params, signal, keep }) {
   const given = (name, otherwise = "") => params.get(name) ?? otherwise;
   const asked = { q: given("q"), id: given("id"), mode: given("mode"), k: given("k", "10"), rerank: given("rerank"), typos: given("typos"), syntax: given("syntax"), filter: given("filter") };
   const results = h("div", { "aria-busy": "false" });
-  const fields = countedFields();
+  let counted = { filter: null, fields: [] };
   let running = new AbortController();
   let resting;
 
@@ -66,8 +67,9 @@ export async function show(main, { params, signal, keep }) {
     }
     results.setAttribute("aria-busy", "true");
     try {
-      const [counted, own] = await Promise.all([fields, judged()]);
-      const found = await get(within(session.collection, "search"), { ...query(), highlight: true, explain: true, facets: counted.join(","), facet_values: LISTED }, { signal: current });
+      if (counted.filter !== asked.filter) counted = { filter: asked.filter, fields: countedFields(asked.filter) };
+      const [fields, own] = await Promise.all([counted.fields, judged()]);
+      const found = await get(within(session.collection, "search"), { ...query(), highlight: true, explain: true, facets: fields.join(","), facet_values: LISTED }, { signal: current });
       if (asked.q) recent.add(asked.q);
       draw(found, own.get(asked.q) ?? new Map());
       showFacets(await facets.draw(found.facets ?? {}, asked.filter, found.mode));
@@ -138,7 +140,7 @@ export async function show(main, { params, signal, keep }) {
     const [steps, tries, used] = await Promise.all([start(stored, search, signal), toTry(), mostAsked()]);
     return h("div", { class: "empty" },
       h("p", { class: "note" }, `${count(stored, "document")} can be searched. Results appear while you type.`),
-      queries("Try one of these", tries), steps, queries("Your last searches", recent.all().map((query) => ({ query }))), used);
+      queries("Try one of these", tries), steps, queries("Your last searches", recent.all().map((query) => ({ query }))), used, synonyms());
   }
 }
 
