@@ -106,12 +106,23 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
     service.client.post("/documents", json={"documents": examples()})
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
     searches = [command for command in found if "/search" in command]
-    assert (len(searches), len(found)) == (5, 11)
+    assert (len(searches), len(found)) == (6, 12)
     for command in found:
         said = answered(command, service.port)
         if command in searches:
             assert said["hits"] if "hits" in said else said["results"][0]
         assert said.get("refused", []) == []
+
+
+def test_the_example_of_highlights_is_what_a_search_answers(service: Service) -> None:
+    service.client.post("/documents", json={"documents": examples()})
+    section = (ROOT / "docs/SEARCH.md").read_text(encoding="utf-8").partition("### Highlights\n")[2]
+    [shown, *_] = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    expected = json.loads(shown)
+    [hit, *_] = answered(commands(section)[0], service.port)["hits"]
+    assert hit["highlights"] == expected["highlights"]
+    assert hit["snippet"].pop("text").startswith(expected["snippet"].pop("text").removesuffix(" …"))
+    assert hit["snippet"] == expected["snippet"]
 
 
 def test_the_example_queries_find_their_documents(service: Service) -> None:

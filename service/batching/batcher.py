@@ -222,7 +222,6 @@ class Batcher:
         seconds: float,
         *,
         lane: Lane = Lane.RERANK,
-        bypass_cache: bool = False,
     ) -> tuple[Answer, ServiceError | None]:
         """Computes as many pairs or texts as possible in `seconds`. Never raises a ServiceError.
 
@@ -231,7 +230,6 @@ class Batcher:
             inputs: Pairs for a reranker, or texts for an encoder. The first ones are computed first.
             seconds: Time limit. Inputs that are not computed by then are dropped.
             lane: Priority of the call.
-            bypass_cache: As in `embed`.
 
         Returns:
             The answer, in which the rows of inputs that were not computed are NaN, and the last failure. It
@@ -242,7 +240,7 @@ class Batcher:
         call.partial = True
         try:
             async with asyncio.timeout(seconds):
-                await self._fill(call, inputs, bypass_cache=bypass_cache)
+                await self._fill(call, inputs, bypass_cache=False)
         except TimeoutError:
             call.fault = Timeout(f"It took longer than {seconds:g} s.")
         except ServiceError as error:

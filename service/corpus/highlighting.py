@@ -4,8 +4,8 @@
                         on a reading thread                                     `choose`: its best sentence
 
 A hit without terms was found by its vector. Its snippet is the sentence of its best passage whose vector is
-nearest to the query's. This computes at most MAX_SENTENCES vectors for a request. They bypass the cache,
-because they would displace those of queries. Instead, the choices of recent searches are remembered.
+nearest to the query's. This computes at most MAX_SENTENCES vectors for a request. They are cached like those
+of queries, so other searches with the same hits compute fewer.
 """
 
 import logging
@@ -31,7 +31,6 @@ from service.batching.request import Lane
 from service.corpus.search import Highlight, Hit, Page, Search, Snippet, TermMatch
 from service.errors import ServiceError, Timeout
 from service.observability.logs import safe_message
-from service.ranking import Orders
 from service.store.scheduling import Abandoned, pause
 from service.store.values import Column
 
@@ -40,9 +39,9 @@ log = logging.getLogger(__name__)
 clock = time.monotonic
 
 MARK_SECONDS = 2.0  # Time limit of finding terms, for each query.
-SENTENCE_SECONDS = 0.25  # Time limit of choosing sentences, for each request.
-MAX_SENTENCES = 64  # Sentences that are embedded for a request.
-MAX_HIT_SENTENCES = 16  # The first ones of a hit's best passage.
+SENTENCE_SECONDS = 0.1  # Time limit of choosing sentences, for each request.
+MAX_SENTENCES = 32  # Sentences that are embedded for a request.
+MAX_HIT_SENTENCES = 8  # The first ones of a hit's best passage.
 _LATE = f"Finding the terms took longer than {MARK_SECONDS:g} s. The last hits have no highlights."
 _FAILED = "Highlighting failed; the log says why. Some hits have no highlights."
 
@@ -60,7 +59,6 @@ class Highlighting:
 
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
-        self._recent: Orders[int] = Orders()  # The best sentence, as a position, of hits of recent searches.
 
     def mark(self, search: Search, pages: Sequence[Page]) -> list[Page]:
         """Returns pages whose hits have highlights or terms, as the search requests."""
@@ -78,49 +76,38 @@ class Highlighting:
 
     async def _choose(self, generation: Generation, pages: list[Page]) -> None:
         """Replaces pages by those with the best sentences."""
-        best: dict[tuple[int, int], int] = {}  # Position of the sentence, by those of the page and the hit.
-        names: dict[tuple[int, int], int] = {}
-        wanted: dict[tuple[int, int], Sequence[Snippet]] = {}
+        wanted: list[tuple[int, int, Sequence[Snippet]]] = []  # Positions of page and hit, and sentences.
         room = MAX_SENTENCES
         for at, page in enumerate(pages):
             for place, hit in enumerate(page.hits):
                 sentences = hit.highlight.sentences if hit.highlight else ()
-                if page.vector is None or len(sentences) < 2:
-                    continue
-                texts = [sentence.text for sentence in sentences]
-                names[at, place] = hash((generation.version, page.vector.tobytes(), *texts))
-                if (known := self._recent.recall(names[at, place])) is not None:
-                    best[at, place] = known
-                elif len(sentences) <= room:
+                if page.vector is not None and 1 < len(sentences) <= room:
                     room -= len(sentences)
-                    wanted[at, place] = sentences
+                    wanted.append((at, place, sentences))
+        if not wanted:
+            return
         prompt = generation.manifest.document_prompt
-        texts = [prompt + sentence.text for sentences in wanted.values() for sentence in sentences]
-        if texts:
-            answer, fault = await self._batcher.score(
-                generation.encoder, texts, SENTENCE_SECONDS, lane=Lane.INTERACTIVE, bypass_cache=True
-            )
-            start = 0
-            for (at, place), sentences in wanted.items():
-                rows = slice(start, start + len(sentences))
-                start = rows.stop
-                page, vector = pages[at], pages[at].vector
-                assert vector is not None  # noqa: S101
-                pages[at] = page._replace(tokens=[*page.tokens, *answer.tokens[rows]])
-                cosines = answer.vectors[rows] @ vector
-                if np.isfinite(cosines).all():
-                    best[at, place] = int(np.argmax(cosines))
-                    self._recent.remember(names[at, place], best[at, place])
-                else:
-                    pages[at] = pages[at]._replace(highlight_fault=_describe(fault))
-        for (at, place), chosen in best.items():
-            hits = [*pages[at].hits]
-            highlight = hits[place].highlight
+        answer, fault = await self._batcher.score(
+            generation.encoder,
+            [prompt + sentence.text for _, _, sentences in wanted for sentence in sentences],
+            SENTENCE_SECONDS,
+            lane=Lane.INTERACTIVE,
+        )
+        start = 0
+        for at, place, sentences in wanted:
+            page, rows = pages[at], slice(start, start + len(sentences))
+            start = rows.stop
+            vector, highlight = page.vector, page.hits[place].highlight
+            assert vector is not None  # noqa: S101
             assert highlight is not None  # noqa: S101
-            hits[place] = replace(
-                hits[place], highlight=highlight._replace(snippet=highlight.sentences[chosen])
-            )
-            pages[at] = pages[at]._replace(hits=hits)
+            page = page._replace(tokens=[*page.tokens, *answer.tokens[rows]])
+            cosines = answer.vectors[rows] @ vector
+            if np.isfinite(cosines).all():
+                best = highlight._replace(snippet=sentences[int(np.argmax(cosines))])
+                page.hits[place] = replace(page.hits[place], highlight=best)
+            else:
+                page = page._replace(highlight_fault=_describe(fault))
+            pages[at] = page
 
 
 def _describe(fault: ServiceError | None) -> str:

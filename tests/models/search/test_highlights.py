@@ -151,7 +151,7 @@ def test_rare_terms_count_more_than_many_common_ones() -> None:
     st.integers(0, 900),
     st.integers(0, 300),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_snippet_is_short_and_has_what_it_should_show(text: str, first: int, length: int) -> None:
     assume(first < len(text))
     last = min(len(text), first + length)

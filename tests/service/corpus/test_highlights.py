@@ -6,16 +6,19 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from models.search.highlights import SNIPPET_CHARACTERS, split_sentences
+from models.search.highlights import MAX_CHARACTERS, MAX_RANGES, SNIPPET_CHARACTERS, split_sentences
 from models.search.terms import compute_idf, get_terms, parse_query
 from service.corpus import highlighting
-from service.corpus.search import HIGHLIGHT_WORK, Search
+from service.corpus.highlighting import Highlighting
+from service.corpus.search import HIGHLIGHT_WORK, Hit, Page, Search
 from service.errors import Overloaded
 from service.runtime.runtime import Runtime
+from service.store.values import Record
 from tests.parts.marking import SCRIPTS, locate, write
 from tests.waiting import LIMIT
 
@@ -40,12 +43,6 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _filled(running: TestClient) -> None:
     assert running.post("/documents", json={"documents": DOCUMENTS}).status_code == 200
-
-
-@pytest.fixture
-def _forgetful(runtime: Runtime) -> None:
-    """Forgets the choices of earlier searches."""
-    runtime.corpus._highlighting._recent._recent.clear()
 
 
 def search(client: TestClient, q: str, path: str = "/search", **options: Any) -> dict[str, Any]:
@@ -137,7 +134,6 @@ def best_sentence(encoder: Encoder, query: str, text: str, passage: dict[str, in
     return sentences[int(np.argmax(cosines))]
 
 
-@pytest.mark.usefixtures("_forgetful")
 @pytest.mark.parametrize("mode", ["dense", "hybrid"])
 def test_a_hit_without_terms_shows_the_nearest_sentence_of_its_best_passage(
     client: TestClient, encoder: Encoder, mode: str
@@ -155,7 +151,6 @@ def test_a_hit_without_terms_shows_the_nearest_sentence_of_its_best_passage(
     assert len(chosen) > 3
 
 
-@pytest.mark.usefixtures("_forgetful")
 def test_a_search_by_vector_or_id_shows_the_nearest_sentence(client: TestClient, encoder: Encoder) -> None:
     query = "forest harbour"
     vector = encoder.encode([query]).vectors[0].tolist()
@@ -170,8 +165,7 @@ def test_a_search_by_vector_or_id_shows_the_nearest_sentence(client: TestClient,
         assert hit["snippet"]["text"] == best_sentence(encoder, query, hit["text"], hit.get("passage"))
 
 
-@pytest.mark.usefixtures("_forgetful")
-def test_sentences_are_embedded_once_and_at_most_some_for_a_search(
+def test_a_search_embeds_only_some_sentences(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded: list[int] = []
@@ -182,12 +176,10 @@ def test_sentences_are_embedded_once_and_at_most_some_for_a_search(
         return await score(model, inputs, seconds, **options)
 
     monkeypatch.setattr(runtime.batcher, "score", counted)
-    first = search(client, "harbour", mode="dense")
-    assert search(client, "harbour", mode="dense")["hits"] == first["hits"]
-    assert len(embedded) == 1, "the second search remembers the choices"
-    runtime.corpus._highlighting._recent._recent.clear()
+    search(client, "harbour", mode="dense", k=100)
+    assert 3 < embedded[0] <= highlighting.MAX_SENTENCES
     monkeypatch.setattr(highlighting, "MAX_SENTENCES", 3)
-    few = search(client, "harbour", mode="dense")
+    few = search(client, "harbour", mode="dense", k=100)
     assert 0 < embedded[1] <= 3
     assert "warnings" not in few
     assert all(hit["snippet"] for hit in few["hits"])
@@ -195,7 +187,6 @@ def test_sentences_are_embedded_once_and_at_most_some_for_a_search(
     assert len(embedded) == 2, "a hit with terms needs no sentence"
 
 
-@pytest.mark.usefixtures("_forgetful")
 @pytest.mark.parametrize("fault", ["late", "full", "broken"])
 def test_sentences_never_fail_a_search(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -210,7 +201,6 @@ def test_sentences_never_fail_a_search(
     if fault == "late":
         monkeypatch.setattr(highlighting, "SENTENCE_SECONDS", 0.05)
     whole = search(client, "harbour", mode="dense", k=100)
-    runtime.corpus._highlighting._recent._recent.clear()
     embed = runtime.batcher.embed
 
     async def embed_query(*arguments: Any, **options: Any) -> Any:
@@ -321,3 +311,18 @@ def test_a_filter_and_a_page_change_no_highlight(client: TestClient) -> None:
     assert pages[: len(whole)] == whole
     filtered = search(client, "something", mode="lexical", filter=json.dumps({"n": 1}))["hits"]
     assert [(hit["id"], hit["highlights"]["text"]) for hit in filtered] == [("other", [[15, 24]])]
+
+
+def test_long_texts_are_read_in_part_and_other_reads_run_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, pauses = "river stone " * 90_000, list[int]()
+    hits = [Hit(Record(f"d{at}", orjson.dumps(text), b"{}"), np.float32(1)) for at in range(5)]
+    page = Page(hits, terms=parse_query("river stone"), idf={"river": 1.0, "stone": 2.0})
+    monkeypatch.setattr(highlighting, "pause", lambda: pauses.append(1))
+    [marked] = Highlighting(None).mark(Search(highlight=True), [page])  # type: ignore[arg-type]
+    words = MAX_CHARACTERS // 6
+    assert 5 * words // 1000 < len(pauses) < 5 * words // 100
+    for hit in marked.hits:
+        assert hit.highlight is not None
+        assert hit.highlight.snippet is not None
+        assert len(hit.highlight.text) == MAX_RANGES
+        assert hit.highlight.text[-1][1] < MAX_CHARACTERS
