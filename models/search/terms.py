@@ -23,11 +23,12 @@ characters. For languages other than English, no endings are removed. A run of T
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import pairwise
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import Stemmer
 
@@ -68,7 +69,7 @@ _HYPHENED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
 _SIGNED = re.compile(  # C++, C#, .NET
     r"(?<![A-Za-z0-9])[A-Za-z0-9]+(?:\+\+(?!\+)|[+#](?![\w+#]))|(?<![^\s(])\.[A-Za-z]\w*"
 )
-_HUMP = re.compile("[a-z][A-Z]|[A-Z]{2}[a-z]{2}|[0-9][A-Z][a-z]")
+HUMP = re.compile("[a-z][A-Z]|[A-Z]{2}[a-z]{2}|[0-9][A-Z][a-z]")
 _HUMPS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})|(?<=[0-9])(?=[A-Z][a-z])")
 _CONTRACTION = re.compile(f"(?<=[A-Za-z]){APOSTROPHE}(?:[stdmSTDM]|ll|LL|re|RE|ve|VE)(?![0-9A-Za-z])")
 # The signs of a code, as characters that no word has.
@@ -93,13 +94,7 @@ class _Stems(dict[str, str]):
     """The stems of words, which are computed when they are needed first."""
 
     def __missing__(self, word: str) -> str:
-        if not word.isascii() or len(word) > _MAX_STEMMED:
-            return word
-        if (found := _STEMS.get(word)) is None:
-            if not hasattr(_local, "stemmer"):  # Threads cannot share one.
-                _local.stemmer = Stemmer.Stemmer("english", 0)
-            found = str(_local.stemmer.stemWord(word))
-            found = found.removesuffix("z") if found.endswith("zz") else found  # quizzes, quiz
+        found = stem(word)
         if len(self) >= _MAX_STEMS:
             self.clear()
         if len(word) <= _MAX_KEPT:
@@ -109,6 +104,24 @@ class _Stems(dict[str, str]):
 
 _stems = _Stems()
 
+
+def stem(word: str) -> str:
+    """Returns the stem of a folded word without keeping it in memory."""
+    if not word.isascii() or len(word) > _MAX_STEMMED:
+        return word
+    if (found := _STEMS.get(word)) is None:
+        if not hasattr(_local, "stemmer"):  # Threads cannot share one.
+            _local.stemmer = Stemmer.Stemmer("english", 0)
+        found = str(_local.stemmer.stemWord(word))
+        found = found.removesuffix("z") if found.endswith("zz") else found  # quizzes, quiz
+    return found
+
+
+# Groups of terms with their weights in BM25. A document must have all terms of a group. A term of the query
+# that is a group has this weight, and other terms of the query have the weight 1.
+Weights: TypeAlias = Mapping[tuple[str, ...], float]
+NO_WEIGHTS: Weights = MappingProxyType({})
+NO_SAME: Mapping[str, str] = MappingProxyType({})  # No synonyms.
 
 _FEW = 4  # Shorter queries are names and codes rather than sentences.
 
@@ -156,6 +169,11 @@ def get_words(text: str) -> list[str]:
     return _split(_folded(text))
 
 
+def get_forms(text: str) -> list[str]:
+    """Returns the words of a text in their order, folded, with their endings."""
+    return _cut_words(_folded(text))
+
+
 def parse_query(query: str) -> Query:
     """Returns the terms of a query, without function words unless it has no other words."""
     folded = _folded(query)
@@ -171,10 +189,11 @@ def parse_query(query: str) -> Query:
     return Query(words, {*telling}, [term for term in terms if term not in beginnings], beginnings)
 
 
-def expression(query: str) -> str:
-    """Converts a query to FTS5 syntax. Returns an empty text for a query without words."""
+def expression(query: str, weights: Weights = NO_WEIGHTS) -> str:
+    """Converts a query to FTS5 syntax, without terms in `weights`. Returns an empty text if none is left."""
     parsed = parse_query(query)
-    return " OR ".join([f'"{term}"' for term in parsed.terms] + [f'"{term}" *' for term in parsed.beginnings])
+    terms = [f'"{term}"' for term in parsed.terms if (term,) not in weights]
+    return " OR ".join(terms + [f'"{term}" *' for term in parsed.beginnings])
 
 
 def _is_function_word(written: Sequence[str], place: int, *, case_tells: bool) -> bool:
@@ -215,11 +234,13 @@ def _limited(parts: Iterator[str], room: int) -> Iterator[str]:
 
 
 def _split(folded: str) -> list[str]:
+    return list(map(_stems.__getitem__, _cut_words(folded)))
+
+
+def _cut_words(folded: str) -> list[str]:
     if folded.isascii():
-        words = folded.lower().translate(_SEPARATORS).split()
-    else:
-        words = _WORD.findall(_RUN.sub(_pairs_and_last, folded.casefold()))
-    return list(map(_stems.__getitem__, words))
+        return folded.lower().translate(_SEPARATORS).split()
+    return _WORD.findall(_RUN.sub(_pairs_and_last, folded.casefold()))
 
 
 def _get_compounds(folded: str, *, sentence: bool = False) -> list[str]:
@@ -248,8 +269,8 @@ def _get_compounds(folded: str, *, sentence: bool = False) -> list[str]:
             found.append(compound.casefold().translate(_TYPED))
     if "+" in odd or "#" in odd or "." in odd:
         found += [signed.casefold().translate(_TYPED) for signed in _SIGNED.findall(odd)]
-    for word in _WORD.findall(odd) if _HUMP.search(odd) and not sentence else ():
-        parts = _HUMPS.split(word) if _HUMP.search(word) else []
+    for word in _WORD.findall(odd) if HUMP.search(odd) and not sentence else ():
+        parts = _HUMPS.split(word) if HUMP.search(word) else []
         if len(parts) > 1 and len(parts[0]) > 1:  # Not iPad and mRNA.
             parts = [part.lower() for part in parts]
             found += [*map(_stems.__getitem__, parts), *_join(parts)[:-1]]
