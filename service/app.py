@@ -22,6 +22,7 @@ from service.api import (
     openapi,
     rerank,
     search,
+    synonyms,
     tei,
     ui,
 )
@@ -35,7 +36,10 @@ from service.observability.logs import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_hosts, allowed_origins
 
-MODULES = (tei, openai, cohere, rerank, search, documents, files, feedback, events, collections, info, models)
+MODULES = (
+    *(tei, openai, cohere, rerank, search, documents, files, feedback, events, collections, synonyms),
+    *(info, models),
+)
 SCOPED = (search, documents, files, feedback, events)  # also below /collections/{collection}
 
 

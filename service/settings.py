@@ -133,6 +133,7 @@ class Settings(BaseSettings):
     rank_seconds: float = Field(0.5, gt=0)  # of the second stage, for each query
     rerank_seconds: float = Field(0.5, gt=0)  # of the reranker in a search, for each query
     rerank_collections: str = ""  # searches that rerank by default, separated by commas; *: all
+    exact_collections: str = ""  # searches that correct no typos by default, separated by commas; *: all
     search_mode: Mode | None = None  # default of searches; None: the version's own mode, or dense
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
@@ -182,8 +183,11 @@ class Settings(BaseSettings):
 
     def reranks(self, collection: str) -> bool:
         """Returns whether searches of a collection use the reranker if the request does not say."""
-        names = {name.strip() for name in self.rerank_collections.split(",")}
-        return collection in names or "*" in names
+        return _names(self.rerank_collections, collection)
+
+    def corrects(self, collection: str) -> bool:
+        """Returns whether searches of a collection correct typos if the request does not say."""
+        return not _names(self.exact_collections, collection)
 
     @property
     def events_seconds(self) -> float:
@@ -234,6 +238,12 @@ class Settings(BaseSettings):
         if self.otel:
             _check_otlp_protocol()
         return self
+
+
+def _names(listed: str, collection: str) -> bool:
+    """Returns whether a list of collections, separated by commas, names a collection or all (*)."""
+    names = {name.strip() for name in listed.split(",")}
+    return collection in names or "*" in names
 
 
 def keys_file() -> Path | None:

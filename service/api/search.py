@@ -38,12 +38,14 @@ from service.api.search_plan import (
     check_characters,
     embed_queries,
     find_warnings,
+    parse_conditions,
     parse_fields,
     parse_queries,
     parse_query,
     parse_where,
 )
 from service.corpus.recent_searches import sum_up
+from service.corpus.rewriting import Rewritten
 from service.corpus.search import Page, Query, Search
 from service.errors import Conflict, NotFound, Storage, Validation
 from service.http.bodies import JsonChunks, check_parameters, in_chunks, json_array, json_response
@@ -67,6 +69,8 @@ _EXPLAINS = (
 )
 _HIGHLIGHTS = "Each hit shows where it has the query's terms, and a snippet of its text"
 _RERANKS = "Whether the active reranker orders the best `rerank_k` hits. Absent: SIMILE_RERANK_COLLECTIONS"
+_TYPOS = "Correct words that no document has; not in mode dense. Absent: unless SIMILE_EXACT_COLLECTIONS"
+_SYNTAX = 'Whether "exact words", -word and title:word are conditions; otherwise they are plain text'
 _RERANKER = "The version that ordered the best hits; absent without one"
 _SHOWS = "Parts of a hit besides id and score"
 
@@ -88,6 +92,8 @@ class SearchParameters(Options):
     explain: Literal["true", "false"] = Field("false", description=_EXPLAINS)
     highlight: Literal["true", "false"] = Field("false", description=_HIGHLIGHTS)
     rerank: Literal["true", "false"] | None = Field(None, description=_RERANKS)
+    typos: Literal["true", "false"] | None = Field(None, description=_TYPOS)
+    syntax: Literal["true", "false"] = Field("false", description=_SYNTAX)
 
 
 class SimilarTo(BaseModel):
@@ -114,6 +120,8 @@ class SearchRequest(Options):
     explain: bool = Field(False, description=_EXPLAINS)
     highlight: bool = Field(False, description=_HIGHLIGHTS)
     rerank: bool | None = Field(None, description=_RERANKS)
+    typos: bool | None = Field(None, description=_TYPOS)
+    syntax: bool = Field(False, description=_SYNTAX)
     model: str | None = Field(None, description="Needed for vector queries: the version that made them")
 
 
@@ -182,6 +190,11 @@ class Found(BaseModel):
     explanation: ExplanationFound | SkipJsonSchema[None] = Field(None, description="With `explain`")
 
 
+class CorrectedWord(BaseModel):
+    term: str = Field(description="As typed, folded")
+    to: list[str] = Field(description="The words that replace it, most frequent first")
+
+
 class SearchAnswer(BaseModel):
     query: str = Field("", description="Absent when the search is by id")
     id: str = Field("", description="Of the document to find similar ones to")
@@ -190,6 +203,8 @@ class SearchAnswer(BaseModel):
     query_encoder: str = Field("", description=_STUDENT)
     reranker: str = Field("", description=_RERANKER)
     took_ms: float
+    corrected_query: str = Field("", description="The query that was searched, if words were corrected")
+    corrections: list[CorrectedWord] = Field([], description="The corrected words; absent without one")
     search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
     hits: list[Found] = Field(description="Best first")
@@ -199,6 +214,10 @@ class SearchAnswers(BaseModel):
     model: str
     query_encoder: str = Field("", description=_STUDENT)
     reranker: str = Field("", description=_RERANKER)
+    corrected_queries: list[str | None] = Field(
+        [], description="Of each query, null without a correction; absent if none was corrected"
+    )
+    corrections: list[list[CorrectedWord]] = Field([], description="Of each query; absent without one")
     search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
@@ -230,6 +249,8 @@ async def search_for_one_query(
         "explain": params.explain == "true",
         "highlight": params.highlight == "true",
         "rerank": None if params.rerank is None else params.rerank == "true",
+        "typos": None if params.typos is None else params.typos == "true",
+        "syntax": params.syntax == "true",
     }
     plan = await _plan(request, runtime, params, [query], fields, **more)
     return await _search(request, runtime, plan, {"query": params.q} if query.text else {"id": params.id})
@@ -242,7 +263,8 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
     # For vectors, `model` names the version that made them. Only the header chooses the version to search.
     model = None if queries[0].vector is not None else body.model
     more: dict[str, Any] = {"passages": body.passages, "explain": body.explain, "rerank": body.rerank}
-    more |= {"highlight": body.highlight, "vectors_version": body.model}
+    more |= {"vectors_version": body.model, "highlight": body.highlight}
+    more |= {"typos": body.typos, "syntax": body.syntax}
     plan = await _plan(request, runtime, body, queries, body.fields, model, several=True, **more)
     return await _search(request, runtime, plan, {})
 
@@ -346,7 +368,15 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         # An incomplete index is not searched. Keyword search reads the store, which is always complete.
         if search.mode != "lexical":
             await corpus.check_complete(generation, active=plan.version is None)
-        queries, embedded, notes = await embed_queries(runtime, generation, search.mode, plan)
+        queries = parse_conditions(plan.queries) if search.syntax else plan.queries
+        rewritten = await corpus.rewrite(queries, search)
+        queries = [
+            query._replace(text=each.text, weights=each.weights, same=each.same)
+            for query, each in zip(queries, rewritten, strict=True)
+        ]
+        corrected = replace(plan, queries=queries)
+        queries, embedded, notes = await embed_queries(runtime, generation, search.mode, corrected)
+        notes |= _describe_corrections(rewritten, several=plan.several)
         try:
             hits = await corpus.search(generation, queries, search, write)
         except TooMuch as error:
@@ -377,6 +407,17 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
             [answer["search_id"]] = search_ids
     name = b"results" if plan.several else b"hits"
     return JsonChunks([b'%s,"%s":' % (orjson.dumps(answer)[:-1], name), *hits, b"}"], headers)
+
+
+def _describe_corrections(rewritten: Sequence[Rewritten], *, several: bool) -> dict[str, Any]:
+    """Returns the fields of an answer that say what was corrected, or no fields."""
+    if not any(each.corrections for each in rewritten):
+        return {}
+    texts = [each.text if each.corrections else None for each in rewritten]
+    lists = [[word._asdict() for word in each.corrections] for each in rewritten]
+    if several:
+        return {"corrected_queries": texts, "corrections": lists}
+    return {"corrected_query": texts[0], "corrections": lists[0]}
 
 
 def _without_default(settings: Settings, plan: Plan, search: Search, stages: Stages) -> Search:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import get_mode, get_weight
+from models.search.syntax import SyntaxProblem, parse_syntax
 from service.active import Generation
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
@@ -235,6 +236,8 @@ class Plan:
         explain: Whether hits have features, contributions and an explanation.
         highlight: Whether hits have highlights and a snippet.
         rerank: Whether the reranker orders the best hits. None means the default of the collection.
+        typos: Whether typos are corrected. None means the default of the collection.
+        syntax: Whether the texts have phrases, excluded words and words of titles.
         several: Whether the answer has one list of hits per query, or only the hits of a single query.
         vectors_version: The version that computed the vectors in `queries`, according to the client.
 
@@ -251,6 +254,8 @@ class Plan:
     explain: bool = False
     highlight: bool = False
     rerank: bool | None = None
+    typos: bool | None = None
+    syntax: bool = False
     several: bool = False
     vectors_version: str | None = None
 
@@ -272,8 +277,12 @@ class Plan:
                 raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
             if self.rerank:
                 raise Validation("The reranker reads the text of a query. Send a text, or leave rerank out.")
+            if self.syntax:
+                raise Validation("Only texts have syntax. Send a text, or leave syntax out.")
         if options.min_score is not None and mode != "dense":
             raise Validation(f"min_score is a cosine, and the scores of mode {mode} are none. Leave it out.")
+        if self.typos and mode == "dense":
+            raise Validation("Mode dense looks for no words, so it corrects none. Leave typos out.")
         if not self.passages and mode == "lexical":
             raise Validation(
                 "Mode lexical looks for words in whole texts, not in passages. Leave passages out."
@@ -297,11 +306,16 @@ class Plan:
             explain=self.explain,
             highlight=self.highlight,
             rerank_k=options.rerank_k if self._reranks(settings, of_text=of_text) else 0,
+            typos=mode != "dense" and self._corrects(settings),
+            syntax=self.syntax,
             compares_tokens=compares_tokens(generation, generation.rankings[self.collection]),
         )
 
     def _reranks(self, settings: Settings, *, of_text: bool) -> bool:
         return of_text and (settings.reranks(self.collection) if self.rerank is None else self.rerank)
+
+    def _corrects(self, settings: Settings) -> bool:
+        return settings.corrects(self.collection) if self.typos is None else self.typos
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:
         """Returns the mode of a search whose request does not name a mode.
@@ -370,6 +384,23 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
             f"The queries have {together} characters together; at most {TOGETHER * limit} ({TOGETHER} times "
             "SIMILE_MAX_QUERY_CHARACTERS) go in one request. Send fewer at once."
         )
+
+
+def parse_conditions(queries: Sequence[Query]) -> list[Query]:
+    """Parses the syntax of text queries.
+
+    Raises:
+        Validation: A query breaks the syntax.
+
+    """
+    found = []
+    for at, query in enumerate(queries):
+        try:
+            text, conditions = parse_syntax(query.text)
+        except SyntaxProblem as problem:
+            raise Validation(f"Query {at}: {problem}") from problem
+        found.append(query._replace(text=text, conditions=conditions))
+    return found
 
 
 def _get_id(query: object, at: int) -> str:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -23,10 +24,12 @@ from models.manifest import Mode
 from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
 from models.search.fusion import DENSE_WEIGHT, Fusion, Part
 from models.search.ranking import MAX_RANKED, MAX_RECALLED
+from models.search.syntax import Condition
+from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query
 from models.search.terms import Query as Terms
-from models.search.terms import parse_query
 from models.tokens.late import Tokens
 from service.active import Generation
+from service.corpus.conditions import restrict
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
 from service.ranking import TOKENS_WORK, WORK, Explanation, Stage, order
@@ -56,6 +59,7 @@ TOGETHER_CANDIDATES = 65_536  # candidates per call
 RERANK_WORK = 1500  # A pair of 128 tokens costs a small reranker about as much as fusing so many candidates.
 PASSAGE_WORK = 150  # So does choosing the passage of a long text.
 HIGHLIGHT_WORK = 100  # So does finding the terms in a text of some thousand characters.
+CONDITIONS_WORK = 10_000  # So does evaluating phrases and excluded words.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
@@ -66,6 +70,9 @@ class Query(NamedTuple):
     vector: NDArray[np.float32] | None = None
     similar_to: str | None = None
     tokens: Tokens | None = None  # Token vectors, for late interaction.
+    weights: Weights = NO_WEIGHTS  # Of corrected terms and synonyms, in keyword search.
+    same: Mapping[str, str] = NO_SAME  # Synonyms that count as words of the query.
+    conditions: Sequence[Condition] = ()  # Of a query with syntax.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +99,8 @@ class Search:
         judgments: Expected state of the judgments. None: any.
         compares_tokens: Whether the second stage has late interaction.
         rerank_k: Number of hits that the reranker orders again. 0: none.
+        typos: Whether words of text queries that no document has are corrected.
+        syntax: Whether queries may have conditions.
         is_later: Whether this is a later page although the offset is 0.
         ends: When the deadline of the request passes, by `time.monotonic`. The reranker ends before.
     """
@@ -115,6 +124,8 @@ class Search:
     judgments: str | None = None
     compares_tokens: bool = False
     rerank_k: int = 0
+    typos: bool = False
+    syntax: bool = False
     is_later: bool = False
     ends: float = inf
 
@@ -156,7 +167,7 @@ class Search:
     def work(self) -> int:
         """Cost of each query, in candidates."""
         stage = WORK + (TOKENS_WORK if self.compares_tokens else 0)
-        return self.candidates + (stage if self.is_ranked else 0)
+        return self.candidates + (stage if self.is_ranked else 0) + (CONDITIONS_WORK if self.syntax else 0)
 
     @property
     def cost(self) -> int:
@@ -292,7 +303,7 @@ def find(
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
     resolved = [_resolved(snapshot, generation, query, search.collection) for query in queries]
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
-    rankings = _rankings(snapshot, moment, [query for query, _ in resolved], search, allowed)
+    rankings = _rank_all(snapshot, moment, [query for query, _ in resolved], search, allowed)
     pages: list[_Found] = []
     stage = _second_stage(generation, search)
     for (query, own), (ranking, fusion) in zip(resolved, rankings, strict=True):
@@ -300,11 +311,11 @@ def find(
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
         recalled = _recalled(snapshot, generation, query, others, best, search)
         candidates = [*best[:MAX_RANKED], *recalled]
-        ordered = order(snapshot, query.text, query.vector, candidates, stage, query.tokens)
+        ordered = order(snapshot, query.text, query.vector, candidates, stage, query.tokens, query.same)
         moved = {ranked.revision for ranked, _ in recalled}
         rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
         hits = [*ordered.hits, *rest]
-        terms = parse_query(query.text) if query.text and search.is_marked else None
+        terms = _get_marked_terms(query) if query.text and search.is_marked else None
         idf = {} if terms is None else snapshot.get_idf(terms, search.collection)
         page = Page([], ordered.fault, terms=terms, idf=idf, vector=query.vector)
         hits = hits[search.offset : search.reach]
@@ -427,6 +438,29 @@ def _resolved(
     return Query(vector=vector), revision
 
 
+def _get_marked_terms(query: Query) -> Terms:
+    """Returns the terms of a query, with those of its corrections and synonyms."""
+    terms = parse_query(query.text)
+    return terms._replace(terms=[*dict.fromkeys(chain(terms.terms, *query.weights))])
+
+
+def _rank_all(
+    snapshot: Snapshot,
+    moment: Moment | None,
+    queries: Sequence[Query],
+    search: Search,
+    allowed: FilterMatches | None,
+) -> Iterator[tuple[list[Ranked], Fusion | None]]:
+    """Yields the best documents of each query. Queries with conditions are searched one by one."""
+    if not any(query.conditions for query in queries):
+        yield from _rankings(snapshot, moment, queries, search, allowed)
+        return
+    for query in queries:
+        pause()
+        some = restrict(snapshot, query.conditions, allowed, search.collection)
+        yield from _rankings(snapshot, moment, [query], search, some)
+
+
 def _rankings(
     snapshot: Snapshot,
     moment: Moment | None,
@@ -452,7 +486,7 @@ def _rankings(
         pause()
         if hybrid:
             worded = _lexical(snapshot, query, depth, allowed, search.collection)
-            yield _fused(ranking[:depth], worded[:depth], _cover(snapshot, query.text, worded), search)
+            yield _fused(ranking[:depth], worded[:depth], _cover(snapshot, query, worded), search)
         else:
             yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least], None
 
@@ -482,17 +516,17 @@ def _dense(
 def _lexical(
     snapshot: Snapshot, query: Query, depth: int, allowed: FilterMatches | None, collection: str
 ) -> list[Ranked]:
-    revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection)
+    revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection, query.weights)
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
 
 
-def _cover(snapshot: Snapshot, query: str, worded: list[Ranked]) -> float:
+def _cover(snapshot: Snapshot, query: Query, worded: list[Ranked]) -> float:
     """Returns the share of the query's terms at the start of the best keyword hit, or 1 without a hit."""
     if not worded:
         return 1.0
     best = min(worded, key=lambda ranked: (-ranked.score, ranked.revision)).revision
     content = snapshot.beginnings([best], COVER_CHARACTERS).get(best)
-    return get_cover(query, content.whole) if content else 1.0
+    return get_cover(query.text, content.whole, query.same) if content else 1.0
 
 
 def _fused(

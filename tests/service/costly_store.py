@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
+from models.search.synonyms import MAX_ALL_PHRASES, MAX_PHRASES
 from service.api.collections import MAX_CLICKED
 from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_plan import MAX_RERANK_K, TOGETHER
@@ -279,6 +280,16 @@ def collections() -> Iterator[Case]:
     content = packed({"clicked": clicks})
     put = Case(f"PUT {COLLECTION}/clicked", "all answers", lambda _: Request(f"{PLACE}/clicked", content))
     yield put._replace(at=PLACE)
+    route, path = f"{COLLECTION}/synonyms", f"{PLACE}/synonyms"
+    groups = [
+        [f"a{at} b{other} c d" for other in range(MAX_PHRASES)]
+        for at in range(MAX_ALL_PHRASES // MAX_PHRASES)
+    ]
+    synonyms = packed({"groups": groups})
+    put = Case(f"PUT {route}", "as many as are stored", lambda _: Request(path, synonyms))
+    yield put._replace(at=PLACE)
+    yield got(f"GET {route}", "all", path)
+    yield got(f"DELETE {route}", "all", path)
     path = f"/collections/{DOOMED}"
     full = got(f"DELETE {COLLECTION}", "a full one", path)
     # Only one of several requests finds the collection.

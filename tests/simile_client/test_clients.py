@@ -110,6 +110,25 @@ def test_a_hit_is_highlighted_and_explained(service: str) -> None:
         assert (plain.highlights, plain.snippet, plain.explanation) == (None, None, None)
 
 
+def test_a_search_tells_its_corrections_and_uses_synonyms(service: str) -> None:
+    with Client(service) as client:
+        client.put([Document("an automobile in the garage", "a")], collection="cars")
+        found = client.search("automobiel", mode="lexical", collection="cars")
+        assert found.corrected_query == "automobile"
+        assert found.corrections == {"automobiel": ("automobile",)}
+        plain = client.search("automobiel", mode="lexical", typos=False, collection="cars")
+        assert (plain.hits, plain.corrected_query, plain.corrections) == ((), None, {})
+        one_way = [{"from": "tv", "to": ["television"]}]
+        assert client.replace_synonyms([("car", "automobile")], one_way, collection="cars") == 1
+        assert [hit.id for hit in client.search("car", mode="lexical", collection="cars").hits] == ["a"]
+        stored = {"version": 1, "groups": [["car", "automobile"]], "one_way": one_way}
+        assert client.synonyms(collection="cars") == stored
+        assert client.delete_synonyms(collection="cars") == 2
+        with pytest.raises(SimileError, match="version 2"):
+            client.replace_synonyms(collection="cars", version=1)
+        assert client.search("car", mode="lexical", collection="cars").hits == ()
+
+
 def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
     async def requested() -> None:
         with Client(service) as waiting:
@@ -123,6 +142,9 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                 marked = await client.search("window", highlight=True)
                 assert marked.hits == waiting.search("window", highlight=True).hits
                 assert await client.judge("window", "async", relevant=False, user="7") == 1
+                assert await client.replace_synonyms([["a", "b"]]) == waiting.synonyms()["version"]
+                assert await client.synonyms() == waiting.synonyms()
+                assert await client.delete_synonyms() == waiting.synonyms()["version"]
                 assert (await client.info())["dimension"] == waiting.info()["dimension"]
                 assert await client.retraining() == waiting.retraining()
                 with pytest.raises(SimileError, match="No schedule of retrainings runs"):

@@ -7,19 +7,21 @@ own()    reads of the service itself, on separate threads
 import contextlib
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 import orjson
 import psycopg
 
+from models.search.spelling import Word
 from service.store.filters.grammar import Predicate, scoped
-from service.store.postgres import documents, fulltext, generations, vectors
+from service.store.postgres import documents, fulltext, generations, vectors, vocabulary
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
 from service.store.scheduling import ReadingThreads, Share, Turn, current, share
-from service.store.sql import feedback, records, tokens
+from service.store.sql import feedback, records, synonyms, tokens
 from service.store.sql.records import md5
+from service.store.vocabularies import Vocabularies
 
 T = TypeVar("T")
 
@@ -40,6 +42,8 @@ def as_sent(metadata: str) -> bytes:
 class Snapshot(Connection):
     """A read transaction. protocol.py and index/index_set.py document the methods."""
 
+    vocabularies: Vocabularies  # All connections share them.
+
     BYTES = "octet_length(CAST({} AS text))"
     RAW = "convert_to({}, 'UTF8')"
     METADATA = "coalesce(sent, metadata::text)"
@@ -48,15 +52,21 @@ class Snapshot(Connection):
     get_ids = records.get_ids
     answered = records.answered
     beginnings = records.beginnings
+    titles = records.titles
     matching = vectors.matching
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest = vectors.nearest
     nearest_words = fulltext.nearest
+    count_documents = vocabulary.count_documents
+    documents_with = vocabulary.documents_with
+    documents_with_phrase = vocabulary.documents_with_phrase
     get_idf = fulltext.get_idf
+    restricted = vectors.restricted
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
+    get_synonyms = synonyms.get_synonyms
     require = generations.require
 
     as_json = staticmethod(as_sent)
@@ -65,6 +75,9 @@ class Snapshot(Connection):
 
     def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
         return scoped(where, collection)
+
+    def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
+        return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
 
     def begin(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -103,6 +116,7 @@ class Readers(ReadingThreads):
     def __init__(self, pool: Pool, readers: int, own: int) -> None:
         super().__init__(readers, max(1, readers * 2 // 3), own)
         self._connections = pool
+        self._vocabularies = Vocabularies()
 
     def _turn(self, *, own: bool) -> Turn:
         return _Read(None if own else share.get(), self._own)
@@ -124,6 +138,7 @@ class Readers(ReadingThreads):
             turn.use(raw)
             current.turn = turn
             snapshot = Snapshot(raw)
+            snapshot.vocabularies = self._vocabularies
             try:
                 snapshot.begin()
                 return query(snapshot)

@@ -274,6 +274,23 @@ def matching(connection: Connection, where: Predicate, collection: str) -> Filte
     return FilterMatches(where, collection, None)
 
 
+def restricted(
+    connection: Connection,
+    allowed: FilterMatches | None,
+    required: Revisions | None,
+    excluded: Revisions,
+    collection: str,
+) -> FilterMatches:
+    """Returns documents as an argument for searches, as `protocol.Snapshot.restricted` says."""
+    where = Predicate("TRUE", [], kind="and") if allowed is None else allowed.where
+    if required is None:
+        sql = f"documents WHERE collection = ? AND ({where.sql})"
+        found = revisions_in(connection, sql, (collection, *where.parameters))
+    else:
+        found = required if allowed is None else allowed.among(connection, required)
+    return FilterMatches(where, collection, np.setdiff1d(found, excluded))
+
+
 def revisions_in(connection: Connection, source: str, parameters: Sequence[Any]) -> Revisions:
     """Returns the column `revision` of the rows of `source`, which is the SQL after FROM.
 

@@ -11,20 +11,22 @@ reads run.
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import orjson
 
+from models.search.spelling import Word
 from service.observability import outages
 from service.store.filters.grammar import Predicate
 from service.store.scheduling import ReadingThreads, Turn, Turns, current, share
-from service.store.sql import feedback, records, tokens
+from service.store.sql import feedback, records, synonyms, tokens
 from service.store.sql.records import crc32
-from service.store.sqlite import documents, fulltext, vectors
+from service.store.sqlite import documents, filter_cache, fulltext, vectors, vocabulary
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.schema import connect
+from service.store.vocabularies import Vocabularies
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ class Snapshot(sqlite3.Connection):
     """A read transaction. protocol.py documents the methods."""
 
     filters: FilterCache  # All connections share it.
+    vocabularies: Vocabularies  # All connections share them.
 
     AMONG = "IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
     # The length of a text is in characters, that of a blob in bytes. octet_length() needs SQLite 3.43.
@@ -56,13 +59,19 @@ class Snapshot(sqlite3.Connection):
     get_ids = records.get_ids
     answered = records.answered
     beginnings = records.beginnings
+    titles = records.titles
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest_words = fulltext.nearest
+    count_documents = vocabulary.count_documents
+    documents_with = vocabulary.documents_with
+    documents_with_phrase = vocabulary.documents_with_phrase
     get_idf = fulltext.get_idf
+    restricted = filter_cache.restricted
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
+    get_synonyms = synonyms.get_synonyms
 
     listed = staticmethod(orjson.dumps)
 
@@ -80,6 +89,9 @@ class Snapshot(sqlite3.Connection):
     def matching(self, where: Predicate, collection: str) -> FilterMatches:
         return FilterMatches(self, self.filters, where, collection)
 
+    def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
+        return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
+
 
 class Readers(ReadingThreads):
     """The reading threads of the store at `path`. `schema.migrate` must have created the file."""
@@ -87,7 +99,7 @@ class Readers(ReadingThreads):
     def __init__(self, path: Path) -> None:
         super().__init__(BEGUN, HEAVY, OWN)
         self._path = path
-        self._filters = FilterCache()
+        self._filters, self._vocabularies = FilterCache(), Vocabularies()
         self._local = threading.local()
         self._open: list[Snapshot] = []
         self._turns = Turns()
@@ -100,7 +112,7 @@ class Readers(ReadingThreads):
         if not hasattr(self._local, "connection"):
             connection = connect(self._path, Snapshot, read_only=True)
             assert isinstance(connection, Snapshot)  # noqa: S101
-            connection.filters = self._filters
+            connection.filters, connection.vocabularies = self._filters, self._vocabularies
             connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")
             self._open.append(connection)
             self._local.connection = connection

@@ -33,9 +33,12 @@ read POST / /embed /similarity /tokenize /decode /embeddings /v1/embeddings /v2/
 read POST /rerank /v1/rerank /v2/rerank /predict
 read GET /v1/models /search /documents /documents/count /documents/{id:anything} /feedback /feedback/count
 read GET /feedback/summary /me /map /events /events/count /info /examples /models /collections
+read GET /collections/{collection}/synonyms
 read GET /retraining /models/{version}/report /models/{version}/report/{file}
 write POST /documents /files /files/preview /feedback /events
 write DELETE /documents /documents/{id:anything} /feedback /events /collections/{collection}
+write PUT /collections/{collection}/synonyms
+write DELETE /collections/{collection}/synonyms
 admin POST /retraining /models/{version}/activate /models/{version}/keep /models/rollback
 admin PUT /collections/{collection}/clicked
 admin GET /searches
