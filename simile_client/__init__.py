@@ -1,7 +1,16 @@
 """A Python client for a Simile service: `Client`, and `AsyncClient` for asyncio. It requires only httpx2."""
 
 from simile_client.clients import AsyncClient, Client
-from simile_client.values import Document, Hit, Imported, Rank, SearchAnswer, SimileError, Version
+from simile_client.values import (
+    Document,
+    Hit,
+    Imported,
+    Rank,
+    SearchAnswer,
+    SimileError,
+    Suggestion,
+    Version,
+)
 
 __all__ = [
     "AsyncClient",
@@ -12,5 +21,6 @@ __all__ = [
     "Rank",
     "SearchAnswer",
     "SimileError",
+    "Suggestion",
     "Version",
 ]

@@ -62,4 +62,5 @@ def read_search(answer: Any) -> SearchAnswer:
         for hit in answer["hits"]
     )
     own = answer["model"], answer["mode"], answer.get("search_id"), answer.get("query_encoder")
-    return SearchAnswer(tuple(hits), *own, tuple(answer.get("warnings", ())), answer.get("reranker"))
+    more = tuple(answer.get("warnings", ())), answer.get("reranker"), answer.get("facets", {})
+    return SearchAnswer(tuple(hits), *own, *more)

@@ -76,6 +76,15 @@ class SearchAnswer:
     query_encoder: str | None = None  # The student that encoded the query, if `model` is a pair.
     warnings: tuple[str, ...] = ()  # Mistakes in a filter, or a stage of the search that failed or was late.
     reranker: str | None = None  # The version that ordered the best hits.
+    facets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # As the service answers, by field.
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A completion of what a user types. `kind` is `title`, `term` or `query`."""
+
+    text: str
+    kind: str
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ NOT_PASSED_ON = {
     "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE",
     "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE", "ALLOWED_HOSTS",
 }  # fmt: skip
-OF_A_COLLECTION = """search searches documents documents/count documents/{id} files files/preview map
+OF_A_COLLECTION = """search suggest searches documents documents/count documents/{id} files files/preview map
     feedback feedback/count feedback/summary events events/count"""
 OF_THE_SERVICE = """rerank v1/rerank v2/rerank predict
 embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me info
@@ -106,7 +106,7 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
     service.client.post("/documents", json={"documents": examples()})
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
     searches = [command for command in found if "/search" in command]
-    assert (len(searches), len(found)) == (5, 11)
+    assert (len(searches), len(found)) == (6, 13)
     for command in found:
         said = answered(command, service.port)
         if command in searches:

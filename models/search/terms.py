@@ -60,7 +60,7 @@ _CJK = (
     "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
     "\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
 )
-_RUN = re.compile(f"[{_CJK}]+")
+CJK_RUN = _RUN = re.compile(f"[{_CJK}]+")
 # Each begins at the first character of a word, because a start at every character takes quadratic time.
 _LETTER = f"[^\\x00-/:-@\\[-`{{-\\x7f{_CJK}]"
 _COMPOUND = re.compile(f"(?<!{_LETTER}){_LETTER}+(?:[-./_:]{_LETTER}+)+")
@@ -154,6 +154,11 @@ def cut(text: str) -> str:
 def get_words(text: str) -> list[str]:
     """Returns the terms of a text that are words, in their order."""
     return _split(_folded(text))
+
+
+def fold_case(text: str) -> str:
+    """Folds a text as its terms are folded, but keeps signs between words, and endings."""
+    return _folded(text).casefold()
 
 
 def parse_query(query: str) -> Query:

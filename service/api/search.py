@@ -32,16 +32,21 @@ from service.api.openapi import (
     example,
 )
 from service.api.search_plan import (
+    MAX_FACET_CHARACTERS,
+    MAX_FACETS,
     MAX_FIELDS,
     Options,
     Plan,
     check_characters,
     embed_queries,
+    find_facet_warnings,
     find_warnings,
+    parse_facets,
     parse_fields,
     parse_queries,
     parse_query,
     parse_where,
+    show_facets,
 )
 from service.corpus.recent_searches import sum_up
 from service.corpus.search import Page, Query, Search
@@ -65,6 +70,13 @@ _EXPLAINS = "In mode hybrid, each of the best 50 hits shows its features and the
 _RERANKS = "Whether the active reranker orders the best `rerank_k` hits. Absent: SIMILE_RERANK_COLLECTIONS"
 _RERANKER = "The version that ordered the best hits; absent without one"
 _SHOWS = "Parts of a hit besides id and score"
+_FACET = r"metadata\.[^$.,\x00][^.,\x00]*(\.[^.,\x00]+)*"
+_Facet = Annotated[
+    str,
+    Field(max_length=MAX_FACET_CHARACTERS, pattern=r"^metadata\.[^$.\x00][^.\x00]*(\.[^.\x00]+)*$"),
+]
+_Facets = Annotated[list[_Facet], Field(max_length=MAX_FACETS)]
+_COUNTS = "Metadata fields whose values are counted among the matching documents, such as metadata.topic"
 
 
 class SearchParameters(Options):
@@ -81,6 +93,11 @@ class SearchParameters(Options):
     )
     filter: FilterText = None
     passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
+    facets: str | None = Field(
+        None,
+        description=f"{_COUNTS}; at most {MAX_FACETS}, separated by commas",
+        json_schema_extra={"pattern": rf"^({_FACET}(,{_FACET}){{0,{MAX_FACETS - 1}}})?$"},
+    )
     explain: Literal["true", "false"] = Field("false", description=_EXPLAINS)
     rerank: Literal["true", "false"] | None = Field(None, description=_RERANKS)
 
@@ -106,6 +123,9 @@ class SearchRequest(Options):
     )
     filter: Annotated[dict[str, Any], ShownAs(Filter)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
+    facets: Annotated[list[StrictStr], Field(fail_fast=True), ShownAs(_Facets)] | None = Field(
+        None, description=_COUNTS
+    )
     explain: bool = Field(False, description=_EXPLAINS)
     rerank: bool | None = Field(None, description=_RERANKS)
     model: str | None = Field(None, description="Needed for vector queries: the version that made them")
@@ -135,6 +155,29 @@ class Found(BaseModel):
     )
 
 
+class FacetCount(BaseModel):
+    value: str | float | bool | None
+    count: int = Field(description="Documents that a filter for the value matches")
+
+
+class FacetRange(BaseModel):
+    start: str | float = Field(alias="from", description="A number or a time: $gte of a filter")
+    end: str | float | SkipJsonSchema[None] = Field(None, alias="to", description="$lt. Absent: no limit")
+    count: int
+
+
+class FacetOut(BaseModel):
+    """The counts of a field. If it has many different numbers, or times, these are in ranges."""
+
+    counts: list[FacetCount] = Field([], alias="values", description="Most frequent first")
+    ranges: list[FacetRange] = Field([], description="In ascending order, without empty ones")
+    other: int = Field(description="Documents that have the field, but none of these values")
+    missing: int = Field(description="Documents without the field")
+
+
+_Counts = dict[str, FacetOut]
+
+
 class SearchAnswer(BaseModel):
     query: str = Field("", description="Absent when the search is by id")
     id: str = Field("", description="Of the document to find similar ones to")
@@ -145,6 +188,7 @@ class SearchAnswer(BaseModel):
     took_ms: float
     search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
+    facets: _Counts = Field({}, description="The counts of each field of `facets`, if any were asked for")
     hits: list[Found] = Field(description="Best first")
 
 
@@ -154,6 +198,7 @@ class SearchAnswers(BaseModel):
     reranker: str = Field("", description=_RERANKER)
     search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
+    facets: list[_Counts] = Field([], description="Of each query, if any were asked for")
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
@@ -181,6 +226,7 @@ async def search_for_one_query(
     more: dict[str, Any] = {
         "passages": params.passages == "true",
         "explain": params.explain == "true",
+        "facets": parse_facets([name for name in (params.facets or "").split(",") if name]),
         "rerank": None if params.rerank is None else params.rerank == "true",
     }
     plan = await _plan(request, runtime, params, [query], fields, **more)
@@ -194,7 +240,7 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
     # For vectors, `model` names the version that made them. Only the header chooses the version to search.
     model = None if queries[0].vector is not None else body.model
     more: dict[str, Any] = {"passages": body.passages, "explain": body.explain, "rerank": body.rerank}
-    more["vectors_version"] = body.model
+    more |= {"vectors_version": body.model, "facets": parse_facets(body.facets)}
     plan = await _plan(request, runtime, body, queries, body.fields, model, several=True, **more)
     return await _search(request, runtime, plan, {})
 
@@ -250,20 +296,25 @@ class Stages:
     tokens: list[int] = field(default_factory=list)
     faults: dict[str, None] = field(default_factory=dict)
     rerank_faults: dict[str, None] = field(default_factory=dict)
+    facet_faults: dict[str, None] = field(default_factory=dict)
+    pages: Sequence[Page] = ()
 
     def note(self, pages: list[Page]) -> None:
+        self.pages = [page._replace(hits=[]) for page in pages]
         self.shown_ids = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in pages]
         for page in pages:
             self.reranker = page.reranker or self.reranker
             self.tokens += page.rerank_tokens
             self.faults |= {page.fault: None} if page.fault else {}
             self.rerank_faults |= {page.rerank_fault: None} if page.rerank_fault else {}
+            self.facet_faults |= dict.fromkeys(page.facet_faults)
 
     def add_to(self, notes: dict[str, Any], metrics: Metrics) -> None:
         """Counts the faults, and adds fields to those of the answer."""
         metrics.unranked.inc(bool(self.faults))
         metrics.unreranked.inc(bool(self.rerank_faults))
-        if warnings := [*notes.get("warnings", []), *self.faults, *self.rerank_faults]:
+        faults = *self.faults, *self.rerank_faults, *self.facet_faults
+        if warnings := [*notes.get("warnings", []), *faults]:
             notes["warnings"] = warnings
         if self.reranker:
             notes["reranker"] = self.reranker
@@ -315,7 +366,12 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(stages.shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)
+        unknown = await find_facet_warnings(runtime, plan.facets, stages.pages, plan.collection)
+        stages.facet_faults |= dict.fromkeys(unknown)
     stages.add_to(notes, runtime.metrics)
+    if plan.facets:
+        shown = [show_facets(page) for page in stages.pages]
+        notes["facets"] = shown if plan.several else shown[0]
     answer["model"] = generation.version
     if plan.several:
         answer |= notes | ({"search_ids": search_ids} if search_ids else {})

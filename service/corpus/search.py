@@ -11,10 +11,10 @@ number of hits before the next ranking is computed. Other reads may run between 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
     Column,
+    Facet,
     Ranked,
     Record,
     get_revisions,
@@ -90,6 +91,9 @@ class Search:
         rerank_k: Number of hits that the reranker orders again. 0: none.
         is_later: Whether this is a later page although the offset is 0.
         ends: When the deadline of the request passes, by `time.monotonic`. The reranker ends before.
+        facets: Metadata fields whose values are counted.
+        facet_values: Maximum number of values, and of ranges, of each of them.
+        max_faceted: Maximum number of documents to count, times facets.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -112,6 +116,9 @@ class Search:
     rerank_k: int = 0
     is_later: bool = False
     ends: float = inf
+    facets: Sequence[str] = ()
+    facet_values: int = 10
+    max_faceted: float = inf
 
     @property
     def is_reranked(self) -> bool:
@@ -155,7 +162,7 @@ class Search:
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
-        scans = self.where is not None and not self.where.indexed
+        scans = bool(self.facets) or (self.where is not None and not self.where.indexed)
         return scans or queries * (self.work + PASSAGE_WORK * self.rerank_k) > HEAVY_CANDIDATES
 
 
@@ -185,7 +192,8 @@ class Page(NamedTuple):
     """The hits of a query. `fault` says why the second stage failed or was late, or is empty.
 
     `reranker` is the version that ordered the hits. `rerank_fault` says why it ordered none or only some of
-    them. `rerank_tokens` has the tokens of its pairs.
+    them. `rerank_tokens` has the tokens of its pairs. `facets` has the counts of each field, and
+    `facet_faults` says which are missing and why.
     """
 
     hits: list[Hit]
@@ -193,6 +201,8 @@ class Page(NamedTuple):
     reranker: str = ""
     rerank_fault: str = ""
     rerank_tokens: Sequence[int] = ()
+    facets: Mapping[str, Facet] | None = None
+    facet_faults: Sequence[str] = ()
 
 
 class Judged(Exception):
@@ -243,6 +253,7 @@ def find(
         rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
         hits = [*ordered.hits, *rest]
         pages.append((hits[search.offset : search.reach], ordered))
+    counted = _count_facets(snapshot, queries, search) if search.facets else [_NO_FACETS] * len(queries)
     uses = Counter(ranked.revision for page, _ in pages for ranked in page)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
     rows = [ranked.row for page, _ in pages for ranked in page if ranked.row]
@@ -262,10 +273,49 @@ def find(
                     if ranked.revision in documents  # A damaged document is missing.
                 ],
                 ordered.fault,
+                facets=facets,
+                facet_faults=facet_faults,
             )
-            for page, ordered in pages
+            for (page, ordered), (facets, facet_faults) in zip(pages, counted, strict=True)
         ]
     )
+
+
+_Counted: TypeAlias = tuple[Mapping[str, Facet] | None, Sequence[str]]  # Facets and faults of a page.
+_NO_FACETS: _Counted = None, ()
+
+
+def _count_facets(snapshot: Snapshot, queries: Sequence[Query], search: Search) -> list[_Counted]:
+    """Counts the facets of each query.
+
+    In lexical search, the documents with a term of the query count. In the other modes, every document that
+    matches the filter is a hit, so all queries have the same counts.
+    """
+    counted: list[_Counted] = []
+    matching, done = snapshot.list_matching(search.where, search.collection), 0
+    for query in queries if search.mode == "lexical" else queries[:1]:
+        pause()
+        revisions = matching
+        if search.mode == "lexical":
+            worded = snapshot.list_worded(query.text, search.collection)
+            revisions = np.intersect1d(matching, worded, assume_unique=True)
+        done += len(revisions) * len(search.facets)
+        if done > search.max_faceted:
+            fault = (
+                f"The facets are left out: they would count {done:,} documents, once for each facet, and "
+                f"{search.max_faceted:,} are allowed (SIMILE_MAX_FACETED). Ask for fewer facets, or narrow "
+                "the search by a filter."
+            )
+            return [(None, [fault])] * len(queries)
+        found = snapshot.count_facets(search.facets, revisions, search.collection, search.facet_values)
+        faults = [
+            f"The facet metadata.{field} is left out, because the field has too many different values to "
+            "count. Leave it out, or store a coarser field besides it."
+            for field, facet in found.items()
+            if facet is None
+        ]
+        counted.append(({field: facet for field, facet in found.items() if facet is not None}, faults))
+    return counted if search.mode == "lexical" else counted * len(queries)
 
 
 def _second_stage(generation: Generation, search: Search) -> Stage | None:

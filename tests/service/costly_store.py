@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from service.api.collections import MAX_CLICKED
 from service.api.openapi import MAX_K, MAX_OFFSET
-from service.api.search_plan import MAX_RERANK_K, TOGETHER
+from service.api.search_plan import MAX_FACET_CHARACTERS, MAX_FACETS, MAX_RERANK_K, TOGETHER
 from service.corpus.search import CANDIDATES, RERANK_WORK
 from service.ranking import WORK
 from service.store.filters.grammar import MAX_CONDITIONS, MAX_VALUES
@@ -92,6 +92,10 @@ def searches() -> Iterator[Case]:
     yield got(
         route, "200 reranked hits", f"/search?q=red&mode=hybrid&rerank=true&rerank_k={MAX_RERANK_K}&k=1"
     )
+    deep = ",".join(f"metadata.{at}{'.a' * ((MAX_FACET_CHARACTERS - 11) // 2)}" for at in range(MAX_FACETS))
+    for facets in (deep, "metadata.kind"):
+        path = f"/search?q=red&mode=hybrid&facet_values=100&facets={facets}"
+        yield got(route, f"facets of {len(facets)} characters", path)
     yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
     yield from _ranked()
     yield from _requested(most)
@@ -306,7 +310,7 @@ def _in_a_collection(plain: list[Case]) -> Iterator[Case]:
     for case in plain:
         method, path = case.route.split()
         if (
-            path.startswith(("/search", "/documents", "/files", "/feedback", "/events", "/map"))
+            path.startswith(("/search", "/suggest", "/documents", "/files", "/feedback", "/events", "/map"))
             and case.route not in seen
         ):
             seen.add(case.route)

@@ -366,6 +366,13 @@ def nearest(
         size *= 4
 
 
+def list_worded(connection: Connection, query: str, collection: str) -> Revisions:
+    """Returns the documents that have a term of a query, as `protocol.Snapshot.list_worded` says."""
+    parsed = parse_query(query)
+    found = _postings(connection, [*map(_stored_term, parsed.terms)], parsed.beginnings, collection)
+    return np.unique(found.revisions)
+
+
 def _postings(
     connection: Connection, whole: Sequence[str], beginnings: Sequence[str], collection: str
 ) -> Postings:

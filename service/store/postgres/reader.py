@@ -7,7 +7,7 @@ own()    reads of the service itself, on separate threads
 import contextlib
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -18,8 +18,9 @@ from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres import documents, fulltext, generations, vectors
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
 from service.store.scheduling import ReadingThreads, Share, Turn, current, share
-from service.store.sql import feedback, records, tokens
+from service.store.sql import facets, feedback, records, tokens
 from service.store.sql.records import md5
+from service.store.values import Facet, Revisions
 
 T = TypeVar("T")
 
@@ -40,6 +41,8 @@ def as_sent(metadata: str) -> bytes:
 class Snapshot(Connection):
     """A read transaction. protocol.py and index/index_set.py document the methods."""
 
+    columns: facets.Columns  # All snapshots share it.
+
     BYTES = "octet_length(CAST({} AS text))"
     RAW = "convert_to({}, 'UTF8')"
     METADATA = "coalesce(sent, metadata::text)"
@@ -49,18 +52,28 @@ class Snapshot(Connection):
     answered = records.answered
     beginnings = records.beginnings
     matching = vectors.matching
+    list_matching = vectors.list_matching
+    among = vectors.among
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest = vectors.nearest
     nearest_words = fulltext.nearest
+    list_worded = fulltext.list_worded
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
+    get_titles = records.get_titles
+    clicked_queries = feedback.clicked_queries
     require = generations.require
 
     as_json = staticmethod(as_sent)
 
     checksum = staticmethod(md5)
+
+    def count_facets(
+        self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
+    ) -> dict[str, Facet | None]:
+        return facets.count_facets(self, self.columns, fields, revisions, collection, most)
 
     def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
         return scoped(where, collection)
@@ -102,6 +115,7 @@ class Readers(ReadingThreads):
     def __init__(self, pool: Pool, readers: int, own: int) -> None:
         super().__init__(readers, max(1, readers * 2 // 3), own)
         self._connections = pool
+        self._columns = facets.Columns()
 
     def _turn(self, *, own: bool) -> Turn:
         return _Read(None if own else share.get(), self._own)
@@ -123,6 +137,7 @@ class Readers(ReadingThreads):
             turn.use(raw)
             current.turn = turn
             snapshot = Snapshot(raw)
+            snapshot.columns = self._columns
             try:
                 snapshot.begin()
                 return query(snapshot)

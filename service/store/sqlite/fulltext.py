@@ -21,6 +21,7 @@ from models.search.terms import TABLE, cut, expression
 from service.store.sql.connection import fetch_column
 from service.store.sqlite.documents import INLINE_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
+from service.store.sqlite.filters import read_revisions
 from service.store.values import TIES, Ranking, Revisions
 
 SPARE = 16
@@ -112,6 +113,14 @@ def nearest(
     # The plus keeps SQLite from querying FTS5 once for each revision.
     some = ranked("AND +rowid IN (SELECT value FROM json_each(?))", listed)
     return _first(some, depth, None) or _NONE
+
+
+def list_worded(connection: sqlite3.Connection, query: str, collection: str) -> Revisions:
+    """Returns the documents that have a term of a query, as `protocol.Snapshot.list_worded` says."""
+    match, number = expression(query), get_number(connection, collection)
+    if not match or number is None:
+        return _NONE[0]
+    return read_revisions(connection, "rowid", f"{table(number)} WHERE {table(number)} MATCH ?", [match])
 
 
 def _first(

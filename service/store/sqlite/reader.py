@@ -11,20 +11,22 @@ reads run.
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import orjson
 
 from service.observability import outages
-from service.store.filters.grammar import Predicate
+from service.store.filters.grammar import EVERYTHING, Predicate
 from service.store.scheduling import ReadingThreads, Turn, Turns, current, share
-from service.store.sql import feedback, records, tokens
+from service.store.sql import facets, feedback, records, tokens
 from service.store.sql.records import crc32
 from service.store.sqlite import documents, fulltext, vectors
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
+from service.store.sqlite.filters import Lookups
 from service.store.sqlite.schema import connect
+from service.store.values import Facet, Revisions
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,8 @@ PROGRESS_STEPS = 10_000  # Steps of SQLite's virtual machine, some tenths of a m
 class Snapshot(sqlite3.Connection):
     """A read transaction. protocol.py documents the methods."""
 
-    filters: FilterCache  # All connections share it.
+    filters: FilterCache  # All connections share both.
+    columns: facets.Columns
 
     AMONG = "IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
     # The length of a text is in characters, that of a blob in bytes. octet_length() needs SQLite 3.43.
@@ -60,12 +63,26 @@ class Snapshot(sqlite3.Connection):
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest_words = fulltext.nearest
+    list_worded = fulltext.list_worded
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
+    get_titles = records.get_titles
+    clicked_queries = feedback.clicked_queries
 
     listed = staticmethod(orjson.dumps)
 
     as_json = staticmethod(bytes)
+
+    def list_matching(self, where: Predicate | None, collection: str) -> Revisions:
+        return self.filters.of(self, where or EVERYTHING, collection)
+
+    def among(self, where: Predicate | None, revisions: Revisions, collection: str) -> Revisions:
+        return Lookups(self, collection).scan(where, revisions)
+
+    def count_facets(
+        self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
+    ) -> dict[str, Facet | None]:
+        return facets.count_facets(self, self.columns, fields, revisions, collection, most)
 
     checksum = staticmethod(crc32)
 
@@ -87,6 +104,7 @@ class Readers(ReadingThreads):
         super().__init__(BEGUN, HEAVY, OWN)
         self._path = path
         self._filters = FilterCache()
+        self._columns = facets.Columns()
         self._local = threading.local()
         self._open: list[Snapshot] = []
         self._turns = Turns()
@@ -99,7 +117,7 @@ class Readers(ReadingThreads):
         if not hasattr(self._local, "connection"):
             connection = connect(self._path, Snapshot, read_only=True)
             assert isinstance(connection, Snapshot)  # noqa: S101
-            connection.filters = self._filters
+            connection.filters, connection.columns = self._filters, self._columns
             connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")
             self._open.append(connection)
             self._local.connection = connection
