@@ -35,6 +35,7 @@ from service.store.values import Revisions
 clock = time.monotonic
 
 KEY_BYTES = 32  # Bytes of a folded beginning that the index compares.
+KEY_TYPE = f"S{KEY_BYTES}"
 MAX_TITLES = 250_000  # Documents of a collection whose titles are in the index.
 MAX_TITLE = 200  # Characters. Longer titles are not suggested.
 TITLE_WORDS = 4  # Words of a title at which a completion may begin.
@@ -218,15 +219,9 @@ def build(
     """Reads what may be suggested in a collection."""
     began = clock()
     revisions = snapshot.list_matching(None, collection)
-    keys: list[bytes] = []
-    owners: list[int] = []
-    ranks: list[int] = []
-    for revision, title in _read_titles(snapshot, revisions[:MAX_TITLES]):
-        for place, start in enumerate(_find_starts(title)):
-            keys.append(title[start:].encode()[:KEY_BYTES])
-            owners.append(revision)
-            ranks.append((place > 0) * MAX_TITLE + len(title))
-    titles = np.array(keys, f"S{KEY_BYTES}")
+    steps = range(0, max(1, min(len(revisions), MAX_TITLES)), STEP)
+    parts = [_index_titles(_read_titles(snapshot, revisions[at : at + STEP].tolist())) for at in steps]
+    titles, owners, ranks = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(titles, kind="stable")
     sampled = revisions[:: max(1, -(-len(revisions) // SAMPLED))].copy()
     found = _sample_terms(snapshot, sampled)
@@ -236,9 +231,9 @@ def build(
     queries = clicked() if min_visitors else []
     return Candidates(
         titles=_Beginnings(titles[order]),
-        title_revisions=np.array(owners, np.int64)[order],
-        title_ranks=np.array(ranks, np.int32)[order],
-        terms=_Beginnings(np.array([term.encode()[:KEY_BYTES] for term in folded], f"S{KEY_BYTES}")),
+        title_revisions=owners[order],
+        title_ranks=ranks[order],
+        terms=_Beginnings(np.array([term.encode()[:KEY_BYTES] for term in folded], KEY_TYPE)),
         folded=folded,
         written=[found[term][0] for term in folded],
         starts=np.cumsum([0, *map(len, lists)]),
@@ -250,16 +245,26 @@ def build(
     )
 
 
-def _read_titles(snapshot: Snapshot, revisions: Revisions) -> Iterator[tuple[int, str]]:
+def _read_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple[int, str]]:
     """Yields the folded titles of documents."""
-    for start in range(0, len(revisions), STEP):
-        for at, (revision, title) in enumerate(
-            snapshot.get_titles(revisions[start : start + STEP].tolist()).items()
-        ):
-            if at % 50 == 0:
-                _give_way()
-            if 0 < len(title) <= MAX_TITLE:
-                yield revision, _normalize(title)
+    for at, (revision, title) in enumerate(snapshot.get_titles(revisions).items()):
+        if at % 50 == 0:
+            _give_way()
+        if 0 < len(title) <= MAX_TITLE:
+            yield revision, _normalize(title)
+
+
+def _index_titles(
+    titles: Iterable[tuple[int, str]],
+) -> tuple[Keys, Revisions, NDArray[np.int32]]:
+    """Returns the beginnings of titles and of words in them, with their documents and ranks."""
+    rows = [
+        (title[start:].encode()[:KEY_BYTES], revision, (place > 0) * MAX_TITLE + len(title))
+        for revision, title in titles
+        for place, start in enumerate(_find_starts(title))
+    ]
+    keys, revisions, ranks = zip(*rows, strict=True) if rows else ((), (), ())
+    return np.array(keys, KEY_TYPE), np.array(revisions, np.int64), np.array(ranks, np.int32)
 
 
 def _find_starts(title: str) -> list[int]:
@@ -401,9 +406,9 @@ def _complete_terms(
     for at in terms:
         having = candidates.documents[candidates.starts[at] : candidates.starts[at + 1]]
         documents[at] = sampled[having[inside[having]][:CHECKED_DOCUMENTS]]
-    there = check(np.unique(np.concatenate([sampled[:0], *documents.values()])))
+    there = {*check(np.unique(np.concatenate([sampled[:0], *documents.values()]))).tolist()}
     return [
         Suggestion(" ".join([*head, candidates.written[at]]), "term")
         for at in terms
-        if np.isin(documents[at], there).any()
+        if not there.isdisjoint(documents[at].tolist())
     ][:k]

@@ -12,7 +12,7 @@ has. So a filter for a value matches exactly the counted documents.
 import heapq
 import threading
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -32,7 +32,10 @@ MAX_BYTES = 128 << 20  # Of all columns.
 MAX_COLUMN_BYTES = 48 << 20  # A million documents with 150,000 different short texts.
 STEP = 2000  # Documents that are read at a time, in some 10 ms.
 OUTER_SHARE = 0.02  # Of the values, on each side, that do not decide how wide ranges are.
+KEPT = 8  # Results that a column keeps.
+DENSE = 16  # A table of flags is faster than a search if it has at most this many for each revision.
 _VALUE_BYTES = 200  # Of a value in addition to its characters.
+_PLAIN = (str, int, float)  # Types of most values. Not bool, because True equals 1 in Python.
 _TEXT, _NUMBER, _TIME, _OTHER, _UNLISTED = range(5)
 
 Codes: TypeAlias = NDArray[np.int32]
@@ -66,12 +69,13 @@ class Column:
     """
 
     def __init__(self) -> None:
-        self.rows = _Rows(
-            np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, bool)
-        )
+        none = np.empty(0, np.int64)
+        self.rows = _Rows(none, np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, bool))
         self.keys: list[Key] = []
         self.kinds = bytearray()
+        self.counted: deque[tuple[_Rows, Revisions, int, Facet]] = deque(maxlen=KEPT)  # The latest results.
         self._codes: dict[Key, int] = {}
+        self._known: dict[str | float, int] = {}  # Codes of texts and numbers, as documents write them.
         self._orders: dict[int, tuple[list[int], NDArray[np.int64]]] = {}
         self._bytes = 0
 
@@ -81,37 +85,57 @@ class Column:
 
     def lacks(self, revisions: Revisions) -> Revisions:
         there = self.rows.revisions
-        if not len(there):
-            return revisions
-        at = np.minimum(np.searchsorted(there, revisions), len(there) - 1)
-        lacking: Revisions = revisions[there[at] != revisions]
-        return lacking
+        if np.array_equal(there, revisions):
+            return revisions[:0]
+        return revisions[~_is_among(revisions, there)]
 
-    def add(self, read: Mapping[int, tuple[bool, set[Key]]]) -> None:
-        """Adds revisions, each with whether it has the field, and with its values."""
+    def add(self, read: Mapping[int, Sequence[Any]]) -> None:
+        """Adds revisions, each with the values that the field refers to (`values_at`)."""
         new = self.lacks(np.array(sorted(read), np.int64))
         if not len(new):  # Another thread was faster.
             return
+        added: list[int] = []
+        counts: list[int] = []
         found = [read[revision] for revision in new.tolist()]
-        added = [self._code(key) for _, keys in found for key in keys]
-        counts = np.array([len(keys) for _, keys in found])
+        for values in found:
+            if len(values) == 1 and type(values[0]) in _PLAIN:
+                added.append(self._code(values[0]))
+                counts.append(1)
+            else:
+                codes = {self._code(member) for member in _list_members(values)}
+                added += codes
+                counts.append(len(codes))
+        self._merge(new, counts, added, [bool(values) for values in found])
+
+    def _merge(
+        self, new: Revisions, counts: Sequence[int], added: Sequence[int], exist: Sequence[bool]
+    ) -> None:
         old = self.rows
         revisions = np.concatenate([old.revisions, new])
-        exists = np.concatenate([old.exists, np.array([exists for exists, _ in found], bool)])
+        exists = np.concatenate([old.exists, np.array(exist, bool)])
         codes = np.concatenate([old.codes, np.array(added, np.int32)])
-        lengths = np.concatenate([np.diff(old.starts), counts])
+        lengths = np.concatenate([np.diff(old.starts), np.array(counts, np.int64)])
         if len(old.revisions) and new[0] < old.revisions[-1]:
             order = np.argsort(revisions, kind="stable")
             codes = codes[_places((np.cumsum(lengths) - lengths)[order], lengths[order])]
             revisions, exists, lengths = revisions[order], exists[order], lengths[order]
         self.rows = _Rows(revisions, np.concatenate([[0], np.cumsum(lengths)]), codes, exists)
 
-    def _code(self, key: Key) -> int:
+    def _code(self, value: str | float | None) -> int:
+        plain = type(value) in _PLAIN
+        if plain and (code := self._known.get(value)) is not None:  # type: ignore[arg-type]
+            return code
+        key = _get_key(value)
         code = self._codes.setdefault(key, len(self.keys))
-        if code == len(self.keys):
+        is_new = code == len(self.keys)
+        if is_new:
             self.keys.append(key)
             self.kinds.append(key[0])
-            self._bytes += _VALUE_BYTES + (len(key[1]) if isinstance(key[1], str) else 0)
+        if plain and key[0] != _UNLISTED:
+            self._known[value] = code  # type: ignore[index]
+            self._bytes += _VALUE_BYTES + (len(value) if isinstance(value, str) else 0)
+        elif is_new:
+            self._bytes += _VALUE_BYTES
         return code
 
     def get_order(self, kind: int, codes: NDArray[np.intp]) -> tuple[list[int], NDArray[np.int64]]:
@@ -176,15 +200,16 @@ class Columns:
         needed = np.unique(np.concatenate([np.empty(0, np.int64), *lacking]))
         for start in range(0, len(needed), STEP):
             pause()
-            open_columns = {
-                field: column for field, column in columns.items() if column.nbytes <= MAX_COLUMN_BYTES
-            }
-            read: dict[str, dict[int, tuple[bool, set[Key]]]] = {field: {} for field in open_columns}
+            filled = {field: column for field, column in columns.items() if column.nbytes <= MAX_COLUMN_BYTES}
+            read: dict[str, dict[int, Sequence[Any]]] = {field: {} for field in filled}
             for revision, metadata in _read(connection, needed[start : start + STEP]):
                 for field, rows in read.items():
-                    rows[revision] = _get_keys(metadata, field)
+                    if "." in field:
+                        rows[revision] = [*values_at(metadata, field)]
+                    else:
+                        rows[revision] = [metadata[field]] if field in metadata else ()
             with self._lock:
-                for field, column in open_columns.items():
+                for field, column in filled.items():
                     column.add(read[field])
 
 
@@ -194,11 +219,10 @@ def _read(connection: Reading, revisions: Revisions) -> Iterator[tuple[int, dict
         yield revision, parse_metadata(metadata, connection.as_json)
 
 
-def _get_keys(metadata: dict[str, Any], field: str) -> tuple[bool, set[Key]]:
-    """Returns whether a document has a field, and the values that a filter compares."""
-    found = [*values_at(metadata, field)]
-    members = [member for value in found for member in (value if isinstance(value, list) else [value])]
-    return bool(found), {_get_key(member) for member in members if not isinstance(member, list | dict)}
+def _list_members(values: Sequence[Any]) -> list[Any]:
+    """Returns the values that a filter compares: arrays are replaced by their members."""
+    members = [member for value in values for member in (value if isinstance(value, list) else [value])]
+    return [member for member in members if not isinstance(member, list | dict)]
 
 
 def _get_key(value: str | float | None) -> Key:
@@ -233,8 +257,20 @@ def count_facets(
     loaded = columns.load(connection, fields, revisions, collection)
     for field, column in loaded.items():
         pause()
-        found[field] = None if column is None else _Counted(*column, revisions).sum_up(most)
+        found[field] = None if column is None else _count(*column, revisions, most)
     return found
+
+
+def _count(column: Column, rows: _Rows, revisions: Revisions, most: int) -> Facet:
+    for known, same, values, facet in column.counted:
+        if known is rows and values == most and (same is revisions or np.array_equal(same, revisions)):
+            return facet
+    facet = _Counted(column, rows, revisions).sum_up(most)
+    if len(revisions) == len(rows.revisions):
+        column.counted.append((rows, rows.revisions, most, facet))
+    elif not revisions.flags.writeable:  # SQLite's filter cache keeps this array until a write.
+        column.counted.append((rows, revisions, most, facet))
+    return facet
 
 
 class _Counted:
@@ -250,11 +286,12 @@ class _Counted:
         self._column = column
         lengths, exists, codes = np.diff(rows.starts), rows.exists, rows.codes
         if len(revisions) < len(rows.revisions):
-            at = np.searchsorted(rows.revisions, revisions)
-            lengths, exists = lengths[at], exists[at]
-            codes = codes[_places(rows.starts[at], lengths)]
+            inside = _is_among(rows.revisions, revisions)
+            codes = codes[np.repeat(inside, lengths)]
+            lengths, exists = lengths[inside], exists[inside]
         self._codes = codes
         self._owners = np.repeat(np.arange(len(revisions)), lengths)  # Of each code, ascending.
+        self._has_one = bool((lengths <= 1).all())
         self._exist = int(np.count_nonzero(exists))
         self._documents = len(revisions)
         count = int(codes.max()) + 1 if len(codes) else 0
@@ -268,11 +305,16 @@ class _Counted:
         timed = not different[_TEXT] and not different[_UNLISTED]
         ranged = [kind for kind in (_NUMBER, _TIME) if different[kind] > most and (kind == _NUMBER or timed)]
         ranges = [each for kind in ranged for each in self._cut(kind, most)]
-        shown = self._choose(np.isin(self._kinds, ranged), most)
-        listed = np.isin(self._kinds, ranged)
+        listed = np.zeros(len(self._kinds), bool)
+        for kind in ranged:
+            listed |= self._kinds == kind
+        shown = self._choose(listed, most)
         listed[shown] = True
-        covered = self._owners[listed[self._codes]]
-        other = self._exist - np.count_nonzero(np.diff(covered, prepend=-1))
+        if self._has_one:
+            covered = int(self._counts[listed].sum())
+        else:
+            covered = int(np.count_nonzero(np.diff(self._owners[listed[self._codes]], prepend=-1)))
+        other = self._exist - covered
         values = [(_show(*self._column.keys[code]), int(self._counts[code])) for code in shown]
         return Facet(values, ranges, int(other), self._documents - self._exist)
 
@@ -299,19 +341,25 @@ class _Counted:
         """
         keys = self._column.keys
         order, ranks = self._column.get_order(kind, np.flatnonzero(self._kinds == kind))
-        inside = self._kinds[self._codes] == kind
-        found, owners = ranks[self._codes[inside]], self._owners[inside]
-        firsts = np.flatnonzero(np.diff(owners, prepend=-1))
-        documents = len(firsts)
-        below_lowest = _below(np.minimum.reduceat(found, firsts), len(order))
-        below_highest = _below(np.maximum.reduceat(found, firsts), len(order))
-        below = _below(found, len(order))
-        share = OUTER_SHARE * len(found)
+        codes = np.flatnonzero(self._kinds == kind)
+        counts = np.zeros(len(order), np.int64)  # Of each value, in order.
+        counts[ranks[codes]] = self._counts[codes]
+        below = below_lowest = below_highest = _sum_below(counts)
+        total = documents = int(below[-1])
+        if not self._has_one:
+            inside = self._kinds[self._codes] == kind
+            found, owners = ranks[self._codes[inside]], self._owners[inside]
+            firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+            documents = len(firsts)
+            lowest, highest = np.minimum.reduceat(found, firsts), np.maximum.reduceat(found, firsts)
+            below_lowest = _sum_below(np.bincount(lowest, minlength=len(order)))
+            below_highest = _sum_below(np.bincount(highest, minlength=len(order)))
+        there = np.flatnonzero(counts)
         places = (
-            int(found.min()),
-            int(np.searchsorted(below, share, side="right")) - 1,
-            int(np.searchsorted(below, len(found) - share)) - 1,
-            int(found.max()),
+            int(there[0]),
+            int(np.searchsorted(below, OUTER_SHARE * total, side="right")) - 1,
+            int(np.searchsorted(below, (1 - OUTER_SHARE) * total)) - 1,
+            int(there[-1]),
         )
         borders = _find_borders([keys[order[place]][1] for place in places], kind, most)
         ordered = [None if border is None else _get_key(border)[1] for border in borders]
@@ -325,9 +373,24 @@ class _Counted:
                 yield low, high, count
 
 
-def _below(ranks: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Returns how many of `ranks` are below each number from 0 to `count`."""
-    return np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=count))])
+def _sum_below(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the sum of the counts before each place, and the sum of all."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _is_among(some: Revisions, others: Revisions) -> NDArray[np.bool_]:
+    """Returns which revisions are in another array. Both are in ascending order."""
+    found = np.zeros(len(some), bool)
+    if not len(some) or not len(others):
+        return found
+    first, last = min(some[0], others[0]), max(some[-1], others[-1])
+    if last - first < DENSE * (len(some) + len(others)):
+        table = np.zeros(last - first + 1, bool)
+        table[others - first] = True
+        found[:] = table[some - first]
+    else:
+        found[:] = others[np.minimum(np.searchsorted(others, some), len(others) - 1)] == some
+    return found
 
 
 def _find_borders(ends: Sequence[Any], kind: int, most: int) -> Sequence[FacetValue]:
