@@ -22,6 +22,7 @@ from service.api import (
     openapi,
     rerank,
     search,
+    suggest,
     synonyms,
     tei,
     ui,
@@ -37,10 +38,10 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_hosts, allowed_origins
 
 MODULES = (
-    *(tei, openai, cohere, rerank, search, documents, files, feedback, events, collections, synonyms),
-    *(info, models),
+    *(tei, openai, cohere, rerank, search, suggest, documents, files, feedback, events),
+    *(collections, synonyms, info, models),
 )
-SCOPED = (search, documents, files, feedback, events)  # also below /collections/{collection}
+SCOPED = (search, suggest, documents, files, feedback, events)  # also below /collections/{collection}
 
 
 class App(FastAPI):

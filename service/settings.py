@@ -110,12 +110,14 @@ class Settings(BaseSettings):
     feedback_per_document: int = Field(100, ge=0)  # per key
     events: bool = True  # Searches get ids, and POST /events is accepted.
     events_days: float = Field(90.0, ge=0)  # age at which events are deleted
+    suggest_visitors: int = Field(5, ge=0)  # of a query that is suggested to others; 0: none is
     events_per_key: int = Field(100_000, ge=0)
     events_per_document: int = Field(1000, ge=0)  # per key
     max_events: int = Field(1_000_000, ge=0)
     max_queue_events: int = Field(65_536, ge=0)  # events and judgments per key
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(1_000_000, ge=24_000)  # A single query is never refused.
+    max_faceted: int = Field(10_000_000, ge=1)  # documents times facets of a search
     max_query_characters: int = Field(10_000, ge=1)
     max_ids: int = Field(1_048_576, ge=1)
     max_tokenize_characters: int = Field(200_000, ge=1)

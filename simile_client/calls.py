@@ -76,6 +76,7 @@ def read_search(answer: Any) -> SearchAnswer:
         answer.get("reranker"),
         answer.get("corrected_query"),
         {each["term"]: tuple(each["to"]) for each in answer.get("corrections", ())},
+        answer.get("facets", {}),
     )
 
 

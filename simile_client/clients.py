@@ -23,7 +23,7 @@ from simile_client.calls import (
     read_search,
     read_versions,
 )
-from simile_client.values import Document, Imported, Rank, SearchAnswer, SimileError, Version
+from simile_client.values import Document, Imported, Rank, SearchAnswer, SimileError, Suggestion, Version
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -185,10 +185,12 @@ class Client(_Options):
         explain: bool = False,
         typos: bool | None = None,
         syntax: bool | None = None,
+        facets: Sequence[str] = (),
+        facet_values: int | None = None,
         collection: str = "default",
         version: str | None = None,
     ) -> SearchAnswer:
-        """Searches documents. See docs/SEARCH.md for `filter` and `user`.
+        """Searches documents. See docs/SEARCH.md for `filter`, `user` and `facets`.
 
         Args:
             k: Maximum number of hits.
@@ -199,9 +201,12 @@ class Client(_Options):
             explain: Whether hits have an explanation.
             typos: Whether words that no document has are corrected; None for the collection's default.
             syntax: Whether `"exact words"`, `-word` and `title:word` are conditions.
+            facets: Metadata fields whose values are counted, such as `metadata.topic`.
+            facet_values: Maximum number of values of a facet; None for 10.
             version: A loaded version; None for the active version.
         """
         options: dict[str, Any] = {"mode": mode, "user": user, "rerank_k": rerank_k}
+        options |= {"facets": ",".join(facets) or None, "facet_values": facet_values}
         options["filter"] = None if filter is None else json.dumps(filter)
         for name, value in (("rerank", rerank), ("typos", typos), ("syntax", syntax)):
             options[name] = None if value is None else str(value).lower()
@@ -209,6 +214,17 @@ class Client(_Options):
         params = {"q": query, "k": k} | {name: value for name, value in options.items() if value is not None}
         path = build_path(collection, "/search")
         return self._do(Call("GET", path, read_search, params=params, version=version))
+
+    def suggest(
+        self, beginning: str, *, k: int = 8, filter: Filter | None = None, collection: str = "default"
+    ) -> tuple[Suggestion, ...]:
+        """Returns at most `k` completions of what a user types. With a filter, no past queries."""
+
+        def read(answer: Any) -> tuple[Suggestion, ...]:
+            return tuple(Suggestion(each["text"], each["kind"]) for each in answer["suggestions"])
+
+        params = {"q": beginning, "k": k} | ({} if filter is None else {"filter": json.dumps(filter)})
+        return self._do(Call("GET", build_path(collection, "/suggest"), read, params=params))
 
     def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
         """Stores documents, and replaces documents with the same id.
@@ -336,6 +352,7 @@ class AsyncClient(_Options):
     similarity = _awaited(Client.similarity)
     rerank = _awaited(Client.rerank)
     search = _awaited(Client.search)
+    suggest = _awaited(Client.suggest)
     put = _awaited(Client.put)
     get = _awaited(Client.get)
     delete = _awaited(Client.delete)

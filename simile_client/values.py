@@ -101,6 +101,15 @@ class SearchAnswer:
     reranker: str | None = None  # The version that ordered the best hits.
     corrected_query: str | None = None  # The query that was searched, if words were corrected.
     corrections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # By the word as typed.
+    facets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # As the service answers, by field.
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A completion of what a user types. `kind` is `title`, `term` or `query`."""
+
+    text: str
+    kind: str
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ NOT_PASSED_ON = {
     "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE",
     "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE", "ALLOWED_HOSTS",
 }  # fmt: skip
-OF_A_COLLECTION = """search searches documents documents/count documents/{id} files files/preview map
+OF_A_COLLECTION = """search suggest searches documents documents/count documents/{id} files files/preview map
     feedback feedback/count feedback/summary events events/count"""
 OF_THE_SERVICE = """rerank v1/rerank v2/rerank predict
 embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me info

@@ -64,7 +64,7 @@ _CJK = (
     "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
     "\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
 )
-_RUN = re.compile(f"[{_CJK}]+")
+CJK_RUN = _RUN = re.compile(f"[{_CJK}]+")
 _RUN_OR_OTHERS = re.compile(f"[{_CJK}]+|[^{_CJK}]+")
 # Each begins at the first character of a word, because a start at every character takes quadratic time.
 _LETTER = f"[^\\x00-/:-@\\[-`{{-\\x7f{_CJK}]"
@@ -216,6 +216,11 @@ def find_terms(piece: str, terms: AbstractSet[str], beginnings: AbstractSet[str]
             at, compounds = word.start(), _locate_compounds(odd)
             places += [Place(term, at + start, at + end) for term, start, end in compounds if term in terms]
     return [Place(term, starts[start], ends[end - 1]) for term, start, end in places]
+
+
+def fold_case(text: str) -> str:
+    """Folds a text as its terms are folded, but keeps signs between words, and endings."""
+    return _folded(text).casefold()
 
 
 def parse_query(query: str) -> Query:

@@ -32,17 +32,22 @@ from service.api.openapi import (
     example,
 )
 from service.api.search_plan import (
+    MAX_FACET_CHARACTERS,
+    MAX_FACETS,
     MAX_FIELDS,
     Options,
     Plan,
     check_characters,
     embed_queries,
+    find_facet_warnings,
     find_warnings,
     parse_conditions,
+    parse_facets,
     parse_fields,
     parse_queries,
     parse_query,
     parse_where,
+    show_facets,
 )
 from service.corpus.recent_searches import sum_up
 from service.corpus.rewriting import Rewritten
@@ -73,6 +78,13 @@ _TYPOS = "Correct words that no document has; not in mode dense. Absent: unless 
 _SYNTAX = 'Whether "exact words", -word and title:word are conditions; otherwise they are plain text'
 _RERANKER = "The version that ordered the best hits; absent without one"
 _SHOWS = "Parts of a hit besides id and score"
+_FACET = r"metadata\.[^$.,\x00][^.,\x00]*(\.[^.,\x00]+)*"
+_Facet = Annotated[
+    str,
+    Field(max_length=MAX_FACET_CHARACTERS, pattern=r"^metadata\.[^$.\x00][^.\x00]*(\.[^.\x00]+)*$"),
+]
+_Facets = Annotated[list[_Facet], Field(max_length=MAX_FACETS)]
+_COUNTS = "Metadata fields whose values are counted among the matching documents, such as metadata.topic"
 
 
 class SearchParameters(Options):
@@ -89,6 +101,11 @@ class SearchParameters(Options):
     )
     filter: FilterText = None
     passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
+    facets: str | None = Field(
+        None,
+        description=f"{_COUNTS}; at most {MAX_FACETS}, separated by commas",
+        json_schema_extra={"pattern": rf"^({_FACET}(,{_FACET}){{0,{MAX_FACETS - 1}}})?$"},
+    )
     explain: Literal["true", "false"] = Field("false", description=_EXPLAINS)
     highlight: Literal["true", "false"] = Field("false", description=_HIGHLIGHTS)
     rerank: Literal["true", "false"] | None = Field(None, description=_RERANKS)
@@ -117,6 +134,9 @@ class SearchRequest(Options):
     )
     filter: Annotated[dict[str, Any], ShownAs(Filter)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
+    facets: Annotated[list[StrictStr], Field(fail_fast=True), ShownAs(_Facets)] | None = Field(
+        None, description=_COUNTS
+    )
     explain: bool = Field(False, description=_EXPLAINS)
     highlight: bool = Field(False, description=_HIGHLIGHTS)
     rerank: bool | None = Field(None, description=_RERANKS)
@@ -195,6 +215,29 @@ class CorrectedWord(BaseModel):
     to: list[str] = Field(description="The words that replace it, most frequent first")
 
 
+class FacetCount(BaseModel):
+    value: str | float | bool | None
+    count: int = Field(description="Documents that a filter for the value matches")
+
+
+class FacetRange(BaseModel):
+    start: str | float = Field(alias="from", description="A number or a time: $gte of a filter")
+    end: str | float | SkipJsonSchema[None] = Field(None, alias="to", description="$lt. Absent: no limit")
+    count: int
+
+
+class FacetOut(BaseModel):
+    """The counts of a field. If it has many different numbers, or times, these are in ranges."""
+
+    counts: list[FacetCount] = Field([], alias="values", description="Most frequent first")
+    ranges: list[FacetRange] = Field([], description="In ascending order, without empty ones")
+    other: int = Field(description="Documents that have the field, but none of these values")
+    missing: int = Field(description="Documents without the field")
+
+
+_Counts = dict[str, FacetOut]
+
+
 class SearchAnswer(BaseModel):
     query: str = Field("", description="Absent when the search is by id")
     id: str = Field("", description="Of the document to find similar ones to")
@@ -207,6 +250,7 @@ class SearchAnswer(BaseModel):
     corrections: list[CorrectedWord] = Field([], description="The corrected words; absent without one")
     search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
+    facets: _Counts = Field({}, description="The counts of each field of `facets`, if any were asked for")
     hits: list[Found] = Field(description="Best first")
 
 
@@ -220,6 +264,7 @@ class SearchAnswers(BaseModel):
     corrections: list[list[CorrectedWord]] = Field([], description="Of each query; absent without one")
     search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
+    facets: list[_Counts] = Field([], description="Of each query, if any were asked for")
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
@@ -248,6 +293,7 @@ async def search_for_one_query(
         "passages": params.passages == "true",
         "explain": params.explain == "true",
         "highlight": params.highlight == "true",
+        "facets": parse_facets([name for name in (params.facets or "").split(",") if name]),
         "rerank": None if params.rerank is None else params.rerank == "true",
         "typos": None if params.typos is None else params.typos == "true",
         "syntax": params.syntax == "true",
@@ -264,7 +310,7 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
     model = None if queries[0].vector is not None else body.model
     more: dict[str, Any] = {"passages": body.passages, "explain": body.explain, "rerank": body.rerank}
     more |= {"vectors_version": body.model, "highlight": body.highlight}
-    more |= {"typos": body.typos, "syntax": body.syntax}
+    more |= {"typos": body.typos, "syntax": body.syntax, "facets": parse_facets(body.facets)}
     plan = await _plan(request, runtime, body, queries, body.fields, model, several=True, **more)
     return await _search(request, runtime, plan, {})
 
@@ -321,8 +367,11 @@ class Stages:
     faults: dict[str, None] = field(default_factory=dict)
     rerank_faults: dict[str, None] = field(default_factory=dict)
     highlight_faults: dict[str, None] = field(default_factory=dict)
+    facet_faults: dict[str, None] = field(default_factory=dict)
+    pages: Sequence[Page] = ()
 
     def note(self, pages: list[Page]) -> None:
+        self.pages = [page._replace(hits=[]) for page in pages]
         self.shown_ids = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in pages]
         for page in pages:
             self.reranker = page.reranker or self.reranker
@@ -330,12 +379,13 @@ class Stages:
             self.faults |= {page.fault: None} if page.fault else {}
             self.rerank_faults |= {page.rerank_fault: None} if page.rerank_fault else {}
             self.highlight_faults |= {page.highlight_fault: None} if page.highlight_fault else {}
+            self.facet_faults |= dict.fromkeys(page.facet_faults)
 
     def add_to(self, notes: dict[str, Any], metrics: Metrics) -> None:
         """Counts the faults, and adds fields to those of the answer."""
         metrics.unranked.inc(bool(self.faults))
         metrics.unreranked.inc(bool(self.rerank_faults))
-        said = [*self.faults, *self.rerank_faults, *self.highlight_faults]
+        said = [*self.faults, *self.rerank_faults, *self.highlight_faults, *self.facet_faults]
         if warnings := [*notes.get("warnings", []), *said]:
             notes["warnings"] = warnings
         if self.reranker:
@@ -396,7 +446,12 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(stages.shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)
+        unknown = await find_facet_warnings(runtime, plan.facets, stages.pages, plan.collection)
+        stages.facet_faults |= dict.fromkeys(unknown)
     stages.add_to(notes, runtime.metrics)
+    if plan.facets:
+        shown = [show_facets(page) for page in stages.pages]
+        notes["facets"] = shown if plan.several else shown[0]
     answer["model"] = generation.version
     if plan.several:
         answer |= notes | ({"search_ids": search_ids} if search_ids else {})

@@ -31,6 +31,17 @@ def restrict(
     """
     if not conditions:
         return allowed
+    return snapshot.restricted(allowed, *find_documents(snapshot, conditions, collection), collection)
+
+
+def find_documents(
+    snapshot: Snapshot, conditions: Sequence[Condition], collection: str
+) -> tuple[Revisions | None, Revisions]:
+    """Returns the documents that all conditions require, or None for all, and those that they exclude.
+
+    Raises:
+        Validation: As `restrict`.
+    """
     required: list[Revisions] = []
     excluded = np.empty(0, np.int64)
     for condition in conditions:
@@ -40,8 +51,7 @@ def restrict(
             excluded = np.union1d(excluded, found)
         else:
             required.append(found)
-    both = reduce(np.intersect1d, required) if required else None
-    return snapshot.restricted(allowed, both, excluded, collection)
+    return reduce(np.intersect1d, required) if required else None, excluded
 
 
 def _find(snapshot: Snapshot, condition: Condition, collection: str) -> Revisions:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query
 from models.search.terms import Query as Terms
 from models.tokens.late import Tokens
 from service.active import Generation
-from service.corpus.conditions import restrict
+from service.corpus.conditions import find_documents, restrict
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
 from service.ranking import TOKENS_WORK, WORK, Explanation, Stage, order
@@ -40,6 +40,7 @@ from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
     Column,
+    Facet,
     Ranked,
     Record,
     get_revisions,
@@ -103,6 +104,9 @@ class Search:
         syntax: Whether queries may have conditions.
         is_later: Whether this is a later page although the offset is 0.
         ends: When the deadline of the request passes, by `time.monotonic`. The reranker ends before.
+        facets: Metadata fields whose values are counted.
+        facet_values: Maximum number of values, and of ranges, of each of them.
+        max_faceted: Maximum number of documents to count, times facets.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -128,6 +132,9 @@ class Search:
     syntax: bool = False
     is_later: bool = False
     ends: float = inf
+    facets: Sequence[str] = ()
+    facet_values: int = 10
+    max_faceted: float = inf
 
     @property
     def is_reranked(self) -> bool:
@@ -177,7 +184,7 @@ class Search:
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
-        scans = self.where is not None and not self.where.indexed
+        scans = bool(self.facets) or (self.where is not None and not self.where.indexed)
         texts = PASSAGE_WORK * self.rerank_k + (HIGHLIGHT_WORK * self.k if self.is_marked else 0)
         return scans or queries * (self.work + texts) > HEAVY_CANDIDATES
 
@@ -255,6 +262,8 @@ class Page(NamedTuple):
         terms: Terms of the query, if they are looked up in the hits.
         idf: Their inverse document frequencies.
         vector: Vector of the query. None in keyword search.
+        facets: Counts of each field, or None.
+        facet_faults: Which counts are missing and why.
     """
 
     hits: list[Hit]
@@ -266,6 +275,8 @@ class Page(NamedTuple):
     terms: Terms | None = None
     idf: Mapping[str, float] = {}
     vector: NDArray[np.float32] | None = None
+    facets: Mapping[str, Facet] | None = None
+    facet_faults: Sequence[str] = ()
 
 
 class Judged(Exception):
@@ -322,6 +333,12 @@ def find(
         explained = fusion if search.explain else None
         parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}
         pages.append(_Found(page, hits, ordered.explanations, parts))
+    if search.facets:
+        counted = _count_facets(snapshot, [query for query, _ in resolved], search)
+        pages = [
+            found._replace(page=found.page._replace(facets=facets, facet_faults=faults))
+            for found, (facets, faults) in zip(pages, counted, strict=True)
+        ]
     uses = Counter(ranked.revision for found in pages for ranked in found.hits)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
     rows = [ranked.row for found in pages for ranked in found.hits if ranked.row]
@@ -354,6 +371,49 @@ class _Found(NamedTuple):
     hits: list[Ranked]
     explanations: Mapping[int, Explanation]
     fusions: Mapping[int, Mapping[str, Part]]
+
+
+_Counted: TypeAlias = tuple[Mapping[str, Facet] | None, Sequence[str]]  # Facets and faults of a page.
+_NO_FACETS: _Counted = None, ()
+
+
+def _count_facets(snapshot: Snapshot, queries: Sequence[Query], search: Search) -> list[_Counted]:
+    """Counts the facets of each query.
+
+    In lexical search, the documents with a term of the query count. In the other modes, every document that
+    matches the filter and the conditions is a hit, so queries without conditions have the same counts.
+    """
+    counted: list[_Counted] = []
+    matching, done = snapshot.list_matching(search.where, search.collection), 0
+    single = search.mode != "lexical" and not any(query.conditions for query in queries)
+    for query in queries[:1] if single else queries:
+        pause()
+        revisions = matching
+        if query.conditions:
+            required, excluded = find_documents(snapshot, query.conditions, search.collection)
+            if required is not None:
+                revisions = np.intersect1d(revisions, required)
+            revisions = np.setdiff1d(revisions, excluded)
+        if search.mode == "lexical":
+            worded = snapshot.list_worded(query.text, search.collection, query.weights)
+            revisions = np.intersect1d(revisions, worded, assume_unique=True)
+        done += len(revisions) * len(search.facets)
+        if done > search.max_faceted:
+            fault = (
+                f"The facets are left out: they would count {done:,} documents, once for each facet, and "
+                f"{search.max_faceted:,} are allowed (SIMILE_MAX_FACETED). Ask for fewer facets, or narrow "
+                "the search by a filter."
+            )
+            return [(None, [fault])] * len(queries)
+        found = snapshot.count_facets(search.facets, revisions, search.collection, search.facet_values)
+        faults = [
+            f"The facet metadata.{field} is left out, because the field has too many different values to "
+            "count. Leave it out, or store a coarser field besides it."
+            for field, facet in found.items()
+            if facet is None
+        ]
+        counted.append(({field: facet for field, facet in found.items() if facet is not None}, faults))
+    return counted * len(queries) if single else counted
 
 
 def _second_stage(generation: Generation, search: Search) -> Stage | None:

@@ -33,6 +33,7 @@ from service.store.values import (
     Embedding,
     Event,
     EventLimits,
+    Facet,
     Judgment,
     JudgmentSummary,
     Known,
@@ -106,8 +107,58 @@ class Snapshot(Protocol):
     def matching(self, where: Predicate, collection: str) -> FilterMatches:
         """Returns the documents in a collection that match a filter, as an argument for searches."""
 
+    def list_matching(self, where: Predicate | None, collection: str) -> Revisions:
+        """Returns the documents in a collection that match a filter, in ascending order.
+
+        None matches all documents. Do not change the array.
+        """
+
+    def among(self, where: Predicate | None, revisions: Revisions, collection: str) -> Revisions:
+        """Returns those of some documents that exist in a collection and match a filter, in ascending order.
+
+        Meant for few documents. None matches all.
+        """
+
+    def list_worded(self, query: str, collection: str, weights: Weights = NO_WEIGHTS) -> Revisions:
+        """Returns the documents that `nearest_words` would rank, in ascending order.
+
+        The result may have deleted documents.
+        """
+
+    def count_facets(
+        self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
+    ) -> dict[str, Facet | None]:
+        """Counts the values of metadata fields.
+
+        Args:
+            fields: The fields, as in filters.
+            revisions: The documents to count, in ascending order. They must be in this state.
+            collection: Name of their collection.
+            most: Maximum number of values, and of ranges, of a field.
+
+        Returns:
+            The counts by field. None for a field with too many different values.
+        """
+
     def get_ids(self, revisions: Sequence[int]) -> dict[int, str]:
         """Returns the document ids of those of `revisions` that still exist, by revision."""
+
+    def get_titles(self, revisions: Sequence[int]) -> dict[int, str]:
+        """Returns the titles of those of `revisions` that still exist, by revision, without any check."""
+
+    def clicked_queries(
+        self, collection: str, min_visitors: int, limit: int, trusts: Callable[[str], bool], /
+    ) -> list[tuple[str, int]]:
+        """Returns queries after which visitors clicked, with their numbers of different visitors.
+
+        Only events that name a visitor, and whose keys were trusted at that time and still are, count.
+
+        Args:
+            collection: Name of the collection.
+            min_visitors: Smallest number of visitors.
+            limit: Maximum number of queries. Those with most visitors are returned.
+            trusts: Whether a key is trusted, by its name.
+        """
 
     def answered(
         self, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS

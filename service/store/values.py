@@ -44,6 +44,26 @@ MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 
 
+FacetValue: TypeAlias = str | int | float | bool | None
+
+
+class Facet(NamedTuple):
+    """The counts of one metadata field.
+
+    Attributes:
+        values: Values, each with the number of documents that have it, largest number first.
+        ranges: Ranges in ascending order: the first value, the value after the last, or None if there is no
+            such end, and the number of documents.
+        other: Number of documents that have the field, but none of these values.
+        missing: Number of documents without the field.
+    """
+
+    values: list[tuple[FacetValue, int]]
+    ranges: list[tuple[FacetValue, FacetValue, int]]
+    other: int
+    missing: int
+
+
 class TooMuch(Exception):
     """Raised if an answer would exceed its maximum number of bytes."""
 

@@ -35,7 +35,12 @@ def documents() -> list[dict[str, Any]]:
     return [
         *made,
         {"id": "long", "title": "😀😀 Jams of a 🖨️ printer", "text": LONG, "metadata": {"topic": "printer"}},
-        {"id": "scripts", "title": script, "text": f"𝒜𝒷 {script} 😀 {script}", "metadata": {"topic": HOSTILE}},
+        {
+            "id": "scripts",
+            "title": script,
+            "text": f"𝒜𝒷 {script} 😀 {script}",
+            "metadata": {"topic": HOSTILE},
+        },
         {"id": "untitled", "text": "A text without a title, on the subject of umbrellas."},
     ]
 
@@ -60,7 +65,9 @@ def choose(page: Watched) -> None:
 
 
 def search(page: Watched, query: str, **options: str) -> None:
-    page.open(f"search?q={quote(query)}" + "".join(f"&{name}={quote(value)}" for name, value in options.items()))
+    page.open(
+        f"search?q={quote(query)}" + "".join(f"&{name}={quote(value)}" for name, value in options.items())
+    )
     expect(page.the("[aria-busy=false]")).to_be_attached()
 
 
@@ -75,7 +82,9 @@ def value(page: Watched, topic: str) -> Locator:
 @pytest.mark.parametrize(
     "query", ["printer jam", "prufung FACADE", "打印机", "пример files", "naive", "number paper"]
 )
-def test_marks_are_where_the_service_counts_code_points(shopping: Watched, service: Service, query: str) -> None:
+def test_marks_are_where_the_service_counts_code_points(
+    shopping: Watched, service: Service, query: str
+) -> None:
     """Python counts code points. JavaScript counts UTF-16 units, so the page converts."""
     search(shopping, query, mode="lexical", k="50")
     found = service.get("/collections/shop/search", q=query, mode="lexical", k=50, highlight="true")["hits"]
@@ -92,7 +101,9 @@ def test_marks_are_where_the_service_counts_code_points(shopping: Watched, servi
 
 def test_a_hit_shows_its_snippet_and_by_a_click_its_whole_text(shopping: Watched, service: Service) -> None:
     search(shopping, "damp paper", mode="lexical")
-    [found, *_] = service.get("/collections/shop/search", q="damp paper", mode="lexical", highlight="true")["hits"]
+    [found, *_] = service.get("/collections/shop/search", q="damp paper", mode="lexical", highlight="true")[
+        "hits"
+    ]
     assert found["id"] == "long"
     assert 0 < found["snippet"]["start"] < found["snippet"]["end"] < len(LONG)
     text = hit(shopping, "long").locator(".text")
@@ -140,7 +151,9 @@ def test_counts_become_filters_and_are_removed(shopping: Watched, service: Servi
 
 def test_a_range_of_numbers_becomes_a_filter(shopping: Watched, service: Service, shop: str) -> None:
     search(shopping, "note", mode="lexical", k="50")
-    years = shopping.the(".facets section", has=shopping.page.locator("h2", has_text="year")).locator(".value")
+    years = shopping.the(".facets section", has=shopping.page.locator("h2", has_text="year")).locator(
+        ".value"
+    )
     expect(years.first).to_contain_text("–")
     count = int(years.first.locator(".number").inner_text())
     years.first.click()
@@ -161,9 +174,7 @@ def test_the_page_says_when_all_documents_are_counted(shopping: Watched, service
 
 
 def test_more_values_are_shown_by_a_click(page: Watched, service: Service) -> None:
-    many = [
-        {"id": f"{at}", "text": "a word", "metadata": {"color": f"color {at % 12}"}} for at in range(36)
-    ]
+    many = [{"id": f"{at}", "text": "a word", "metadata": {"color": f"color {at % 12}"}} for at in range(36)]
     service.post("/collections/shop-of-colors/documents", {"documents": many})
     page.page.add_init_script("sessionStorage.setItem('simile-collection', 'shop-of-colors')")
     page.open("search?q=word&mode=lexical")
@@ -312,7 +323,9 @@ def test_a_hit_explains_its_place(shopping: Watched, service: Service, mode: str
     rankings = card.locator("table", has_text="Both rankings").locator("tbody tr")
     if mode == "hybrid":
         fusion = found["explanation"]["fusion"]
-        expect(rankings).to_have_text([re.compile(f"{fusion[name]['share']:.3f}$") for name in ("dense", "lexical")])
+        expect(rankings).to_have_text(
+            [re.compile(f"{fusion[name]['share']:.3f}$") for name in ("dense", "lexical")]
+        )
         expect(card.locator(".reasons")).to_have_text(re.compile(r"^It .*\.$"))
         parts = [part for part in found["contributions"].values() if part]
         expect(card.locator("table", has_text="Features").locator("tbody tr")).to_have_count(len(parts))

@@ -369,20 +369,7 @@ def nearest(
     weights: Weights = NO_WEIGHTS,
 ) -> Ranking:
     """Ranks documents by BM25, as `protocol.Snapshot.nearest_words` says."""
-    parsed = parse_query(query)
-    terms = [*dict.fromkeys([*parsed.terms, *chain.from_iterable(weights)])]
-    found = _postings(connection, [*map(_stored_term, terms)], parsed.beginnings, collection)
-    pause()
-    documents, tokens, removed = _collection(connection, collection)
-    found = found.without(removed)
-    each = _scores(found, len(terms) + len(parsed.beginnings), documents, tokens)
-    revisions = found.revisions
-    if weights:
-        plain = [at for at, term in enumerate(terms) if (term,) not in weights and term in parsed.terms]
-        plain += range(len(terms), len(terms) + len(parsed.beginnings))
-        groups = [([terms.index(term) for term in group], weight) for group, weight in weights.items()]
-        revisions, each = _weigh(found, each, plain, groups)
-    revisions, scores = _sum(revisions, each)
+    revisions, scores = _sum(*_score(connection, query, collection, weights))
     if allowed is None:
         return _best(revisions, scores, depth)
     if allowed.revisions is not None:
@@ -399,6 +386,26 @@ def nearest(
         size *= 4
 
 
+def _score(
+    connection: Connection, query: str, collection: str, weights: Weights
+) -> tuple[Revisions, NDArray[np.float64]]:
+    """Returns the postings of a query that count, as revisions and scores."""
+    parsed = parse_query(query)
+    terms = [*dict.fromkeys([*parsed.terms, *chain.from_iterable(weights)])]
+    found = _postings(connection, [*map(_stored_term, terms)], parsed.beginnings, collection)
+    pause()
+    documents, tokens, removed = _collection(connection, collection)
+    found = found.without(removed)
+    each = _scores(found, len(terms) + len(parsed.beginnings), documents, tokens)
+    revisions = found.revisions
+    if weights:
+        plain = [at for at, term in enumerate(terms) if (term,) not in weights and term in parsed.terms]
+        plain += range(len(terms), len(terms) + len(parsed.beginnings))
+        groups = [([terms.index(term) for term in group], weight) for group, weight in weights.items()]
+        revisions, each = _weigh(found, each, plain, groups)
+    return revisions, each
+
+
 def get_idf(connection: Connection, query: Query, collection: str) -> dict[str, float]:
     """Implements `protocol.Snapshot.get_idf`."""
     found = _postings(connection, [*map(_stored_term, query.terms)], query.beginnings, collection)
@@ -413,6 +420,13 @@ def read_postings(connection: Connection, terms: Sequence[str], collection: str)
     """Returns the postings of terms in existing documents. The owners are positions in `terms`."""
     found = _postings(connection, [*map(_stored_term, terms)], [], collection)
     return found.without(_collection(connection, collection)[2])
+
+
+def list_worded(
+    connection: Connection, query: str, collection: str, weights: Weights = NO_WEIGHTS
+) -> Revisions:
+    """Returns the documents that have a term of a query, as `protocol.Snapshot.list_worded` says."""
+    return np.unique(_score(connection, query, collection, weights)[0])
 
 
 def _postings(

@@ -7,7 +7,7 @@ own()    reads of the service itself, on separate threads
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
@@ -19,8 +19,9 @@ from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres import documents, fulltext, generations, vectors, vocabulary
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
 from service.store.scheduling import ReadingThreads, Share, Turn, current, share
-from service.store.sql import feedback, records, synonyms, tokens
+from service.store.sql import facets, feedback, records, synonyms, tokens
 from service.store.sql.records import md5
+from service.store.values import Facet, Revisions
 from service.store.vocabularies import Vocabularies
 
 T = TypeVar("T")
@@ -42,7 +43,8 @@ def as_sent(metadata: str) -> bytes:
 class Snapshot(Connection):
     """A read transaction. protocol.py and index/index_set.py document the methods."""
 
-    vocabularies: Vocabularies  # All connections share them.
+    vocabularies: Vocabularies  # All connections share both.
+    columns: facets.Columns
 
     BYTES = "octet_length(CAST({} AS text))"
     RAW = "convert_to({}, 'UTF8')"
@@ -54,6 +56,8 @@ class Snapshot(Connection):
     beginnings = records.beginnings
     titles = records.titles
     matching = vectors.matching
+    list_matching = vectors.list_matching
+    among = vectors.among
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
     passages = vectors.passages
@@ -67,11 +71,19 @@ class Snapshot(Connection):
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
     get_synonyms = synonyms.get_synonyms
+    list_worded = fulltext.list_worded
+    get_titles = records.get_titles
+    clicked_queries = feedback.clicked_queries
     require = generations.require
 
     as_json = staticmethod(as_sent)
 
     checksum = staticmethod(md5)
+
+    def count_facets(
+        self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
+    ) -> dict[str, Facet | None]:
+        return facets.count_facets(self, self.columns, fields, revisions, collection, most)
 
     def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
         return scoped(where, collection)
@@ -117,6 +129,7 @@ class Readers(ReadingThreads):
         super().__init__(readers, max(1, readers * 2 // 3), own)
         self._connections = pool
         self._vocabularies = Vocabularies()
+        self._columns = facets.Columns()
 
     def _turn(self, *, own: bool) -> Turn:
         return _Read(None if own else share.get(), self._own)
@@ -139,6 +152,7 @@ class Readers(ReadingThreads):
             current.turn = turn
             snapshot = Snapshot(raw)
             snapshot.vocabularies = self._vocabularies
+            snapshot.columns = self._columns
             try:
                 snapshot.begin()
                 return query(snapshot)

@@ -321,6 +321,12 @@ def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
     return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())
 
 
+def get_titles(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
+    """Returns the titles of those of `revisions` that still exist, by revision."""
+    sql = f"SELECT revision, title FROM documents WHERE revision {connection.AMONG}"
+    return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())
+
+
 def last_revision(connection: Connection) -> int:
     """Returns the highest revision of an existing document, or 0."""
     return int(fetch_value(connection, "SELECT coalesce(max(revision), 0) FROM documents"))

@@ -30,6 +30,7 @@ from models.search.terms import (
 from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sqlite.documents import INLINE_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
+from service.store.sqlite.filters import read_revisions
 from service.store.values import TIES, Ranking, Revisions
 
 SPARE = 16
@@ -158,6 +159,17 @@ def _parts(query: str, weights: Weights) -> dict[str, float]:
         else:
             parts[" AND ".join(f'"{term}"' for term in group)] = weight
     return parts | {" OR ".join(terms): weight for weight, terms in single.items()}
+
+
+def list_worded(
+    connection: sqlite3.Connection, query: str, collection: str, weights: Weights = NO_WEIGHTS
+) -> Revisions:
+    """Returns the documents that have a term of a query, as `protocol.Snapshot.list_worded` says."""
+    match = " OR ".join(f"({part})" for part in _parts(query, weights))
+    number = get_number(connection, collection)
+    if not match or number is None:
+        return _NONE[0]
+    return read_revisions(connection, "rowid", f"{table(number)} WHERE {table(number)} MATCH ?", [match])
 
 
 def _first(
