@@ -1,6 +1,7 @@
 """Measure a service with a million documents: `python -m benchmarks.million --corpus FILE --model VERSION`.
 
     import ─▶ stop, start ─▶ searches while the index is rebuilt ─▶ searches, with and without filters
+           ─▶ hybrid searches with three facets, and suggestions
            ─▶ searches while 1,000 documents a second are added ─▶ hybrid searches with and without a ranking,
               with highlights
            ─▶ kill -9 during additions, start
@@ -8,9 +9,10 @@
 Documents are real texts from FILE, or with `--words` that many words of such texts. `python -m service
 import` imports them, and the model VERSION of SIMILE_MODELS_DIR embeds them. A static model
 (docs/METHODS.md) embeds far more than a thousand documents per second. One client searches without pause.
-Its queries are the first words of texts that are not stored. Each filter matches about half of all
-documents. The service has not seen a filter before its first search. Additions arrive at random times with
-a hundred documents each. The service answers after they are durable.
+Its queries are the first words of texts that are not stored. The first words of a text are the title of its
+document. Each filter matches about half of all documents. The service has not seen a filter before its first
+search. Additions arrive at random times with a hundred documents each. The service answers after they are
+durable.
 """
 
 import argparse
@@ -26,7 +28,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from http.client import HTTPConnection
-from itertools import islice, product
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -55,6 +57,9 @@ RATE = 1000  # documents added per second
 SEARCH_SECONDS = 20  # duration of the searches in each mode
 MODES = ("dense", "lexical", "hybrid")
 FIELDS = ("declared", "not_declared")  # metadata of each document, with the same values from 0 to 99
+FACETS = (*FIELDS, "kind")  # fields that are counted
+TITLE_WORDS = 4
+TYPED = (2, 3, 5, 8, 12)  # characters of a text to complete
 FILTERS = 10  # number of filters on each field in each mode
 WARM = 10  # searches
 _SEARCHES = ["search", "meanwhile", "searches/s", "p50 ms", "p99 ms", "processor ms"]
@@ -145,6 +150,17 @@ class _Bench:
             self._wait_until_idle(server, began)
             for mode in MODES:
                 self._search(server, mode, "nothing")
+            facets = f"&facets={','.join(f'metadata.{field}' for field in FACETS)}"
+            self._measure(
+                server,
+                "hybrid, 3 facets",
+                "nothing",
+                [_path(MODES[-1], text) + facets for text in self._queries],
+            )
+            beginnings = [text[:count] for text, count in zip(self._queries, cycle(TYPED), strict=False)]
+            self._measure(
+                server, "suggest", "nothing", [f"/suggest?q={quote(typed)}" for typed in beginnings]
+            )
             self._filter(server)
             requests = [post_request("/documents", body) for body in self._bodies(more)]
             adding = SEARCH_SECONDS + SPARE_SECONDS
@@ -224,12 +240,15 @@ class _Bench:
         self.steps.append([name, seconds, self.stored, memory["own"], memory["now"]])
 
     def _search(self, server: Server, mode: str, meanwhile: str, options: str = "") -> None:
-        progress(f"searching, {mode}; meanwhile {meanwhile}")
-        requests = [get_request(_path(mode, text) + options) for text in self._queries]
+        self._measure(server, mode, meanwhile, [_path(mode, text) + options for text in self._queries])
+
+    def _measure(self, server: Server, name: str, meanwhile: str, paths: Sequence[str]) -> None:
+        progress(f"searching, {name}; meanwhile {meanwhile}")
+        requests = [get_request(path) for path in paths]
         pids = {"server": server.pid, "bench": os.getpid()}
         answers = Generator(Load(server.port, requests, 1, SEARCH_SECONDS, warm=WARM, pids=pids)).finish()
         cpu_ms = 1000 * answers.window.cpu_seconds["server"] / max(1, len(answers.status))
-        self.searches.append([mode, meanwhile, answers.rate, *p50_p99(answers.milliseconds), cpu_ms])
+        self.searches.append([name, meanwhile, answers.rate, *p50_p99(answers.milliseconds), cpu_ms])
 
     def _filter(self, server: Server) -> None:
         """Measure the first and the second search with each filter. The two searches differ in the query."""
@@ -246,7 +265,10 @@ class _Bench:
 
 
 def _document(number: int, text: str) -> dict[str, Any]:
-    return {"id": f"d{number}", "text": text, "metadata": dict.fromkeys(FIELDS, number % 100)}
+    metadata = dict.fromkeys(FIELDS, number % 100) | {"kind": f"kind {number % 20}"}
+    words = text.split()
+    title, rest = " ".join(words[:TITLE_WORDS]), " ".join(words[TITLE_WORDS:])
+    return {"id": f"d{number}", "title": title if rest else "", "text": rest or text, "metadata": metadata}
 
 
 def _path(mode: str, text: str, where: Any = None) -> str:

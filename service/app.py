@@ -22,6 +22,8 @@ from service.api import (
     openapi,
     rerank,
     search,
+    suggest,
+    synonyms,
     tei,
     ui,
 )
@@ -35,8 +37,11 @@ from service.observability.logs import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_hosts, allowed_origins
 
-MODULES = (tei, openai, cohere, rerank, search, documents, files, feedback, events, collections, info, models)
-SCOPED = (search, documents, files, feedback, events)  # also below /collections/{collection}
+MODULES = (
+    *(tei, openai, cohere, rerank, search, suggest, documents, files, feedback, events),
+    *(collections, synonyms, info, models),
+)
+SCOPED = (search, suggest, documents, files, feedback, events)  # also below /collections/{collection}
 
 
 class App(FastAPI):

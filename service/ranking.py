@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from models.manifest import Manifest
 from models.search.features import CHARACTERS, FEATURES, MEMORY, Candidates, Features, Memory, build
 from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
+from models.search.terms import NO_SAME
 from models.tokens.late import COMPARED, DIMENSIONS, LATE, Tokens, compare
 from service.observability.logs import safe_message
 from service.store.protocol import Snapshot
@@ -152,6 +153,7 @@ def order(
     best: Sequence[tuple[Ranked, str]],
     stage: Stage | None,
     tokens: Tokens | None = None,
+    same: Mapping[str, str] = NO_SAME,
 ) -> Ordered:
     """Orders the candidates of a query.
 
@@ -164,6 +166,7 @@ def order(
         best: The candidates with their document ids. The first MAX_RANKED are in hybrid order.
         stage: The ranking and the limits. None if the search has no second stage.
         tokens: Token vectors of the query, if the ranking compares them.
+        same: Synonyms that count as words of the query, with these words.
     """
     hits = [ranked for ranked, _ in best]
     if not hits or vector is None or stage is None:
@@ -187,7 +190,7 @@ def order(
     fault, told, ids = "", dict[int, Explanation](), [id for _, id in best]
     found = np.arange(len(hits))
     try:
-        features = build(query, vector, candidates, ranking.mean_vector, check)
+        features = build(query, vector, candidates, ranking.mean_vector, check, same)
         features[:, -len(MEMORY) :] = stage.memory.recall(vector, ids, ranking.memory_threshold)
         late = None if tokens is None else _compare(tokens, [*map(stored.get, revisions)])
         check()

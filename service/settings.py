@@ -110,12 +110,14 @@ class Settings(BaseSettings):
     feedback_per_document: int = Field(100, ge=0)  # per key
     events: bool = True  # Searches get ids, and POST /events is accepted.
     events_days: float = Field(90.0, ge=0)  # age at which events are deleted
+    suggest_visitors: int = Field(5, ge=0)  # of a query that is suggested to others; 0: none is
     events_per_key: int = Field(100_000, ge=0)
     events_per_document: int = Field(1000, ge=0)  # per key
     max_events: int = Field(1_000_000, ge=0)
     max_queue_events: int = Field(65_536, ge=0)  # events and judgments per key
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(1_000_000, ge=24_000)  # A single query is never refused.
+    max_faceted: int = Field(10_000_000, ge=1)  # documents times facets of a search
     max_query_characters: int = Field(10_000, ge=1)
     max_ids: int = Field(1_048_576, ge=1)
     max_tokenize_characters: int = Field(200_000, ge=1)
@@ -133,6 +135,7 @@ class Settings(BaseSettings):
     rank_seconds: float = Field(0.5, gt=0)  # of the second stage, for each query
     rerank_seconds: float = Field(0.5, gt=0)  # of the reranker in a search, for each query
     rerank_collections: str = ""  # searches that rerank by default, separated by commas; *: all
+    exact_collections: str = ""  # searches that correct no typos by default, separated by commas; *: all
     search_mode: Mode | None = None  # default of searches; None: the version's own mode, or dense
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
@@ -182,8 +185,11 @@ class Settings(BaseSettings):
 
     def reranks(self, collection: str) -> bool:
         """Returns whether searches of a collection use the reranker if the request does not say."""
-        names = {name.strip() for name in self.rerank_collections.split(",")}
-        return collection in names or "*" in names
+        return _names(self.rerank_collections, collection)
+
+    def corrects(self, collection: str) -> bool:
+        """Returns whether searches of a collection correct typos if the request does not say."""
+        return not _names(self.exact_collections, collection)
 
     @property
     def events_seconds(self) -> float:
@@ -234,6 +240,12 @@ class Settings(BaseSettings):
         if self.otel:
             _check_otlp_protocol()
         return self
+
+
+def _names(listed: str, collection: str) -> bool:
+    """Returns whether a list of collections, separated by commas, names a collection or all (*)."""
+    names = {name.strip() for name in listed.split(",")}
+    return collection in names or "*" in names
 
 
 def keys_file() -> Path | None:

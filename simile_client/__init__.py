@@ -10,6 +10,7 @@ from simile_client.values import (
     SearchAnswer,
     SimileError,
     Snippet,
+    Suggestion,
     Version,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "SearchAnswer",
     "SimileError",
     "Snippet",
+    "Suggestion",
     "Version",
 ]

@@ -32,6 +32,10 @@ def build_path(collection: str, path: str, id: str | None = None) -> str:
     return path if collection == "default" else f"/collections/{_part(collection)}{path}"
 
 
+def build_synonyms_path(collection: str) -> str:
+    return f"/collections/{_part(collection)}/synonyms"
+
+
 def _part(name: str) -> str:
     """Quotes a name as one segment of a path, so that a name such as `..` cannot change the path."""
     return "%2E" * len(name) if name in {".", ".."} else quote(name, safe="")
@@ -65,7 +69,15 @@ def read_search(answer: Any) -> SearchAnswer:
         for hit in answer["hits"]
     )
     own = answer["model"], answer["mode"], answer.get("search_id"), answer.get("query_encoder")
-    return SearchAnswer(tuple(hits), *own, tuple(answer.get("warnings", ())), answer.get("reranker"))
+    return SearchAnswer(
+        tuple(hits),
+        *own,
+        tuple(answer.get("warnings", ())),
+        answer.get("reranker"),
+        answer.get("corrected_query"),
+        {each["term"]: tuple(each["to"]) for each in answer.get("corrections", ())},
+        answer.get("facets", {}),
+    )
 
 
 def _read_highlights(answer: Any) -> Highlights:

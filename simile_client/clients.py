@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import json
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -18,11 +18,12 @@ from simile_client.calls import (
     Filter,
     Mode,
     build_path,
+    build_synonyms_path,
     read_document,
     read_search,
     read_versions,
 )
-from simile_client.values import Document, Imported, Rank, SearchAnswer, SimileError, Version
+from simile_client.values import Document, Imported, Rank, SearchAnswer, SimileError, Suggestion, Version
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -182,10 +183,14 @@ class Client(_Options):
         rerank_k: int | None = None,
         highlight: bool = False,
         explain: bool = False,
+        typos: bool | None = None,
+        syntax: bool | None = None,
+        facets: Sequence[str] = (),
+        facet_values: int | None = None,
         collection: str = "default",
         version: str | None = None,
     ) -> SearchAnswer:
-        """Searches documents. See docs/SEARCH.md for `filter` and `user`.
+        """Searches documents. See docs/SEARCH.md for `filter`, `user` and `facets`.
 
         Args:
             k: Maximum number of hits.
@@ -194,15 +199,32 @@ class Client(_Options):
             rerank_k: Number of hits that it orders; None for 20.
             highlight: Whether hits show where they have the query's terms, and a snippet.
             explain: Whether hits have an explanation.
+            typos: Whether words that no document has are corrected; None for the collection's default.
+            syntax: Whether `"exact words"`, `-word` and `title:word` are conditions.
+            facets: Metadata fields whose values are counted, such as `metadata.topic`.
+            facet_values: Maximum number of values of a facet; None for 10.
             version: A loaded version; None for the active version.
         """
         options: dict[str, Any] = {"mode": mode, "user": user, "rerank_k": rerank_k}
+        options |= {"facets": ",".join(facets) or None, "facet_values": facet_values}
         options["filter"] = None if filter is None else json.dumps(filter)
-        options["rerank"] = None if rerank is None else str(rerank).lower()
+        for name, value in (("rerank", rerank), ("typos", typos), ("syntax", syntax)):
+            options[name] = None if value is None else str(value).lower()
         options |= {"highlight": "true" if highlight else None, "explain": "true" if explain else None}
         params = {"q": query, "k": k} | {name: value for name, value in options.items() if value is not None}
         path = build_path(collection, "/search")
         return self._do(Call("GET", path, read_search, params=params, version=version))
+
+    def suggest(
+        self, beginning: str, *, k: int = 8, filter: Filter | None = None, collection: str = "default"
+    ) -> tuple[Suggestion, ...]:
+        """Returns at most `k` completions of what a user types. With a filter, no past queries."""
+
+        def read(answer: Any) -> tuple[Suggestion, ...]:
+            return tuple(Suggestion(each["text"], each["kind"]) for each in answer["suggestions"])
+
+        params = {"q": beginning, "k": k} | ({} if filter is None else {"filter": json.dumps(filter)})
+        return self._do(Call("GET", build_path(collection, "/suggest"), read, params=params))
 
     def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
         """Stores documents, and replaces documents with the same id.
@@ -236,6 +258,36 @@ class Client(_Options):
         body = {"query": query, "id": id, "relevant": relevant} | ({} if user is None else {"user": user})
         path = build_path(collection, "/feedback")
         return self._do(Call("POST", path, lambda answer: int(answer["stored"]), body))
+
+    def synonyms(self, *, collection: str = "default") -> dict[str, Any]:
+        """Returns the synonyms of a collection: `version`, `groups` and `one_way`."""
+        return self._do(Call("GET", build_synonyms_path(collection), dict))
+
+    def replace_synonyms(
+        self,
+        groups: Sequence[Sequence[str]] = (),
+        one_way: Sequence[Mapping[str, Any]] = (),
+        *,
+        collection: str = "default",
+        version: int | None = None,
+    ) -> int:
+        """Replaces all synonyms of a collection. See docs/SEARCH.md.
+
+        Args:
+            groups: Phrases that find each other.
+            one_way: Entries `{"from": phrase, "to": [phrase, …]}`.
+            version: The version that these replace; None for any.
+
+        Returns:
+            The new version.
+        """
+        body: dict[str, Any] = {"groups": [*map(list, groups)], "one_way": [*map(dict, one_way)]}
+        body |= {} if version is None else {"version": version}
+        return self._do(Call("PUT", build_synonyms_path(collection), _read_version, body))
+
+    def delete_synonyms(self, *, collection: str = "default") -> int:
+        """Deletes all synonyms of a collection. Returns the new version."""
+        return self._do(Call("DELETE", build_synonyms_path(collection), _read_version))
 
     def info(self) -> dict[str, Any]:
         """Returns `GET /info`: the active version, its dimension, its index and more."""
@@ -300,10 +352,14 @@ class AsyncClient(_Options):
     similarity = _awaited(Client.similarity)
     rerank = _awaited(Client.rerank)
     search = _awaited(Client.search)
+    suggest = _awaited(Client.suggest)
     put = _awaited(Client.put)
     get = _awaited(Client.get)
     delete = _awaited(Client.delete)
     judge = _awaited(Client.judge)
+    synonyms = _awaited(Client.synonyms)
+    replace_synonyms = _awaited(Client.replace_synonyms)
+    delete_synonyms = _awaited(Client.delete_synonyms)
     info = _awaited(Client.info)
     versions = _awaited(Client.versions)
     retraining = _awaited(Client.retraining)
@@ -333,6 +389,10 @@ class AsyncClient(_Options):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _read_version(answer: Any) -> int:
+    return int(answer["version"])
 
 
 def _sent(call: Call[T]) -> dict[str, Any]:

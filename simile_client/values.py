@@ -99,6 +99,17 @@ class SearchAnswer:
     query_encoder: str | None = None  # The student that encoded the query, if `model` is a pair.
     warnings: tuple[str, ...] = ()  # Mistakes in a filter, or a stage of the search that failed or was late.
     reranker: str | None = None  # The version that ordered the best hits.
+    corrected_query: str | None = None  # The query that was searched, if words were corrected.
+    corrections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # By the word as typed.
+    facets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # As the service answers, by field.
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A completion of what a user types. `kind` is `title`, `term` or `query`."""
+
+    text: str
+    kind: str
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,12 @@ NOT_PASSED_ON = {
     "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE",
     "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE", "ALLOWED_HOSTS",
 }  # fmt: skip
-OF_A_COLLECTION = """search searches documents documents/count documents/{id} files files/preview map
+OF_A_COLLECTION = """search suggest searches documents documents/count documents/{id} files files/preview map
     feedback feedback/count feedback/summary events events/count"""
 OF_THE_SERVICE = """rerank v1/rerank v2/rerank predict
 embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me info
     examples collections collections/{collection} collections/{collection}/clicked models
-    models/{version}/report
+    collections/{collection}/synonyms models/{version}/report
     models/{version}/report/{file} models/{version}/activate models/{version}/keep models/rollback
     retraining
     health ready metrics"""
@@ -106,7 +106,7 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
     service.client.post("/documents", json={"documents": examples()})
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
     searches = [command for command in found if "/search" in command]
-    assert (len(searches), len(found)) == (6, 12)
+    assert (len(searches), len(found)) == (8, 16)
     for command in found:
         said = answered(command, service.port)
         if command in searches:
@@ -249,7 +249,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     writes = {f"post /{path}" for path in ("documents", "files", "files/preview", "feedback", "events")}
     writes |= {f"delete /{path}" for path in ("documents", "documents/{id}", "feedback", "events")}
     writes |= {write.replace(" /", " /collections/{collection}/") for write in writes}
-    assert by_role["write"] == {*writes, "delete /collections/{collection}"}
+    synonyms = {f"{method} /collections/{{collection}}/synonyms" for method in ("put", "delete")}
+    assert by_role["write"] == {*writes, "delete /collections/{collection}", *synonyms}
     changes = ("{version}/activate", "{version}/keep", "rollback")
     clicked = "put /collections/{collection}/clicked"
     searches = {"get /searches", "get /collections/{collection}/searches"}

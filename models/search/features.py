@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.terms import FUNCTION_WORDS, get_words, parse_query
+from models.search.terms import FUNCTION_WORDS, NO_SAME, get_words, parse_query
 
 VERSION = 2  # Raise it if the meaning of a feature changes. Rankings of other versions are ignored.
 FEATURES = (
@@ -74,6 +74,7 @@ def build(
     candidates: Candidates,
     mean_query: Vectors | None,
     check: Callable[[], None] = lambda: None,
+    same: Mapping[str, str] = NO_SAME,
 ) -> Features:
     """Returns the features of the candidates, shape (n, len(FEATURES)). The columns of MEMORY are 0.
 
@@ -84,6 +85,7 @@ def build(
         mean_query: Mean vector of the queries that the ranking learned from, length 1, shape (d,). None: the
             feature `hub` is 0.
         check: Called before each candidate. May raise to end the work.
+        same: Synonyms that count as words of the query, with these words.
     """
     features = np.zeros((len(candidates.texts), len(FEATURES)))
     heads = np.zeros((len(features), len(vector)))
@@ -99,8 +101,8 @@ def build(
         if len(passages):
             heads[row] = passages[0]
             features[row, :2] = cosines[0], cosines[min(1, len(cosines) - 1)]
-        titled = get_words(title)
-        words = titled + get_words(text)
+        titled = _get_words(title, same)
+        words = titled + _get_words(text, same)
         features[row, 5] = _share(telling, words)
         terms = [*map(wanted.get, words)]
         features[row, 6] = _share(pairs, pairwise(terms))
@@ -116,14 +118,20 @@ def build(
     return features
 
 
-def get_cover(query: str, text: str) -> float:
+def get_cover(query: str, text: str, same: Mapping[str, str] = NO_SAME) -> float:
     """Returns the share of the query's terms that the first COVER_CHARACTERS of a text contain.
 
     The result is at least the share of one term, because keyword search has found the text.
     """
     telling = parse_query(query).telling
-    share = _share(telling, get_words(text[:COVER_CHARACTERS]))
+    share = _share(telling, _get_words(text[:COVER_CHARACTERS], same))
     return max(share, 1 / max(1, len(telling)))
+
+
+def _get_words(text: str, same: Mapping[str, str]) -> list[str]:
+    """Returns the words of a text, with those of the query instead of their synonyms."""
+    words = get_words(text)
+    return [same.get(word, word) for word in words] if same else words
 
 
 def _get_proximities(places: Sequence[Sequence[tuple[int, str]]], terms: AbstractSet[str]) -> list[float]:

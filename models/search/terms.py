@@ -25,12 +25,13 @@ characters. For languages other than English, no endings are removed. A run of T
 import re
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import chain, islice, pairwise
 from math import log
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 import Stemmer
 
@@ -63,7 +64,7 @@ _CJK = (
     "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
     "\U00016fe0-\U0001b2ff\U00020000-\U0003ffff"
 )
-_RUN = re.compile(f"[{_CJK}]+")
+CJK_RUN = _RUN = re.compile(f"[{_CJK}]+")
 _RUN_OR_OTHERS = re.compile(f"[{_CJK}]+|[^{_CJK}]+")
 # Each begins at the first character of a word, because a start at every character takes quadratic time.
 _LETTER = f"[^\\x00-/:-@\\[-`{{-\\x7f{_CJK}]"
@@ -72,7 +73,7 @@ _HYPHENED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
 _SIGNED = re.compile(  # C++, C#, .NET
     r"(?<![A-Za-z0-9])[A-Za-z0-9]+(?:\+\+(?!\+)|[+#](?![\w+#]))|(?<![^\s(])\.[A-Za-z]\w*"
 )
-_HUMP = re.compile("[a-z][A-Z]|[A-Z]{2}[a-z]{2}|[0-9][A-Z][a-z]")
+HUMP = re.compile("[a-z][A-Z]|[A-Z]{2}[a-z]{2}|[0-9][A-Z][a-z]")
 _HUMPS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})|(?<=[0-9])(?=[A-Z][a-z])")
 _CONTRACTION = re.compile(f"(?<=[A-Za-z]){APOSTROPHE}(?:[stdmSTDM]|ll|LL|re|RE|ve|VE)(?![0-9A-Za-z])")
 # The signs of a code, as characters that no word has.
@@ -99,13 +100,7 @@ class _Stems(dict[str, str]):
     """The stems of words, which are computed when they are needed first."""
 
     def __missing__(self, word: str) -> str:
-        if not word.isascii() or len(word) > _MAX_STEMMED:
-            return word
-        if (found := _STEMS.get(word)) is None:
-            if not hasattr(_local, "stemmer"):  # Threads cannot share one.
-                _local.stemmer = Stemmer.Stemmer("english", 0)
-            found = str(_local.stemmer.stemWord(word))
-            found = found.removesuffix("z") if found.endswith("zz") else found  # quizzes, quiz
+        found = stem(word)
         if len(self) >= _MAX_STEMS:
             self.clear()
         if len(word) <= _MAX_KEPT:
@@ -115,6 +110,24 @@ class _Stems(dict[str, str]):
 
 _stems = _Stems()
 
+
+def stem(word: str) -> str:
+    """Returns the stem of a folded word without keeping it in memory."""
+    if not word.isascii() or len(word) > _MAX_STEMMED:
+        return word
+    if (found := _STEMS.get(word)) is None:
+        if not hasattr(_local, "stemmer"):  # Threads cannot share one.
+            _local.stemmer = Stemmer.Stemmer("english", 0)
+        found = str(_local.stemmer.stemWord(word))
+        found = found.removesuffix("z") if found.endswith("zz") else found  # quizzes, quiz
+    return found
+
+
+# Groups of terms with their weights in BM25. A document must have all terms of a group. A term of the query
+# that is a group has this weight, and other terms of the query have the weight 1.
+Weights: TypeAlias = Mapping[tuple[str, ...], float]
+NO_WEIGHTS: Weights = MappingProxyType({})
+NO_SAME: Mapping[str, str] = MappingProxyType({})  # No synonyms.
 
 _FEW = 4  # Shorter queries are names and codes rather than sentences.
 
@@ -170,6 +183,11 @@ def get_words(text: str) -> list[str]:
     return _split(_folded(text))
 
 
+def get_forms(text: str) -> list[str]:
+    """Returns the words of a text in their order, folded, with their endings."""
+    return _cut_words(_folded(text))
+
+
 # A text between these characters has its terms by itself. They separate words whatever is next to them.
 PIECE = re.compile(r"[^\s、。「」]+")
 
@@ -200,6 +218,11 @@ def find_terms(piece: str, terms: AbstractSet[str], beginnings: AbstractSet[str]
     return [Place(term, starts[start], ends[end - 1]) for term, start, end in places]
 
 
+def fold_case(text: str) -> str:
+    """Folds a text as its terms are folded, but keeps signs between words, and endings."""
+    return _folded(text).casefold()
+
+
 def parse_query(query: str) -> Query:
     """Returns the terms of a query, without function words unless it has no other words."""
     folded = _folded(query)
@@ -225,9 +248,11 @@ def compute_idf(documents: int, count: int) -> float:
     return max(1e-6, log((documents - count + 0.5) / (count + 0.5)))
 
 
-def expression(query: str) -> str:
-    """Converts a query to FTS5 syntax. Returns an empty text for a query without words."""
-    return " OR ".join(expressions(parse_query(query)).values())
+def expression(query: str, weights: Weights = NO_WEIGHTS) -> str:
+    """Converts a query to FTS5 syntax, without terms in `weights`. Returns an empty text if none is left."""
+    parsed = parse_query(query)
+    terms = [f'"{term}"' for term in parsed.terms if (term,) not in weights]
+    return " OR ".join(terms + [f'"{term}" *' for term in parsed.beginnings])
 
 
 def expressions(query: Query) -> dict[str, str]:
@@ -283,11 +308,13 @@ def _limited(parts: Iterator[str], room: int) -> Iterator[str]:
 
 
 def _split(folded: str) -> list[str]:
+    return list(map(_stems.__getitem__, _cut_words(folded)))
+
+
+def _cut_words(folded: str) -> list[str]:
     if folded.isascii():
-        words = folded.lower().translate(_SEPARATORS).split()
-    else:
-        words = _WORD.findall(_RUN.sub(_pairs_and_last, folded.casefold()))
-    return list(map(_stems.__getitem__, words))
+        return folded.lower().translate(_SEPARATORS).split()
+    return _WORD.findall(_RUN.sub(_pairs_and_last, folded.casefold()))
 
 
 def _locate_words(folded: str, terms: AbstractSet[str], beginnings: AbstractSet[str]) -> Iterator[Place]:
@@ -345,13 +372,13 @@ def _locate_compounds(odd: str, *, sentence: bool = False) -> Iterator[Place]:
             yield _typed(compound)
     if "+" in odd or "#" in odd or "." in odd:
         yield from map(_typed, _SIGNED.finditer(odd))
-    if _HUMP.search(odd) and not sentence:
+    if HUMP.search(odd) and not sentence:
         for word in _WORD.finditer(odd):
             yield from _locate_humps(word)
 
 
 def _locate_humps(word: re.Match[str]) -> Iterator[Place]:
-    border = _HUMPS.search(word[0]) if _HUMP.search(word[0]) else None
+    border = _HUMPS.search(word[0]) if HUMP.search(word[0]) else None
     if border is None or border.start() < 2:  # iPad and mRNA have no parts.
         return
     for part in _split_humps(word):

@@ -29,7 +29,7 @@ from service.runtime.runtime import Runtime, Service
 from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION, NAME_RULE, Selection
 
 PARAMETER = "collection"
-_DESCRIBED = {
+DESCRIBED = {
     "in": "path",
     "name": PARAMETER,
     "required": True,
@@ -90,7 +90,7 @@ def in_collections(plain: APIRouter) -> APIRouter:
     for route in plain.routes:
         assert isinstance(route, APIRoute)  # noqa: S101  all of ours are
         extra: dict[str, Any] = dict(route.openapi_extra or {})
-        extra["parameters"] = [_DESCRIBED, *extra.get("parameters", [])]
+        extra["parameters"] = [DESCRIBED, *extra.get("parameters", [])]
         scoped.add_api_route(
             route.path,
             route.endpoint,
@@ -111,9 +111,7 @@ async def list_collections(request: Request, runtime: Service) -> Response:
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
 
 
-@router.delete(
-    f"/{{{PARAMETER}}}", **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[_DESCRIBED])
-)
+@router.delete(f"/{{{PARAMETER}}}", **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[DESCRIBED]))
 async def delete_collection(request: Request, runtime: Service) -> Response:
     """Delete a collection with all documents, judgments, events, remembered searches and maps.
 
@@ -128,6 +126,7 @@ async def delete_collection(request: Request, runtime: Service) -> Response:
     deleted, sequence = await runtime.corpus.drop(name)
     if runtime.searches is not None:
         runtime.searches.forget(Selection(name))
+    runtime.suggestions.forget_queries(name)
     audit("delete-collection", request.scope, collection=name, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
 
@@ -157,7 +156,7 @@ class Remembered(BaseModel):
 
 @router.put(
     f"/{{{PARAMETER}}}/clicked",
-    **describe(Role.ADMIN, Remembered, raises=[Empty, NotFound, Storage], parameters=[_DESCRIBED]),
+    **describe(Role.ADMIN, Remembered, raises=[Empty, NotFound, Storage], parameters=[DESCRIBED]),
 )
 async def replace_clicked_answers(
     request: Request, runtime: Service, body: Annotated[ClickedRequest, STORED]

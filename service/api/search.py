@@ -32,18 +32,25 @@ from service.api.openapi import (
     example,
 )
 from service.api.search_plan import (
+    MAX_FACET_CHARACTERS,
+    MAX_FACETS,
     MAX_FIELDS,
     Options,
     Plan,
     check_characters,
     embed_queries,
+    find_facet_warnings,
     find_warnings,
+    parse_conditions,
+    parse_facets,
     parse_fields,
     parse_queries,
     parse_query,
     parse_where,
+    show_facets,
 )
 from service.corpus.recent_searches import sum_up
+from service.corpus.rewriting import Rewritten
 from service.corpus.search import Page, Query, Search
 from service.errors import Conflict, NotFound, Storage, Validation
 from service.http.bodies import JsonChunks, check_parameters, in_chunks, json_array, json_response
@@ -67,8 +74,17 @@ _EXPLAINS = (
 )
 _HIGHLIGHTS = "Each hit shows where it has the query's terms, and a snippet of its text"
 _RERANKS = "Whether the active reranker orders the best `rerank_k` hits. Absent: SIMILE_RERANK_COLLECTIONS"
+_TYPOS = "Correct words that no document has; not in mode dense. Absent: unless SIMILE_EXACT_COLLECTIONS"
+_SYNTAX = 'Whether "exact words", -word and title:word are conditions; otherwise they are plain text'
 _RERANKER = "The version that ordered the best hits; absent without one"
 _SHOWS = "Parts of a hit besides id and score"
+_FACET = r"metadata\.[^$.,\x00][^.,\x00]*(\.[^.,\x00]+)*"
+_Facet = Annotated[
+    str,
+    Field(max_length=MAX_FACET_CHARACTERS, pattern=r"^metadata\.[^$.\x00][^.\x00]*(\.[^.\x00]+)*$"),
+]
+_Facets = Annotated[list[_Facet], Field(max_length=MAX_FACETS)]
+_COUNTS = "Metadata fields whose values are counted among the matching documents, such as metadata.topic"
 
 
 class SearchParameters(Options):
@@ -85,9 +101,16 @@ class SearchParameters(Options):
     )
     filter: FilterText = None
     passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
+    facets: str | None = Field(
+        None,
+        description=f"{_COUNTS}; at most {MAX_FACETS}, separated by commas",
+        json_schema_extra={"pattern": rf"^({_FACET}(,{_FACET}){{0,{MAX_FACETS - 1}}})?$"},
+    )
     explain: Literal["true", "false"] = Field("false", description=_EXPLAINS)
     highlight: Literal["true", "false"] = Field("false", description=_HIGHLIGHTS)
     rerank: Literal["true", "false"] | None = Field(None, description=_RERANKS)
+    typos: Literal["true", "false"] | None = Field(None, description=_TYPOS)
+    syntax: Literal["true", "false"] = Field("false", description=_SYNTAX)
 
 
 class SimilarTo(BaseModel):
@@ -111,9 +134,14 @@ class SearchRequest(Options):
     )
     filter: Annotated[dict[str, Any], ShownAs(Filter)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
+    facets: Annotated[list[StrictStr], Field(fail_fast=True), ShownAs(_Facets)] | None = Field(
+        None, description=_COUNTS
+    )
     explain: bool = Field(False, description=_EXPLAINS)
     highlight: bool = Field(False, description=_HIGHLIGHTS)
     rerank: bool | None = Field(None, description=_RERANKS)
+    typos: bool | None = Field(None, description=_TYPOS)
+    syntax: bool = Field(False, description=_SYNTAX)
     model: str | None = Field(None, description="Needed for vector queries: the version that made them")
 
 
@@ -182,6 +210,34 @@ class Found(BaseModel):
     explanation: ExplanationFound | SkipJsonSchema[None] = Field(None, description="With `explain`")
 
 
+class CorrectedWord(BaseModel):
+    term: str = Field(description="As typed, folded")
+    to: list[str] = Field(description="The words that replace it, most frequent first")
+
+
+class FacetCount(BaseModel):
+    value: str | float | bool | None
+    count: int = Field(description="Documents that a filter for the value matches")
+
+
+class FacetRange(BaseModel):
+    start: str | float = Field(alias="from", description="A number or a time: $gte of a filter")
+    end: str | float | SkipJsonSchema[None] = Field(None, alias="to", description="$lt. Absent: no limit")
+    count: int
+
+
+class FacetOut(BaseModel):
+    """The counts of a field. If it has many different numbers, or times, these are in ranges."""
+
+    counts: list[FacetCount] = Field([], alias="values", description="Most frequent first")
+    ranges: list[FacetRange] = Field([], description="In ascending order, without empty ones")
+    other: int = Field(description="Documents that have the field, but none of these values")
+    missing: int = Field(description="Documents without the field")
+
+
+_Counts = dict[str, FacetOut]
+
+
 class SearchAnswer(BaseModel):
     query: str = Field("", description="Absent when the search is by id")
     id: str = Field("", description="Of the document to find similar ones to")
@@ -190,8 +246,11 @@ class SearchAnswer(BaseModel):
     query_encoder: str = Field("", description=_STUDENT)
     reranker: str = Field("", description=_RERANKER)
     took_ms: float
+    corrected_query: str = Field("", description="The query that was searched, if words were corrected")
+    corrections: list[CorrectedWord] = Field([], description="The corrected words; absent without one")
     search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
+    facets: _Counts = Field({}, description="The counts of each field of `facets`, if any were asked for")
     hits: list[Found] = Field(description="Best first")
 
 
@@ -199,8 +258,13 @@ class SearchAnswers(BaseModel):
     model: str
     query_encoder: str = Field("", description=_STUDENT)
     reranker: str = Field("", description=_RERANKER)
+    corrected_queries: list[str | None] = Field(
+        [], description="Of each query, null without a correction; absent if none was corrected"
+    )
+    corrections: list[list[CorrectedWord]] = Field([], description="Of each query; absent without one")
     search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     warnings: Warnings = []
+    facets: list[_Counts] = Field([], description="Of each query, if any were asked for")
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
@@ -229,7 +293,10 @@ async def search_for_one_query(
         "passages": params.passages == "true",
         "explain": params.explain == "true",
         "highlight": params.highlight == "true",
+        "facets": parse_facets([name for name in (params.facets or "").split(",") if name]),
         "rerank": None if params.rerank is None else params.rerank == "true",
+        "typos": None if params.typos is None else params.typos == "true",
+        "syntax": params.syntax == "true",
     }
     plan = await _plan(request, runtime, params, [query], fields, **more)
     return await _search(request, runtime, plan, {"query": params.q} if query.text else {"id": params.id})
@@ -242,7 +309,8 @@ async def search_for_several_queries(request: Request, runtime: Service, body: S
     # For vectors, `model` names the version that made them. Only the header chooses the version to search.
     model = None if queries[0].vector is not None else body.model
     more: dict[str, Any] = {"passages": body.passages, "explain": body.explain, "rerank": body.rerank}
-    more |= {"highlight": body.highlight, "vectors_version": body.model}
+    more |= {"vectors_version": body.model, "highlight": body.highlight}
+    more |= {"typos": body.typos, "syntax": body.syntax, "facets": parse_facets(body.facets)}
     plan = await _plan(request, runtime, body, queries, body.fields, model, several=True, **more)
     return await _search(request, runtime, plan, {})
 
@@ -299,8 +367,11 @@ class Stages:
     faults: dict[str, None] = field(default_factory=dict)
     rerank_faults: dict[str, None] = field(default_factory=dict)
     highlight_faults: dict[str, None] = field(default_factory=dict)
+    facet_faults: dict[str, None] = field(default_factory=dict)
+    pages: Sequence[Page] = ()
 
     def note(self, pages: list[Page]) -> None:
+        self.pages = [page._replace(hits=[]) for page in pages]
         self.shown_ids = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in pages]
         for page in pages:
             self.reranker = page.reranker or self.reranker
@@ -308,12 +379,13 @@ class Stages:
             self.faults |= {page.fault: None} if page.fault else {}
             self.rerank_faults |= {page.rerank_fault: None} if page.rerank_fault else {}
             self.highlight_faults |= {page.highlight_fault: None} if page.highlight_fault else {}
+            self.facet_faults |= dict.fromkeys(page.facet_faults)
 
     def add_to(self, notes: dict[str, Any], metrics: Metrics) -> None:
         """Counts the faults, and adds fields to those of the answer."""
         metrics.unranked.inc(bool(self.faults))
         metrics.unreranked.inc(bool(self.rerank_faults))
-        said = [*self.faults, *self.rerank_faults, *self.highlight_faults]
+        said = [*self.faults, *self.rerank_faults, *self.highlight_faults, *self.facet_faults]
         if warnings := [*notes.get("warnings", []), *said]:
             notes["warnings"] = warnings
         if self.reranker:
@@ -346,7 +418,15 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         # An incomplete index is not searched. Keyword search reads the store, which is always complete.
         if search.mode != "lexical":
             await corpus.check_complete(generation, active=plan.version is None)
-        queries, embedded, notes = await embed_queries(runtime, generation, search.mode, plan)
+        queries = parse_conditions(plan.queries) if search.syntax else plan.queries
+        rewritten = await corpus.rewrite(queries, search)
+        queries = [
+            query._replace(text=each.text, weights=each.weights, same=each.same)
+            for query, each in zip(queries, rewritten, strict=True)
+        ]
+        corrected = replace(plan, queries=queries)
+        queries, embedded, notes = await embed_queries(runtime, generation, search.mode, corrected)
+        notes |= _describe_corrections(rewritten, several=plan.several)
         try:
             hits = await corpus.search(generation, queries, search, write)
         except TooMuch as error:
@@ -366,7 +446,12 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(stages.shown_ids):
             notes |= await find_warnings(runtime, plan.filter, plan.collection)
+        unknown = await find_facet_warnings(runtime, plan.facets, stages.pages, plan.collection)
+        stages.facet_faults |= dict.fromkeys(unknown)
     stages.add_to(notes, runtime.metrics)
+    if plan.facets:
+        shown = [show_facets(page) for page in stages.pages]
+        notes["facets"] = shown if plan.several else shown[0]
     answer["model"] = generation.version
     if plan.several:
         answer |= notes | ({"search_ids": search_ids} if search_ids else {})
@@ -377,6 +462,17 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
             [answer["search_id"]] = search_ids
     name = b"results" if plan.several else b"hits"
     return JsonChunks([b'%s,"%s":' % (orjson.dumps(answer)[:-1], name), *hits, b"}"], headers)
+
+
+def _describe_corrections(rewritten: Sequence[Rewritten], *, several: bool) -> dict[str, Any]:
+    """Returns the fields of an answer that say what was corrected, or no fields."""
+    if not any(each.corrections for each in rewritten):
+        return {}
+    texts = [each.text if each.corrections else None for each in rewritten]
+    lists = [[word._asdict() for word in each.corrections] for each in rewritten]
+    if several:
+        return {"corrected_queries": texts, "corrections": lists}
+    return {"corrected_query": texts[0], "corrections": lists[0]}
 
 
 def _without_default(settings: Settings, plan: Plan, search: Search, stages: Stages) -> Search:

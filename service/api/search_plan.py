@@ -14,20 +14,28 @@ from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import get_mode, get_weight
+from models.search.syntax import SyntaxProblem, parse_syntax
 from service.active import Generation
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
 from service.batching.request import Answer, Timing
-from service.corpus.search import Hit, Query, Search
+from service.corpus.search import Hit, Page, Query, Search
 from service.corpus.tokens import compares_tokens
 from service.errors import Conflict, Empty, Validation
 from service.index.kmeans import unit
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.filters.explain import explain
-from service.store.filters.grammar import MAX_FIELD_PARTS, FilterError, Predicate, objects_in, parse_filter
+from service.store.filters.grammar import (
+    MAX_FIELD_PARTS,
+    FilterError,
+    Predicate,
+    check_field,
+    objects_in,
+    parse_filter,
+)
 from service.store.scheduling import pause
-from service.store.values import COLUMNS, Column
+from service.store.values import COLUMNS, Column, Facet
 
 TOGETHER = 100  # Limit of all queries together, as a multiple of the limit of one query.
 
@@ -37,6 +45,8 @@ MAX_RERANK_K = 200
 MAX_NAMES = 1024  # names between the dots of all fields together
 MAX_CHARACTERS = 65_536  # characters of all fields together
 METADATA = "metadata"
+MAX_FACETS = 10
+MAX_FACET_CHARACTERS = 256
 ALWAYS = {"id", "score"}  # fields of every hit
 
 _Tree: TypeAlias = dict[str | None, "_Tree"]  # nested names of fields
@@ -178,6 +188,69 @@ def parse_fields(fields: Sequence[str] | None) -> Shown:
     return Shown(columns, _tree(named) if named and METADATA not in fields else None)
 
 
+def parse_facets(facets: Sequence[str] | None) -> list[str]:
+    """Parses the names of fields to count. Returns the fields as in filters, without `metadata.`.
+
+    Raises:
+        Validation: A name is not a field of the metadata, or the names are too many or too long.
+
+    """
+    names = [*dict.fromkeys(facets or ())]
+    if len(names) > MAX_FACETS:
+        raise Validation(f"facets has {len(names)} fields; at most {MAX_FACETS} are counted in one request.")
+    for name in names:
+        first, _, field = name.partition(".")
+        if first != METADATA or not field:
+            raise Validation(
+                f"facets: {name[:80]!r} cannot be counted. Name one value of the metadata, such as "
+                "metadata.topic."
+            )
+        if len(name) > MAX_FACET_CHARACTERS:
+            raise Validation(f"facets: {name[:80]!r} has more than {MAX_FACET_CHARACTERS} characters.")
+        try:
+            check_field(field)
+        except FilterError as error:
+            raise Validation(f"facets: {error}") from error
+    return [name.partition(".")[2] for name in names]
+
+
+def show_facets(page: Page) -> dict[str, Any]:
+    """Returns the facets of a page as JSON."""
+    return {f"{METADATA}.{field}": _show_facet(facet) for field, facet in (page.facets or {}).items()}
+
+
+def _show_facet(facet: Facet) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    if facet.values or not facet.ranges:
+        shown["values"] = [{"value": value, "count": count} for value, count in facet.values]
+    if facet.ranges:
+        shown["ranges"] = [
+            {"from": first} | ({} if last is None else {"to": last}) | {"count": count}
+            for first, last, count in facet.ranges
+        ]
+    return shown | {"other": facet.other, "missing": facet.missing}
+
+
+async def find_facet_warnings(
+    runtime: Runtime, facets: Sequence[str], pages: Sequence[Page], collection: str
+) -> list[str]:
+    """Returns sentences about facets that no document has."""
+    counted = [page.facets for page in pages if page.facets is not None]
+    suspect = {
+        field
+        for field in facets
+        if counted and not any(field in found and _has_field(found[field]) for found in counted)
+    }
+    if not suspect:
+        return []
+    sample = await runtime.corpus.store.field_sample(collection)
+    return [each for field in sorted(suspect) for each in explain({field: {"$exists": True}}, sample)]
+
+
+def _has_field(facet: Facet) -> bool:
+    return bool(facet.values or facet.ranges or facet.other)
+
+
 def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
     """Parses a filter into a SQL condition. Returns None if there is no filter.
 
@@ -215,6 +288,9 @@ class Options(BaseModel):
         None, description="With mode dense only"
     )
     prompt_name: str | None = None
+    facet_values: int = Field(
+        10, ge=1, le=100, description="Values, or ranges, that a facet lists; the others are counted together"
+    )
     rerank_k: int = Field(20, ge=1, le=MAX_RERANK_K, description="Best hits that the reranker orders again")
     user: User | None = Field(None, description=f"{USER}. Events of this search inherit it if they name none")
 
@@ -235,6 +311,9 @@ class Plan:
         explain: Whether hits have features, contributions and an explanation.
         highlight: Whether hits have highlights and a snippet.
         rerank: Whether the reranker orders the best hits. None means the default of the collection.
+        typos: Whether typos are corrected. None means the default of the collection.
+        syntax: Whether the texts have phrases, excluded words and words of titles.
+        facets: The metadata fields whose values are counted.
         several: Whether the answer has one list of hits per query, or only the hits of a single query.
         vectors_version: The version that computed the vectors in `queries`, according to the client.
 
@@ -251,6 +330,9 @@ class Plan:
     explain: bool = False
     highlight: bool = False
     rerank: bool | None = None
+    typos: bool | None = None
+    syntax: bool = False
+    facets: Sequence[str] = ()
     several: bool = False
     vectors_version: str | None = None
 
@@ -272,8 +354,12 @@ class Plan:
                 raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
             if self.rerank:
                 raise Validation("The reranker reads the text of a query. Send a text, or leave rerank out.")
+            if self.syntax:
+                raise Validation("Only texts have syntax. Send a text, or leave syntax out.")
         if options.min_score is not None and mode != "dense":
             raise Validation(f"min_score is a cosine, and the scores of mode {mode} are none. Leave it out.")
+        if self.typos and mode == "dense":
+            raise Validation("Mode dense looks for no words, so it corrects none. Leave typos out.")
         if not self.passages and mode == "lexical":
             raise Validation(
                 "Mode lexical looks for words in whole texts, not in passages. Leave passages out."
@@ -297,11 +383,19 @@ class Plan:
             explain=self.explain,
             highlight=self.highlight,
             rerank_k=options.rerank_k if self._reranks(settings, of_text=of_text) else 0,
+            typos=mode != "dense" and self._corrects(settings),
+            syntax=self.syntax,
             compares_tokens=compares_tokens(generation, generation.rankings[self.collection]),
+            facets=self.facets,
+            facet_values=options.facet_values,
+            max_faceted=settings.max_faceted,
         )
 
     def _reranks(self, settings: Settings, *, of_text: bool) -> bool:
         return of_text and (settings.reranks(self.collection) if self.rerank is None else self.rerank)
+
+    def _corrects(self, settings: Settings) -> bool:
+        return settings.corrects(self.collection) if self.typos is None else self.typos
 
     def _default(self, settings: Settings, learned: SearchDefaults | None, *, of_text: bool) -> Mode:
         """Returns the mode of a search whose request does not name a mode.
@@ -370,6 +464,23 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
             f"The queries have {together} characters together; at most {TOGETHER * limit} ({TOGETHER} times "
             "SIMILE_MAX_QUERY_CHARACTERS) go in one request. Send fewer at once."
         )
+
+
+def parse_conditions(queries: Sequence[Query]) -> list[Query]:
+    """Parses the syntax of text queries.
+
+    Raises:
+        Validation: A query breaks the syntax.
+
+    """
+    found = []
+    for at, query in enumerate(queries):
+        try:
+            text, conditions = parse_syntax(query.text)
+        except SyntaxProblem as problem:
+            raise Validation(f"Query {at}: {problem}") from problem
+        found.append(query._replace(text=text, conditions=conditions))
+    return found
 
 
 def _get_id(query: object, at: int) -> str:

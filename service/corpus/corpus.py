@@ -25,6 +25,7 @@ from service.corpus.embedder import DocumentEncoder
 from service.corpus.highlighting import Highlighting
 from service.corpus.judged import JudgedQueries, Remembered
 from service.corpus.reranking import NotReranked, Reranking
+from service.corpus.rewriting import Rewritten, rewrite_all
 from service.corpus.search import Judged, Page, Query, Search, find
 from service.corpus.tokens import TokenVectors
 from service.errors import Conflict, Hung, Overloaded, ServiceError, Storage, Timeout, Unhealthy
@@ -277,6 +278,19 @@ class Corpus:
                 f"{generation.version} does not hold every document, so it cannot be searched; "
                 f"{self.active.generation.version} is active."
             )
+
+    async def rewrite(self, queries: Sequence[Query], search: Search) -> list[Rewritten]:
+        """Corrects typos of text queries and adds synonyms. Dense search takes queries as they are."""
+        if search.mode == "dense":
+            return [Rewritten(query.text) for query in queries]
+        work = partial(
+            rewrite_all,
+            queries=queries,
+            where=search.where,
+            collection=search.collection,
+            typos=search.typos,
+        )
+        return await self.store.search(work, heavy=search.is_heavy(len(queries)))
 
     async def search(
         self,

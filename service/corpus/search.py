@@ -13,8 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,12 @@ from models.manifest import Mode
 from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
 from models.search.fusion import DENSE_WEIGHT, Fusion, Part
 from models.search.ranking import MAX_RANKED, MAX_RECALLED
+from models.search.syntax import Condition
+from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query
 from models.search.terms import Query as Terms
-from models.search.terms import parse_query
 from models.tokens.late import Tokens
 from service.active import Generation
+from service.corpus.conditions import find_documents, restrict
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
 from service.ranking import TOKENS_WORK, WORK, Explanation, Stage, order
@@ -37,6 +40,7 @@ from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
     Column,
+    Facet,
     Ranked,
     Record,
     get_revisions,
@@ -56,6 +60,7 @@ TOGETHER_CANDIDATES = 65_536  # candidates per call
 RERANK_WORK = 1500  # A pair of 128 tokens costs a small reranker about as much as fusing so many candidates.
 PASSAGE_WORK = 150  # So does choosing the passage of a long text.
 HIGHLIGHT_WORK = 100  # So does finding the terms in a text of some thousand characters.
+CONDITIONS_WORK = 10_000  # So does evaluating phrases and excluded words.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
@@ -66,6 +71,9 @@ class Query(NamedTuple):
     vector: NDArray[np.float32] | None = None
     similar_to: str | None = None
     tokens: Tokens | None = None  # Token vectors, for late interaction.
+    weights: Weights = NO_WEIGHTS  # Of corrected terms and synonyms, in keyword search.
+    same: Mapping[str, str] = NO_SAME  # Synonyms that count as words of the query.
+    conditions: Sequence[Condition] = ()  # Of a query with syntax.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +100,13 @@ class Search:
         judgments: Expected state of the judgments. None: any.
         compares_tokens: Whether the second stage has late interaction.
         rerank_k: Number of hits that the reranker orders again. 0: none.
+        typos: Whether words of text queries that no document has are corrected.
+        syntax: Whether queries may have conditions.
         is_later: Whether this is a later page although the offset is 0.
         ends: When the deadline of the request passes, by `time.monotonic`. The reranker ends before.
+        facets: Metadata fields whose values are counted.
+        facet_values: Maximum number of values, and of ranges, of each of them.
+        max_faceted: Maximum number of documents to count, times facets.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -115,8 +128,13 @@ class Search:
     judgments: str | None = None
     compares_tokens: bool = False
     rerank_k: int = 0
+    typos: bool = False
+    syntax: bool = False
     is_later: bool = False
     ends: float = inf
+    facets: Sequence[str] = ()
+    facet_values: int = 10
+    max_faceted: float = inf
 
     @property
     def is_reranked(self) -> bool:
@@ -156,7 +174,7 @@ class Search:
     def work(self) -> int:
         """Cost of each query, in candidates."""
         stage = WORK + (TOKENS_WORK if self.compares_tokens else 0)
-        return self.candidates + (stage if self.is_ranked else 0)
+        return self.candidates + (stage if self.is_ranked else 0) + (CONDITIONS_WORK if self.syntax else 0)
 
     @property
     def cost(self) -> int:
@@ -166,7 +184,7 @@ class Search:
 
     def is_heavy(self, queries: int) -> bool:
         """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
-        scans = self.where is not None and not self.where.indexed
+        scans = bool(self.facets) or (self.where is not None and not self.where.indexed)
         texts = PASSAGE_WORK * self.rerank_k + (HIGHLIGHT_WORK * self.k if self.is_marked else 0)
         return scans or queries * (self.work + texts) > HEAVY_CANDIDATES
 
@@ -244,6 +262,8 @@ class Page(NamedTuple):
         terms: Terms of the query, if they are looked up in the hits.
         idf: Their inverse document frequencies.
         vector: Vector of the query. None in keyword search.
+        facets: Counts of each field, or None.
+        facet_faults: Which counts are missing and why.
     """
 
     hits: list[Hit]
@@ -255,6 +275,8 @@ class Page(NamedTuple):
     terms: Terms | None = None
     idf: Mapping[str, float] = {}
     vector: NDArray[np.float32] | None = None
+    facets: Mapping[str, Facet] | None = None
+    facet_faults: Sequence[str] = ()
 
 
 class Judged(Exception):
@@ -292,7 +314,7 @@ def find(
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
     resolved = [_resolved(snapshot, generation, query, search.collection) for query in queries]
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
-    rankings = _rankings(snapshot, moment, [query for query, _ in resolved], search, allowed)
+    rankings = _rank_all(snapshot, moment, [query for query, _ in resolved], search, allowed)
     pages: list[_Found] = []
     stage = _second_stage(generation, search)
     for (query, own), (ranking, fusion) in zip(resolved, rankings, strict=True):
@@ -300,17 +322,23 @@ def find(
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
         recalled = _recalled(snapshot, generation, query, others, best, search)
         candidates = [*best[:MAX_RANKED], *recalled]
-        ordered = order(snapshot, query.text, query.vector, candidates, stage, query.tokens)
+        ordered = order(snapshot, query.text, query.vector, candidates, stage, query.tokens, query.same)
         moved = {ranked.revision for ranked, _ in recalled}
         rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
         hits = [*ordered.hits, *rest]
-        terms = parse_query(query.text) if query.text and search.is_marked else None
+        terms = _get_marked_terms(query) if query.text and search.is_marked else None
         idf = {} if terms is None else snapshot.get_idf(terms, search.collection)
         page = Page([], ordered.fault, terms=terms, idf=idf, vector=query.vector)
         hits = hits[search.offset : search.reach]
         explained = fusion if search.explain else None
         parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}
         pages.append(_Found(page, hits, ordered.explanations, parts))
+    if search.facets:
+        counted = _count_facets(snapshot, [query for query, _ in resolved], search)
+        pages = [
+            found._replace(page=found.page._replace(facets=facets, facet_faults=faults))
+            for found, (facets, faults) in zip(pages, counted, strict=True)
+        ]
     uses = Counter(ranked.revision for found in pages for ranked in found.hits)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
     rows = [ranked.row for found in pages for ranked in found.hits if ranked.row]
@@ -343,6 +371,49 @@ class _Found(NamedTuple):
     hits: list[Ranked]
     explanations: Mapping[int, Explanation]
     fusions: Mapping[int, Mapping[str, Part]]
+
+
+_Counted: TypeAlias = tuple[Mapping[str, Facet] | None, Sequence[str]]  # Facets and faults of a page.
+_NO_FACETS: _Counted = None, ()
+
+
+def _count_facets(snapshot: Snapshot, queries: Sequence[Query], search: Search) -> list[_Counted]:
+    """Counts the facets of each query.
+
+    In lexical search, the documents with a term of the query count. In the other modes, every document that
+    matches the filter and the conditions is a hit, so queries without conditions have the same counts.
+    """
+    counted: list[_Counted] = []
+    matching, done = snapshot.list_matching(search.where, search.collection), 0
+    single = search.mode != "lexical" and not any(query.conditions for query in queries)
+    for query in queries[:1] if single else queries:
+        pause()
+        revisions = matching
+        if query.conditions:
+            required, excluded = find_documents(snapshot, query.conditions, search.collection)
+            if required is not None:
+                revisions = np.intersect1d(revisions, required)
+            revisions = np.setdiff1d(revisions, excluded)
+        if search.mode == "lexical":
+            worded = snapshot.list_worded(query.text, search.collection, query.weights)
+            revisions = np.intersect1d(revisions, worded, assume_unique=True)
+        done += len(revisions) * len(search.facets)
+        if done > search.max_faceted:
+            fault = (
+                f"The facets are left out: they would count {done:,} documents, once for each facet, and "
+                f"{search.max_faceted:,} are allowed (SIMILE_MAX_FACETED). Ask for fewer facets, or narrow "
+                "the search by a filter."
+            )
+            return [(None, [fault])] * len(queries)
+        found = snapshot.count_facets(search.facets, revisions, search.collection, search.facet_values)
+        faults = [
+            f"The facet metadata.{field} is left out, because the field has too many different values to "
+            "count. Leave it out, or store a coarser field besides it."
+            for field, facet in found.items()
+            if facet is None
+        ]
+        counted.append(({field: facet for field, facet in found.items() if facet is not None}, faults))
+    return counted * len(queries) if single else counted
 
 
 def _second_stage(generation: Generation, search: Search) -> Stage | None:
@@ -427,6 +498,29 @@ def _resolved(
     return Query(vector=vector), revision
 
 
+def _get_marked_terms(query: Query) -> Terms:
+    """Returns the terms of a query, with those of its corrections and synonyms."""
+    terms = parse_query(query.text)
+    return terms._replace(terms=[*dict.fromkeys(chain(terms.terms, *query.weights))])
+
+
+def _rank_all(
+    snapshot: Snapshot,
+    moment: Moment | None,
+    queries: Sequence[Query],
+    search: Search,
+    allowed: FilterMatches | None,
+) -> Iterator[tuple[list[Ranked], Fusion | None]]:
+    """Yields the best documents of each query. Queries with conditions are searched one by one."""
+    if not any(query.conditions for query in queries):
+        yield from _rankings(snapshot, moment, queries, search, allowed)
+        return
+    for query in queries:
+        pause()
+        some = restrict(snapshot, query.conditions, allowed, search.collection)
+        yield from _rankings(snapshot, moment, [query], search, some)
+
+
 def _rankings(
     snapshot: Snapshot,
     moment: Moment | None,
@@ -452,7 +546,7 @@ def _rankings(
         pause()
         if hybrid:
             worded = _lexical(snapshot, query, depth, allowed, search.collection)
-            yield _fused(ranking[:depth], worded[:depth], _cover(snapshot, query.text, worded), search)
+            yield _fused(ranking[:depth], worded[:depth], _cover(snapshot, query, worded), search)
         else:
             yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least], None
 
@@ -482,17 +576,17 @@ def _dense(
 def _lexical(
     snapshot: Snapshot, query: Query, depth: int, allowed: FilterMatches | None, collection: str
 ) -> list[Ranked]:
-    revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection)
+    revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection, query.weights)
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
 
 
-def _cover(snapshot: Snapshot, query: str, worded: list[Ranked]) -> float:
+def _cover(snapshot: Snapshot, query: Query, worded: list[Ranked]) -> float:
     """Returns the share of the query's terms at the start of the best keyword hit, or 1 without a hit."""
     if not worded:
         return 1.0
     best = min(worded, key=lambda ranked: (-ranked.score, ranked.revision)).revision
     content = snapshot.beginnings([best], COVER_CHARACTERS).get(best)
-    return get_cover(query, content.whole) if content else 1.0
+    return get_cover(query.text, content.whole, query.same) if content else 1.0
 
 
 def _fused(

@@ -28,6 +28,7 @@ from service.batching.single_text import threads_for_single_text
 from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.corpus.recent_searches import RecentSearches
+from service.corpus.suggestions import Suggestions
 from service.errors import ServiceError, StartupError, Unhealthy
 from service.http.bodies import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
@@ -172,6 +173,7 @@ class Runtime:
         self.batcher.start()
         self.corpus = Corpus(self.active, self.batcher, self._documents, self.settings)
         self.corpus.judged.trusts = self.trusts
+        self.suggestions = Suggestions(self._documents, self.settings.suggest_visitors, self.trusts)
         self._index = IndexKeeper(self.corpus, self.metrics, self.ready, self._follow)
         self._documents.start(self._index.on_commit, self.metrics.write_seconds.observe)
         self._catch_up = CatchUp(self.corpus)
@@ -213,6 +215,7 @@ class Runtime:
         self._keep("The position of the store", self._documents.keep_noting)
         expire = partial(keep_expiring, self._documents, self.settings.events_seconds)
         self._keep("Deleting old events", expire)
+        self._keep("Reading candidates of suggestions", self.suggestions.keep)
         self._keep("Computing checksums", partial(keep_filling, self._documents))
         if self.settings.ranking:
             self._keep("Reading judged queries", self.corpus.judged.keep)

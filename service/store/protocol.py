@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.search.content import Content
+from models.search.spelling import Word
+from models.search.terms import NO_WEIGHTS, Weights
 from models.search.terms import Query as Terms
 from models.store import RequestedVersion
 from service.store.filters.explain import FieldSample
@@ -31,6 +33,7 @@ from service.store.values import (
     Embedding,
     Event,
     EventLimits,
+    Facet,
     Judgment,
     JudgmentSummary,
     Known,
@@ -104,8 +107,58 @@ class Snapshot(Protocol):
     def matching(self, where: Predicate, collection: str) -> FilterMatches:
         """Returns the documents in a collection that match a filter, as an argument for searches."""
 
+    def list_matching(self, where: Predicate | None, collection: str) -> Revisions:
+        """Returns the documents in a collection that match a filter, in ascending order.
+
+        None matches all documents. Do not change the array.
+        """
+
+    def among(self, where: Predicate | None, revisions: Revisions, collection: str) -> Revisions:
+        """Returns those of some documents that exist in a collection and match a filter, in ascending order.
+
+        Meant for few documents. None matches all.
+        """
+
+    def list_worded(self, query: str, collection: str, weights: Weights = NO_WEIGHTS) -> Revisions:
+        """Returns the documents that `nearest_words` would rank, in ascending order.
+
+        The result may have deleted documents.
+        """
+
+    def count_facets(
+        self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
+    ) -> dict[str, Facet | None]:
+        """Counts the values of metadata fields.
+
+        Args:
+            fields: The fields, as in filters.
+            revisions: The documents to count, in ascending order. They must be in this state.
+            collection: Name of their collection.
+            most: Maximum number of values, and of ranges, of a field.
+
+        Returns:
+            The counts by field. None for a field with too many different values.
+        """
+
     def get_ids(self, revisions: Sequence[int]) -> dict[int, str]:
         """Returns the document ids of those of `revisions` that still exist, by revision."""
+
+    def get_titles(self, revisions: Sequence[int]) -> dict[int, str]:
+        """Returns the titles of those of `revisions` that still exist, by revision, without any check."""
+
+    def clicked_queries(
+        self, collection: str, min_visitors: int, limit: int, trusts: Callable[[str], bool], /
+    ) -> list[tuple[str, int]]:
+        """Returns queries after which visitors clicked, with their numbers of different visitors.
+
+        Only events that name a visitor, and whose keys were trusted at that time and still are, count.
+
+        Args:
+            collection: Name of the collection.
+            min_visitors: Smallest number of visitors.
+            limit: Maximum number of queries. Those with most visitors are returned.
+            trusts: Whether a key is trusted, by its name.
+        """
 
     def answered(
         self, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
@@ -152,17 +205,53 @@ class Snapshot(Protocol):
         Invalid UTF-8 is replaced. Other damage is not detected, because checksums are of whole texts.
         """
 
+    def titles(self, revisions: Sequence[int]) -> dict[int, str]:
+        """Returns the titles of those of `revisions` that still exist, by revision."""
+
     def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Returns the start and end of passages in their texts, in characters, by row name.
 
         Passages of texts that were not split are not in the result.
         """
 
+    def documents_with_phrase(self, words: Sequence[str], terms: Sequence[str], collection: str) -> Revisions:
+        """Returns the documents in which `words` follow each other, and that have all `terms`, in order.
+
+        Title and text count as one text. Arguments are terms, as `get_terms` cuts texts.
+
+        Raises:
+            TooMany: More than MAX_READ documents would have to be read (PostgreSQL).
+        """
+
+    def restricted(
+        self,
+        allowed: FilterMatches | None,
+        required: Revisions | None,
+        excluded: Revisions,
+        collection: str,
+    ) -> FilterMatches:
+        """Returns some of the documents that match a filter, as an argument for searches.
+
+        Args:
+            allowed: The documents that match the filter; None for all.
+            required: The documents to choose from, in ascending order; None for all.
+            excluded: The documents to leave out.
+            collection: Name of the collection.
+        """
+
+    def get_synonyms(self, collection: str) -> str | None:
+        """Returns the synonyms of a collection as JSON (sql/synonyms.py), or None if there were never any."""
+
     def judgment_state(self) -> str:
         """Returns a text that changes whenever any judgment or clicked answer changes."""
 
     def nearest_words(
-        self, query: str, depth: int, allowed: FilterMatches | None, collection: str
+        self,
+        query: str,
+        depth: int,
+        allowed: FilterMatches | None,
+        collection: str,
+        weights: Weights = NO_WEIGHTS,
     ) -> tuple[Revisions, NDArray[np.float32]]:
         """Ranks documents by keyword search (BM25).
 
@@ -171,6 +260,7 @@ class Snapshot(Protocol):
             depth: Number of documents. Up to 1,000 more are returned if they tie with the last one.
             allowed: The documents to rank; None for all.
             collection: Name of the collection.
+            weights: Weights of corrected terms and synonyms.
 
         Returns:
             Revisions, best first, and their scores, all above 0.
@@ -180,6 +270,28 @@ class Snapshot(Protocol):
         """Returns the inverse document frequency of each term of a query, as keyword search uses it.
 
         Filters do not count. The result is empty if the collection does not exist.
+        """
+
+    def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
+        """Returns groups of terms of a collection near to a word, as `Vocabulary.find_nearest` does.
+
+        Terms of deleted documents may be among them, so ask `count_documents`. No filter applies.
+
+        Args:
+            word: The word.
+            collection: Name of the collection.
+        """
+
+    def count_documents(self, terms: Sequence[str], collection: str) -> dict[str, int]:
+        """Returns the number of documents with each term, up to MAX_COUNTED, without terms that none has."""
+
+    def documents_with(
+        self, term: str, allowed: FilterMatches | None, count: int, collection: str
+    ) -> Revisions:
+        """Returns the oldest `count` documents with a term that match a filter, or fewer.
+
+        With a filter, only some documents with the term are tested: the first TRIED, and if none of them
+        matches, MAX_TRIED more.
         """
 
 
@@ -305,6 +417,26 @@ class Documents(Protocol):
 
     async def drop_collection(self, collection: str, /) -> None:
         """Deletes a collection if it has no documents. The default collection always stays."""
+
+    async def get_synonyms(self, collection: str, /) -> str | None:
+        """Returns the synonyms of a collection, as `Snapshot.get_synonyms` does."""
+
+    async def replace_synonyms(
+        self, given: dict[str, Any], collection: str, expected: int | None = None, /
+    ) -> int:
+        """Replaces the synonyms of a collection.
+
+        Args:
+            given: Groups and one-way entries as JSON.
+            collection: Name of the collection.
+            expected: The version to replace. None: any.
+
+        Returns:
+            The new version.
+
+        Raises:
+            Conflict: The stored version is not `expected`.
+        """
 
     def filter(self, conditions: object, /) -> Predicate:
         """Compiles a filter for this store.

@@ -35,13 +35,41 @@ MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
 # Limit of a query in a judgment or an event. Percent-encoded, it fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096
+MAX_COUNTED = 10_000  # Documents with a term that are counted.
+# Documents with a term that are tested with a filter, one by one and then together.
+TRIED, MAX_TRIED = 64, 65_536
+MAX_READ = 20_000  # Documents that are read to find out where words stand in them.
 TIES = 1000  # Maximum number of further documents that tie with the last hit.
 MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
 
 
+FacetValue: TypeAlias = str | int | float | bool | None
+
+
+class Facet(NamedTuple):
+    """The counts of one metadata field.
+
+    Attributes:
+        values: Values, each with the number of documents that have it, largest number first.
+        ranges: Ranges in ascending order: the first value, the value after the last, or None if there is no
+            such end, and the number of documents.
+        other: Number of documents that have the field, but none of these values.
+        missing: Number of documents without the field.
+    """
+
+    values: list[tuple[FacetValue, int]]
+    ranges: list[tuple[FacetValue, FacetValue, int]]
+    other: int
+    missing: int
+
+
 class TooMuch(Exception):
     """Raised if an answer would exceed its maximum number of bytes."""
+
+
+class TooMany(Exception):
+    """Raised if more than MAX_READ documents would have to be read."""
 
 
 class NeedsVectors(Exception):

@@ -43,6 +43,7 @@ export function parsedExactly(content) {
 
 export const get = (path, query, options) => call("GET", path, { ...options, query });
 export const post = (path, body, options) => call("POST", path, { ...options, body });
+export const put = (path, body) => call("PUT", path, { body });
 export const remove = (path, query) => call("DELETE", path, { query });
 
 /** Resolves to the answer as text, for example metrics. */

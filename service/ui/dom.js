@@ -81,6 +81,17 @@ export function facts(rows, caption = "") {
     h("tr", {}, foreign("th", { scope: "row" }, name), foreign("td", {}, value)))));
 }
 
+/** Creates a button in the form of a link that calls `open` and `close` in turn. */
+export function toggle(label, open, close) {
+  const press = () => {
+    const opens = button.ariaExpanded !== "true";
+    button.ariaExpanded = String(opens);
+    (opens ? open : close)();
+  };
+  const button = h("button", { type: "button", class: "link", "aria-expanded": "false", onclick: press }, label);
+  return button;
+}
+
 /** Creates a section that `fill` fills when it is opened. `fill` resolves to elements. */
 export function later(summary, fill) {
   const place = h("div", { class: "report" });

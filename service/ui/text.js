@@ -2,13 +2,13 @@
 
 const LONGEST_HEADLINE = 110;
 
-/** Returns the title of a document, or the start of its text. `rest` is the remaining text. */
+/** Returns the title of a document, or the start of its text. `length` is the number of characters of the text in it. */
 export function headlineOf({ title, text = "" }) {
-  if (title) return { headline: title, rest: text };
+  if (title) return { headline: title, length: 0 };
   const sentence = text.slice(0, LONGEST_HEADLINE + 1).match(/^[^\n]*?[.!?](?=\s)|^[^\n]+/)?.[0] ?? text;
-  if (sentence.length <= LONGEST_HEADLINE) return { headline: sentence, rest: text.slice(sentence.length).trim() };
+  if (sentence.length <= LONGEST_HEADLINE) return { headline: sentence, length: sentence.length };
   const cut = sentence.slice(0, LONGEST_HEADLINE).replace(/\s+\S*$/, "");
-  return { headline: `${cut} …`, rest: `… ${text.slice(cut.length).trim()}` };
+  return { headline: `${cut} …`, length: cut.length };
 }
 
 /** Returns the scalar values of metadata, including those in lists: [field, value]. */
@@ -21,38 +21,28 @@ export function excerpt(text, length) {
   return text.length <= length ? text : `${text.slice(0, length).replace(/\s+\S{0,30}$/, "")} …`;
 }
 
-/** Returns the string index of the nth code point. The API counts code points, JavaScript UTF-16 units. */
-export function placeOf(text, codePoints) {
-  if (!/[\ud800-\udfff]/.test(text)) return codePoints;
-  let place = 0;
-  for (let passed = 0; passed < codePoints && place < text.length; passed += 1) {
-    place += text.codePointAt(place) > 0xffff ? 2 : 1;
+/** Converts ascending pairs of code points, as the API counts, to indices of a string, which counts UTF-16 units. */
+export function indicesOf(text, pairs) {
+  if (!/[\ud800-\udfff]/.test(text)) return pairs;
+  let index = 0;
+  let passed = 0;
+  const at = (point) => {
+    for (; passed < point && index < text.length; passed += 1) index += text.codePointAt(index) > 0xffff ? 2 : 1;
+    return index;
+  };
+  return pairs.map(([start, end]) => [at(start), at(end)]);
+}
+
+/** Splits a part of `text` into pieces: [piece, whether one of `pairs`, ascending indices, has it]. */
+export function pieces(text, start, end, pairs) {
+  const inside = pairs.map(([from, to]) => [Math.max(from, start), Math.min(to, end)]).filter(([from, to]) => from < to);
+  const found = [];
+  let last = start;
+  for (const [from, to] of inside) {
+    found.push([text.slice(last, from), false], [text.slice(from, to), true]);
+    last = to;
   }
-  return place;
-}
-
-// Words that keyword search ignores next to other words: FUNCTION_WORDS of models/search/terms.py.
-export const FUNCTION_WORDS = new Set((
-  "a an the this that these those and or but nor so if then than as of at by for from in into on onto to with without about over under " +
-  "i me my mine we us our ours you your yours he him his she her hers it its they them their theirs who whom whose which what where when why how " +
-  "is am are was were be been being do does did doing has have had having will would shall should can could may might must " +
-  "not no there here such").split(" "));
-
-/** Returns whether keyword search looks for a word next to other words. In capitals, as in WHO, it is a name. */
-const isSearched = (word) => !FUNCTION_WORDS.has(word.toLowerCase()) || word === word.toUpperCase();
-
-/** Splits `text` into pieces: [piece, whether keyword search finds it by `query`]. */
-export function marked(text, query) {
-  const all = query.match(/[\p{L}\p{M}\p{N}]{2,}/gu) ?? [];
-  const telling = all.filter(isSearched);
-  const words = (telling.length ? telling : all).map(stem);
-  return text.split(/([\p{L}\p{M}\p{N}]{2,})/u).map((piece) => [piece, (!telling.length || isSearched(piece)) && words.includes(stem(piece))]);
-}
-
-/** Normalizes a word about as the service does, for marking. */
-function stem(word) {
-  const plain = word.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().replace(/[øłđħı]/g, (letter) => "oldhi"["øłđħı".indexOf(letter)]);
-  return plain.replace(/(ings?|ed|es|(?<![su])s)$/, "");
+  return [...found, [text.slice(last, end), false]].filter(([piece]) => piece);
 }
 
 /** Returns the shell command that retrains for the service at `address`. `keyed`: it has API keys. */

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
+from models.search.synonyms import MAX_ALL_PHRASES, MAX_PHRASES
 from service.api.collections import MAX_CLICKED
 from service.api.openapi import MAX_K, MAX_OFFSET
-from service.api.search_plan import MAX_RERANK_K, TOGETHER
+from service.api.search_plan import MAX_FACET_CHARACTERS, MAX_FACETS, MAX_RERANK_K, TOGETHER
 from service.corpus.search import CANDIDATES, RERANK_WORK
 from service.ranking import WORK
 from service.store.filters.grammar import MAX_CONDITIONS, MAX_VALUES
@@ -95,6 +96,10 @@ def searches() -> Iterator[Case]:
     yield got(
         route, "1,000 highlighted hits", f"/search?q=red+river&k={MAX_K}&mode=hybrid&highlight=true&fields="
     )
+    deep = ",".join(f"metadata.{at}{'.a' * ((MAX_FACET_CHARACTERS - 11) // 2)}" for at in range(MAX_FACETS))
+    for facets in (deep, "metadata.kind"):
+        path = f"/search?q=red&mode=hybrid&facet_values=100&facets={facets}"
+        yield got(route, f"facets of {len(facets)} characters", path)
     yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
     yield from _ranked()
     yield from _requested(most)
@@ -279,6 +284,16 @@ def collections() -> Iterator[Case]:
     content = packed({"clicked": clicks})
     put = Case(f"PUT {COLLECTION}/clicked", "all answers", lambda _: Request(f"{PLACE}/clicked", content))
     yield put._replace(at=PLACE)
+    route, path = f"{COLLECTION}/synonyms", f"{PLACE}/synonyms"
+    groups = [
+        [f"a{at} b{other} c d" for other in range(MAX_PHRASES)]
+        for at in range(MAX_ALL_PHRASES // MAX_PHRASES)
+    ]
+    synonyms = packed({"groups": groups})
+    put = Case(f"PUT {route}", "as many as are stored", lambda _: Request(path, synonyms))
+    yield put._replace(at=PLACE)
+    yield got(f"GET {route}", "all", path)
+    yield got(f"DELETE {route}", "all", path)
     path = f"/collections/{DOOMED}"
     full = got(f"DELETE {COLLECTION}", "a full one", path)
     # Only one of several requests finds the collection.
@@ -309,7 +324,7 @@ def _in_a_collection(plain: list[Case]) -> Iterator[Case]:
     for case in plain:
         method, path = case.route.split()
         if (
-            path.startswith(("/search", "/documents", "/files", "/feedback", "/events", "/map"))
+            path.startswith(("/search", "/suggest", "/documents", "/files", "/feedback", "/events", "/map"))
             and case.route not in seen
         ):
             seen.add(case.route)

@@ -13,7 +13,7 @@ import pytest
 
 from models.publishing.publish import publish
 from models.store import ModelStore
-from simile_client import AsyncClient, Client, Document, SimileError
+from simile_client import AsyncClient, Client, Document, SimileError, Suggestion
 from tests.parts.json_server import json_server
 from tests.parts.rerankers import publish_reranker
 from tests.service.process import Service, free_port
@@ -110,6 +110,46 @@ def test_a_hit_is_highlighted_and_explained(service: str) -> None:
         assert (plain.highlights, plain.snippet, plain.explanation) == (None, None, None)
 
 
+def test_a_search_tells_its_corrections_and_uses_synonyms(service: str) -> None:
+    with Client(service) as client:
+        client.put([Document("an automobile in the garage", "a")], collection="cars")
+        found = client.search("automobiel", mode="lexical", collection="cars")
+        assert found.corrected_query == "automobile"
+        assert found.corrections == {"automobiel": ("automobile",)}
+        plain = client.search("automobiel", mode="lexical", typos=False, collection="cars")
+        assert (plain.hits, plain.corrected_query, plain.corrections) == ((), None, {})
+        one_way = [{"from": "tv", "to": ["television"]}]
+        assert client.replace_synonyms([("car", "automobile")], one_way, collection="cars") == 1
+        assert [hit.id for hit in client.search("car", mode="lexical", collection="cars").hits] == ["a"]
+        stored = {"version": 1, "groups": [["car", "automobile"]], "one_way": one_way}
+        assert client.synonyms(collection="cars") == stored
+        assert client.delete_synonyms(collection="cars") == 2
+        with pytest.raises(SimileError, match="version 2"):
+            client.replace_synonyms(collection="cars", version=1)
+        assert client.search("car", mode="lexical", collection="cars").hits == ()
+
+
+def test_a_search_counts_facets(service: str) -> None:
+    with Client(service) as client:
+        client.put(
+            [Document(f"river {at}", f"f{at}", {"n": at % 2}) for at in range(3)], collection="counted"
+        )
+        found = client.search("river", facets=["metadata.n"], facet_values=1, collection="counted")
+        assert found.facets == {
+            "metadata.n": {"ranges": [{"from": 0, "to": 2, "count": 3}], "other": 0, "missing": 0}
+        }
+        assert client.search("river", collection="counted").facets == {}
+
+
+def test_suggestions_complete_a_beginning(service: str) -> None:
+    with Client(service) as client:
+        titles = {"a": ("Printer jam", 1), "b": ("Printer paper", 2)}
+        documents = [Document("x", id, {"n": n}, title) for id, (title, n) in titles.items()]
+        client.put(documents, collection="completed")
+        found = client.suggest("prin", k=1, filter={"n": 2}, collection="completed")
+        assert found == (Suggestion("Printer paper", "title"),)
+
+
 def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
     async def requested() -> None:
         with Client(service) as waiting:
@@ -122,7 +162,11 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                 assert (await client.search("window", user="7")).hits == waiting.search("window").hits
                 marked = await client.search("window", highlight=True)
                 assert marked.hits == waiting.search("window", highlight=True).hits
+                assert await client.suggest("win") == waiting.suggest("win")
                 assert await client.judge("window", "async", relevant=False, user="7") == 1
+                assert await client.replace_synonyms([["a", "b"]]) == waiting.synonyms()["version"]
+                assert await client.synonyms() == waiting.synonyms()
+                assert await client.delete_synonyms() == waiting.synonyms()["version"]
                 assert (await client.info())["dimension"] == waiting.info()["dimension"]
                 assert await client.retraining() == waiting.retraining()
                 with pytest.raises(SimileError, match="No schedule of retrainings runs"):

@@ -65,6 +65,9 @@ class Predicate:
         return self.kind == "lookup" or any(part.indexed for part in self.parts)
 
 
+EVERYTHING = Predicate("TRUE", [], "and")  # The filter `{}`.
+
+
 def scoped(where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
     """Returns SQL and parameters for the documents in a collection that match a filter, by a scan."""
     if where is None:
@@ -433,6 +436,17 @@ def _path(key: str) -> list[str]:
     return path
 
 
+def check_field(name: str) -> None:
+    """Checks the name of a field.
+
+    Raises:
+        FilterError: The name is not allowed in a filter.
+    """
+    if name.startswith("$"):
+        raise FilterError(f"{shown(name)} begins as an operator does.")
+    _path(name)
+
+
 def indexed_fields(text: str) -> list[str]:
     """Returns the distinct fields in a value of `SIMILE_INDEXED_FIELDS`.
 
@@ -447,9 +461,7 @@ def indexed_fields(text: str) -> list[str]:
         )
     for name in names:
         try:
-            if name.startswith("$"):
-                raise FilterError(f"{shown(name)} begins as an operator does.")  # noqa: TRY301
-            _path(name)
+            check_field(name)
         except FilterError as error:
             raise ValueError(f"SIMILE_INDEXED_FIELDS: {error}") from error
     return names

@@ -19,7 +19,10 @@ _TIME = re.compile(
     r"(?:[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,30}))?(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))?)?"
 )
 DAY = 86_400  # Seconds.
+_ZONE = DAY - 60  # The largest offset.
 _YEAR_0 = 366  # Days from the day before the year 0 to the origin of Python's ordinals.
+# The first and the last second of all times.
+EARLIEST, LATEST = DAY - _ZONE, DAY * (date.max.toordinal() + _YEAR_0 + 1) - 1 + _ZONE
 _CYCLE = 146_097  # Days of 400 years, after which the calendar repeats itself.
 
 
@@ -36,12 +39,12 @@ class Time(NamedTuple):
     @property
     def earliest(self) -> str:
         """The first date that an equal time can have, in any zone."""
-        return _date(int(self.instant[:12]) // DAY - 1)
+        return show_date(int(self.instant[:12]) // DAY - 1)
 
     @property
     def latest(self) -> str:
         """The last date that an equal time can have, in any zone."""
-        return _date(int(self.instant[:12]) // DAY + 1)
+        return show_date(int(self.instant[:12]) // DAY + 1)
 
 
 def parse_time(text: object) -> Time | None:
@@ -52,7 +55,7 @@ def parse_time(text: object) -> Time | None:
     if int(hour) > 23 or int(minute) > 59 or int(second) > 60 or int(hours) > 23 or int(minutes) > 59:
         return None
     try:
-        days = _day_number(int(year), int(month), int(day))
+        days = day_number(int(year), int(month), int(day))
     except ValueError:
         return None
     clock = (int(hour) * 60 + int(minute)) * 60 + int(second)
@@ -63,14 +66,36 @@ def parse_time(text: object) -> Time | None:
     return Time(text, f"{whole:012d}{fraction.rstrip('0')}")
 
 
-def _day_number(year: int, month: int, day: int) -> int:
+def show_time(seconds: int, fraction: str = "") -> str:
+    """Returns a time as a text: a date alone for midnight UTC, else a date-time in UTC.
+
+    An instant outside of the years 0000 to 9999 has another zone, because it has no date in UTC.
+
+    Args:
+        seconds: Whole seconds of an instant.
+        fraction: Digits of its fraction.
+    """
+    shift, zone = 0, "Z"
+    if seconds < DAY:
+        shift, zone = _ZONE, "+23:59"
+    elif seconds > LATEST - _ZONE:
+        shift, zone = -_ZONE, "-23:59"
+    day, clock = divmod(seconds + shift, DAY)
+    if not clock and not fraction and not shift:
+        return show_date(day)
+    hour, minute, second = clock // 3600, clock // 60 % 60, clock % 60
+    ending = f".{fraction}" if fraction else ""
+    return f"{show_date(day)}T{hour:02}:{minute:02}:{second:02}{ending}{zone}"
+
+
+def day_number(year: int, month: int, day: int) -> int:
     """Returns the number of days since the day before the year 0. The module datetime starts at year 1."""
     if year == 0:
         return date(400, month, day).toordinal() + _YEAR_0 - _CYCLE
     return date(year, month, day).toordinal() + _YEAR_0
 
 
-def _date(number: int) -> str:
+def show_date(number: int) -> str:
     """Returns the date with a day number, such as `2024-05-01`.
 
     For days before the year 0000 or after 9999, returns a text that sorts before or after all dates.

@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
+from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 
@@ -29,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.search.content import Content
-from models.search.terms import RULES, Query, compute_idf, get_terms, parse_query
+from models.search.spelling import is_known_kind
+from models.search.terms import NO_WEIGHTS, RULES, Query, Weights, compute_idf, get_terms, parse_query
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
@@ -223,6 +225,7 @@ def fold(connection: Connection) -> bool:
         lost.update(fewer)
         removed += gone
     _rewrite(connection, collection, gained.keys() | lost, lost, np.sort(np.array(removed, np.int64)))
+    _change_vocabulary(connection, collection, gained, lost)
     connection.execute("DELETE FROM term_changes WHERE number = ANY(?)", (taken,))
     return True
 
@@ -277,6 +280,21 @@ def _rewrite(
     _store(connection, collection, [term for term, _ in groups], packed(unpacked(owned).without(removed)))
 
 
+def _change_vocabulary(
+    connection: Connection, collection: str, gained: Iterable[str], lost: Iterable[str]
+) -> None:
+    """Adds the terms of folded changes, and removes terms without postings (vocabulary.py)."""
+    connection.execute(
+        "INSERT INTO vocabulary (collection, term) SELECT ?, unnest(?::text[]) ON CONFLICT DO NOTHING",
+        (collection, [*filter(is_known_kind, gained)]),
+    )
+    connection.execute(
+        "DELETE FROM vocabulary v WHERE collection = ? AND term = ANY(?) AND NOT EXISTS "
+        "(SELECT 1 FROM term_postings p WHERE p.collection = v.collection AND p.term = v.term)",
+        (collection, [*lost]),
+    )
+
+
 REBUILD_LOCK = 7_405_832
 REBUILT_POSTINGS = 200_000  # Postings that a rebuild stores at a time. They take about 100 MB of memory.
 SAY_SECONDS = 5.0
@@ -297,8 +315,10 @@ def bring_up_to_date(raw: Raw) -> None:
             connection.execute("SELECT pg_advisory_xact_lock(?)", (REBUILD_LOCK,))
         if fact(connection, LEXICAL_RULES) == RULES:
             return
-        connection.execute("LOCK TABLE term_postings, term_changes, tally IN SHARE ROW EXCLUSIVE MODE")
-        for table in ("term_postings", "term_changes", "tally"):
+        connection.execute(
+            "LOCK TABLE term_postings, term_changes, vocabulary, tally IN SHARE ROW EXCLUSIVE MODE"
+        )
+        for table in ("term_postings", "term_changes", "vocabulary", "tally"):
             connection.execute(f"DELETE FROM {table}")
         _add_all(raw)
         note(connection, LEXICAL_RULES, RULES)
@@ -341,15 +361,15 @@ _LAST = chr(0x10FFFF)
 
 
 def nearest(
-    connection: Connection, query: str, depth: int, allowed: FilterMatches | None, collection: str
+    connection: Connection,
+    query: str,
+    depth: int,
+    allowed: FilterMatches | None,
+    collection: str,
+    weights: Weights = NO_WEIGHTS,
 ) -> Ranking:
     """Ranks documents by BM25, as `protocol.Snapshot.nearest_words` says."""
-    parsed = parse_query(query)
-    found = _postings(connection, [*map(_stored_term, parsed.terms)], parsed.beginnings, collection)
-    count = len(parsed.terms) + len(parsed.beginnings)
-    pause()
-    documents, tokens, removed = _collection(connection, collection)
-    revisions, scores = _scores(found.without(removed), count, documents, tokens)
+    revisions, scores = _sum(*_score(connection, query, collection, weights))
     if allowed is None:
         return _best(revisions, scores, depth)
     if allowed.revisions is not None:
@@ -366,6 +386,26 @@ def nearest(
         size *= 4
 
 
+def _score(
+    connection: Connection, query: str, collection: str, weights: Weights
+) -> tuple[Revisions, NDArray[np.float64]]:
+    """Returns the postings of a query that count, as revisions and scores."""
+    parsed = parse_query(query)
+    terms = [*dict.fromkeys([*parsed.terms, *chain.from_iterable(weights)])]
+    found = _postings(connection, [*map(_stored_term, terms)], parsed.beginnings, collection)
+    pause()
+    documents, tokens, removed = _collection(connection, collection)
+    found = found.without(removed)
+    each = _scores(found, len(terms) + len(parsed.beginnings), documents, tokens)
+    revisions = found.revisions
+    if weights:
+        plain = [at for at, term in enumerate(terms) if (term,) not in weights and term in parsed.terms]
+        plain += range(len(terms), len(terms) + len(parsed.beginnings))
+        groups = [([terms.index(term) for term in group], weight) for group, weight in weights.items()]
+        revisions, each = _weigh(found, each, plain, groups)
+    return revisions, each
+
+
 def get_idf(connection: Connection, query: Query, collection: str) -> dict[str, float]:
     """Implements `protocol.Snapshot.get_idf`."""
     found = _postings(connection, [*map(_stored_term, query.terms)], query.beginnings, collection)
@@ -374,6 +414,19 @@ def get_idf(connection: Connection, query: Query, collection: str) -> dict[str, 
     terms = [*query.terms, *query.beginnings]
     counts = np.bincount(found.without(removed).owners, minlength=len(terms))
     return {term: compute_idf(documents, count) for term, count in zip(terms, counts.tolist(), strict=True)}
+
+
+def read_postings(connection: Connection, terms: Sequence[str], collection: str) -> Postings:
+    """Returns the postings of terms in existing documents. The owners are positions in `terms`."""
+    found = _postings(connection, [*map(_stored_term, terms)], [], collection)
+    return found.without(_collection(connection, collection)[2])
+
+
+def list_worded(
+    connection: Connection, query: str, collection: str, weights: Weights = NO_WEIGHTS
+) -> Revisions:
+    """Returns the documents that have a term of a query, as `protocol.Snapshot.list_worded` says."""
+    return np.unique(_score(connection, query, collection, weights)[0])
 
 
 def _postings(
@@ -412,14 +465,45 @@ def _collection(connection: Connection, collection: str) -> tuple[int, int, Revi
     return documents or 0, tokens or 0, np.array(removed, np.int64)
 
 
-def _scores(
-    postings: Postings, terms: int, documents: int, tokens: int
-) -> tuple[Revisions, NDArray[np.float32]]:
-    owners, revisions, frequencies, lengths = postings
+def _scores(postings: Postings, terms: int, documents: int, tokens: int) -> NDArray[np.float64]:
+    """Returns the score of each posting."""
+    owners, _, frequencies, lengths = postings
     counts = np.bincount(owners, minlength=terms)
     weights = np.array([compute_idf(documents, count) for count in counts.tolist()]) * 2.2
     relative = lengths * (documents / max(tokens, 1))
-    scores = weights[owners] * frequencies / (frequencies + 1.2 * (0.25 + 0.75 * relative))
+    scores: NDArray[np.float64] = (
+        weights[owners] * frequencies / (frequencies + 1.2 * (0.25 + 0.75 * relative))
+    )
+    return scores
+
+
+def _weigh(
+    postings: Postings,
+    scores: NDArray[np.float64],
+    plain: Sequence[int],
+    groups: Sequence[tuple[Sequence[int], float]],
+) -> tuple[Revisions, NDArray[np.float64]]:
+    """Returns the postings that count, as revisions and weighted scores.
+
+    Args:
+        postings: Postings of all terms.
+        scores: Score of each posting.
+        plain: Owners of the terms with weight 1.
+        groups: Owners of the terms of each group, and its weight.
+    """
+    inside = np.isin(postings.owners, plain)
+    revisions, weighted = [postings.revisions[inside]], [scores[inside]]
+    for owners, weight in groups:
+        inside = np.isin(postings.owners, owners)
+        names, counts = np.unique(postings.revisions[inside], return_counts=True)
+        inside &= np.isin(postings.revisions, names[counts == len(owners)])
+        revisions.append(postings.revisions[inside])
+        weighted.append(weight * scores[inside])
+    return np.concatenate(revisions), np.concatenate(weighted)
+
+
+def _sum(revisions: Revisions, scores: NDArray[np.float64]) -> tuple[Revisions, NDArray[np.float32]]:
+    """Sums the scores of each document."""
     order = np.argsort(revisions, kind="stable")  # Equal documents then get equal sums.
     revisions, scores = revisions[order], scores[order]
     starts = np.flatnonzero(np.diff(revisions, prepend=-1))

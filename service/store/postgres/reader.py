@@ -7,19 +7,22 @@ own()    reads of the service itself, on separate threads
 import contextlib
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 import orjson
 import psycopg
 
+from models.search.spelling import Word
 from service.store.filters.grammar import Predicate, scoped
-from service.store.postgres import documents, fulltext, generations, vectors
+from service.store.postgres import documents, fulltext, generations, vectors, vocabulary
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
 from service.store.scheduling import ReadingThreads, Share, Turn, current, share
-from service.store.sql import feedback, records, tokens
+from service.store.sql import facets, feedback, records, synonyms, tokens
 from service.store.sql.records import md5
+from service.store.values import Facet, Revisions
+from service.store.vocabularies import Vocabularies
 
 T = TypeVar("T")
 
@@ -40,6 +43,9 @@ def as_sent(metadata: str) -> bytes:
 class Snapshot(Connection):
     """A read transaction. protocol.py and index/index_set.py document the methods."""
 
+    vocabularies: Vocabularies  # All connections share both.
+    columns: facets.Columns
+
     BYTES = "octet_length(CAST({} AS text))"
     RAW = "convert_to({}, 'UTF8')"
     METADATA = "coalesce(sent, metadata::text)"
@@ -48,23 +54,42 @@ class Snapshot(Connection):
     get_ids = records.get_ids
     answered = records.answered
     beginnings = records.beginnings
+    titles = records.titles
     matching = vectors.matching
+    list_matching = vectors.list_matching
+    among = vectors.among
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest = vectors.nearest
     nearest_words = fulltext.nearest
+    count_documents = vocabulary.count_documents
+    documents_with = vocabulary.documents_with
+    documents_with_phrase = vocabulary.documents_with_phrase
     get_idf = fulltext.get_idf
+    restricted = vectors.restricted
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
+    get_synonyms = synonyms.get_synonyms
+    list_worded = fulltext.list_worded
+    get_titles = records.get_titles
+    clicked_queries = feedback.clicked_queries
     require = generations.require
 
     as_json = staticmethod(as_sent)
 
     checksum = staticmethod(md5)
 
+    def count_facets(
+        self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
+    ) -> dict[str, Facet | None]:
+        return facets.count_facets(self, self.columns, fields, revisions, collection, most)
+
     def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
         return scoped(where, collection)
+
+    def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
+        return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
 
     def begin(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -103,6 +128,8 @@ class Readers(ReadingThreads):
     def __init__(self, pool: Pool, readers: int, own: int) -> None:
         super().__init__(readers, max(1, readers * 2 // 3), own)
         self._connections = pool
+        self._vocabularies = Vocabularies()
+        self._columns = facets.Columns()
 
     def _turn(self, *, own: bool) -> Turn:
         return _Read(None if own else share.get(), self._own)
@@ -124,6 +151,8 @@ class Readers(ReadingThreads):
             turn.use(raw)
             current.turn = turn
             snapshot = Snapshot(raw)
+            snapshot.vocabularies = self._vocabularies
+            snapshot.columns = self._columns
             try:
                 snapshot.begin()
                 return query(snapshot)

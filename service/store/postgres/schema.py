@@ -8,6 +8,7 @@ Start reading at `MIGRATIONS`, `migrate` and `problem`. The tables are the same 
     sizes        the same for a generation: documents with vectors, and rows.
     term_postings  the terms of documents, in blocks; `term_changes` has the changes to apply to them
                    (fulltext.py).
+    vocabulary   the words among these terms (vocabulary.py).
     vectors_N    the vectors of generation N, with their index.
     lacking      the documents without a vector, and which replica embeds them.
     replicas     the processes that share the database, each with a lease (replicas.py).
@@ -278,6 +279,18 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         PRIMARY KEY (revision, space)
     );
     """,
+    # The words among the terms of postings, by which misspelled words are corrected. fulltext.py keeps it.
+    """
+    CREATE TABLE vocabulary (
+        number     bigint GENERATED ALWAYS AS IDENTITY,
+        collection text COLLATE "C" NOT NULL,
+        term       text COLLATE "C" NOT NULL,
+        PRIMARY KEY (collection, term)
+    );
+    CREATE INDEX vocabulary_by_number ON vocabulary (collection, number) INCLUDE (term);
+    INSERT INTO vocabulary (collection, term) SELECT DISTINCT collection, term FROM term_postings
+        WHERE char_length(term) BETWEEN 3 AND 32;
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 # The columns and indexes of each table after all migrations. A test compares them with a new database.
@@ -312,6 +325,7 @@ TABLES = {
     ),
     "requests": ("number id version kind at", "requests_pkey requests_id_key"),
     "tokens": ("revision space body", "tokens_pkey"),
+    "vocabulary": ("number collection term", "vocabulary_pkey vocabulary_by_number"),
 }
 SEQUENCES = ["operations"]
 FUNCTIONS = ["simile_instant", "simile_unsummed", "simile_values"]

@@ -37,7 +37,7 @@ from service.store.postgres.reader import Readers, Snapshot
 from service.store.postgres.replicas import Touch
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
-from service.store.sql import feedback
+from service.store.sql import feedback, synonyms
 from service.store.sql import generations as states
 from service.store.sql.connection import NONE_THERE, unfinished_copy
 from service.store.sql.methods import CommonMethods, Method, reading, reading_itself, writing
@@ -238,6 +238,7 @@ class PostgresStore(Touch, CommonMethods):
     judge = writing(in_turn(feedback.store_judgments), alone=True)
     replace_clicked = writing(writes.replace_clicked, alone=True)
     _record_some = writing(writes.record_events, alone=True)
+    replace_synonyms = writing(in_turn(synonyms.replace_synonyms), alone=True)
 
     # Generations: missing vectors, and which generation is active.
 

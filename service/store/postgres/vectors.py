@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.store.filters.grammar import Predicate
+from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres.connection import Connection, Raw
 from service.store.sql.connection import fetch_value
 from service.store.values import (
@@ -272,6 +272,38 @@ def matching(connection: Connection, where: Predicate, collection: str) -> Filte
         wide.clear()
     wide[name] = time.monotonic() + WIDE_SECONDS
     return FilterMatches(where, collection, None)
+
+
+def restricted(
+    connection: Connection,
+    allowed: FilterMatches | None,
+    required: Revisions | None,
+    excluded: Revisions,
+    collection: str,
+) -> FilterMatches:
+    """Returns documents as an argument for searches, as `protocol.Snapshot.restricted` says."""
+    where = Predicate("TRUE", [], kind="and") if allowed is None else allowed.where
+    if required is None:
+        sql = f"documents WHERE collection = ? AND ({where.sql})"
+        found = revisions_in(connection, sql, (collection, *where.parameters))
+    else:
+        found = required if allowed is None else allowed.among(connection, required)
+    return FilterMatches(where, collection, np.setdiff1d(found, excluded))
+
+
+def list_matching(connection: Connection, where: Predicate | None, collection: str) -> Revisions:
+    """Returns all documents that match a filter, as `protocol.Snapshot.list_matching` says."""
+    sql, parameters = scoped(where, collection)
+    return np.sort(revisions_in(connection, f"documents WHERE {sql}", parameters))
+
+
+def among(
+    connection: Connection, where: Predicate | None, revisions: Revisions, collection: str
+) -> Revisions:
+    """Returns those of some documents that match a filter, as `protocol.Snapshot.among` says."""
+    sql, parameters = scoped(where, collection)
+    sql = f"documents WHERE revision IN (SELECT unnest(?::bigint[])) AND {sql}"
+    return np.sort(revisions_in(connection, sql, [revisions, *parameters]))
 
 
 def revisions_in(connection: Connection, source: str, parameters: Sequence[Any]) -> Revisions:

@@ -18,6 +18,7 @@ from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sql.records import has_collection, refuse_another, unembedded
+from service.store.sql.synonyms import forget_synonyms
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -256,9 +257,12 @@ def drop_collection(connection: Connection, collection: str) -> None:
     # Waits for every write that has found the collection.
     connection.execute("SELECT 1 FROM collections WHERE name = ? FOR UPDATE", (collection,))
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
-    if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
+    if written_to.fetchone() is not None:
+        return
+    forget_synonyms(connection, collection)
+    if collection != DEFAULT_COLLECTION:
         connection.execute("DELETE FROM collections WHERE name = ?", (collection,))
-        for table in ("tally", "term_postings", "term_changes"):
+        for table in ("tally", "term_postings", "term_changes", "vocabulary"):
             connection.execute(f"DELETE FROM {table} WHERE collection = ?", (collection,))
 
 

@@ -13,7 +13,7 @@ separately.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf
 from secrets import token_hex
@@ -38,6 +38,8 @@ Table = Literal["feedback", "events"]
 DELETED_ROWS = 4096  # Rows of one step: a write waits some tens of milliseconds for it.
 TOGETHER = 256  # Tuples of texts in one statement.
 MAX_PARAMETERS = 900  # Parameters of one statement; older builds of SQLite accept 999.
+MAX_TRUSTED = 500  # Keys whose events count for suggestions.
+MAX_SUGGESTED_CHARACTERS = 100  # Of a query that is suggested to other visitors.
 NAMED = 10  # Unknown ids in a message.
 SHOWN_CHARACTERS = 80  # Characters of a query or an id in a message.
 _STATE = "judgments"  # Name of the fact that changes with the judgments and the clicked answers.
@@ -354,6 +356,24 @@ def _full(limit: int, what: str, setting: str) -> Conflict:
         f"There are {limit} events {what} ({setting}). Delete some (DELETE /events), keep them for fewer "
         "days (SIMILE_EVENTS_DAYS), or raise the setting."
     )
+
+
+def clicked_queries(
+    connection: Connection, collection: str, min_visitors: int, limit: int, trusts: Callable[[str], bool]
+) -> list[tuple[str, int]]:
+    """Returns queries after which visitors clicked, as `protocol.Snapshot.clicked_queries` says."""
+    clicked = "collection = ? AND trusted = 1 AND visitor <> '' AND type <> 'skip'"
+    keys = fetch_column(connection, f"SELECT DISTINCT key FROM events WHERE {clicked}", collection)
+    trusted = [key for key in keys if trusts(key)][:MAX_TRUSTED]
+    if not trusted:
+        return []
+    rows = connection.execute(
+        f"SELECT query, count(DISTINCT visitor) AS visitors FROM events WHERE {clicked} "
+        f"AND length(query) <= ? AND key IN ({', '.join('?' * len(trusted))}) GROUP BY query "
+        "HAVING count(DISTINCT visitor) >= ? ORDER BY visitors DESC, query LIMIT ?",
+        (collection, MAX_SUGGESTED_CHARACTERS, *trusted, min_visitors, limit),
+    )
+    return rows.fetchall()
 
 
 def list_events(

@@ -13,7 +13,7 @@ import orjson
 from service.errors import Storage, Timeout, Unhealthy
 from service.store.filters.grammar import Predicate
 from service.store.scheduling import ReadingThreads
-from service.store.sql import feedback, generations, records, tokens
+from service.store.sql import feedback, generations, records, synonyms, tokens
 from service.store.sql.connection import fact, note, unfinished_copy, visitor_secret
 from service.store.sql.feedback import DELETED_ROWS, Table, delete_some, forget
 from service.store.values import Active, Event, EventLimits, Recorded, Selection, Step
@@ -141,6 +141,7 @@ class CommonMethods:
     page = reading(records.page)
     sample = reading(records.sample)
     field_sample = reading(records.field_sample)
+    get_synonyms = reading(synonyms.get_synonyms)
 
     judgements = reading(feedback.list_judgments)
     judgment_state = reading_itself(feedback.judgment_state)

@@ -302,6 +302,12 @@ def beginnings(connection: Reading, revisions: Sequence[int], characters: int) -
     }
 
 
+def titles(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
+    """Returns the titles of those of `revisions` that still exist, by revision."""
+    sql = f"SELECT revision, title FROM documents WHERE revision {connection.AMONG}"
+    return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())
+
+
 def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unembedded]:
     """Returns the documents to embed by revision, for those of `revisions` that still exist."""
     sql = f"SELECT revision, collection, id, text, title FROM documents WHERE revision {connection.AMONG}"
@@ -312,6 +318,12 @@ def unembedded(connection: Listing, revisions: Sequence[int]) -> dict[int, Unemb
 def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
     """Returns the document ids of those of `revisions` that still exist, by revision."""
     sql = f"SELECT revision, id FROM documents WHERE revision {connection.AMONG}"
+    return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())
+
+
+def get_titles(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
+    """Returns the titles of those of `revisions` that still exist, by revision."""
+    sql = f"SELECT revision, title FROM documents WHERE revision {connection.AMONG}"
     return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())
 
 

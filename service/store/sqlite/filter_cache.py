@@ -21,10 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from service.store.filters.grammar import Predicate
-from service.store.sqlite.documents import sequence
+from service.store.sqlite.documents import INLINE_REVISIONS, sequence
 from service.store.sqlite.filters import Lookups, matching
 from service.store.values import Revisions
 
+ALL = Predicate("TRUE", [], kind="and")
 MAX_BYTES = 64 * 2**20  # Sixteen filters that half of a million documents match.
 STATE_BYTES = 1024  # Bytes of a state in addition to its revisions, at most.
 SLOW_SECONDS = 0.005  # Results of faster searches are not cached.
@@ -144,3 +145,35 @@ class FilterMatches:
     def among(self, revisions: Revisions) -> Revisions:
         """Returns the given revisions that match, in ascending order. Meant for few revisions."""
         return Lookups(self._connection, self._collection).scan(self._where, revisions)
+
+
+@dataclass(eq=False)
+class Listed:
+    """Documents in a list of revisions, with the interface of `FilterMatches`."""
+
+    all: Revisions  # Ascending.
+
+    def is_narrow(self, most: int) -> bool:
+        return len(self.all) <= most
+
+    def among(self, revisions: Revisions) -> Revisions:
+        return np.intersect1d(revisions, self.all)
+
+
+def restricted(
+    connection: sqlite3.Connection,
+    allowed: FilterMatches | None,
+    required: Revisions | None,
+    excluded: Revisions,
+    collection: str,
+) -> Listed:
+    """Returns documents as an argument for searches, as `protocol.Snapshot.restricted` says."""
+    if required is None:
+        found = Lookups(connection, collection).matching(ALL, None) if allowed is None else allowed.all
+    elif allowed is None:
+        found = required
+    elif len(required) <= INLINE_REVISIONS:
+        found = allowed.among(required)
+    else:
+        found = np.intersect1d(required, allowed.all, assume_unique=True)
+    return Listed(np.setdiff1d(found, excluded, assume_unique=True))

@@ -402,8 +402,8 @@ class Lookups:
         ]
         return _rising(np.concatenate([np.empty(0, np.int64), *found]))
 
-    def scan(self, where: Predicate, among: Revisions | None) -> Revisions:
-        """Returns the same as `matching`, but without lookups. Best for a few revisions."""
+    def scan(self, where: Predicate | None, among: Revisions | None) -> Revisions:
+        """Returns the same as `matching`, but without lookups. Best for a few revisions. None: all match."""
         sql, parameters = scoped(where, self._collection)
         if among is None:
             return np.sort(self._revisions(f"documents WHERE {sql}", parameters))
@@ -416,12 +416,24 @@ class Lookups:
         return np.sort(self._revisions("documents WHERE collection = ?", [self._collection]))
 
     def _revisions(self, source: str, parameters: list[Any]) -> Revisions:
-        """Returns the column `revision` of a query's rows.
+        return read_revisions(self._connection, "revision", source, parameters)
 
-        SQLite returns all revisions as one text, because one row per revision takes three times as long.
-        """
-        text = fetch_value(self._connection, f"SELECT group_concat(revision) FROM {source}", *parameters)
-        return np.empty(0, np.int64) if text is None else np.fromstring(text, np.int64, sep=",")
+
+def read_revisions(
+    connection: sqlite3.Connection, column: str, source: str, parameters: Sequence[Any]
+) -> Revisions:
+    """Returns a column of a query's rows, which has revisions.
+
+    SQLite returns all revisions as one text, because one row per revision takes three times as long.
+
+    Args:
+        connection: A connection to the store.
+        column: Name of the column.
+        source: The SQL after FROM.
+        parameters: Parameters of the SQL.
+    """
+    text = fetch_value(connection, f"SELECT group_concat({column}) FROM {source}", *parameters)
+    return np.empty(0, np.int64) if text is None else np.fromstring(text, np.int64, sep=",")
 
 
 def _rising(revisions: Revisions) -> Revisions:

@@ -17,10 +17,20 @@ from typing import Literal
 import numpy as np
 import orjson
 
-from models.search.terms import TABLE, Query, compute_idf, cut, expression, expressions
+from models.search.terms import (
+    NO_WEIGHTS,
+    TABLE,
+    Query,
+    Weights,
+    compute_idf,
+    cut,
+    expression,
+    expressions,
+)
 from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sqlite.documents import INLINE_REVISIONS, get_number
 from service.store.sqlite.filter_cache import FilterMatches
+from service.store.sqlite.filters import read_revisions
 from service.store.values import TIES, Ranking, Revisions
 
 SPARE = 16
@@ -83,21 +93,31 @@ def lacking(connection: sqlite3.Connection) -> str | None:
 
 
 def nearest(
-    connection: sqlite3.Connection, query: str, depth: int, allowed: FilterMatches | None, collection: str
+    connection: sqlite3.Connection,
+    query: str,
+    depth: int,
+    allowed: FilterMatches | None,
+    collection: str,
+    weights: Weights = NO_WEIGHTS,
 ) -> Ranking:
     """Ranks documents, as `protocol.Snapshot.nearest_words` says.
 
     The scores are those of FTS5's bm25 with the opposite sign, so larger is better.
     """
-    match = expression(query)
+    parts = _parts(query, weights)
     number = get_number(connection, collection)
-    if not match or number is None:
+    if not parts or number is None:
         return _NONE
     name = table(number)
 
     def ranked(condition: str = "", *listed: str) -> sqlite3.Cursor:
-        sql = f"SELECT rowid, -rank FROM {name} WHERE {name} MATCH ? {condition} ORDER BY rank"
-        return connection.execute(sql, [match, *listed])
+        if [*parts.values()] == [1.0]:
+            sql = f"SELECT rowid, -rank FROM {name} WHERE {name} MATCH ? {condition} ORDER BY rank"
+            return connection.execute(sql, [*parts, *listed])
+        part = f"SELECT rowid AS name, ? * -rank AS score FROM {name} WHERE {name} MATCH ? {condition}"
+        sql = f"SELECT name, sum(score) FROM ({' UNION ALL '.join([part] * len(parts))}) GROUP BY name "
+        values = [value for match, weight in parts.items() for value in (weight, match, *listed)]
+        return connection.execute(f"{sql} ORDER BY 2 DESC, 1", values)
 
     if allowed is None:
         return _first(ranked(), depth, None) or _NONE
@@ -126,6 +146,30 @@ def get_idf(connection: sqlite3.Connection, query: Query, collection: str) -> di
         term: compute_idf(documents, fetch_value(connection, sql, match))
         for term, match in expressions(query).items()
     }
+
+
+def _parts(query: str, weights: Weights) -> dict[str, float]:
+    """Returns expressions whose weighted scores are summed, with their weights."""
+    match = expression(query, weights)
+    parts = {match: 1.0} if match else {}
+    single: dict[float, list[str]] = {}
+    for group, weight in weights.items():
+        if len(group) == 1:
+            single.setdefault(weight, []).append(f'"{group[0]}"')
+        else:
+            parts[" AND ".join(f'"{term}"' for term in group)] = weight
+    return parts | {" OR ".join(terms): weight for weight, terms in single.items()}
+
+
+def list_worded(
+    connection: sqlite3.Connection, query: str, collection: str, weights: Weights = NO_WEIGHTS
+) -> Revisions:
+    """Returns the documents that have a term of a query, as `protocol.Snapshot.list_worded` says."""
+    match = " OR ".join(f"({part})" for part in _parts(query, weights))
+    number = get_number(connection, collection)
+    if not match or number is None:
+        return _NONE[0]
+    return read_revisions(connection, "rowid", f"{table(number)} WHERE {table(number)} MATCH ?", [match])
 
 
 def _first(

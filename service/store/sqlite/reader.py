@@ -11,20 +11,24 @@ reads run.
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import orjson
 
+from models.search.spelling import Word
 from service.observability import outages
-from service.store.filters.grammar import Predicate
+from service.store.filters.grammar import EVERYTHING, Predicate
 from service.store.scheduling import ReadingThreads, Turn, Turns, current, share
-from service.store.sql import feedback, records, tokens
+from service.store.sql import facets, feedback, records, synonyms, tokens
 from service.store.sql.records import crc32
-from service.store.sqlite import documents, fulltext, vectors
+from service.store.sqlite import documents, filter_cache, fulltext, vectors, vocabulary
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
+from service.store.sqlite.filters import Lookups
 from service.store.sqlite.schema import connect
+from service.store.values import Facet, Revisions
+from service.store.vocabularies import Vocabularies
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +44,9 @@ PROGRESS_STEPS = 10_000  # Steps of SQLite's virtual machine, some tenths of a m
 class Snapshot(sqlite3.Connection):
     """A read transaction. protocol.py documents the methods."""
 
-    filters: FilterCache  # All connections share it.
+    filters: FilterCache  # All connections share these.
+    vocabularies: Vocabularies
+    columns: facets.Columns
 
     AMONG = "IN (SELECT value FROM json_each(CAST(? AS TEXT)))"
     # The length of a text is in characters, that of a blob in bytes. octet_length() needs SQLite 3.43.
@@ -56,17 +62,37 @@ class Snapshot(sqlite3.Connection):
     get_ids = records.get_ids
     answered = records.answered
     beginnings = records.beginnings
+    titles = records.titles
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest_words = fulltext.nearest
+    count_documents = vocabulary.count_documents
+    documents_with = vocabulary.documents_with
+    documents_with_phrase = vocabulary.documents_with_phrase
     get_idf = fulltext.get_idf
+    restricted = filter_cache.restricted
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
+    get_synonyms = synonyms.get_synonyms
+    list_worded = fulltext.list_worded
+    get_titles = records.get_titles
+    clicked_queries = feedback.clicked_queries
 
     listed = staticmethod(orjson.dumps)
 
     as_json = staticmethod(bytes)
+
+    def list_matching(self, where: Predicate | None, collection: str) -> Revisions:
+        return self.filters.of(self, where or EVERYTHING, collection)
+
+    def among(self, where: Predicate | None, revisions: Revisions, collection: str) -> Revisions:
+        return Lookups(self, collection).scan(where, revisions)
+
+    def count_facets(
+        self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
+    ) -> dict[str, Facet | None]:
+        return facets.count_facets(self, self.columns, fields, revisions, collection, most)
 
     checksum = staticmethod(crc32)
 
@@ -80,6 +106,9 @@ class Snapshot(sqlite3.Connection):
     def matching(self, where: Predicate, collection: str) -> FilterMatches:
         return FilterMatches(self, self.filters, where, collection)
 
+    def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
+        return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
+
 
 class Readers(ReadingThreads):
     """The reading threads of the store at `path`. `schema.migrate` must have created the file."""
@@ -87,7 +116,7 @@ class Readers(ReadingThreads):
     def __init__(self, path: Path) -> None:
         super().__init__(BEGUN, HEAVY, OWN)
         self._path = path
-        self._filters = FilterCache()
+        self._filters, self._vocabularies, self._columns = FilterCache(), Vocabularies(), facets.Columns()
         self._local = threading.local()
         self._open: list[Snapshot] = []
         self._turns = Turns()
@@ -100,7 +129,8 @@ class Readers(ReadingThreads):
         if not hasattr(self._local, "connection"):
             connection = connect(self._path, Snapshot, read_only=True)
             assert isinstance(connection, Snapshot)  # noqa: S101
-            connection.filters = self._filters
+            connection.filters, connection.vocabularies = self._filters, self._vocabularies
+            connection.columns = self._columns
             connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")
             self._open.append(connection)
             self._local.connection = connection

@@ -18,7 +18,7 @@ from models.store import RequestedVersion
 from service.errors import ServiceError
 from service.store.filters.grammar import Predicate, indexed_fields
 from service.store.protocol import VectorSink
-from service.store.sql import feedback, generations
+from service.store.sql import feedback, generations, synonyms
 from service.store.sql.connection import fetch_value
 from service.store.sql.methods import CommonMethods, reading, reading_itself, writing
 from service.store.sqlite import documents, fulltext, last_known, vectors, writes
@@ -160,6 +160,7 @@ class SqliteStore(Alone, CommonMethods):
 
     judge = writing(feedback.store_judgments)
     replace_clicked = writing(feedback.replace_clicked)
+    replace_synonyms = writing(synonyms.replace_synonyms)
     _record_some = writing(feedback.store_events)
 
     # Generations: missing vectors, and which generation is active.

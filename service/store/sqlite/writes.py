@@ -15,6 +15,7 @@ from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
 from service.store.sql.records import compute_checksums, encode_parts, refuse_another
+from service.store.sql.synonyms import forget_synonyms
 from service.store.sqlite import secondary_indexes, vectors
 from service.store.sqlite.documents import get_number, sequence
 from service.store.sqlite.writer import Transaction
@@ -105,8 +106,10 @@ def drop_name(transaction: Transaction, collection: str) -> None:
     """Deletes a collection if it is empty. The default collection always stays."""
     connection = transaction.connection
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
-    if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
-        secondary_indexes.remove_collection(connection, collection)
+    if written_to.fetchone() is None:
+        forget_synonyms(connection, collection)
+        if collection != DEFAULT_COLLECTION:
+            secondary_indexes.remove_collection(connection, collection)
 
 
 def _sequence(transaction: Transaction) -> int:

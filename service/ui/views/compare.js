@@ -65,7 +65,7 @@ export async function show(main, { params, signal, keep }) {
   }
 
   function answer(name, current) {
-    return get(within(session.collection, "search"), { q: asked.q, k: K, mode: asked[`${name}mode`] }, { version: asked[name], signal: current }).catch((error) => {
+    return get(within(session.collection, "search"), { q: asked.q, k: K, mode: asked[`${name}mode`], highlight: true }, { version: asked[name], signal: current }).catch((error) => {
       if (current.aborted) throw error;
       return { error, hits: [] };
     });
@@ -100,12 +100,11 @@ export async function show(main, { params, signal, keep }) {
     const { error, hits, took_ms: took, mode } = found[name];
     const others = new Map(found[name === "a" ? "b" : "a"].hits.map((hit, at) => [hit.id, at]));
     const shown = blind.on ? (place === 0 ? "First" : "Second") : name.toUpperCase();
-    const words = mode === "dense" ? "" : asked.q;
     return h("section", { class: `column ${blind.on ? "" : name}`, "aria-label": `Answers ${shown}` },
       h("h2", {}, h("b", {}, shown), blind.on || error ? "" : ` ${MODES.find(([own]) => own === mode)[1]} · ${took.toFixed(0)} ms`),
       error ? h("p", { class: "problem" }, error.message) : "",
       h("ol", { class: "hits" }, hits.map((hit, at) => {
-        const card = hitCard({ hit, rank: at + 1, query: asked.q, words, own, notes: [moved(at, others.get(hit.id))], onjudged: () => compare() });
+        const card = hitCard({ hit, rank: at + 1, query: asked.q, own, notes: [moved(at, others.get(hit.id))], onjudged: () => compare() });
         if (!others.has(hit.id)) card.classList.add("only");
         return card;
       })));

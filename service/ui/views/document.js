@@ -5,7 +5,7 @@ import { confirmed, facts, foreign, h, prose, say } from "../dom.js";
 import { hitCard } from "../hit.js";
 import { judged } from "../judgements.js";
 import { session } from "../session.js";
-import { placeOf } from "../text.js";
+import { indicesOf } from "../text.js";
 
 const SHOWN = 20_000; // characters of a text that are shown at first
 const LIKE = 5;
@@ -32,7 +32,7 @@ export async function show(main, { params, go }) {
 }
 
 function textOf(text, passage) {
-  const [start, end] = (passage ?? "0-0").split("-").map((point) => placeOf(text, Number(point)));
+  const [[start, end]] = indicesOf(text, [(passage ?? "0-0").split("-").map(Number)]);
   const all = h("div", { class: "fulltext", tabindex: "0", role: "region", "aria-label": "Text" });
   const draw = (until) => {
     const from = Math.min(start, until);
@@ -96,5 +96,5 @@ async function addLike(main, id) {
   const { hits } = await get(within(session.collection, "search"), { id, k: LIKE }).catch(() => ({ hits: [] }));
   if (!hits.length) return;
   main.append(h("section", {}, h("h2", {}, "Similar documents"), h("ol", { class: "hits" }, hits.map((hit, at) =>
-    hitCard({ hit, rank: at + 1, query: "", words: "", own: new Map(), score: hit.score })))));
+    hitCard({ hit, rank: at + 1, query: "", own: new Map() })))));
 }

@@ -55,11 +55,11 @@ export async function show(main, { params, keep, signal }) {
   }
 
   function row(one) {
-    const { headline, rest } = headlineOf(one);
+    const { headline, length } = headlineOf(one);
     const item = h("li", { class: "card document" },
       h("div", { class: "body" },
         h("h2", { class: "title" }, foreign("a", { href: `#/document?${new URLSearchParams({ id: one.id })}` }, headline)),
-        foreign("p", { class: "text" }, excerpt(rest, 200)),
+        foreign("p", { class: "text" }, excerpt(one.text.slice(length).trim(), 200)),
         foreign("p", { class: "meta" }, h("span", { class: "id" }, one.id))),
       session.may("write") ? h("button", { type: "button", class: "quiet", "aria-label": `Delete ${one.id}`, onclick: async () => (await deleted(one.id)) && item.remove() }, "Delete") : "");
     return item;

@@ -66,7 +66,7 @@ export async function show(main, { params, signal, keep }) {
     pool.replaceChildren(
       foreign("h2", { class: "above" }, asked.q),
       h("p", { class: "note" }, "Dense and keyword hits of all loaded versions, in an order that reveals nothing. Hits without a judgment come first."),
-      h("ol", { class: "hits" }, found.map((hit, at) => hitCard({ hit, rank: at + 1, query: asked.q, words: asked.q, own, onjudged: tell }))));
+      h("ol", { class: "hits" }, found.map((hit, at) => hitCard({ hit, rank: at + 1, query: asked.q, own, onjudged: tell }))));
   }
 
   async function download() {
@@ -118,7 +118,7 @@ async function pooled(query, signal) {
   const { models } = await get("models", {}, { signal });
   const versions = models.filter(({ loaded, kind }) => loaded && kind !== "reranker").map(({ version }) => version);
   const answers = await Promise.all(versions.flatMap((version) => ["dense", "lexical"].map((mode) =>
-    get(within(session.collection, "search"), { q: query, k: K, mode }, { version, signal }).catch(() => ({ hits: [] })))));
+    get(within(session.collection, "search"), { q: query, k: K, mode, highlight: true }, { version, signal }).catch(() => ({ hits: [] })))));
   const hits = new Map(answers.flatMap(({ hits: found }) => found).map((hit) => [hit.id, { ...hit, passage: undefined, score: undefined }]));
   return [...hits.values()].sort((one, other) => (one.id < other.id ? -1 : 1));
 }

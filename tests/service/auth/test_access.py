@@ -31,11 +31,14 @@ open GET /health /ready /metrics /docs /docs/{file} / /ui /ui/{file:path} /opena
 open HEAD /openapi.json
 read POST / /embed /similarity /tokenize /decode /embeddings /v1/embeddings /v2/embed /search
 read POST /rerank /v1/rerank /v2/rerank /predict
-read GET /v1/models /search /documents /documents/count /documents/{id:anything} /feedback /feedback/count
-read GET /feedback/summary /me /map /events /events/count /info /examples /models /collections
+read GET /v1/models /search /suggest /documents /documents/count /documents/{id:anything} /feedback
+read GET /feedback/count /feedback/summary /me /map /events /events/count /info /examples /models /collections
+read GET /collections/{collection}/synonyms
 read GET /retraining /models/{version}/report /models/{version}/report/{file}
 write POST /documents /files /files/preview /feedback /events
 write DELETE /documents /documents/{id:anything} /feedback /events /collections/{collection}
+write PUT /collections/{collection}/synonyms
+write DELETE /collections/{collection}/synonyms
 admin POST /retraining /models/{version}/activate /models/{version}/keep /models/rollback
 admin PUT /collections/{collection}/clicked
 admin GET /searches
@@ -48,7 +51,7 @@ ROUTES = {
 ROUTES |= {
     (method, "/collections/{collection}" + path): role
     for (method, path), role in ROUTES.items()
-    if path.startswith(("/search", "/documents", "/files", "/feedback", "/events", "/map"))
+    if path.startswith(("/search", "/suggest", "/documents", "/files", "/feedback", "/events", "/map"))
 }
 CALLERS: dict[str, tuple[str | None, set[str]]] = {
     "no key": (None, {"open"}),

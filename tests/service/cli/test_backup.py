@@ -41,6 +41,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> It
         assert stored == {"stored": 2, "refused": []}
         answer = {"query": TEXTS[5], "id": "d57", "gain": 1}
         service.client.put("/collections/default/clicked", json={"clicked": [answer]}).raise_for_status()
+        synonyms = {"groups": [["river", "brook"]]}
+        service.client.put("/collections/default/synonyms", json=synonyms).raise_for_status()
         service.put({"gone": "a gorgon that was deleted"}).raise_for_status()
         service.client.delete("/documents/gone").raise_for_status()
         done = command(service, "backup", service.folder / "backup")
@@ -93,6 +95,8 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
     with Service(tmp_path, tiny_models_dir) as service:
         assert service.stored() == DOCUMENTS
         assert len(service.client.get("/feedback").json()["feedback"]) == 1
+        there, here = (one.client.get("/collections/default/synonyms").json() for one in (place, service))
+        assert there == here == {"version": 1, "groups": [["river", "brook"]], "one_way": []}
         place.client.delete("/documents/later").raise_for_status()  # Keyword scores depend on all texts.
         for mode in ("dense", "lexical", "hybrid"):
             question = {"q": TEXTS[5], "k": "3", "mode": mode}

@@ -5,25 +5,41 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pytest
 
+from models.search.terms import NO_WEIGHTS, Weights
 from service.store.sqlite import fulltext, secondary_indexes
 from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import Document, Embedding, Ranking
 from tests.service.part_lines import CODES, LINES
 
+
+class Ask(Protocol):
+    """Ranks the stored texts by their places."""
+
+    def __call__(self, query: str, weights: Weights = NO_WEIGHTS, /) -> Ranking: ...
+
+
+Store = Callable[[str, Sequence[str]], Ask]
 Search = Callable[[str], list[list[int]]]  # Returns the places of texts, best first; equal ones together.
 Index = Callable[[Sequence[str]], Search]
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    """Yields a function that stores texts in a new collection."""
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Yields a function that stores texts in a collection."""
     opened = in_sqlite(tmp_path_factory.mktemp("store")) if request.param == "sqlite" else in_postgres()
-    store = next(opened)
+    yield next(opened)
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def index(store: Store) -> Index:
+    """Returns a function that stores texts in a new collection."""
     collections = iter(range(1000))
 
     def fill(texts: Sequence[str]) -> Search:
@@ -38,11 +54,7 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
         return search
 
-    yield fill
-    opened.close()
-
-
-Store = Callable[[str, Sequence[str]], Callable[[str], Ranking]]
+    return fill
 
 
 def placed(found: Ranking, places: Mapping[int, int]) -> Ranking:
@@ -54,7 +66,7 @@ def in_sqlite(folder: Path) -> Generator[Store, None, None]:
     connection = connect(folder / "simile.db")
     bring_up_to_date(connection)
 
-    def store(collection: str, texts: Sequence[str]) -> Callable[[str], Ranking]:
+    def store(collection: str, texts: Sequence[str]) -> Ask:
         secondary_indexes.add_collection(connection, collection)
         places = {}
         for at, text in enumerate(texts):
@@ -62,7 +74,9 @@ def in_sqlite(folder: Path) -> Generator[Store, None, None]:
             revision = connection.execute(sql, (collection, str(at), text)).lastrowid or 0
             places[revision] = at
             secondary_indexes.add(connection, revision)
-        return lambda query: placed(fulltext.nearest(connection, query, 1000, None, collection), places)
+        return lambda query, weights=NO_WEIGHTS: placed(
+            fulltext.nearest(connection, query, 1000, None, collection, weights), places
+        )
 
     try:
         yield store
@@ -78,15 +92,16 @@ def in_postgres() -> Generator[Store, None, None]:
 
     place = Place()
 
-    def store(collection: str, texts: Sequence[str]) -> Callable[[str], Ranking]:
+    def store(collection: str, texts: Sequence[str]) -> Ask:
         documents = [Document(str(at), text) for at, text in enumerate(texts)]
         rows = {place.active: {at: Embedding(unit(), truncated=False) for at in range(len(texts))}}
         place.write(partial(writes.put, documents=documents, embedded=rows, collection=collection))
         sql = "SELECT revision, id FROM documents WHERE collection = ?"
         stored = place.read(lambda it: it.execute(sql, (collection,)).fetchall())
         places = {revision: int(id) for revision, id in stored}
-        return lambda query: placed(
-            place.read(lambda it: postgres_fulltext.nearest(it, query, 1000, None, collection)), places
+        return lambda query, weights=NO_WEIGHTS: placed(
+            place.read(lambda it: postgres_fulltext.nearest(it, query, 1000, None, collection, weights)),
+            places,
         )
 
     try:
@@ -259,3 +274,36 @@ def test_the_codes_of_many_like_parts_find_their_own(index: Index) -> None:
         all(f"Part {code}:" in LINES[at] for at in places) for code, places in zip(CODES, first, strict=True)
     )
     assert right >= 0.95 * len(CODES)
+
+
+def test_weighted_groups_of_terms_are_added_up(store: Store) -> None:
+    texts = [
+        "red",
+        "red green",
+        "green blue",
+        "blue stone river",
+        "stone",
+        "river red red",
+        "river stone",
+        "cat",
+    ]
+    ask = store("weighted", texts)
+
+    def scores(query: str, weights: Weights = NO_WEIGHTS) -> dict[int, float]:
+        places, found = ask(query, weights)
+        assert found.tolist() == sorted(found.tolist(), reverse=True)
+        return dict(zip(places.tolist(), found.tolist(), strict=True))
+
+    single = {term: scores(term) for term in ("red", "green", "blue", "stone", "river")}
+    weights: Weights = {("green",): 0.5, ("blue",): 0.25, ("stone", "river"): 0.125}
+    expected: dict[int, float] = {}
+    for group, weight in {("red",): 1.0, **weights}.items():
+        for place in set.intersection(*({*single[term]} for term in group)):
+            part = weight * sum(single[term][place] for term in group)
+            expected[place] = expected.get(place, 0.0) + part
+    assert scores("green red", weights) == pytest.approx(expected)
+    assert 4 not in expected, "it has only one term of the group"
+    assert scores("green", {("green",): 0.5}) == pytest.approx(
+        {at: s / 2 for at, s in single["green"].items()}
+    )
+    assert scores("?", {("cat",): 1.0, ("absent",): 1.0}) == scores("cat")

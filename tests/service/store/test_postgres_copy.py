@@ -61,6 +61,8 @@ def fill(client: TestClient) -> None:
     assert client.post("/events", json={"events": clicked}).json()["stored"] == 3
     answers = {"clicked": [{"query": SEARCHED, "id": "00002", "gain": 1}]}
     assert client.put("/collections/default/clicked", json=answers).json()["stored"] == 1
+    synonyms = {"groups": [["text", "prose"]], "one_way": []}
+    assert client.put("/collections/other/synonyms", json=synonyms).json() == {"version": 1}
 
 
 def seen(client: TestClient) -> Any:
@@ -75,7 +77,8 @@ def seen(client: TestClient) -> Any:
     other = client.get("/collections/other/documents", params={"limit": 1000}).json()["documents"]
     collections = client.get("/collections").json()["collections"]
     page = [document | {"metadata": repr(document["metadata"])} for document in page]
-    said = [client.get(path).json() for path in ("/feedback", "/events", "/events?user=ann")]
+    paths = ("/collections/other/synonyms", "/feedback", "/events", "/events?user=ann")
+    said = [client.get(path).json() for path in paths]
     assert len(said[-1]["events"]) == 1, "the visitor's hash is another one"
     return found, page, other, collections, said
 

@@ -1,0 +1,414 @@
+"""Completes what a user types: `GET /suggest`. Start at `Suggestions.suggest` and `complete`.
+
+    titles    of documents that begin with the text, or that have a word with this beginning
+    terms     words that begin as the last word of the text. The sampled documents that have them have the
+              words before it, too
+    queries   of clicked searches, of at least some different visitors
+
+An index in memory, `Candidates`, finds candidates. It is some time behind the store. So each candidate is
+checked in the state of the request: some document that it comes from must still exist, and match the filter.
+"""
+
+import asyncio
+import heapq
+import re
+import time
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from math import inf
+from operator import itemgetter
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.search.terms import CJK_RUN, FUNCTION_WORDS, fold_case
+from service.store.filters.grammar import Predicate
+from service.store.protocol import DocumentStore, Snapshot
+from service.store.scheduling import pause
+from service.store.values import Revisions
+
+clock = time.monotonic
+
+KEY_BYTES = 32  # Bytes of a folded beginning that the index compares.
+KEY_TYPE = f"S{KEY_BYTES}"
+MAX_TITLES = 250_000  # Documents of a collection whose titles are in the index.
+MAX_TITLE = 200  # Characters. Longer titles are not suggested.
+TITLE_WORDS = 4  # Words of a title at which a completion may begin.
+SAMPLED, SAMPLED_CHARACTERS = 2000, 2000  # Documents whose beginnings are read for terms.
+MIN_DOCUMENTS = 2  # Sampled documents that have a term.
+MAX_TERM = 32  # Characters.
+MAX_QUERIES = 10_000
+MAX_INDEX_BYTES = 64 << 20  # Of all collections.
+STEP = 500  # Titles that are read at a time.
+RENEW_SECONDS = 30.0  # An index is built again after this time, and after RENEW_SHARE times its own.
+RENEW_SHARE = 50
+LOOK_SECONDS = 1.0
+CHECKED_TITLES = (32, 512, 4096)  # Candidates that are checked, until enough of them match.
+CHECKED_TERMS, CHECKED_DOCUMENTS = 16, 16  # Terms that are checked, and documents of each.
+_WORD_BYTES = 200  # Of a term in addition to its characters.
+# Runs of letters, digits and marks. Signs outside of ASCII disappear when the run is folded.
+_WRITTEN = re.compile("[^\\s\\x00-/:-@\\[-`{-\\xbf\u2000-\u206f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]+")
+
+Kind = Literal["query", "title", "term"]
+Check = Callable[[Revisions], Revisions]
+Keys = NDArray[np.bytes_]
+
+
+class Suggestion(NamedTuple):
+    text: str
+    kind: Kind
+
+
+class _Beginnings(NamedTuple):
+    """Texts sorted by their first KEY_BYTES bytes."""
+
+    keys: Keys
+
+    def find(self, prefix: str) -> slice:
+        """Returns the places of texts that begin with a prefix, as far as the keys tell."""
+        encoded = prefix.encode()[:KEY_BYTES]
+        first = int(np.searchsorted(self.keys, encoded))
+        last = int(np.searchsorted(self.keys, encoded.ljust(KEY_BYTES, b"\xff"), side="right"))
+        return slice(first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What may be suggested in a collection. Immutable.
+
+    Attributes:
+        titles: Beginnings of titles and of words in titles.
+        title_revisions: The document of each of them.
+        title_ranks: A smaller number is suggested first.
+        terms: Beginnings of the terms.
+        folded: The terms, folded.
+        written: The terms as documents write them.
+        starts: Start of the documents of each term in `documents`, and the end of the last.
+        documents: Places in `sampled`.
+        sampled: The sampled documents.
+        queries: Folded queries in order, each with the query and its visitors.
+        built: When this was built.
+        seconds: How long that took.
+    """
+
+    titles: _Beginnings
+    title_revisions: Revisions
+    title_ranks: NDArray[np.int32]
+    terms: _Beginnings
+    folded: Sequence[str]
+    written: Sequence[str]
+    starts: NDArray[np.int64]
+    documents: NDArray[np.int32]
+    sampled: Revisions
+    queries: Sequence[tuple[str, str, int]]
+    built: float
+    seconds: float
+
+    @property
+    def nbytes(self) -> int:
+        arrays = self.titles.keys, self.title_revisions, self.title_ranks, self.documents, self.sampled
+        texts = len(self.folded) + len(self.queries)
+        return sum(array.nbytes for array in arrays) + _WORD_BYTES * texts
+
+    def list_documents(self, term: str) -> NDArray[np.int32]:
+        """Returns the places of the sampled documents that have a folded term."""
+        at = bisect_left(self.folded, term)
+        if at == len(self.folded) or self.folded[at] != term:
+            return self.documents[:0]
+        return self.documents[self.starts[at] : self.starts[at + 1]]
+
+    @property
+    def is_old(self) -> bool:
+        return clock() > self.built + max(RENEW_SECONDS, RENEW_SHARE * self.seconds)
+
+
+class Suggestions:
+    """Suggests completions in all collections.
+
+    Args:
+        store: The document store.
+        min_visitors: Different visitors that must have clicked after a query. 0: no query is suggested.
+        trusts: Whether a key is trusted, by its name.
+    """
+
+    def __init__(self, store: DocumentStore, min_visitors: int, trusts: Callable[[str], bool]) -> None:
+        self._store = store
+        self._min_visitors = min_visitors
+        self._trusts = trusts
+        self._candidates: OrderedDict[str, Candidates] = OrderedDict()  # By last use.
+        self._used: set[str] = set()  # Collections with a request since their candidates were built.
+        self._building = asyncio.Lock()
+        self._forgotten = 0  # Calls of `forget_queries`.
+
+    async def suggest(self, text: str, k: int, where: Predicate | None, collection: str) -> list[Suggestion]:
+        """Returns at most `k` completions of a text.
+
+        With a filter, titles and terms come from matching documents only, and no query is suggested.
+        """
+        self._used.add(collection)
+        if collection not in self._candidates:
+            async with self._building:
+                if collection not in self._candidates:
+                    await self._build(collection)
+        candidates = self._candidates[collection]
+        self._candidates.move_to_end(collection)
+        work = partial(complete, candidates=candidates, text=text, k=k, where=where, collection=collection)
+        return await self._store.search(work, heavy=where is not None and not where.indexed)
+
+    async def keep(self) -> None:
+        """Builds old candidates again if they are used, one collection at a time, until it is canceled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for collection in [*self._used]:
+                candidates = self._candidates.get(collection)
+                if candidates is not None and candidates.is_old:
+                    self._used.discard(collection)
+                    async with self._building:
+                        await self._build(collection)
+
+    def forget_queries(self, collection: str | None) -> None:
+        """Removes all queries until the candidates are built again, because events were deleted.
+
+        Args:
+            collection: Name of the collection. None for all collections.
+        """
+        self._forgotten += 1
+        for name, candidates in self._candidates.items():
+            if collection in (None, name):
+                self._candidates[name] = _without_queries(candidates)
+
+    async def _build(self, collection: str) -> None:
+        before, chosen = self._forgotten, (self._min_visitors, self._trusts)
+        candidates = await self._store.search(
+            lambda snapshot: build(snapshot, collection, *chosen), heavy=True
+        )
+        # It may have read events that were deleted in the meantime.
+        is_current = before == self._forgotten
+        self._candidates[collection] = candidates if is_current else _without_queries(candidates)
+        self._candidates.move_to_end(collection)
+        while len(self._candidates) > 1 and sum(map(_get_size, self._candidates.values())) > MAX_INDEX_BYTES:
+            self._candidates.popitem(last=False)
+
+
+def _without_queries(candidates: Candidates) -> Candidates:
+    return replace(candidates, queries=(), built=-inf)
+
+
+def _get_size(candidates: Candidates) -> int:
+    return candidates.nbytes
+
+
+def _normalize(text: str) -> str:
+    return " ".join(fold_case(text).split())
+
+
+def _give_way() -> None:
+    """Lets other threads run. Without it, each of them would wait some milliseconds for the interpreter."""
+    time.sleep(0)
+    pause()
+
+
+def build(
+    snapshot: Snapshot, collection: str, min_visitors: int, trusts: Callable[[str], bool]
+) -> Candidates:
+    """Reads what may be suggested in a collection."""
+    began = clock()
+    revisions = snapshot.list_matching(None, collection)
+    steps = range(0, max(1, min(len(revisions), MAX_TITLES)), STEP)
+    parts = [_index_titles(_read_titles(snapshot, revisions[at : at + STEP].tolist())) for at in steps]
+    titles, owners, ranks = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(titles, kind="stable")
+    sampled = revisions[:: max(1, -(-len(revisions) // SAMPLED))].copy()
+    found = _sample_terms(snapshot, sampled)
+    folded = sorted(term for term, (_, documents) in found.items() if len(documents) >= MIN_DOCUMENTS)
+    lists = [found[term][1] for term in folded]
+    clicked = partial(snapshot.clicked_queries, collection, min_visitors, MAX_QUERIES, trusts)
+    queries = clicked() if min_visitors else []
+    return Candidates(
+        titles=_Beginnings(titles[order]),
+        title_revisions=owners[order],
+        title_ranks=ranks[order],
+        terms=_Beginnings(np.array([term.encode()[:KEY_BYTES] for term in folded], KEY_TYPE)),
+        folded=folded,
+        written=[found[term][0] for term in folded],
+        starts=np.cumsum([0, *map(len, lists)]),
+        documents=np.concatenate([np.empty(0, np.int32), *(np.array(each, np.int32) for each in lists)]),
+        sampled=sampled,
+        queries=_sort_queries(queries),
+        built=clock(),
+        seconds=clock() - began,
+    )
+
+
+def _read_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Yields the folded titles of documents."""
+    for at, (revision, title) in enumerate(snapshot.get_titles(revisions).items()):
+        if at % 50 == 0:
+            _give_way()
+        if 0 < len(title) <= MAX_TITLE:
+            yield revision, _normalize(title)
+
+
+def _index_titles(
+    titles: Iterable[tuple[int, str]],
+) -> tuple[Keys, Revisions, NDArray[np.int32]]:
+    """Returns the beginnings of titles and of words in them, with their documents and ranks."""
+    rows = [
+        (title[start:].encode()[:KEY_BYTES], revision, (place > 0) * MAX_TITLE + len(title))
+        for revision, title in titles
+        for place, start in enumerate(_find_starts(title))
+    ]
+    keys, revisions, ranks = zip(*rows, strict=True) if rows else ((), (), ())
+    return np.array(keys, KEY_TYPE), np.array(revisions, np.int64), np.array(ranks, np.int32)
+
+
+def _find_starts(title: str) -> list[int]:
+    """Returns where the first words of a folded title begin."""
+    return [0, *(found.end() for found in re.finditer(" ", title))][:TITLE_WORDS]
+
+
+def _sample_terms(snapshot: Snapshot, sampled: Revisions) -> dict[str, tuple[str, list[int]]]:
+    """Returns the words of documents: folded, as they are written, and the places of their documents."""
+    found: dict[str, tuple[str, list[int]]] = {}
+    known: dict[str, list[tuple[str, str]]] = {}
+    for start in range(0, len(sampled), STEP):
+        some = sampled[start : start + STEP].tolist()
+        contents = snapshot.beginnings(some, SAMPLED_CHARACTERS)
+        for place, revision in enumerate(some, start):
+            _give_way()
+            if (content := contents.get(revision)) is None:
+                continue
+            for word in {*_WRITTEN.findall(content.whole)}:
+                if (terms := known.get(word)) is None:
+                    terms = known[word] = [*_split(word)]
+                for folded, written in terms:
+                    before, documents = found.get(folded, (written, []))
+                    # A word in lower case is rather no name, and no first word of a sentence.
+                    chosen = written if written.islower() and not before.islower() else before
+                    if not documents or documents[-1] != place:
+                        documents.append(place)
+                    found[folded] = chosen, documents
+    return found
+
+
+def _split(word: str) -> Iterator[tuple[str, str]]:
+    """Yields the terms of a word, folded and as they are written. Chinese, Japanese and Korean has pairs."""
+    parts = [word]
+    if run := CJK_RUN.search(word):
+        parts = [run[0][at : at + 2] for at in range(len(run[0]) - 1)]
+    for part in parts:
+        folded = _normalize(part)
+        if 1 < len(folded) <= MAX_TERM and " " not in folded and folded not in FUNCTION_WORDS:
+            yield folded, part
+
+
+def _sort_queries(queries: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:
+    """Returns folded queries in order. Of queries that are equal when folded, the most visited one counts."""
+    found: dict[str, tuple[str, int]] = {}
+    for query, visitors in queries:
+        folded = _normalize(query)
+        if folded and visitors > found.get(folded, ("", 0))[1]:
+            found[folded] = " ".join(query.split()), visitors
+    return sorted((folded, query, visitors) for folded, (query, visitors) in found.items())
+
+
+def complete(
+    snapshot: Snapshot, candidates: Candidates, text: str, k: int, where: Predicate | None, collection: str
+) -> list[Suggestion]:
+    """Returns the completions of a text: queries, titles and terms in turn.
+
+    Args:
+        snapshot: The store at the moment of the request.
+        candidates: What may be suggested.
+        text: The beginning that a user has typed.
+        k: Maximum number of completions.
+        where: A filter that the documents of titles and terms must match.
+        collection: Name of the collection.
+    """
+    prefix = _normalize(text)
+    if not prefix:
+        return []
+    check = partial(snapshot.among, where, collection=collection)
+    lists: list[list[Suggestion]] = [
+        [] if where is not None else _complete_queries(candidates, prefix, k),
+        _complete_titles(snapshot, candidates, prefix, k, check),
+        _complete_terms(candidates, text, prefix, k, check, filtered=where is not None),
+    ]
+    chosen: dict[str, Suggestion] = {}
+    for some in zip_longest(*lists):
+        for suggestion in some:
+            if suggestion is not None and (folded := _normalize(suggestion.text)) != prefix:
+                chosen.setdefault(folded, suggestion)
+    return [*chosen.values()][:k]
+
+
+def _complete_queries(candidates: Candidates, prefix: str, k: int) -> list[Suggestion]:
+    queries = candidates.queries
+    ends = (bisect_left(queries, end, key=itemgetter(0)) for end in (prefix, prefix + "\U0010ffff"))
+    best = heapq.nlargest(k + 1, queries[slice(*ends)], key=itemgetter(2))
+    return [Suggestion(query, "query") for _, query, _ in best]
+
+
+def _complete_titles(
+    snapshot: Snapshot, candidates: Candidates, prefix: str, k: int, check: Check
+) -> list[Suggestion]:
+    places = candidates.titles.find(prefix)
+    revisions = candidates.title_revisions[places]
+    # Different numbers, so that each step has the candidates of the step before.
+    ranks = candidates.title_ranks[places].astype(np.int64) * max(1, len(revisions)) + np.arange(
+        len(revisions)
+    )
+    found: dict[str, Suggestion] = {}
+    done = 0
+    for most in CHECKED_TITLES:
+        best = np.argpartition(ranks, most)[:most] if len(ranks) > most else np.arange(len(ranks))
+        best = best[np.argsort(ranks[best])][done:]
+        there = check(np.unique(revisions[best]))
+        titles = snapshot.get_titles(there.tolist())
+        for revision in revisions[best].tolist():
+            title = " ".join(titles.get(revision, "").split())
+            folded = _normalize(title)
+            if folded != prefix and f" {prefix}" in f" {folded}":
+                found.setdefault(folded, Suggestion(title, "title"))
+        if len(found) >= k or len(ranks) <= most:
+            break
+        done = most
+    return [*found.values()][:k]
+
+
+def _complete_terms(
+    candidates: Candidates, text: str, prefix: str, k: int, check: Check, *, filtered: bool
+) -> list[Suggestion]:
+    *before, last = prefix.split(" ")
+    head = text.split()[:-1]
+    places = candidates.terms.find(last)
+    if places.start == places.stop or len(head) != len(before):  # Signs in the text were folded to spaces.
+        return []
+    sampled = candidates.sampled
+    inside = np.isin(sampled, check(sampled)) if filtered else np.ones(len(sampled), bool)
+    for word in before:
+        if word not in FUNCTION_WORDS:
+            having = np.zeros(len(sampled), bool)
+            having[candidates.list_documents(word)] = True
+            inside &= having
+    starts = candidates.starts[places.start : places.stop + 1]
+    flags = inside[candidates.documents[starts[0] : starts[-1]]]
+    counts = np.add.reduceat(flags.astype(np.int32), starts[:-1] - starts[0])
+    order = np.argsort(-counts, kind="stable")[:CHECKED_TERMS]
+    terms = [places.start + at for at in order.tolist() if counts[at] >= MIN_DOCUMENTS]
+    documents: dict[int, Revisions] = {}
+    terms = [at for at in terms if candidates.folded[at] != last and candidates.folded[at].startswith(last)]
+    for at in terms:
+        having = candidates.documents[candidates.starts[at] : candidates.starts[at + 1]]
+        documents[at] = sampled[having[inside[having]][:CHECKED_DOCUMENTS]]
+    there = {*check(np.unique(np.concatenate([sampled[:0], *documents.values()]))).tolist()}
+    return [
+        Suggestion(" ".join([*head, candidates.written[at]]), "term")
+        for at in terms
+        if not there.isdisjoint(documents[at].tolist())
+    ][:k]
