@@ -92,6 +92,24 @@ def test_texts_are_ranked_and_searches_reranked(service: str) -> None:
         assert (plain.reranker, plain.hits[0].rerank_score) == (None, None)
 
 
+def test_a_reranker_is_deactivated_and_activated_again(service: str) -> None:
+    async def activate(version: str) -> None:
+        async with AsyncClient(service) as client:
+            assert await client.activate(version) == version
+
+    with Client(service) as client:
+        until(lambda: client.info()["reranker"] is not None)
+        version = client.info()["reranker"]["version"]
+        assert client.deactivate() == version
+        until(lambda: client.info()["reranker"] is None)
+        with pytest.raises(SimileError, match="so there is none to deactivate"):
+            client.deactivate()
+        asyncio.run(activate(version))
+        until(lambda: client.info()["reranker"] is not None)
+        with pytest.raises(SimileError, match="There is no version 'nothing'"):
+            client.activate("nothing")
+
+
 def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
     async def requested() -> None:
         with Client(service) as waiting:
