@@ -180,10 +180,14 @@ class Settings(BaseSettings):
     def max_answer_bytes(self) -> int:
         return self.max_answer_mb * 1_000_000
 
+    @property
+    def reranked(self) -> list[str]:
+        """The names in `rerank_collections`, sorted."""
+        return sorted({name.strip() for name in self.rerank_collections.split(",")} - {""})
+
     def reranks(self, collection: str) -> bool:
         """Returns whether searches of a collection use the reranker if the request does not say."""
-        names = {name.strip() for name in self.rerank_collections.split(",")}
-        return collection in names or "*" in names
+        return not {collection, "*"}.isdisjoint(self.reranked)
 
     @property
     def events_seconds(self) -> float:

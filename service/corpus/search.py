@@ -171,6 +171,7 @@ class Hit:
         explanation: Features and their parts in the score, if they were requested.
         rerank_score: Score of the reranker, if it has scored the hit.
         search_place: Place in the order of the search, from 1, if the reranker ordered the hits.
+        ranking_score: Score of the second stage, if it has scored the hit.
     """
 
     document: Record
@@ -179,6 +180,7 @@ class Hit:
     explanation: Explanation | None = None
     rerank_score: np.float32 | None = None
     search_place: int | None = None
+    ranking_score: float | None = None
 
 
 class Page(NamedTuple):
@@ -257,6 +259,7 @@ def find(
                         ranked.score,
                         places.get(ranked.row),
                         ordered.explanations.get(ranked.revision),
+                        ranking_score=ordered.scores.get(ranked.revision),
                     )
                     for ranked in page
                     if ranked.revision in documents  # A damaged document is missing.
