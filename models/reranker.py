@@ -1,4 +1,4 @@
-"""Scores pairs of texts with a published cross-encoder. Start at `Reranker.score`.
+"""Scores pairs of texts, or single texts, with a published cross-encoder. Start at `Reranker.score`.
 
     pairs ─▶ tokenize ─▶ ids of both texts ─▶ forward (one padded batch) ─▶ float32 (n, outputs)
 
@@ -58,24 +58,29 @@ class Reranker(OpenVersion):
 
     def tokenize(
         self,
-        pairs: Sequence[Pair],
+        pairs: Sequence[Pair] | Sequence[str],
         *,
         truncate: bool = True,
         left: bool = False,
         is_needed: Callable[[], bool] = lambda: True,
     ) -> list[Tokens]:
-        """Tokenizes pairs, with the model's default prompt before each query.
+        """Tokenizes pairs, with the model's default prompt before each query, or single texts.
 
-        See `PairTokenizer.tokenize_pairs`.
+        See `PairTokenizer.tokenize_pairs` and `Tokenizer.tokenize`.
         """
-        if prompt := self.manifest.default_prompt:
-            pairs = [Pair(prompt + pair.query, pair.text) for pair in pairs]
-        return self._tokenizer.tokenize_pairs(pairs, truncate, left, is_needed)
+        texts = [text for text in pairs if isinstance(text, str)]
+        if texts:
+            return self._tokenizer.singles.tokenize(texts, truncate, left, is_needed)
+        prompt = self.manifest.default_prompt or ""
+        prompted = [Pair(prompt + pair.query, pair.text) for pair in pairs if isinstance(pair, Pair)]
+        return self._tokenizer.tokenize_pairs(prompted, truncate, left, is_needed)
 
     def score(
-        self, pairs: Sequence[Pair], *, truncate: bool = True, normalize: bool = True
+        self, pairs: Sequence[Pair] | Sequence[str], *, truncate: bool = True, normalize: bool = True
     ) -> NDArray[np.float32]:
-        """Scores pairs in groups of similar length. Returns scores, or raw logits, shape (n, dimension).
+        """Scores pairs, or single texts, in groups of similar length.
+
+        Returns scores, or raw logits, shape (n, dimension).
 
         Args:
             truncate: Whether to truncate pairs with too many tokens.

@@ -14,8 +14,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.search.features import CHARACTERS, FEATURES, MEMORY, Candidates, Features, Memory, build
-from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
+from models.search.ranking import FOLDER, Ranking, RerankerWeight, get_default, read_ranking
 from models.search.terms import NO_SAME
 from models.tokens.late import COMPARED, DIMENSIONS, LATE, Tokens, compare
 from service.observability.logs import safe_message
@@ -55,12 +56,14 @@ class Ordered:
     Attributes:
         hits: The candidates with their scores.
         explanations: The explanation of each candidate, by revision. Empty unless requested.
+        scores: The ranking score of each candidate, by revision. Empty if the stage is off.
         fault: The reason why the second stage was late or failed, or empty.
     """
 
     hits: Sequence[Ranked]
     explanations: Mapping[int, Explanation]
     fault: str = ""
+    scores: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ T = TypeVar("T")
 
 
 class Orders(Generic[T]):
-    """How the candidates of recent queries were ordered, by a hash of query and candidates. Thread-safe."""
+    """How the candidates of recent queries were scored, by a hash of query and candidates. Thread-safe."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[int, T] = OrderedDict()
@@ -113,17 +116,34 @@ class Orders(Generic[T]):
 
 
 class Rankings:
-    """The rankings of a generation by collection, and how the candidates of recent queries were ordered.
+    """The rankings of a generation by collection, and how the candidates of recent queries were scored.
 
     Collections without a ranking of their own have the default ranking.
     """
 
     def __init__(self, learned: Mapping[str, Ranking]) -> None:
         self._learned = learned
-        self.orders: Orders[NDArray[np.intp]] = Orders()  # Positions in hybrid order.
+        self.orders: Orders[NDArray[np.float64]] = Orders()  # Ranking scores, in hybrid order.
+        self._ignored: set[tuple[str, str]] = set()  # Weights of other rerankers that the log has named.
 
     def __getitem__(self, collection: str) -> Ranking:
         return self._learned.get(collection) or get_default()
+
+    def find_weight(self, collection: str, reranker: Manifest) -> RerankerWeight | None:
+        """Returns the weight of a reranker in a collection. None: it orders the best hits alone."""
+        weight, place = self[collection].reranker, (collection, reranker.version)
+        if weight is None or weight.fingerprint == reranker.fingerprint:
+            return weight
+        if place not in self._ignored:
+            self._ignored.add(place)
+            log.warning(
+                "The weight of a reranker in the ranking of %r is ignored, because it was learned with the "
+                "reranker %s, and %s is active. The next retraining learns another one.",
+                collection,
+                weight.fingerprint[:8],
+                reranker.version,
+            )
+        return None
 
     def list_own(self) -> Sequence[tuple[str, Ranking]]:
         """Returns the collections that have a ranking of their own, with their rankings."""
@@ -176,7 +196,7 @@ def order(
     name = hash((stage.collection, query, id(ranking), *revisions))
     known = stage.rankings.orders.recall(name)
     if known is not None and not stage.first and not stage.explain:
-        return Ordered(_reordered(hits, known), {})
+        return _ordered(hits, known)
     began = clock()
     candidates = _read(snapshot, hits, len(vector), stage)  # Errors of these reads are those of the search.
     stored = {} if tokens is None else snapshot.get_tokens(ranking.space, revisions[:COMPARED])
@@ -188,14 +208,14 @@ def order(
             raise _Late
 
     fault, told, ids = "", dict[int, Explanation](), [id for _, id in best]
-    found = np.arange(len(hits))
+    found = -np.arange(len(hits), dtype=np.float64)
     try:
         features = build(query, vector, candidates, ranking.mean_vector, check, same)
         features[:, -len(MEMORY) :] = stage.memory.recall(vector, ids, ranking.memory_threshold)
         late = None if tokens is None else _compare(tokens, [*map(stored.get, revisions)])
         check()
         parts = ranking.contribute(features, late)
-        found = _sort(parts, len(hits))
+        found = _add_up(parts, len(hits))
         if stage.explain:
             told = _explained(revisions, features, late, parts if stage.seconds else None)
     except _Late:
@@ -210,7 +230,7 @@ def order(
         kept = "in hybrid order"
     else:
         found, kept = known, "in the order of the last such search"
-    return Ordered(_reordered(hits, found), told, fault and f"{fault} The hits are {kept}.")
+    return _ordered(hits, found, told, fault and f"{fault} The hits are {kept}.")
 
 
 def _read(snapshot: Snapshot, hits: Sequence[Ranked], dimension: int, stage: Stage) -> Candidates:
@@ -235,19 +255,27 @@ def _compare(tokens: Tokens, stored: Sequence[bytes | None]) -> Features:
     return compare(tokens, documents)
 
 
-def _sort(parts: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.intp]:
-    """Returns the positions of the candidates, best first. Equal scores keep their hybrid order."""
+def _add_up(parts: Mapping[str, NDArray[np.float64]], count: int) -> NDArray[np.float64]:
     scores = sum(parts.values(), np.zeros(count))
     if not np.isfinite(scores).all():
         raise ArithmeticError("a score is not finite")
-    return np.argsort(-scores, kind="stable")
+    return scores
 
 
-def _reordered(hits: Sequence[Ranked], order: NDArray[np.intp]) -> Sequence[Ranked]:
-    """Returns the candidates in `order`, with scores that fall evenly from 2 but stay above 1."""
-    return [
-        hits[at]._replace(score=np.float32(2 - place / len(hits))) for place, at in enumerate(order.tolist())
-    ]
+def _ordered(
+    hits: Sequence[Ranked],
+    scores: NDArray[np.float64],
+    told: Mapping[int, Explanation] = MappingProxyType({}),
+    fault: str = "",
+) -> Ordered:
+    """Orders the candidates by their ranking scores. Equal scores keep their hybrid order.
+
+    The scores of the hits fall evenly from 2 but stay above 1.
+    """
+    order = np.argsort(-scores, kind="stable").tolist()
+    ranked = [hits[at]._replace(score=np.float32(2 - place / len(hits))) for place, at in enumerate(order)]
+    by_revision = {hit.revision: score for hit, score in zip(hits, scores.tolist(), strict=True)}
+    return Ordered(ranked, told, fault, by_revision)
 
 
 def _explained(

@@ -183,13 +183,18 @@ class Settings(BaseSettings):
     def max_answer_bytes(self) -> int:
         return self.max_answer_mb * 1_000_000
 
+    @property
+    def reranked(self) -> list[str]:
+        """The names in `rerank_collections`, sorted."""
+        return sorted(_list_names(self.rerank_collections))
+
     def reranks(self, collection: str) -> bool:
         """Returns whether searches of a collection use the reranker if the request does not say."""
-        return _names(self.rerank_collections, collection)
+        return not {collection, "*"}.isdisjoint(self.reranked)
 
     def corrects(self, collection: str) -> bool:
         """Returns whether searches of a collection correct typos if the request does not say."""
-        return not _names(self.exact_collections, collection)
+        return {collection, "*"}.isdisjoint(_list_names(self.exact_collections))
 
     @property
     def events_seconds(self) -> float:
@@ -242,10 +247,9 @@ class Settings(BaseSettings):
         return self
 
 
-def _names(listed: str, collection: str) -> bool:
-    """Returns whether a list of collections, separated by commas, names a collection or all (*)."""
-    names = {name.strip() for name in listed.split(",")}
-    return collection in names or "*" in names
+def _list_names(listed: str) -> set[str]:
+    """Returns the names in a list with commas."""
+    return {name.strip() for name in listed.split(",")} - {""}
 
 
 def keys_file() -> Path | None:

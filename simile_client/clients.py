@@ -297,6 +297,23 @@ class Client(_Options):
         """Returns the published versions, oldest first."""
         return self._do(Call("GET", "/models", read_versions))
 
+    def activate(self, version: str) -> str:
+        """Requests that an encoder or a reranker becomes active (role admin). `versions` shows its state.
+
+        Returns the requested version.
+        """
+        path = f"{build_path('default', '/models', version)}/activate"
+        return self._do(Call("POST", path, lambda answer: str(answer["wanted"])))
+
+    def deactivate(self) -> str | None:
+        """Requests that no reranker is served (role admin). Returns the version that was served before."""
+
+        def read(answer: Any) -> str | None:
+            previous: str | None = answer["previous"]
+            return previous
+
+        return self._do(Call("POST", "/models/deactivate", read))
+
     def retraining(self) -> dict[str, Any]:
         """Returns `GET /retraining`: `state`, `says`, `progress`, `last_run`, `next_run` and more."""
         return self._do(Call("GET", "/retraining", dict))
@@ -362,6 +379,8 @@ class AsyncClient(_Options):
     delete_synonyms = _awaited(Client.delete_synonyms)
     info = _awaited(Client.info)
     versions = _awaited(Client.versions)
+    activate = _awaited(Client.activate)
+    deactivate = _awaited(Client.deactivate)
     retraining = _awaited(Client.retraining)
     retrain = _awaited(Client.retrain)
 

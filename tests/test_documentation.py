@@ -34,7 +34,7 @@ embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me 
     examples collections collections/{collection} collections/{collection}/clicked models
     collections/{collection}/synonyms models/{version}/report
     models/{version}/report/{file} models/{version}/activate models/{version}/keep models/rollback
-    retraining
+    models/deactivate retraining
     health ready metrics"""
 
 
@@ -251,7 +251,7 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     writes |= {write.replace(" /", " /collections/{collection}/") for write in writes}
     synonyms = {f"{method} /collections/{{collection}}/synonyms" for method in ("put", "delete")}
     assert by_role["write"] == {*writes, "delete /collections/{collection}", *synonyms}
-    changes = ("{version}/activate", "{version}/keep", "rollback")
+    changes = ("{version}/activate", "{version}/keep", "rollback", "deactivate")
     clicked = "put /collections/{collection}/clicked"
     searches = {"get /searches", "get /collections/{collection}/searches"}
     admin = {clicked, "post /retraining", *searches, *(f"post /models/{change}" for change in changes)}

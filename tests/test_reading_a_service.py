@@ -5,12 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.parts.rerankers import publish_reranker
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
+from tests.waiting import until
+from training.errors import TrainingError
 from training.retraining.clicks import used_at
 from training.retraining.documents import documents_at
 from training.retraining.judgements import CONTRADICTED, UNTRUSTED, Judgment, judged, judgments_at
-from training.text.service import ALL, Searches, fetch_count, fetch_searches
+from training.text.service import (
+    ALL,
+    Searches,
+    fetch_count,
+    fetch_reranked,
+    fetch_reranker,
+    fetch_searches,
+)
 
 OTHER = "sk-another-writer"
 TEXTS = {
@@ -137,3 +147,27 @@ def test_judgments_come_with_their_keys_and_the_majority_counts(url: str) -> Non
     assert judged(found, known, 0.5)[:2] == ({}, {})
     of_two = [judgment for judgment in found if judgment.key != "boss"]
     assert judged(of_two, known, 0.5).counts[CONTRADICTED] == 2
+
+
+def test_the_scores_of_a_reranker_are_read_where_it_orders_the_hits_by_default(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    with Service(tmp_path, tiny_models_dir, SIMILE_RERANK_COLLECTIONS="tickets") as service:
+        url, texts = f"http://127.0.0.1:{service.port}", TEXTS["tickets"]
+        documents = [{"id": id, "text": text} for id, text in texts.items()]
+        service.client.post(
+            "/collections/tickets/documents", json={"documents": documents}
+        ).raise_for_status()
+        assert fetch_reranker(url, "tickets") is None, "none is active"
+        version = publish_reranker(tmp_path / "models")
+        service.client.post(f"/models/{version}/activate").raise_for_status()
+        until(lambda: fetch_reranker(url, "tickets") == version)
+        assert fetch_reranker(url, "default") is None
+        queries = ["my password", "account"]
+        for query, found in zip(queries, fetch_reranked(url, "tickets", queries, 60, version), strict=True):
+            body = {"query": query, "texts": [*texts.values()]}
+            ranks = service.client.post("/rerank", json=body).json()
+            expected = {[*texts][rank["index"]]: rank["score"] for rank in ranks}
+            assert found == pytest.approx(expected, abs=1e-6)
+        with pytest.raises(TrainingError, match="does not rerank with another"):
+            [*fetch_reranked(url, "tickets", queries, 60, "another")]

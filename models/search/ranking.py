@@ -3,6 +3,8 @@
     features (n, f) ─▶ standardized over the candidates ─┬─▶ linear model ─┐
                                                          └─▶ trees         ┴─▶ scores (n,)
 
+If a reranker orders the best hits again, a ranking may say how much its score counts (`RerankerWeight`).
+
 A ranking is a small JSON file in the folder of a version, `ranking/COLLECTION.json`. It has no code: numpy
 evaluates it. Fitting is in training/ranking/.
 """
@@ -26,6 +28,8 @@ from models.tokens.late import DIMENSIONS, LATE
 FOLDER = "ranking"  # Subfolder of a version's folder.
 MAX_RANKED = 50  # Best hits in hybrid order that a ranking orders again.
 MAX_RECALLED = 10  # Further hits, judged relevant for similar queries, that it orders with them.
+RERANKED = 20  # Best hits that a reranker orders again, unless a search names another number.
+_SATURATED = 1e-7  # A sigmoid in float32 cannot come nearer to 0 and 1.
 _FLAT = 1e-9  # A feature with a smaller deviation does not tell the candidates apart.
 _HYBRID = FEATURES.index("hybrid")
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -85,6 +89,35 @@ class Trees(BaseModel):
             nodes = after
 
 
+class RerankerWeight(BaseModel):
+    """How much the score of a reranker counts, next to the ranking score.
+
+    Attributes:
+        fingerprint: Fingerprint of the reranker.
+        weight: Weight of its score, if both scores have deviation 1 over the hits that it scored.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fingerprint: Sha256
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+    def contribute(self, ranked: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns the part of the reranker in each hit's score, shape (n,). NaN where it gave no score.
+
+        The part is to be added to the ranking score.
+
+        Args:
+            ranked: Ranking scores, shape (n,).
+            scores: Scores of the reranker before its activation, shape (n,). NaN: none.
+        """
+        known = ~np.isnan(scores)
+        if not known.any():
+            return scores
+        scale = self.weight * _deviation(ranked[known])
+        return np.where(known, scale * standardize_late(scores[:, None])[:, 0], np.nan)
+
+
 class Ranking(BaseModel):
     """A learned ranking.
 
@@ -98,6 +131,7 @@ class Ranking(BaseModel):
         memory_threshold: Judged queries nearer to a search than this count (`Memory.recall`).
         queries: Number of judged queries that it learned from.
         late: The projection of late interaction in float16 (tokens/late.py). Empty: without late interaction.
+        reranker: Weight of a reranker. None: a reranker orders the best hits alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -112,6 +146,7 @@ class Ranking(BaseModel):
     memory_threshold: Annotated[float, Field(gt=0, lt=1)] = 0.8
     queries: Annotated[int, Field(ge=0)] = 0
     late: Base64Bytes = b""
+    reranker: RerankerWeight | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -216,6 +251,24 @@ def standardize_late(features: Features) -> Features:
         centered = features[known] - features[known].mean(axis=0)
         scaled[known] = centered / np.maximum(centered.std(axis=0), _FLAT)
     return scaled
+
+
+def remove_activation(scores: NDArray[np.float32], activation: str | None) -> NDArray[np.float64]:
+    """Returns the scores that a reranker had before its activation. NaN stays NaN."""
+    found = scores.astype(np.float64)
+    if activation != "sigmoid":
+        return found
+    shares = np.clip(found, _SATURATED, 1 - _SATURATED)
+    logits: NDArray[np.float64] = np.log(shares) - np.log1p(-shares)
+    return logits
+
+
+def rerank(scores: NDArray[np.floating]) -> NDArray[np.intp]:
+    """Returns the positions of hits, best first. Hits without a score (NaN) keep their places."""
+    order = np.arange(len(scores))
+    scored = np.flatnonzero(np.isfinite(scores))
+    order[scored] = scored[np.argsort(-scores[scored], kind="stable")]
+    return order
 
 
 def _divided(parts: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:

@@ -7,6 +7,7 @@ Pair(query, text) ─▶ [CLS] query [SEP] text [SEP]     the special ids are th
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -56,7 +57,8 @@ class Around(NamedTuple):
 class PairTokenizer(Tokenizer):
     """Converts pairs of texts to token ids. Thread-safe; releases the GIL while it works. See `Tokenizer`.
 
-    `room` is the maximum of tokens of both texts together, without special tokens.
+    `room` is the maximum of tokens of both texts together, without special tokens. `singles` tokenizes single
+    texts, which have more room.
 
     Args:
         typed: Whether the model takes token types. If not, every token has the type 0.
@@ -73,6 +75,7 @@ class PairTokenizer(Tokenizer):
         super().__init__(given, max_length, vocabulary)
         self._around = Around.of(self._tokenizer)
         self._typed = typed
+        self.singles: Tokenizer = copy.copy(self)
         self.room = max_length - sum(map(len, self._around[:3]))
         if self.room < 2:
             raise Unsupported(f"A maximum of {max_length} tokens leaves no room for two texts.")

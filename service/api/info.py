@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
@@ -75,6 +76,9 @@ class RerankerInfo(BaseModel):
     form: str
     max_input_length: int = Field(description="Tokens of a query and a text together")
     labels: list[str] = Field(description="Names of the outputs, for POST /predict. Empty with one output")
+    collections: list[str] = Field(
+        description="SIMILE_RERANK_COLLECTIONS, whose searches rerank by default. *: all"
+    )
 
 
 class CacheInfo(BaseModel):
@@ -157,7 +161,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
             "form": str(encoder.form),
             "form_cost": _cost(encoder),
             "query_encoder": _query_encoder(encoder),
-            "reranker": _reranker(runtime.active.reranker),
+            "reranker": _reranker(runtime.active.reranker, runtime.settings.reranked),
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
@@ -184,7 +188,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
     return json_response(answer)
 
 
-def _reranker(active: ActiveReranker) -> dict[str, Any] | None:
+def _reranker(active: ActiveReranker, collections: Sequence[str]) -> dict[str, Any] | None:
     if active.current is None:
         return None
     reranker = active.current.reranker
@@ -194,6 +198,7 @@ def _reranker(active: ActiveReranker) -> dict[str, Any] | None:
         "form": str(reranker.form),
         "max_input_length": reranker.max_length,
         "labels": reranker.manifest.labels,
+        "collections": collections,
     }
 
 

@@ -1,9 +1,9 @@
 """Routes for model versions, reports of the promotion gate, and retrainings."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ from models.manifest import (
     read_manifest,
     require_kind,
 )
-from models.store import ModelStore
+from models.store import ModelStore, RequestedReranker
 from service.api.openapi import Role, describe
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
@@ -100,6 +100,11 @@ class ModelsAnswer(BaseModel):
 
 class Requested(BaseModel):
     wanted: str
+
+
+class Deactivated(BaseModel):
+    wanted: None
+    previous: str | None = Field(description="For POST /models/rollback?kind=reranker")
 
 
 class Retraining(BaseModel):
@@ -311,10 +316,26 @@ async def go_back_to_the_previous_version(
     return json_response({"wanted": back}, status=202)
 
 
-async def _request_reranker(runtime: Runtime, version: str) -> None:
-    with _refusing(version):
-        await asyncio.to_thread(runtime.store.request_reranker, version)
+@router.post(
+    "/models/deactivate",
+    status_code=202,
+    **describe(Role.ADMIN, Deactivated, statuses=[202], raises=(Conflict, Storage)),
+)
+async def deactivate_reranker(request: Request, runtime: Service) -> Response:
+    """Serve no reranker. Requests that have begun keep it. The active encoder stays."""
+    with _refusing(""), contextlib.suppress(DamagedRequest):  # The new request replaces a damaged one.
+        if (await asyncio.to_thread(runtime.store.requested_reranker)).version is None:
+            raise Conflict("No reranker is requested, so there is none to deactivate.")
+    requested = await _request_reranker(runtime, None)
+    audit("deactivate", request.scope)
+    return json_response({"wanted": None, "previous": requested.previous}, status=202)
+
+
+async def _request_reranker(runtime: Runtime, version: str | None) -> RequestedReranker:
+    with _refusing(version or ""):
+        requested = await asyncio.to_thread(runtime.store.request_reranker, version)
     runtime.rerankers.retry(version)
+    return requested
 
 
 class KeepParameters(BaseModel):
@@ -387,7 +408,7 @@ def _look_at_retraining(store: ModelStore) -> dict[str, Any]:
     return {name: found.get(name) for name in Retraining.model_fields}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _refusing(version: str) -> Iterator[None]:
     """Turns errors of the model store into errors of the service.
 

@@ -302,6 +302,7 @@ class OpenAIRefusal(BaseModel):
     """The body of every error answer under `/v1`."""
 
     error: OpenAIProblem
+    detail: str = Field("", description="The message again, on `/v1/rerank` alone, for clients of Jina")
 
 
 class CohereRefusal(BaseModel):

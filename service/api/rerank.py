@@ -70,12 +70,15 @@ class RerankDocumentsRequest(BaseModel):
     model: StrictStr | None = None
 
 
-_PredictPair = Annotated[list[Text], Field(min_length=2, max_length=2)]
+_PredictTexts = Annotated[list[Text], Field(min_length=1, max_length=2)]
 
 
 class PredictRequest(Options):
     model_config = example({"inputs": [["A cat sleeps.", "An animal rests."]]})
-    inputs: Annotated[list[Any], ShownAs(_PredictPair | Annotated[list[_PredictPair], Field(min_length=1)])]
+    inputs: Annotated[
+        StrictStr | list[Any],
+        ShownAs(Text | _PredictTexts | Annotated[list[_PredictTexts], Field(min_length=1)]),
+    ] = Field(description="A text, a pair of texts, or a batch of both: [[text], [text, text], …]")
 
 
 class Rank(BaseModel):
@@ -119,7 +122,7 @@ class Prediction(BaseModel):
 
 
 class Predictions(RootModel[list[Prediction] | list[list[Prediction]]]):
-    """The labels of the pair, or of each pair, best first."""
+    """The labels of the input, or of each input of a batch, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +186,11 @@ async def rerank_documents(request: Request, runtime: Service, body: RerankDocum
 
 @router.post("/predict", **describe(Role.READ, Predictions, **_SCORES))
 async def predict_labels(request: Request, runtime: Service, body: PredictRequest) -> Response:
-    """Score the labels of a pair of texts, or of each of several pairs, by the active reranker."""
-    single = bool(body.inputs) and all(isinstance(each, str) for each in body.inputs)
-    pairs = _parse_pairs([body.inputs] if single else body.inputs, runtime.settings)
-    found = await score(request, runtime, pairs, body)
+    """Score the labels of a text or of a pair of texts, or of a batch of both, by the active reranker."""
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    single = bool(inputs) and all(isinstance(each, str) for each in inputs)
+    sources = _parse_sources([inputs] if single else inputs, runtime.settings)
+    found = await score(request, runtime, sources, body)
     labels = found.manifest.labels or [ONLY_LABEL]
     predictions = [
         [{"label": labels[at], "score": row[at]} for at in np.argsort(-row, kind="stable").tolist()]
@@ -196,14 +200,19 @@ async def predict_labels(request: Request, runtime: Service, body: PredictReques
 
 
 async def score(
-    request: Request, runtime: Runtime, pairs: Sequence[Pair], options: Options, *, ranks: bool = False
+    request: Request,
+    runtime: Runtime,
+    pairs: Sequence[Pair | str],
+    options: Options,
+    *,
+    ranks: bool = False,
 ) -> Scored:
-    """Scores pairs with the active reranker.
+    """Scores pairs or single texts with the active reranker.
 
     Args:
         request: The request.
         runtime: The service.
-        pairs: The pairs.
+        pairs: The pairs or texts.
         options: Options of the request.
         ranks: Whether the pairs are ranked, which needs a reranker with one output.
 
@@ -229,7 +238,7 @@ async def score(
             left=options.truncation_direction == "Left",
             normalize=not options.raw_scores,
         )
-    texts = [text for pair in pairs for text in pair]
+    texts = [text for pair in pairs for text in ([pair] if isinstance(pair, str) else pair)]
     headers = inference_headers(manifest.version, answer, texts, request.scope["started"])
     return Scored(answer.vectors, manifest, sum(answer.tokens), headers)
 
@@ -271,13 +280,14 @@ def _get_texts(documents: Sequence[Any], settings: Settings) -> list[str]:
     return parse_texts(texts, settings.max_inputs, "documents")
 
 
-def _parse_pairs(inputs: Sequence[Any], settings: Settings) -> list[Pair]:
-    """Parses the pairs of `/predict`. TEI's single texts are refused, because a reranker reads two."""
+def _parse_sources(inputs: Sequence[Any], settings: Settings) -> list[Pair | str]:
+    """Parses the batch of `/predict`, a list of lists of one or two texts."""
     check_count(inputs, settings.max_inputs, "inputs")
-    for at, pair in enumerate(inputs):
-        if not isinstance(pair, list) or len(pair) != 2:
+    for at, texts in enumerate(inputs):
+        if not isinstance(texts, list) or len(texts) not in {1, 2}:
             raise Validation(
-                f"inputs[{at}] must be a list of two texts, because the model reads two texts together.",
+                f"inputs[{at}] must be a list of one text, or of two texts that are read together.",
                 param="inputs",
             )
-    return [Pair(*parse_texts(pair, 2, f"inputs[{at}]")) for at, pair in enumerate(inputs)]
+    parsed = (parse_texts(texts, 2, f"inputs[{at}]") for at, texts in enumerate(inputs))
+    return [Pair(*texts) if len(texts) == 2 else texts[0] for texts in parsed]

@@ -201,7 +201,8 @@ class Found(BaseModel):
     )
     features: dict[str, float] | SkipJsonSchema[None] = Field(None, description="With `explain`")
     contributions: dict[str, float] | SkipJsonSchema[None] = Field(
-        None, description="With `explain`: the parts of the features in the hit's ranking score"
+        None,
+        description="With `explain`: parts of the features and of the reranker in the hit's ranking score",
     )
     highlights: HighlightsFound | SkipJsonSchema[None] = Field(None, description="With `highlight`")
     snippet: SnippetFound | SkipJsonSchema[None] = Field(

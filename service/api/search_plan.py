@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import get_mode, get_weight
+from models.search.ranking import RERANKED
 from models.search.syntax import SyntaxProblem, parse_syntax
 from service.active import Generation
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
@@ -292,6 +293,9 @@ class Options(BaseModel):
         10, ge=1, le=100, description="Values, or ranges, that a facet lists; the others are counted together"
     )
     rerank_k: int = Field(20, ge=1, le=MAX_RERANK_K, description="Best hits that the reranker orders again")
+    rerank_k: int = Field(
+        RERANKED, ge=1, le=MAX_RERANK_K, description="Best hits that the reranker orders again"
+    )
     user: User | None = Field(None, description=f"{USER}. Events of this search inherit it if they name none")
 
 

@@ -110,7 +110,9 @@ class Admission:
     def check(self, lane: Lane, cost: int) -> None:
         """Rejects a call of about `cost` tokens if `lane` is too full.
 
-        An empty lane accepts a call of any size. Otherwise a call above the limit could never be served.
+        An empty lane accepts a call of any size. Otherwise a call above the limit could never be served. The
+        time limit does not reject a call that begins in the next batches: with a large model, a single batch
+        may take longer, and sending again later would not help.
 
         Raises:
             Overloaded: A limit is exceeded. Carries Retry-After.
@@ -124,6 +126,9 @@ class Admission:
                 retry_after_seconds=self._throughput.seconds_for(waiting, lane),
             )
         if not self.max_seconds or lane not in FIRST:
+            return
+        next_batches = self._scheduler.sizes.batch_tokens * self._throughput.workers
+        if self._scheduler.lanes[lane].turn_tokens <= next_batches:
             return
         seconds = self.wait_seconds(lane)
         if seconds > self.max_seconds:

@@ -190,7 +190,7 @@ class Batcher:
 
         Args:
             encoder: A model that the caller keeps open (`ActiveGeneration.borrow`).
-            inputs: Texts, pairs if the model is a reranker, or rows of token ids.
+            inputs: Texts, pairs for a reranker, or rows of token ids for an encoder.
             lane: Priority of the call. Only the first lanes use the cache, because documents would displace
                 queries. If a call in any lane already computes an equal text, this call waits for its
                 vector. Texts that are too long for the cache are not shared.

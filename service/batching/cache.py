@@ -51,14 +51,14 @@ class KeySpace:
         self._longest = CHARACTERS_PER_TOKEN * encoder.max_length
         self._hashes = {
             options: hashlib.blake2b(f"{number} {options} ".encode(), digest_size=KEY_BYTES, key=secret)
-            for options in product((False, True), repeat=4)
+            for options in product(("text", "ids", "pair"), *[(False, True)] * 3)
         }
 
     def text_keys(self, call: EmbedCall, inputs: Sequence[Source]) -> list[bytes | None]:
         """Returns a key for each input, or None for an input that is too long for the cache."""
         options = (call.normalize, call.truncate, call.left)
-        of_texts, of_ids = self._hashes[True, *options], self._hashes[False, *options]
-        of_query, query = of_texts, ""
+        of_texts, of_ids, of_pairs = (self._hashes[kind, *options] for kind in ("text", "ids", "pair"))
+        of_query, query = of_pairs, ""
         keys: list[bytes | None] = []
         for source in inputs:
             if measure(source) > self._longest:
@@ -67,8 +67,8 @@ class KeySpace:
             if isinstance(source, str):
                 named, content = of_texts.copy(), source
             elif isinstance(source, Pair):
-                if of_query is of_texts or source.query is not query:  # Usually all pairs have one query.
-                    of_query, query = of_texts.copy(), source.query
+                if of_query is of_pairs or source.query is not query:  # Usually all pairs have one query.
+                    of_query, query = of_pairs.copy(), source.query
                     of_query.update(f"{len(query)} {query}".encode("utf-8", "surrogatepass"))
                 named, content = of_query.copy(), source.text
             else:

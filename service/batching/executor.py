@@ -241,13 +241,15 @@ def tokenize(items: list[Item]) -> list[tuple[Item, Refusal]]:
 def _by_options(items: list[Item]) -> list[list[Item]]:
     """Groups items that one tokenizer call can process.
 
-    These are texts or pairs to truncate, with the same encoder and side. Every other item is a group of one.
+    These are texts, or pairs, to truncate, with the same encoder and side. Every other item is a group of
+    one.
     """
     groups: dict[object, list[Item]] = {}
     for item in items:
         call = item.call
         apart = not call.truncate or not isinstance(item.source, str | Pair)
-        groups.setdefault(id(item) if apart else (id(call.encoder), call.left), []).append(item)
+        alike = type(item.source), id(call.encoder), call.left
+        groups.setdefault(id(item) if apart else alike, []).append(item)
     return list(groups.values())
 
 
@@ -256,7 +258,7 @@ def _collect_tokens(items: list[Item]) -> list[Tokens | Refusal]:
     call = items[0].call
     try:
         if not isinstance(items[0].source, str | Pair):
-            # A reranker gets pairs only.
+            # A reranker gets no ids.
             check_ids = cast("Encoder", call.encoder).check_ids
             return [check_ids(items[0].source, truncate=call.truncate, left=call.left)]
         sources: list[Any] = [item.source for item in items]

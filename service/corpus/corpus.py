@@ -349,7 +349,8 @@ class Corpus:
         """
         reranking, candidates = self._reranking, _from_first(search)
         with reranking.borrow() as reranker:
-            choose = partial(reranking.choose, reranker, queries, search)
+            weight = generation.rankings.find_weight(search.collection, reranker.manifest)
+            choose = partial(reranking.choose, reranker, weight, queries, search)
             try:
                 chosen = await self._find(generation, queries, candidates, choose)
             except (TooMuch, Overloaded) as error:  # Hits that are not on the page may be too large.

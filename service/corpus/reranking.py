@@ -3,6 +3,9 @@
     the best rerank_k hits ─▶ the best passage of each, with the query ─▶ scores ─▶ order
     all other hits keep their place
 
+If the ranking of the collection has a weight for the reranker, the ranking score and the weighted score of
+the reranker are added. Otherwise the reranker orders the hits alone.
+
 `Reranking.choose` makes the pairs on a reading thread, and `Reranking.order` scores them. One time limit
 holds for both. The candidates do not depend on the page, so pages neither repeat nor skip a hit. While this
 process remembers a query, its later pages have the order of its first page, even if that one was late.
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 from models.reranker import Reranker
 from models.search.content import Content
 from models.search.features import COVER_CHARACTERS
+from models.search.ranking import RerankerWeight, remove_activation, rerank
 from models.search.terms import get_words, parse_query
 from models.tokens.pairs import Pair
 from service.active import ActiveReranker
@@ -30,7 +34,7 @@ from service.batching.batcher import Batcher
 from service.corpus.search import Hit, Page, Query, Search
 from service.errors import ServiceError, Timeout
 from service.observability.logs import safe_message
-from service.ranking import Orders
+from service.ranking import Explanation, Orders
 from service.store.scheduling import Abandoned, pause
 
 log = logging.getLogger(__name__)
@@ -48,10 +52,17 @@ class NotReranked(Exception):
 
 
 class _Scores(NamedTuple):
-    """The order of the candidates, as positions, and the score of each candidate, NaN where unknown."""
+    """How the candidates of a query were ordered.
+
+    Attributes:
+        order: Positions, best first.
+        scores: The score of each candidate, NaN where unknown.
+        parts: The parts of the reranker in the ranking scores. None: the reranker orders alone.
+    """
 
     order: NDArray[np.intp]
     scores: NDArray[np.float32]
+    parts: NDArray[np.float64] | None
 
 
 class Chosen(NamedTuple):
@@ -66,6 +77,7 @@ class Chosen(NamedTuple):
             time was too short.
         ends: When the time of this stage ends, by `clock`.
         late: Warning for hits that have no score by then.
+        weight: How much the score of the reranker counts. None: it orders the hits alone.
     """
 
     pages: Sequence[Page]
@@ -75,6 +87,7 @@ class Chosen(NamedTuple):
     pairs: Mapping[int, Sequence[Pair]]
     ends: float
     late: str
+    weight: RerankerWeight | None
 
 
 class Reranking:
@@ -109,7 +122,12 @@ class Reranking:
             yield reranker
 
     def choose(
-        self, reranker: Reranker, queries: Sequence[Query], search: Search, pages: Sequence[Page]
+        self,
+        reranker: Reranker,
+        weight: RerankerWeight | None,
+        queries: Sequence[Query],
+        search: Search,
+        pages: Sequence[Page],
     ) -> Chosen:
         """Returns the pairs of the queries that have no remembered order. Runs on a reading thread.
 
@@ -117,6 +135,7 @@ class Reranking:
 
         Args:
             reranker: The reranker that will score the pairs.
+            weight: How much its score counts. None: it orders the hits alone.
             queries: The queries, which are texts.
             search: Options of the search.
             pages: For each query, its hits from the first one.
@@ -126,7 +145,7 @@ class Reranking:
             Abandoned: The client disconnected, or its deadline passed.
         """
         try:
-            return self._choose(reranker.manifest.version, queries, search, pages)
+            return self._choose(reranker.manifest.version, weight, queries, search, pages)
         except Abandoned:
             raise
         except Exception as error:  # a fault of this stage must not fail a search
@@ -134,11 +153,17 @@ class Reranking:
             raise NotReranked(_FAILED) from error
 
     def _choose(
-        self, version: str, queries: Sequence[Query], search: Search, pages: Sequence[Page]
+        self,
+        version: str,
+        weight: RerankerWeight | None,
+        queries: Sequence[Query],
+        search: Search,
+        pages: Sequence[Page],
     ) -> Chosen:
         began, k = clock(), search.rerank_k
+        named = version, weight and weight.weight, search.collection
         names = [
-            hash((version, search.collection, query.text, *(hit.document.id for hit in page.hits[:k])))
+            hash((named, query.text, *(hit.document.id for hit in page.hits[:k])))
             for query, page in zip(queries, pages, strict=True)
         ]
         known = {at: old for at, name in enumerate(names) if (old := self._recent.recall(name)) is not None}
@@ -149,7 +174,7 @@ class Reranking:
             late = "The reranker took longer than the deadline of the request allows (x-timeout-ms)."
         ends = began + min(seconds, left)
         pairs = {at: _build_pairs(queries[at].text, pages[at].hits[:k], ends) for at in wanted}
-        return Chosen(pages, k, names, known, pairs, ends, late)
+        return Chosen(pages, k, names, known, pairs, ends, late, weight)
 
     async def order(self, reranker: Reranker, chosen: Chosen) -> list[Page]:
         """Returns the pages with their candidates in the order of the reranker.
@@ -177,7 +202,7 @@ class Reranking:
         for at, scores in scored.items():
             late = bool(np.isnan(scores).any())
             if at not in known or not late:
-                known[at] = _Scores(_sort(scores), scores)
+                known[at] = _sort(found[at].hits, scores, chosen.weight, reranker.manifest.activation)
                 self._recent.remember(chosen.names[at], known[at])
             found[at] = found[at]._replace(rerank_fault=said if late else "")
         return [page._replace(hits=_reorder(page.hits, known[at])) for at, page in enumerate(found)]
@@ -192,12 +217,16 @@ def _describe(fault: ServiceError | None, scored: Sequence[NDArray[np.float32]],
     return f"{reason} It scored {done} of {count} hits. The others keep their places."
 
 
-def _sort(scores: NDArray[np.float32]) -> NDArray[np.intp]:
-    """Returns the positions of the hits, best first. Hits without a score keep their places."""
-    order = np.arange(len(scores))
-    scored = np.flatnonzero(np.isfinite(scores))
-    order[scored] = scored[np.argsort(-scores[scored], kind="stable")]
-    return order
+def _sort(
+    hits: Sequence[Hit], scores: NDArray[np.float32], weight: RerankerWeight | None, activation: str | None
+) -> _Scores:
+    """Orders the first hits. Hits without a score of the reranker keep their places."""
+    ranked = np.array([hit.ranking_score for hit in hits[: len(scores)]], np.float64)
+    if weight is None or np.isnan(ranked).all():
+        return _Scores(rerank(scores), scores, None)
+    ranked[np.isnan(ranked)] = np.nanmin(ranked)  # Hits after the candidates of the second stage.
+    parts = weight.contribute(ranked, remove_activation(scores, activation))
+    return _Scores(rerank(ranked + parts), scores, parts)
 
 
 def _reorder(hits: Sequence[Hit], found: _Scores) -> list[Hit]:
@@ -206,10 +235,18 @@ def _reorder(hits: Sequence[Hit], found: _Scores) -> list[Hit]:
             hits[at],
             rerank_score=found.scores[at] if np.isfinite(found.scores[at]) else None,
             search_place=at + 1,
+            explanation=_explain(hits[at].explanation, None if found.parts is None else found.parts[at]),
         )
         for at in found.order.tolist()
     ]
     return [*best, *hits[len(best) :]]
+
+
+def _explain(told: Explanation | None, part: float | None) -> Explanation | None:
+    """Adds the part of the reranker, if it has one, to the contributions of a hit."""
+    if told is None or told.contributions is None or part is None or np.isnan(part):
+        return told
+    return told._replace(contributions={**told.contributions, "reranker": float(part)})
 
 
 def _build_pairs(query: str, hits: Sequence[Hit], ends: float) -> list[Pair]:

@@ -32,7 +32,7 @@ from service.active import Generation
 from service.corpus.conditions import find_documents, restrict
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
-from service.ranking import TOKENS_WORK, WORK, Explanation, Stage, order
+from service.ranking import TOKENS_WORK, WORK, Explanation, Ordered, Stage, order
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import SLICE_SECONDS, pause
@@ -236,6 +236,7 @@ class Hit:
         highlight: Highlights and snippet, if they were requested.
         rerank_score: Score of the reranker, if it has scored the hit.
         search_place: Place in the order of the search, from 1, if the reranker ordered the hits.
+        ranking_score: Score of the second stage, if it has scored the hit.
     """
 
     document: Record
@@ -247,6 +248,7 @@ class Hit:
     terms: Sequence[TermMatch] | None = None
     fusion: Mapping[str, Part] | None = None
     highlight: Highlight | None = None
+    ranking_score: float | None = None
 
 
 class Page(NamedTuple):
@@ -332,7 +334,7 @@ def find(
         hits = hits[search.offset : search.reach]
         explained = fusion if search.explain else None
         parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}
-        pages.append(_Found(page, hits, ordered.explanations, parts))
+        pages.append(_Found(page, hits, ordered, parts))
     if search.facets:
         counted = _count_facets(snapshot, [query for query, _ in resolved], search)
         pages = [
@@ -352,8 +354,9 @@ def find(
                         documents[ranked.revision],
                         ranked.score,
                         places.get(ranked.row),
-                        found.explanations.get(ranked.revision),
+                        found.ordered.explanations.get(ranked.revision),
                         fusion=found.fusions.get(ranked.revision),
+                        ranking_score=found.ordered.scores.get(ranked.revision),
                     )
                     for ranked in found.hits
                     if ranked.revision in documents  # A damaged document is missing.
@@ -369,7 +372,7 @@ class _Found(NamedTuple):
 
     page: Page
     hits: list[Ranked]
-    explanations: Mapping[int, Explanation]
+    ordered: Ordered
     fusions: Mapping[int, Mapping[str, Part]]
 
 

@@ -51,6 +51,8 @@ def response(path: str, error: ServiceError) -> Response:
         kind = "rate_limit_error" if status == 429 else kind
         code = "invalid_api_key" if status == 401 else error.error_type
         body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+        if path == "/v1/rerank":  # Jina's clients read this field.
+            body["detail"] = error.message
     elif style == "cohere":
         body = {"message": error.message}
     else:

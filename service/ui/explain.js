@@ -8,7 +8,7 @@ const REASONS = {
   hybrid: "is good by meaning and by keywords", feedback: "resembles the best hits", cover: "has many words of the query",
   bigram: "has words of the query side by side", title_cover: "has a title that the query repeats", length: "has a length that answers often have", hub: "is close to what is often asked", proximity: "has words of the query close together",
   maxsim: "has words close in meaning to each word of the query", maxsim_rare: "has words close in meaning to the words that tell hits apart", maxsim_doc: "has several words close in meaning to the query",
-  memory_best: "was judged relevant for this or a similar query", memory_sum: "was judged relevant for several similar queries", trees: "has several signs of an answer at once",
+  memory_best: "was judged relevant for this or a similar query", memory_sum: "was judged relevant for several similar queries", trees: "has several signs of an answer at once", reranker: "is an answer by the reranker",
 };
 const RANKINGS = { dense: "Meaning (cosine)", lexical: "Keywords (BM25)" };
 

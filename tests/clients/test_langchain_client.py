@@ -1,11 +1,15 @@
 """LangChain: OpenAIEmbeddings, and a retriever over `GET /search`."""
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import openai
 import pytest
+import requests
 import tiktoken
+from langchain_community.document_compressors import jina_rerank
+from langchain_core.documents import Document
 from langchain_openai import OpenAIEmbeddings
 from tiktoken.registry import ENCODINGS
 
@@ -67,3 +71,46 @@ def test_the_retriever_finds_what_search_finds(service: Running) -> None:
     assert len(asyncio.run(unfiltered.ainvoke("anything"))) == 10
     with pytest.raises(RuntimeError, match="k must be between"):
         names["SimileRetriever"](url=service.url, key=service.key, k=0).invoke("anything")
+
+
+QUERY, TEXTS = "red river", ["the cat sleeps", "a stone market", "green garden", "blue window"]
+
+
+def test_documents_are_reranked_by_the_client_of_jina(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.use_reranker()
+    monkeypatch.setattr(jina_rerank, "JINA_API_URL", f"{service.url}/v1/rerank")
+    expected = service.post("/rerank", {"query": QUERY, "texts": TEXTS})
+    client = jina_rerank.JinaRerank(jina_api_key=service.key, top_n=3)
+    documents = [Document(text, metadata={"at": at}) for at, text in enumerate(TEXTS)]
+    found = client.compress_documents(documents, QUERY)
+    assert [each.metadata["at"] for each in found] == [each["index"] for each in expected[:3]]
+    assert [each.page_content for each in found] == [TEXTS[each["index"]] for each in expected[:3]]
+    scores = [each.metadata["relevance_score"] for each in found]
+    assert scores == pytest.approx([each["score"] for each in expected[:3]])
+    every = client.rerank([{"text": text} for text in TEXTS], QUERY, top_n=None)
+    assert [each["index"] for each in every] == [each["index"] for each in expected]
+    with pytest.raises(RuntimeError, match="query is empty"):
+        client.rerank(TEXTS, "")
+
+
+def test_a_request_of_jina_s_documentation_has_an_answer_of_its_shape(service: Running) -> None:
+    service.use_reranker()
+    body: dict[str, Any] = {
+        "model": "jina-reranker-v2-base-multilingual",
+        "query": QUERY,
+        "documents": TEXTS,
+        "top_n": 2,
+        "return_documents": True,
+        "truncation": True,
+    }
+    headers = {"Authorization": f"Bearer {service.key}"}
+    answer = requests.post(f"{service.url}/v1/rerank", json=body, headers=headers, timeout=30).json()
+    expected = service.post("/rerank", {"query": QUERY, "texts": TEXTS})[:2]
+    assert answer["usage"]["total_tokens"] > 0
+    assert isinstance(answer["model"], str)
+    for found, rank in zip(answer["results"], expected, strict=True):
+        assert found["index"] == rank["index"]
+        assert found["relevance_score"] == pytest.approx(rank["score"])
+        assert found["document"] == {"text": TEXTS[rank["index"]]}

@@ -108,6 +108,22 @@ def test_a_family_scores_as_sentence_transformers_does(tmp_path: Path, name: str
     assert imported(store.folder(manifest.version), store) == manifest, "a version is such a folder, too"
 
 
+@pytest.mark.parametrize("name", ["bert", "xlm-roberta", "modernbert", "deberta-v2"])
+def test_a_family_scores_single_texts_as_transformers_does(tmp_path: Path, name: str) -> None:
+    folder = cross_encoder_source(tmp_path / name, name, 3)
+    store = ModelStore(tmp_path / "models")
+    reranker = store.open_reranker(imported(folder, store).version)
+    texts = [pair.text for pair in PAIRS if pair.text]
+    with quiet(), torch.no_grad():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        given = tokenizer(
+            texts, truncation=True, max_length=reranker.max_length, padding=True, return_tensors="pt"
+        )
+        expected = model(**given).logits.numpy()
+    np.testing.assert_allclose(reranker.score(texts, normalize=False), expected, atol=SCORES, rtol=LOGITS)
+
+
 @pytest.mark.parametrize("outputs", [1, 4])
 def test_a_head_of_modules_is_read(tmp_path: Path, outputs: int) -> None:
     folder = modular_source(tmp_path / "modular", outputs)

@@ -228,6 +228,8 @@ def others() -> Iterator[Case]:
     }.items():
         at = f"{path}?{'a=b&' * (LINE // 4)}"
         yield Case(route, "a body that nobody reads", _unread(at), frozenset(statuses))
+    route = "POST /models/deactivate"
+    yield Case(route, "a body that nobody reads", _unread("/models/deactivate"), frozenset({202, 409}))
 
 
 def _unread(path: str) -> Callable[[Facts], Request]:

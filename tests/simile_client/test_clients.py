@@ -150,6 +150,24 @@ def test_suggestions_complete_a_beginning(service: str) -> None:
         assert found == (Suggestion("Printer paper", "title"),)
 
 
+def test_a_reranker_is_deactivated_and_activated_again(service: str) -> None:
+    async def activate(version: str) -> None:
+        async with AsyncClient(service) as client:
+            assert await client.activate(version) == version
+
+    with Client(service) as client:
+        until(lambda: client.info()["reranker"] is not None)
+        version = client.info()["reranker"]["version"]
+        assert client.deactivate() == version
+        until(lambda: client.info()["reranker"] is None)
+        with pytest.raises(SimileError, match="so there is none to deactivate"):
+            client.deactivate()
+        asyncio.run(activate(version))
+        until(lambda: client.info()["reranker"] is not None)
+        with pytest.raises(SimileError, match="There is no version 'nothing'"):
+            client.activate("nothing")
+
+
 def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
     async def requested() -> None:
         with Client(service) as waiting:

@@ -100,6 +100,8 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None)
             hybrid = scores = -np.arange(len(example.ids), dtype=np.float64)
             if ranking is not None:
                 scores = ranking.score(remember(example, memory, ranking.memory_threshold), example.late)
+                if ranking.reranker is not None:
+                    scores = example.rerank(scores, ranking.reranker)
             before[at], after[at] = example.score(hybrid), example.score(scores)
             chance[at] = example.chance
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0

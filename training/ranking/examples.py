@@ -20,7 +20,7 @@ from models.search.features import (
     Vectors,
     build,
 )
-from models.search.ranking import MAX_RANKED
+from models.search.ranking import MAX_RANKED, RERANKED, RerankerWeight, rerank
 from training.evaluation.modes import Scores
 from training.evaluation.retrieval import dcg, judge
 
@@ -42,6 +42,7 @@ class Example(NamedTuple):
         unrelated: Mean cosine of unrelated texts by the encoder of `vector`. 1 if unknown.
         alike: The same key for nearly equal queries. Empty: `query`.
         late: Features of late interaction, shape (n, len(LATE)). None: not computed.
+        reranked: Scores of the reranker before its activation, shape (n,). NaN: none. None: not computed.
     """
 
     query: str
@@ -55,11 +56,33 @@ class Example(NamedTuple):
     unrelated: float = 1.0
     alike: str = ""
     late: Features | None = None
+    reranked: NDArray[np.float64] | None = None
 
     @property
     def gains(self) -> NDArray[np.float64]:
         """The gain of each candidate, shape (n,)."""
         return np.array([self.relevant.get(id, 0.0) for id in self.ids])
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """The weight of each candidate in the loss, shape (n,), 1 for candidates with a gain."""
+        return np.where(self.gains > 0, 1.0, np.ones(len(self.ids)) if self.seen is None else self.seen)
+
+    def rerank(self, scores: NDArray[np.float64], weight: RerankerWeight) -> NDArray[np.float64]:
+        """Returns scores with the order in which the service reranks the candidates, shape (n,).
+
+        Args:
+            scores: Ranking scores, shape (n,).
+            weight: Weight of the reranker, which has scored the candidates.
+        """
+        order = np.argsort(-scores, kind="stable")
+        best = order[:RERANKED]
+        if self.reranked is not None:
+            parts = weight.contribute(scores[best], self.reranked[best])
+            order[: len(best)] = best[rerank(scores[best] + parts)]
+        found = np.empty(len(order))
+        found[order] = -np.arange(len(order))
+        return found
 
     def without(self, ids: Collection[str]) -> Example:
         """Returns the query without judgments of `ids`: those documents are neither right nor wrong."""

@@ -171,12 +171,10 @@ def _learnable(
         if not example.gains.any():
             continue
         features = remember(example, memory, threshold, folds[at % FOLDS])
-        seen = np.ones(len(features)) if example.seen is None else example.seen
-        weights = np.where(example.gains > 0, 1.0, seen)
         late = np.zeros((len(features), len(LATE)))
         if example.late is not None:
             late = standardize_late(example.late)
-        rows.append(_Learnable(features, standardize(features), late, example.gains, weights))
+        rows.append(_Learnable(features, standardize(features), late, example.gains, example.weights))
     return rows
 
 

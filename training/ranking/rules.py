@@ -16,7 +16,7 @@ from training.evaluation.paired import Interval
 from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison
 from training.ranking.fitting import MIN_QUERIES
 
-_ADDED = 0.99  # Of the interval that adds late interaction to a ranking.
+_ADDED = 0.99  # Of the interval that adds late interaction or a reranker to a ranking.
 _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
 
 Rows = Mapping[str, Comparison]  # By name: NEW and COMING.
@@ -48,18 +48,19 @@ def judge_settings(rows: Rows) -> list[str]:
     return reasons + _losses(rows, (NEW,))
 
 
-def judge_late(rows: Rows, *, used: bool) -> tuple[bool, str]:
-    """Returns whether a ranking uses late interaction, and a sentence about it for the report.
+def judge_added(rows: Rows, what: str, *, used: bool) -> tuple[bool, str]:
+    """Returns whether a ranking uses late interaction or a reranker, and a sentence for the report.
 
     Args:
-        rows: Comparisons of the ranking with late interaction with the same ranking without it.
+        rows: Comparisons of the ranking with the same ranking without that part.
+        what: The part.
         used: Whether the active ranking uses it. Otherwise the gain must be more certain, because it is
             measured again with each ranking.
     """
     found = rows[COMING].interval(CERTAIN if used else _ADDED)
     chosen = found.low > 0 and not _losses(rows, (NEW,))
     return chosen, (
-        f"Late interaction is {'used' if chosen else 'not used'}: on {COMING} it changes nDCG@10 by "
+        f"{what} is {'used' if chosen else 'not used'}: on {COMING} it changes nDCG@10 by "
         f"{100 * rows[COMING].gain:+.1f} points, {_between(found)}, and on {NEW} by "
         f"{100 * rows[NEW].gain:+.1f}."
     )
@@ -106,7 +107,8 @@ def describe(rows: Rows, ranking: Ranking | None = None) -> list[str]:
         f"nDCG@10 changes {_told(COMING, rows[COMING])}, and {_told(NEW, rows[NEW])}.",
     ]
     if ranking is not None:
-        weights = sorted(ranking.weights.items(), key=lambda item: -abs(item[1]))
+        reranker = {} if ranking.reranker is None else {"reranker": ranking.reranker.weight}
+        weights = sorted({**ranking.weights, **reranker}.items(), key=lambda item: -abs(item[1]))
         named = ", ".join(f"{name} {weight:+.2f}" for name, weight in weights if round(weight, 2))
         trees = f", and {len(ranking.trees.roots)} trees" if ranking.trees else ""
         told.append(f"Weights: {named}{trees}.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -21,20 +21,39 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models import cpus
-from models.manifest import Manifest
+from models.errors import ModelError
+from models.manifest import Manifest, read_manifest
 from models.messages import amount, plural, positive
 from models.progress import Say, to_stderr
 from models.search.features import FEATURES, VERSION
-from models.search.ranking import MAX_RANKED, Ranking, get_default
+from models.search.ranking import (
+    MAX_RANKED,
+    MAX_RECALLED,
+    Ranking,
+    RerankerWeight,
+    get_default,
+    remove_activation,
+)
 from models.store import ModelStore
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.geometry import directions
 from training.evaluation.scorable import build_scorable
 from training.ranking import late as late_interaction
-from training.ranking.cross_validation import COMING, NEW, compare, draw_folds, learn, predict
+from training.ranking.cross_validation import (
+    COMING,
+    NEW,
+    Comparison,
+    Fit,
+    Fold,
+    compare,
+    draw_folds,
+    learn,
+    predict,
+)
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
-from training.ranking.rules import Rows, describe, judge_first, judge_late, judge_refit
+from training.ranking.reranked import ALONE, add_weight
+from training.ranking.rules import Rows, describe, judge_added, judge_first, judge_refit
 from training.retraining import ledger
 from training.retraining.anchor import active_version
 from training.retraining.config import (
@@ -59,6 +78,8 @@ from training.text.service import (
     chosen,
     fetch_collections,
     fetch_explained,
+    fetch_reranked,
+    fetch_reranker,
     fetch_texts,
     send_clicked,
     split_qualified,
@@ -177,7 +198,8 @@ def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iter
 
 def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
     store, served = given.store, given.served
-    digest = _digest(served, name, labels)
+    reranker = _find_reranker(name, given)
+    digest = _digest(served, name, labels, reranker)
     if ledger.read(store, RANKING).get(name) == digest:
         raise NothingToLearn("no judgment changed since the last ranking was learned.")
     before = read_rankings(store, served).get(name)
@@ -186,23 +208,125 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
     prior = get_default().weights
     fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
     examples, late = _add_late(name, examples, given, before)
+    if reranker is not None:
+        try:
+            examples = _add_scores(name, examples, given.url, reranker)
+        except TrainingError as error:  # The next run tries it again.
+            given.say(f"! the weight of the reranker is not learned: {error}")
+            reranker, digest = None, _digest(served, name, labels, None)
     # Unclicked hits count as wrong here, which rather favors the order that users saw.
     judging = [each._replace(seen=None) for each in examples]
-    rows = {each: compare(judging, draw_folds(examples, each), fitting) for each in (NEW, COMING)}
+    judges = _Judges(judging, {each: [*draw_folds(examples, each)] for each in (NEW, COMING)})
+    fitted = judges.fit(fitting)
+    rows = judges.compare(fitted)
     if not len(rows[COMING].after):
         raise NothingToLearn("no judged query may judge: each rests on one key, or the encoder learned it.")
     told: list[str] = []
     if late:
         given.say("fitting it again with late interaction")
         fitting_late = partial(fitting, late=True)
-        rows_late = {each: compare(judging, draw_folds(examples, each), fitting_late) for each in rows}
-        gains = {each: row._replace(before=rows[each].after) for each, row in rows_late.items()}
-        used, said = judge_late(gains, used=bool(before and before.late))
+        fitted_late = judges.fit(fitting_late)
+        rows_late = judges.compare(fitted_late)
+        used, said = judge_added(
+            _against(rows, rows_late), "Late interaction", used=bool(before and before.late)
+        )
         told.append(said)
-        rows, fitting, late = (rows_late, fitting_late, late) if used else (rows, fitting, b"")
+        if used:
+            fitted, rows, fitting = fitted_late, rows_late, fitting_late
+        else:
+            late = b""
     reasons = find_reasons(examples, judging, rows, before)
-    ranking = fitting(examples).model_copy(update={"fingerprint": served.fingerprint, "late": late})
+    kept = {"fingerprint": served.fingerprint, "late": late, "reranker": before and before.reranker}
+    ranking = fitting(examples).model_copy(update=kept)
+    if reranker is not None:
+        given.say(f"fitting the weight of {reranker.version}")
+        weight, said = _weigh(ranking, examples, judges, fitted, reranker.fingerprint)
+        told.append(said)
+        ranking = ranking.model_copy(update={"reranker": weight})
     return Learned(rows, reasons, [*describe(rows, ranking), *told], digest, ranking)
+
+
+class _Judges(NamedTuple):
+    """The queries that judge rankings, and the folds in which they do, by kind of questions."""
+
+    queries: Sequence[Example]
+    folds: Mapping[str, Sequence[Fold]]
+
+    def fit(self, fitting: Fit) -> dict[str, list[Ranking]]:
+        """Fits a ranking to the training queries of each fold."""
+        return {name: [fitting(fold.train) for fold in some] for name, some in self.folds.items()}
+
+    def compare(
+        self,
+        fitted: Mapping[str, Sequence[Ranking]],
+        change: Callable[[Ranking, Sequence[Example]], Ranking] = lambda ranking, _: ranking,
+    ) -> dict[str, Comparison]:
+        """Compares the rankings of the folds with the hybrid order.
+
+        Args:
+            fitted: From `fit`.
+            change: Changes a ranking, given its training queries.
+        """
+
+        def run(name: str) -> Comparison:
+            rankings = iter(fitted[name])
+            return compare(self.queries, self.folds[name], lambda train: change(next(rankings), train))
+
+        return {name: run(name) for name in self.folds}
+
+
+def _against(before: Rows, after: Rows) -> Rows:
+    """Returns comparisons of two rankings with each other, from those with the hybrid order."""
+    return {name: row._replace(before=before[name].after) for name, row in after.items()}
+
+
+def _weigh(
+    ranking: Ranking,
+    examples: Sequence[Example],
+    judges: _Judges,
+    fitted: Mapping[str, Sequence[Ranking]],
+    fingerprint: str,
+) -> tuple[RerankerWeight | None, str]:
+    """Returns the weight of a reranker, and a sentence about it. None: it orders the best hits alone.
+
+    Args:
+        ranking: The ranking, with the weight of the active ranking.
+        examples: The judged queries to which it was fitted.
+        judges: The judges.
+        fitted: The rankings of their folds.
+        fingerprint: Fingerprint of the reranker.
+    """
+    weigh = partial(add_weight, prior=get_default().weights, fingerprint=fingerprint)
+    alone = judges.compare(fitted, lambda each, _: each.model_copy(update={"reranker": ALONE}))
+    rows = _against(alone, judges.compare(fitted, weigh))
+    known = ranking.reranker is not None and ranking.reranker.fingerprint == fingerprint
+    used, said = judge_added(rows, "The learned weight of the reranker", used=known)
+    weight = weigh(ranking, examples).reranker if used else None
+    return weight, f"{said} Without it, the reranker orders the best hits alone."
+
+
+def _find_reranker(name: str, given: _Given) -> Manifest | None:
+    """Returns the reranker that orders the hits of a collection by default, or None."""
+    version = fetch_reranker(given.url, name)
+    try:
+        return None if version is None else read_manifest(given.store.folder(version))
+    except (ModelError, OSError) as error:
+        given.say(f"! the weight of the reranker is not learned: {error}")
+        return None
+
+
+def _add_scores(name: str, examples: Sequence[Example], url: str, reranker: Manifest) -> list[Example]:
+    """Adds the scores of a reranker to the candidates."""
+    queries = [each.query for each in examples]
+    found = fetch_reranked(url, name, queries, MAX_RANKED + MAX_RECALLED, reranker.version)
+    return [
+        each._replace(
+            reranked=remove_activation(
+                np.array([scores.get(id, np.nan) for id in each.ids], np.float32), reranker.activation
+            )
+        )
+        for each, scores in zip(examples, found, strict=True)
+    ]
 
 
 def _add_late(
@@ -333,10 +457,13 @@ def _example(query: str, vector: np.ndarray, hits: Sequence[Mapping[str, Any]], 
     return example._replace(ids=ids, features=features[order], seen=seen)
 
 
-def _digest(served: Manifest, collection: str, labels: Mapping[str, Labels]) -> str:
+def _digest(
+    served: Manifest, collection: str, labels: Mapping[str, Labels], reranker: Manifest | None
+) -> str:
     """Returns the digest of everything from which a ranking is learned."""
     said = [(query, each.gains, each.wrong) for query, each in sorted(labels.items())]
-    known = VERSION, served.fingerprint, served.search.get(collection), said
+    known: tuple[object, ...] = VERSION, served.fingerprint, served.search.get(collection), said
+    known += () if reranker is None else (reranker.fingerprint,)
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 

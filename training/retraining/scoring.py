@@ -44,7 +44,8 @@ def score_judged(
         setting = own.Setting.of(learned.get(name), mode)
         examples, fitting = find_examples(part, model, setting, found, rankings.get(name))
         if fitting is not None:
-            fitted[name] = fitting(examples).model_copy(update={"fingerprint": model.fingerprint})
+            kept = {"fingerprint": model.fingerprint, "reranker": rankings[name].reranker}
+            fitted[name] = fitting(examples).model_copy(update=kept)
         judging = [query for query, each in zip(part.queries, examples, strict=True) if each.judges]
         names += judging
         for row, parts in rows.items():

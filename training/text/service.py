@@ -36,6 +36,7 @@ MAX_CLICKED = 20_000  # clicked answers of a collection, the maximum of the serv
 _SEARCHES = 4  # hybrid queries in one request, which every SIMILE_MAX_CANDIDATES allows
 _NEAREST = 1000  # hits of a query, as many as hybrid search fuses; every SIMILE_MAX_HITS allows them
 _TIMEOUT = 120.0  # seconds
+_RERANK_SECONDS = 600.0  # for the scores of a reranker in a collection
 _TRIES = 5
 _LONGEST_WAIT_SECONDS = 30.0  # before a retry
 _BUSY = (429, 503)
@@ -111,6 +112,56 @@ def fetch_explained(
             raise TrainingError(f"{shown(url)} does not explain its hits. Update the service.")
         best = sorted(range(len(told)), key=lambda at: -float(told[at]["features"]["hybrid"]))[:hits]
         yield [told[at] for at in sorted(best)]
+
+
+def fetch_reranker(url: str, collection: str) -> str | None:
+    """Returns the active reranker if it orders the hits of a collection by default, or else None."""
+    reranker: Any = fetch_info(url).get("reranker")
+    if not _has(reranker, {"version": str, "labels": list, "collections": list}):
+        return None
+    reranks = not reranker["labels"] and not {collection, *ALL}.isdisjoint(reranker["collections"])
+    return str(reranker["version"]) if reranks else None
+
+
+def fetch_reranked(
+    url: str, collection: str, queries: Sequence[str], hits: int, reranker: str
+) -> Iterator[dict[str, float]]:
+    """Yields the scores of the reranker for the best hits of each query by hybrid search, by id.
+
+    The service scores hits for a limited time and remembers scores, so the query is sent again while that
+    scores further hits. Hits that still have no score are missing, and so are all hits of the queries that
+    are left after _RERANK_SECONDS.
+
+    Args:
+        url: Address of the service.
+        collection: Collection to search.
+        queries: The queries.
+        hits: Number of hits to score, of each query.
+        reranker: The active reranker.
+
+    Raises:
+        TrainingError: Another reranker is active, or the service does not answer as expected.
+    """
+    # Every SIMILE_MAX_CANDIDATES allows a single query.
+    path = f"{_scope(collection)}/search"
+    body = {"mode": "hybrid", "k": hits, "rerank": True, "rerank_k": hits, "fields": []}
+    ends = time.monotonic() + _RERANK_SECONDS
+    with connect() as client, Progress("queries", len(queries), "reranking") as progress:
+        for query in queries:
+            scores: dict[str, float] = {}
+            missing = True
+            while missing and time.monotonic() < ends:
+                answer = _get(client, url, path, body={**body, "queries": [query]})
+                if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
+                    raise _stranger(url)
+                if answer.get("reranker") != reranker:
+                    raise TrainingError(f"{shown(url)} does not rerank with {reranker} any more.")
+                [found] = answer["results"]
+                scored = {hit["id"]: hit["rerank_score"] for hit in found if "rerank_score" in hit}
+                missing = len(scores) < len(scored) < len(found)
+                scores |= scored
+            yield scores
+            progress.add(1)
 
 
 def fetch_nearest(

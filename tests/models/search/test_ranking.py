@@ -7,7 +7,14 @@ import pytest
 from pydantic import ValidationError
 
 from models.search.features import FEATURES
-from models.search.ranking import Ranking, Trees, standardize, standardize_late
+from models.search.ranking import (
+    Ranking,
+    RerankerWeight,
+    Trees,
+    remove_activation,
+    standardize,
+    standardize_late,
+)
 from models.tokens.late import LATE
 
 RNG = np.random.default_rng(0)
@@ -115,3 +122,38 @@ def test_without_token_vectors_a_ranking_has_the_order_of_the_other_features(sha
     np.testing.assert_allclose(sum(parts.values()), ranking.score(RAW, late))
     if not share:
         np.testing.assert_allclose(parts["maxsim"], 2 * standardize_late(late)[:, 0])
+
+
+def test_the_part_of_a_reranker_has_its_weight_in_deviations_of_the_ranking() -> None:
+    ranked, scores = 3 * RNG.normal(size=6), RNG.normal(size=6)
+    scores[2] = np.nan
+    known = [0, 1, 3, 4, 5]
+    found = RerankerWeight(fingerprint="a" * 64, weight=0.5).contribute(ranked, scores)
+    assert np.isnan(found[2])
+    assert found[known].std() == pytest.approx(0.5 * ranked[known].std())
+    assert np.corrcoef(found[known], scores[known])[0, 1] == pytest.approx(1)
+    for few in (scores[:0], scores[2:3]):
+        np.testing.assert_array_equal(
+            RerankerWeight(fingerprint="a" * 64, weight=1).contribute(few, few), few
+        )
+    [single] = RerankerWeight(fingerprint="a" * 64, weight=1).contribute(ranked[:1], scores[:1])
+    assert single == 0
+
+
+def test_scores_before_a_sigmoid_are_found_again() -> None:
+    logits = np.array([-9.0, -1.5, 0.0, 2.0, 8.0, np.nan])
+    shares = (1 / (1 + np.exp(-logits))).astype(np.float32)
+    np.testing.assert_allclose(remove_activation(shares, "sigmoid"), logits, rtol=1e-3)
+    np.testing.assert_array_equal(remove_activation(shares, "identity"), shares.astype(np.float64))
+    assert np.isfinite(remove_activation(np.array([0, 1], np.float32), "sigmoid")).all()
+
+
+@pytest.mark.parametrize(
+    "change", [{"weight": -0.1}, {"weight": float("inf")}, {"fingerprint": "x"}, {"more": 1}]
+)
+def test_a_wrong_weight_of_a_reranker_is_refused(change: dict[str, Any]) -> None:
+    given = {"weights": {}, "reranker": {"fingerprint": "a" * 64, "weight": 0.5}}
+    assert Ranking(**given).reranker == RerankerWeight(fingerprint="a" * 64, weight=0.5)
+    assert Ranking(weights={}).reranker is None, "as in files of earlier releases"
+    with pytest.raises(ValidationError):
+        Ranking(**given | {"reranker": given["reranker"] | change})

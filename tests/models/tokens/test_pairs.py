@@ -55,6 +55,11 @@ def test_a_pair_has_the_tokens_of_transformers(tmp_path: Path, template: str, mo
         assert array.tolist() == expected[name], name
     whole = theirs([list(pair) for pair in PAIRS])["input_ids"]
     assert [row.truncated for row in rows] == [len(ids) > most for ids in whole]
+    alone = PairTokenizer(file, most).singles.tokenize(TEXTS, left=side == "left")
+    feed = build_feed([row.ids for row in alone], ["input_ids", "token_type_ids"])
+    expected = theirs([*TEXTS], truncation=True, padding=True)
+    for name, array in feed.items():
+        assert array.tolist() == expected[name], name
 
 
 def test_a_long_text_is_read_only_as_far_as_it_counts(tmp_path: Path) -> None:

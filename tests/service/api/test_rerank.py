@@ -134,6 +134,27 @@ def test_predict_returns_labels_in_tei_s_shape(classifying: Place) -> None:
     assert [each["label"] for each in first] == [each["label"] for each in found[0]]
 
 
+def test_predict_reads_texts_pairs_and_batches_of_both(classifying: Place) -> None:
+    reranker = classifying.open(classifying.versions[2])
+    text, pair = "red river", ["green garden", "a stone"]
+
+    def scores(found: list[dict[str, Any]]) -> list[float]:
+        labelled = {each["label"]: each["score"] for each in found}
+        return [labelled[label] for label in ("no", "yes", "neutral")]
+
+    alone = pytest.approx(reranker.score([text])[0], abs=TOLERANCE)
+    together = pytest.approx(reranker.score([Pair(*pair)])[0], abs=TOLERANCE)
+    assert scores(classifying.post("/predict", inputs=text)) == alone
+    assert scores(classifying.post("/predict", inputs=[text])) == alone
+    assert scores(classifying.post("/predict", inputs=pair)) == together
+    batch = classifying.post("/predict", inputs=[[text], pair, [text], [pair[0]]])
+    assert [scores(each) for each in batch[:3]] == [alone, together, alone]
+    assert scores(batch[3]) == pytest.approx(reranker.score([pair[0]])[0], abs=TOLERANCE)
+    assert scores(classifying.post("/predict", inputs=[[text]])[0]) == alone
+    long = classifying.client.post("/predict", json={"inputs": [[text], ["word " * 50]], "truncate": False})
+    assert (long.status_code, "Input 1 has" in long.json()["error"]) == (422, True)
+
+
 def test_predict_names_a_single_output_as_tei_does(ranking: Place) -> None:
     [found] = ranking.post("/predict", inputs=[QUERY, TEXTS[0]])
     assert found["label"] == "LABEL_0"
@@ -156,9 +177,12 @@ def test_predict_names_a_single_output_as_tei_does(ranking: Place) -> None:
         ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, 400, "top_n"),
         ("/v2/rerank", {"query": "a", "documents": []}, 400, "documents is an empty list"),
         ("/v2/rerank", {"query": "a", "documents": ["b", {"text": " "}]}, 400, "documents[1]"),
-        ("/predict", {"inputs": "a"}, 422, "inputs"),
-        ("/predict", {"inputs": ["a"]}, 422, "two texts"),
-        ("/predict", {"inputs": [["a", "b"], ["c"]]}, 422, "inputs[1]"),
+        ("/predict", {"inputs": ""}, 400, "inputs"),
+        ("/predict", {"inputs": 1}, 422, "inputs"),
+        ("/predict", {"inputs": ["a", "b", "c"]}, 422, "two texts"),
+        ("/predict", {"inputs": [["a", "b"], "c"]}, 422, "inputs[1]"),
+        ("/predict", {"inputs": [["a", "b"], []]}, 422, "inputs[1]"),
+        ("/predict", {"inputs": [["a", "b"], [""]]}, 400, "inputs[1][0]"),
         ("/predict", {"inputs": []}, 400, "inputs is an empty list"),
     ],
 )
@@ -168,6 +192,7 @@ def test_bad_requests_are_refused_with_what_is_wrong(
     answer = ranking.client.post(path, json=body)
     assert answer.status_code == status, answer.text
     assert words in answer.text
+    assert ("detail" in answer.json()) == (path == "/v1/rerank"), "where Jina's clients read it"
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
@@ -212,7 +237,7 @@ def test_versions_and_info_show_the_reranker(ranking: Place) -> None:
     assert models["reranker"]["active"] == models["reranker"]["wanted"] == ranking.versions[0]
     info = ranking.client.get("/info").json()
     assert info["reranker"]["version"] == ranking.versions[0]
-    assert info["reranker"]["labels"] == []
+    assert info["reranker"]["labels"] == info["reranker"]["collections"] == []
 
 
 def test_without_a_reranker_each_route_says_how_to_get_one(place: Place) -> None:

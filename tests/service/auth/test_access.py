@@ -16,6 +16,7 @@ from service.app import create_app
 from service.errors import Storage
 from service.settings import Settings
 from service.store.sql import feedback, methods
+from tests.parts.rerankers import publish_reranker
 from tests.service.conftest import new_settings, wait_until_active, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
@@ -40,6 +41,7 @@ write DELETE /documents /documents/{id:anything} /feedback /events /collections/
 write PUT /collections/{collection}/synonyms
 write DELETE /collections/{collection}/synonyms
 admin POST /retraining /models/{version}/activate /models/{version}/keep /models/rollback
+admin POST /models/deactivate
 admin PUT /collections/{collection}/clicked
 admin GET /searches
 """
@@ -273,12 +275,18 @@ def test_what_changes_models_or_deletes_by_filter_is_audited(
         client.post(f"/models/{version}/activate", headers={"x-request-id": "second"})
         assert client.post("/models/nothing/activate").status_code == 404
         assert client.post("/models/rollback").status_code == 409
+        assert client.post("/models/deactivate").status_code == 409
+        reranker = publish_reranker(tmp_path / "models")
+        client.post(f"/models/{reranker}/activate", headers={"x-request-id": "third"})
+        client.post("/models/deactivate", headers={"x-request-id": "off"})
     who = "boss" if keyed else "-"
     assert audited(caplog) == [
         {"action": "delete", "key": who, "collection": "default", "deleted": 3, "request_id": "mine"},
         {"action": "delete", "key": who, "collection": "tickets", "deleted": 2, "request_id": "tickets"},
         {"action": "delete-collection", "key": who, "collection": "tickets", "deleted": 1, "request_id": "c"},
         {"action": "activate", "key": who, "version": version, "request_id": "second"},
+        {"action": "activate", "key": who, "version": reranker, "request_id": "third"},
+        {"action": "deactivate", "key": who, "request_id": "off"},
     ]
 
 

@@ -16,7 +16,7 @@ from tests.service.batching.test_cache import call_of
 from tests.service.fakes import QUEUED, CountingEncoder, call_in, until
 
 PAIRS = [Pair("q", "one"), Pair("q", "four"), Pair("q", "eleven")]
-DIFFERENT = [
+DIFFERENT: list[list[Pair | str]] = [
     [Pair("ab", "c"), Pair("a", "bc")],
     [Pair("", "abc"), Pair("abc", "")],
     [Pair("1 a", "b"), Pair("1", " ab")],
@@ -24,6 +24,7 @@ DIFFERENT = [
     [Pair("a", "b"), Pair("a", "b ")],
     [Pair("a", "b"), Pair("a", "b"), Pair("aa", "b")],
     [Pair("ä", "b"), Pair("a", "\u0308b")],
+    [Pair("a", "b"), "ab", "1 ab", "a"],
     [Pair("a", "x"), Pair("b", "x"), Pair("a", "y")],
 ]
 
@@ -34,7 +35,7 @@ def ask(there: Place, *pairs: Pair, reranker: CountingEncoder) -> asyncio.Task[o
 
 
 @pytest.mark.parametrize("pairs", DIFFERENT)
-def test_pairs_share_a_key_only_if_both_texts_are_equal(pairs: list[Pair]) -> None:
+def test_pairs_share_a_key_only_if_both_texts_are_equal(pairs: list[Pair | str]) -> None:
     call: EmbedCall = call_of(QUEUED)
     keys = Cache(2**20, Metrics()).space(QUEUED).text_keys(call, pairs)
     assert len(set(keys)) == len(set(pairs))

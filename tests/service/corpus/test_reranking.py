@@ -12,11 +12,13 @@ from starlette.testclient import TestClient
 
 from models.reranker import Pair, Reranker
 from models.search import terms
+from models.search.ranking import MAX_RANKED, Ranking, RerankerWeight
 from models.store import ModelStore
 from service.app import create_app
 from service.corpus import reranking
 from service.corpus.search import RERANK_WORK, Search, find
 from service.errors import Overloaded
+from service.ranking import Orders
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.values import TooMuch
@@ -192,6 +194,133 @@ def test_a_classifier_orders_no_hits(place: Place) -> None:
     found = place.search(rerank="true", mode="dense")
     assert any("several labels" in each for each in found["warnings"])
     assert [hit["id"] for hit in found["hits"]] == place.ids(mode="dense")
+
+
+def learn(
+    place: Place, monkeypatch: pytest.MonkeyPatch, weight: float | None, fingerprint: str | None = None
+) -> None:
+    """Installs a ranking with a weight for the active reranker, or for the one with `fingerprint`."""
+    assert place.runtime.active.reranker.current is not None
+    own = place.runtime.active.reranker.current.reranker.manifest.fingerprint
+    reranker = None if weight is None else RerankerWeight(fingerprint=fingerprint or own, weight=weight)
+    ranking = Ranking(weights={"length": 1.0, "cover": 0.5, "hybrid": 0.4}, reranker=reranker)
+    rankings = place.runtime.active.generation.rankings
+    monkeypatch.setattr(rankings, "_learned", {"default": ranking})
+    monkeypatch.setattr(rankings, "orders", Orders())
+    monkeypatch.setattr(rankings, "_ignored", set())
+
+
+def add_scores(
+    place: Place, hits: list[dict[str, Any]], weight: float, scored: set[str] | None = None
+) -> dict[str, float]:
+    """Returns the ranking score of each scored hit, plus the weighted logit of the reranker.
+
+    Both are compared by their deviations. Hits that the ranking did not score have its lowest score.
+    """
+    reranker = ModelStore(place.runtime.store.root).open_reranker(place.versions[0])
+    hits = [hit for hit in hits if scored is None or hit["id"] in scored]
+    sums = [sum(hit["contributions"].values()) if "contributions" in hit else np.nan for hit in hits]
+    ranked = np.nan_to_num(sums, nan=np.nanmin(sums))
+    logits = reranker.score([Pair(QUERY, TEXTS[hit["id"]]) for hit in hits], normalize=False)[:, 0]
+    both = ranked + weight * ranked.std() * (logits - logits.mean()) / logits.std()
+    return dict(zip((hit["id"] for hit in hits), both.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0, 1e6])
+@pytest.mark.parametrize("rerank_k", [7, 20, 60])
+def test_a_learned_weight_adds_the_reranker_to_the_ranking(
+    place: Place, monkeypatch: pytest.MonkeyPatch, weight: float, rerank_k: int
+) -> None:
+    learn(place, monkeypatch, weight)
+    options: dict[str, Any] = {"mode": "hybrid", "k": 60, "explain": "true"}
+    plain = place.search(**options)["hits"]
+    expected = add_scores(place, plain[:rerank_k], weight)
+    order = sorted(expected, key=expected.__getitem__, reverse=True)
+    found = place.search(rerank="true", rerank_k=rerank_k, **options)["hits"]
+    assert [hit["id"] for hit in found] == [*order, *(hit["id"] for hit in plain[rerank_k:])]
+    for at, hit in enumerate(found):
+        if at < rerank_k and hit["search_place"] <= MAX_RANKED:
+            assert sum(hit["contributions"].values()) == pytest.approx(
+                expected[hit["id"]], rel=1e-4, abs=1e-4
+            )
+        elif "contributions" in hit:
+            assert "reranker" not in hit["contributions"]
+    ranked = [hit["id"] for hit in plain[:rerank_k]]
+    alone, _ = in_order_of_scores(place, ranked)
+    assert {0.0: order == ranked, 1.0: order not in (ranked, alone), 1e6: order == alone}.get(weight, True)
+
+
+@pytest.mark.parametrize("k", [3, 7, 20])
+def test_pages_of_a_weighted_reranker_neither_repeat_nor_skip_a_hit(
+    place: Place, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    learn(place, monkeypatch, 1.0)
+    options: dict[str, Any] = {"mode": "hybrid", "rerank": "true"}
+    whole = place.ids(k=60, **options)
+    assert [id for offset in range(0, 60, k) for id in place.ids(k=k, offset=offset, **options)] == whole
+    place.runtime.corpus._reranking._recent._recent.clear()
+    assert place.ids(k=k, offset=k, **options) == whole[k : 2 * k], "the ranking scores are remembered"
+
+
+@pytest.mark.parametrize("other", ["fingerprint", "mode", "passages", "off", "weight"])
+def test_without_its_weight_a_reranker_orders_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    fingerprint = "0" * 64 if other == "fingerprint" else None
+    learn(place, monkeypatch, None if other == "weight" else 0.0, fingerprint)
+    options: dict[str, Any] = {"mode": "dense" if other == "mode" else "hybrid", "k": 20}
+    options |= {"passages": "false"} if other == "passages" else {}
+    if other == "off":
+        settings = place.runtime.settings.model_copy(update={"ranking": False})
+        monkeypatch.setattr(place.runtime, "settings", settings)
+    order, _ = in_order_of_scores(place, place.ids(**options))
+    for _ in range(2):
+        assert place.ids(rerank="true", **options) == order
+    said = [line for line in caplog.messages if "is ignored" in line]
+    assert len(said) == (other == "fingerprint"), "once"
+    assert all("'default'" in line and "00000000" in line for line in said)
+
+
+def test_with_a_weight_too_hits_without_a_score_keep_their_places(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(place, monkeypatch, 1.0)
+    plain = place.search(mode="hybrid", k=20, explain="true")["hits"]
+    original = Reranker.forward
+
+    def partly(self: Reranker, ids: Any, **options: Any) -> Any:
+        found = original(self, ids, **options)
+        found[[len(row) % 2 == 0 for row in ids]] = np.nan
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Reranker, "forward", partly)
+        hits = place.search(mode="hybrid", k=20, rerank="true", explain="true")["hits"]
+    scored = {hit["id"] for hit in hits if "rerank_score" in hit}
+    assert 1 < len(scored) < 20
+    expected = add_scores(place, plain, 1.0, scored)
+    again = iter(sorted(scored, key=expected.__getitem__, reverse=True))
+    assert [hit["id"] for hit in hits] == [next(again) if hit["id"] in scored else hit["id"] for hit in plain]
+    assert all(("reranker" in hit["contributions"]) == (hit["id"] in scored) for hit in hits)
+    monkeypatch.setattr(Reranker, "forward", nan)
+    assert place.ids(q="river red", mode="hybrid", k=20, rerank="true") == place.ids(
+        q="river red", mode="hybrid", k=20
+    )
+
+
+def test_a_stage_that_is_late_leaves_its_order_to_be_weighed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranking fails, so hits have the hybrid order, and a reranker that counts nothing keeps it."""
+    learn(place, monkeypatch, 0.0)
+    plain = place.search(mode="hybrid", k=60, explain="true")["hits"]
+    order = [hit["id"] for hit in sorted(plain[:MAX_RANKED], key=lambda hit: -hit["features"]["hybrid"])]
+    monkeypatch.setattr(place.runtime.active.generation.rankings, "orders", Orders())
+    monkeypatch.setattr("service.ranking.build", lambda *_: 1 / 0)
+    found = place.search(mode="hybrid", k=20, rerank="true")
+    assert [hit["id"] for hit in found["hits"]] == order[:20]
+    assert any("second stage of the search failed" in each for each in found["warnings"])
+    assert all("rerank_score" in hit for hit in found["hits"])
 
 
 def untokenizable(self: Reranker, *_: object, **__: object) -> Any:

@@ -123,6 +123,29 @@ def test_without_a_previous_reranker_a_rollback_is_refused(place: Place) -> None
     assert "no reranker to go back to" in answer.json()["error"]
 
 
+def test_a_deactivated_reranker_serves_no_request_until_a_rollback(place: Place) -> None:
+    version = place.versions[0]
+    refused = place.client.post("/models/deactivate")
+    assert (refused.status_code, "No reranker is requested" in refused.json()["error"]) == (409, True)
+    place.activate(version)
+    answer = place.client.post("/models/deactivate")
+    assert (answer.status_code, answer.json()) == (202, {"wanted": None, "previous": version})
+    until(lambda: place.shown["active"] is None)
+    assert place.shown == {"active": None, "wanted": None, "previous": version, "reason": None}
+    assert place.client.post("/rerank", json=BODY).status_code == 409
+    place.check_ready()
+    assert place.client.post("/models/deactivate").status_code == 409
+    assert place.client.post("/models/rollback?kind=reranker").json() == {"wanted": version}
+    until(lambda: place.shown["active"] == version)
+
+
+def test_a_damaged_request_is_no_reason_to_keep_the_reranker(place: Place) -> None:
+    place.activate(place.versions[0])
+    (place.runtime.store.root / "reranker.json").write_text("{")
+    assert place.client.post("/models/deactivate").status_code == 202
+    until(lambda: place.shown == dict.fromkeys(place.shown))
+
+
 @pytest.mark.parametrize(
     "content", ["", '{"version": ', "[]", '{"version": 3, "previous": null}', "\0", "{}"]
 )

@@ -13,7 +13,7 @@ from tests.training.ranking.judged import judged_queries, with_shuffled_labels
 from training.ranking.cross_validation import COMING, NEW, Comparison, compare, draw_folds
 from training.ranking.examples import Example
 from training.ranking.fitting import Procedure, fit
-from training.ranking.rules import Rows, describe, judge_first, judge_judgments, judge_late, judge_refit
+from training.ranking.rules import Rows, describe, judge_added, judge_first, judge_judgments, judge_refit
 
 LINEAR = partial(fit, prior={"hybrid": 1.5}, procedure=Procedure(None, trees=False))
 
@@ -74,7 +74,7 @@ def test_a_refit_that_certainly_loses_against_hybrid_is_not_published() -> None:
     ],
 )
 def test_late_interaction_needs_a_certain_gain(new: float, coming: float, used: bool, chosen: bool) -> None:
-    found, said = judge_late(rows_with(new, coming), used=used)
+    found, said = judge_added(rows_with(new, coming), "Late interaction", used=used)
     assert found == chosen
     assert said.startswith("Late interaction is used: " if chosen else "Late interaction is not used: ")
     assert f"{100 * coming:+.1f} points" in said

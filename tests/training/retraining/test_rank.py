@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from models.store import ModelStore
 from models.tokens.late import LATE
 from service.corpus.search import Search
 from service.settings import Settings
-from tests.parts.json_server import json_server
+from tests.parts.json_server import Answer, json_server
+from tests.parts.rerankers import publish_reranker
 from tests.training.conftest import WORDS
 from training.errors import NothingToLearn, TrainingError
 from training.ranking import late as late_interaction
@@ -37,7 +39,8 @@ from training.retraining.config import Config, CorpusTable
 from training.retraining.judgements import Clicked, Judged, Judgment, judged
 from training.retraining.one import Job
 from training.retraining.rank import forecast, label, rank
-from training.text.service import fetch_explained, qualified
+from training.text import service as service_module
+from training.text.service import fetch_explained, fetch_reranked, qualified
 
 QUERIES, HITS = 30, 12
 
@@ -77,7 +80,8 @@ def url(bodies: list[dict[str, Any]]) -> Iterator[str]:
         if path.endswith("/documents"):
             ids = json.loads(body["filter"])["$ids"]
             return 200, {"documents": [{"id": id, "title": "A title", "text": f"text of {id}"} for id in ids]}
-        bodies.append({"path": path, **body})
+        if body:
+            bodies.append({"path": path, **body})
         return 200, {"results": [explain(query) for query in body.get("queries", ())]}
 
     with json_server(answer) as address:
@@ -258,6 +262,99 @@ def test_late_interaction_is_part_of_a_ranking_if_its_gain_is_certain(
         assert after.space == ranking.space, "the stored token vectors stay valid"
 
 
+def reranking(reranker: str, signal: float | None, collections: Sequence[str] = ("default",)) -> Answer:
+    """Returns a service in which a reranker orders the hits by default.
+
+    Its scores are noise, plus `signal` for answers. None: another reranker answers.
+    """
+
+    def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
+        if path == "/info":
+            return 200, {"reranker": {"version": reranker, "labels": [], "collections": [*collections]}}
+        found = [explain(query) for query in body.get("queries", ())]
+        if body.get("rerank"):
+            for hits, query in zip(found, body["queries"], strict=True):
+                random = np.random.default_rng(len(hits) + int(query.rsplit(maxsplit=1)[-1]))
+                for hit in hits:
+                    logit = random.normal() + (signal or 0) * hit["id"].startswith("d")
+                    hit["rerank_score"] = 1 / (1 + math.exp(-logit))
+        return 200, {"results": found, "reranker": "another" if signal is None else reranker}
+
+    return answer
+
+
+@pytest.mark.parametrize(("signal", "used"), [(0.0, True), (1.0, True), (30.0, False), (None, False)])
+def test_a_reranker_has_a_weight_if_that_is_certainly_better_than_its_order_alone(
+    job: Job, monkeypatch: pytest.MonkeyPatch, signal: float | None, used: bool
+) -> None:
+    """A ranking finds the answers by their `cover`. A reranker that is always right needs no weight."""
+    monkeypatch.setattr(rank_module, "learn", linear)
+    version = publish_reranker(job.store.root)
+    said: list[str] = []
+    with json_server(reranking(version, signal)) as url:
+        outcome = rank(build_judged(QUERIES), config_at(url), job.store, said.append)
+        assert outcome.published, outcome.reason
+        reranker = read_ranking(job.store, str(outcome.version)).reranker
+        assert (reranker is not None) == used
+        if reranker is not None:
+            assert reranker.fingerprint == job.store.verify(version).fingerprint
+            assert reranker.weight < 0.5
+        told = [line for line in said if line.startswith("The learned weight of the reranker is ")]
+        assert len(told) == (signal is not None)
+        assert all("is not used" not in line if used else "is not used" in line for line in told)
+        if signal is None:
+            assert any("does not rerank with" in line for line in said)
+            return
+        with pytest.raises(NothingToLearn, match="no judgment changed"):
+            rank(build_judged(QUERIES), config_at(url), job.store, silent)
+    other = publish_reranker(job.store.root, seed=1)
+    with json_server(reranking(other, signal)) as url:
+        if used:
+            assert rank(build_judged(QUERIES), config_at(url), job.store, silent).published, "a new reranker"
+            return
+        with pytest.raises(NothingToLearn, match="is the very same model"):
+            rank(build_judged(QUERIES), config_at(url), job.store, silent)
+
+
+@pytest.mark.parametrize("reason", ["collection", "damaged"])
+def test_a_weight_is_learned_only_if_the_collection_reranks_by_default(
+    job: Job, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(rank_module, "learn", linear)
+    version = publish_reranker(job.store.root)
+    if reason == "damaged":
+        (job.store.folder(version) / "manifest.json").unlink()
+    said: list[str] = []
+    service = reranking(version, 0.0, ["others"] if reason == "collection" else ["*"])
+    with json_server(service) as url:
+        outcome = rank(build_judged(QUERIES), config_at(url), job.store, said.append)
+    assert outcome.published
+    assert read_ranking(job.store, str(outcome.version)).reranker is None
+    assert any("weight of the reranker is not learned" in line for line in said) == (reason == "damaged")
+
+
+def test_a_late_reranker_is_asked_again_while_it_scores_more_hits_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = {"slow": iter([4, 8, 10]), "stuck": iter([3, 3]), "gone": iter([0]), "fast": iter([10])}
+    bodies = list[dict[str, Any]]()
+
+    def answer(_: str, body: dict[str, Any], __: Mapping[str, str]) -> tuple[int, Any]:
+        bodies.append(body)
+        scored = next(counts[body["queries"][0]])
+        hits = [{"id": f"d{at}"} | ({"rerank_score": at / 10} if at < scored else {}) for at in range(10)]
+        return 200, {"results": [hits], "reranker": "r"}
+
+    with json_server(answer) as url:
+        found = [*fetch_reranked(url, "default", [*counts], 60, "r")]
+        assert [len(each) for each in found] == [10, 3, 0, 10]
+        assert found[0] == {f"d{at}": at / 10 for at in range(10)}
+        assert [next(each, None) for each in counts.values()] == [None] * 4
+        assert {(each["rerank"], each["rerank_k"], each["k"]) for each in bodies} == {(True, 60, 60)}
+        monkeypatch.setattr(service_module, "_RERANK_SECONDS", 0.0)
+        assert [*fetch_reranked(url, "default", ["slow", "fast"], 60, "r")] == [{}, {}]
+
+
 @pytest.mark.parametrize("reason", ["few queries", "no output"])
 def test_late_interaction_is_not_tried(
     job: Job, url: str, monkeypatch: pytest.MonkeyPatch, reason: str
@@ -316,7 +413,7 @@ def test_a_service_that_takes_no_clicks_does_not_end_the_run(job: Job) -> None:
     def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
         if path.endswith("/clicked"):
             return 403, {"error": "This needs a key of role admin."}
-        return 200, {"results": [explain(query) for query in body["queries"]]}
+        return 200, {"results": [explain(query) for query in body.get("queries", ())]}
 
     said: list[str] = []
     with json_server(answer) as url:
@@ -364,7 +461,7 @@ def test_a_dry_run_publishes_nothing(job: Job, url: str, bodies: list[dict[str, 
 
 def test_a_service_that_explains_nothing_is_named(job: Job) -> None:
     def answer(_: str, body: dict[str, Any], __: Mapping[str, str]) -> tuple[int, Any]:
-        return 200, {"results": [explain(query, fault="old") for query in body["queries"]]}
+        return 200, {"results": [explain(query, fault="old") for query in body.get("queries", ())]}
 
     with json_server(answer) as url, pytest.raises(TrainingError, match="does not explain its hits"):
         rank(build_judged(QUERIES), config_at(url), job.store, silent)
