@@ -39,8 +39,10 @@ export function facetList(recount, onfilter) {
   async function draw(counts, filter, mode) {
     const facets = await Promise.all(Object.entries(counts).map(async ([field, own]) => {
       const name = field.slice(METADATA.length);
-      const again = wide.has(name) || name in (parsed(filter) ?? {});
-      return [name, again ? await recount(field, without(filter, name), ALL) : own];
+      const condition = parsed(filter)?.[name];
+      if (condition === undefined && !wide.has(name)) return [name, own];
+      const inRanges = condition?.$gte !== undefined || condition?.$lt !== undefined;
+      return [name, await recount(field, without(filter, name), inRanges ? LISTED : ALL)];
     }));
     const focused = element.contains(document.activeElement) && document.activeElement.dataset.value;
     const groups = facets.map(([name, facet]) => group(name, facet, filter)).filter(Boolean);

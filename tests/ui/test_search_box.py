@@ -1,4 +1,4 @@
-"""What the page shows of a search: marks, snippets, counts, corrections, suggestions, reasons and synonyms."""
+"""What a search shows: marks, snippets, counts, corrections, suggestions, reasons and synonyms."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Locator, Route, expect
 
 from tests.ui.browsing import Browsing, Watched
-from tests.ui.service import Service
+from tests.ui.service import Service, prepared
 
+SHOP = "/collections/shop"
 TOPICS = {"printer": 12, "travel": 7, "garden": 5}
 LONG = (
     "An 😀 introduction that no query asks for. " * 12
@@ -31,14 +32,14 @@ def documents() -> list[dict[str, Any]]:
         for topic, count in TOPICS.items()
         for at in range(count)
     ]
-    script = "Ｐrinter 😀 für die Prüfung: naïve façade, 打印机 пример ﬁles"
+    script = "\uff30rinter 😀 für die Prüfung: naïve façade, 打印机 пример ﬁles"
     return [
         *made,
         {"id": "long", "title": "😀😀 Jams of a 🖨️ printer", "text": LONG, "metadata": {"topic": "printer"}},
         {
             "id": "scripts",
             "title": script,
-            "text": f"𝒜𝒷 {script} 😀 {script}",
+            "text": f"\U0001d49c\U0001d4b7 {script} 😀 {script}",
             "metadata": {"topic": HOSTILE},
         },
         {"id": "untitled", "text": "A text without a title, on the subject of umbrellas."},
@@ -46,16 +47,16 @@ def documents() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def shop(service: Service) -> Iterator[str]:
-    """The path of a collection of its own."""
-    path = "/collections/shop"
-    service.post(f"{path}/documents", {"documents": documents()})
-    yield path
-    service.client.delete(path)
+def service(tmp_path_factory: pytest.TempPathFactory, browsing: Browsing) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("shop")
+    prepared(folder, "tiny")
+    with Service(folder) as service:
+        service.post(f"{SHOP}/documents", {"documents": documents()})
+        yield service
 
 
 @pytest.fixture
-def shopping(page: Watched, shop: str) -> Watched:
+def shopping(page: Watched) -> Watched:
     choose(page)
     return page
 
@@ -87,7 +88,7 @@ def test_marks_are_where_the_service_counts_code_points(
 ) -> None:
     """Python counts code points. JavaScript counts UTF-16 units, so the page converts."""
     search(shopping, query, mode="lexical", k="50")
-    found = service.get("/collections/shop/search", q=query, mode="lexical", k=50, highlight="true")["hits"]
+    found = service.get(f"{SHOP}/search", q=query, mode="lexical", k=50, highlight="true")["hits"]
     assert found
     for one in found:
         card = hit(shopping, one["id"])
@@ -101,9 +102,7 @@ def test_marks_are_where_the_service_counts_code_points(
 
 def test_a_hit_shows_its_snippet_and_by_a_click_its_whole_text(shopping: Watched, service: Service) -> None:
     search(shopping, "damp paper", mode="lexical")
-    [found, *_] = service.get("/collections/shop/search", q="damp paper", mode="lexical", highlight="true")[
-        "hits"
-    ]
+    [found, *_] = service.get(f"{SHOP}/search", q="damp paper", mode="lexical", highlight="true")["hits"]
     assert found["id"] == "long"
     assert 0 < found["snippet"]["start"] < found["snippet"]["end"] < len(LONG)
     text = hit(shopping, "long").locator(".text")
@@ -125,7 +124,7 @@ def test_without_a_title_the_snippet_is_the_heading(shopping: Watched) -> None:
     expect(card.locator(".text")).to_be_hidden()
 
 
-def test_counts_become_filters_and_are_removed(shopping: Watched, service: Service, shop: str) -> None:
+def test_counts_become_filters_and_are_removed(shopping: Watched, service: Service) -> None:
     search(shopping, "note", mode="lexical", k="50")
     expect(shopping.the(".facets .note")).to_have_text("Counts of documents with a word of the query")
     for topic, count in TOPICS.items():
@@ -149,12 +148,12 @@ def test_counts_become_filters_and_are_removed(shopping: Watched, service: Servi
     expect(shopping.the(".facets [aria-pressed=true]")).to_have_count(0)
 
 
-def test_a_range_of_numbers_becomes_a_filter(shopping: Watched, service: Service, shop: str) -> None:
+def test_a_range_of_numbers_becomes_a_filter(shopping: Watched, service: Service) -> None:
     search(shopping, "note", mode="lexical", k="50")
     years = shopping.the(".facets section", has=shopping.page.locator("h2", has_text="year")).locator(
         ".value"
     )
-    expect(years.first).to_contain_text("–")
+    expect(years.first).to_contain_text("\u2013")
     count = int(years.first.locator(".number").inner_text())
     years.first.click()
     expect(shopping.the("li.hit")).to_have_count(count)
@@ -166,10 +165,10 @@ def test_a_range_of_numbers_becomes_a_filter(shopping: Watched, service: Service
     expect(shopping.the(".chip.active")).to_have_count(1)
 
 
-def test_the_page_says_when_all_documents_are_counted(shopping: Watched, service: Service, shop: str) -> None:
+def test_the_page_says_when_all_documents_are_counted(shopping: Watched, service: Service) -> None:
     search(shopping, "printer", mode="hybrid")
     expect(shopping.the(".facets .note")).to_have_text("Counts of all documents")
-    count = service.get(f"{shop}/documents/count", filter='{"topic":"garden"}')["count"]
+    count = service.get(f"{SHOP}/documents/count", filter='{"topic":"garden"}')["count"]
     expect(value(shopping, "garden").locator(".number")).to_have_text(str(count))
 
 
@@ -188,7 +187,7 @@ def test_more_values_are_shown_by_a_click(page: Watched, service: Service) -> No
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 390, 1280])
 def test_counts_fold_on_a_phone_and_all_is_accessible(
-    browsing: Browsing, service: Service, shop: str, width: int, scheme: str
+    browsing: Browsing, service: Service, width: int, scheme: str
 ) -> None:
     with browsing.page(service.url, width, scheme) as page:
         choose(page)
@@ -312,7 +311,7 @@ def test_suggestions_keep_to_the_filter(shopping: Watched) -> None:
 def test_a_hit_explains_its_place(shopping: Watched, service: Service, mode: str) -> None:
     search(shopping, "printer jam", mode=mode)
     asked = {"q": "printer jam", "mode": mode, "explain": "true"}
-    [found, *_] = service.get("/collections/shop/search", **asked)["hits"]
+    [found, *_] = service.get(f"{SHOP}/search", **asked)["hits"]
     card = shopping.the("li.hit").first
     expect(card).to_have_attribute("data-id", found["id"])
     why = card.get_by_role("button", name="why this place?")
@@ -335,7 +334,7 @@ def test_a_hit_explains_its_place(shopping: Watched, service: Service, mode: str
     expect(card.locator(".why")).to_be_hidden()
 
 
-def test_synonyms_are_edited_and_searched(shopping: Watched, service: Service, shop: str) -> None:
+def test_synonyms_are_edited_and_searched(shopping: Watched, service: Service) -> None:
     shopping.open("search")
     shopping.the("summary", has_text="Synonyms").click()
     field = shopping.the("#synonyms")
@@ -343,7 +342,7 @@ def test_synonyms_are_edited_and_searched(shopping: Watched, service: Service, s
     shopping.check_accessible()
     shopping.button("Store synonyms").click()
     expect(shopping.the("main")).to_contain_text("Stored as version 1.")
-    stored = service.get(f"{shop}/synonyms")
+    stored = service.get(f"{SHOP}/synonyms")
     assert stored["groups"] == [["printer", "plotter"]]
     assert stored["one_way"] == [{"from": "trip", "to": ["travel", "journey"]}]
     search(shopping, "trip", mode="lexical")
@@ -351,11 +350,11 @@ def test_synonyms_are_edited_and_searched(shopping: Watched, service: Service, s
     shopping.open("search")
     shopping.the("summary", has_text="Synonyms").click()
     expect(field).to_have_value("printer, plotter\ntrip => travel, journey")
-    service.client.delete(f"{shop}/synonyms")  # By another person meanwhile.
+    service.client.delete(f"{SHOP}/synonyms")  # By another person meanwhile.
     field.fill("printer, plotter")
     shopping.button("Store synonyms").click()
     expect(shopping.the("main form [role=status]")).to_contain_text("version")
-    assert service.get(f"{shop}/synonyms")["groups"] == []
+    assert service.get(f"{SHOP}/synonyms")["groups"] == []
 
 
 def test_the_search_is_copied_with_its_options(shopping: Watched) -> None:

@@ -43,7 +43,7 @@ def test_a_search_begins_while_one_types_and_a_thumb_is_stored_until_it_is_taken
     page.the("#q").press_sequentially(QUERY, delay=5)
     expect(page.the("li.hit")).to_have_count(10)
     expected = [hit["id"] for hit in service.get("/search", q=QUERY)["hits"]]
-    expect(page.the("main p.note").first).to_contain_text("10 hits in")
+    expect(page.the(".summary")).to_contain_text("10 hits in")
     # Hits of a shorter query are shown while one types.
     page.page.wait_for_function(
         "ids => [...document.querySelectorAll('li.hit')].map(hit => hit.dataset.id).join() === ids.join()",
@@ -269,7 +269,7 @@ def test_an_admin_sees_what_is_searched_and_what_is_not_found(page: Watched, ser
 def test_the_mode_that_automatic_stands_for_is_told(page: Watched) -> None:
     page.open(f"search?q={QUERY}")
     expect(page.the("select[aria-label=Mode] option").first).to_have_text("automatic: hybrid")
-    expect(page.the("main p.note").first).to_have_text(re.compile(r"^10 hits in \d+ ms, hybrid$"))
+    expect(page.the(".summary")).to_have_text(re.compile(r"^10 hits in \d+ ms, hybrid$"))
     expect(page.the("select[aria-label=Mode] option")).to_have_text(
         ["automatic: hybrid", "hybrid", "dense (meaning)", "keywords"]
     )
@@ -292,7 +292,6 @@ def test_every_view_of_the_menu_is_in_sight(browsing: Browsing, service: Service
 def test_a_filter_that_is_no_json_stays_in_sight(page: Watched, wrong: str) -> None:
     page.open(f"search?q={QUERY}")
     expect(page.the("li.hit").first).to_be_visible()
-    page.the(".filter summary").click()
     page.the("#filter-json").fill(wrong)
     page.the("#filter-json").press("Enter")
     expect(page.the("main .problem")).to_be_visible()
@@ -574,7 +573,8 @@ def test_a_hit_gives_its_reasons(page: Watched, service: Service) -> None:
     page.open(f"search?q={QUERY}&mode=hybrid")
     [hit] = service.get("/search", q=QUERY, mode="hybrid", k=1, explain="true")["hits"]
     assert hit["contributions"]
-    expect(page.the("li.hit .reasons").first).to_have_text(re.compile(r"^It (is|has|was|resembles) .*\.$"))
+    page.button("why this place?").first.click()
+    expect(page.the("li.hit .reasons")).to_have_text(re.compile(r"^It (is|has|was|resembles) .*\.$"))
 
 
 def test_another_view_begins_at_its_top(page: Watched) -> None:

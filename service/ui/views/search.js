@@ -17,7 +17,7 @@ const REST = 150; // milliseconds without a key press before a search starts
 export const MODES = [["", "automatic"], ["hybrid", "hybrid"], ["dense", "dense (meaning)"], ["lexical", "keywords"]];
 
 const RERANK = [["", "rerank: auto"], ["true", "rerank: yes"], ["false", "rerank: no"]];
-const HITS = ["5", "10", "20", "50"].map((number) => [number, `${number} hits`]);
+const HITS = ["5", "10", "20", "50"].map((number) => [number, count(Number(number), "hit")]);
 const SYNTAX = /(^|\s)-?(title:)?("[^"]*"|(?<=-|title:)[\p{L}\p{N}])/u; // what syntax=true reads otherwise than as text
 const OF_QUERIES = { mode: "", rerank: "", typos: "", syntax: "" }; // A search by id has none of these.
 
@@ -92,7 +92,7 @@ export async function show(main, { params, signal, keep }) {
     const unshown = Object.keys(counts).filter((field) => isConstant(counts[field])).map((field) => field.slice(METADATA.length));
     say(`${count(hits.length, "hit")}.`);
     results.replaceChildren(
-      h("p", { class: "note" },
+      h("p", { class: "note summary" },
         id === undefined ? "" : foreign("span", {}, `Like ${id}: `),
         hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${modeName}${student ? `, query encoded by ${session.nameOf(student)}` : ""}${reranker ? `, reranked by ${reranker}` : ""}` : "Nothing was found.",
         hits.length || !asked.filter ? "" : " Remove a condition of the filter to see more."),

@@ -326,3 +326,9 @@ def test_long_texts_are_read_in_part_and_other_reads_run_between(monkeypatch: py
         assert hit.highlight.snippet is not None
         assert len(hit.highlight.text) == MAX_RANGES
         assert hit.highlight.text[-1][1] < MAX_CHARACTERS
+
+
+def test_hits_that_cannot_be_reranked_are_highlighted(client: TestClient) -> None:
+    found = search(client, "red river", mode="lexical", rerank="true")
+    assert "not reranked" in found["warnings"][0]
+    assert found["hits"] == search(client, "red river", mode="lexical")["hits"]

@@ -631,3 +631,18 @@ def test_a_reranker_that_hangs_leaves_time_to_answer_before_the_deadline(
     assert answer.status_code == 200, answer.text
     assert [hit["id"] for hit in answer.json()["hits"]] == expected
     assert any("x-timeout-ms" in each for each in answer.json()["warnings"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("offset", [0, 3])
+def test_reranked_hits_are_highlighted_and_explained(place: Place, mode: str, offset: int) -> None:
+    options: dict[str, Any] = {"mode": mode, "k": 7, "offset": offset, "highlight": "true", "explain": "true"}
+    plain = {hit["id"]: hit for hit in place.search(**options | {"k": 60, "offset": 0})["hits"]}
+    reranked = place.search(rerank="true", **options)["hits"]
+    assert len(reranked) == 7
+    for hit in reranked:
+        for name in ("highlights", "snippet", "explanation"):
+            assert hit[name] == plain[hit["id"]][name]
+    hidden = place.search(rerank="true", fields="", **options)["hits"]
+    assert [hit["snippet"] for hit in hidden] == [hit["snippet"] for hit in reranked]
+    assert not any("text" in hit for hit in hidden)

@@ -495,7 +495,8 @@ def test_no_reranker_orders_the_hits_to_learn_from_and_every_service_allows_the_
         assert len([*fetch_explained(url, "default", ["a query"] * 50, 1, "a-version")]) == 50
     [least] = Settings.model_fields["max_candidates"].metadata
     for body in bodies:
-        search = Search(mode=body["mode"], k=body["k"], explain=True, compares_tokens=True)
+        assert body["fields"] == [], "terms are not looked up"
+        search = Search(mode=body["mode"], k=body["k"], columns=(), explain=True, compares_tokens=True)
         assert body["rerank"] is False
         assert len(body["queries"]) * search.cost <= least.ge
 
