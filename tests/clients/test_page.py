@@ -27,7 +27,7 @@ def test_every_client_has_a_snippet() -> None:
 
 def test_the_versions_of_the_page_are_pinned_and_installed() -> None:
     said = page.versions()
-    assert len(said) == 7
+    assert len(said) == 8
     assert said == {name: version(name) for name in said}
     pins = (ROOT / "tests/clients/requirements.txt").read_text(encoding="utf-8").splitlines()
     direct = dict(line.split("==") for line in pins if re.match(r"[a-z]", line))

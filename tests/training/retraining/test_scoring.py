@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from models.progress import silent
-from models.search.ranking import Ranking
+from models.search.ranking import Ranking, RerankerWeight
 from tests.training.conftest import WORDS
 from tests.training.jobs import configured
 from tests.training.retraining.test_auto import documents
@@ -28,6 +28,7 @@ from training.retraining.publication import Learned, publish_learned
 from training.retraining.scoring import read_rankings
 from training.text.service import Searches
 
+WEIGHT = RerankerWeight(fingerprint="a" * 64, weight=0.7)
 LOOSE = Thresholds(mean_fall=1, set_fall=1, uniformity_loss=1, slower=1, own_fall=1, drift=1)
 
 
@@ -40,7 +41,7 @@ def ranked(job: Job, tmp_path: Path) -> Job:
     served = job.store.verify(str(job.store.requested()))
     scores, ranks = np.ones(2), np.ones((2, 2), np.int64)
     rows_of = dict.fromkeys((NEW, COMING), Comparison(scores, scores, scores, np.arange(2), ranks))
-    ranking = Ranking(weights={"hybrid": 1.0}, fingerprint=served.fingerprint)
+    ranking = Ranking(weights={"hybrid": 1.0}, fingerprint=served.fingerprint, reranker=WEIGHT)
     learned = {"default": Learned(rows_of, [], [], "digest", ranking)}
     version = publish_learned(job.store, served, "ranking", learned, silent).version
     searches = {"judged": own.judged_search(found.split, found.found.answers, 1000, found.found.held)}
@@ -67,6 +68,7 @@ def test_judged_queries_are_scored_with_a_ranking_where_one_is_served(ranked: Jo
     assert plain["own"][NEW]["each"] == plain["own"][COMING]["each"], "nothing is learned"
     assert served["own"][NEW]["each"] != plain["own"][NEW]["each"]
     assert served["rankings"]["default"].queries == len(found.answers), "all judged queries train"
+    assert served["rankings"]["default"].reranker == WEIGHT, "the reranker is the same"
     assert plain["rankings"] == dense["rankings"] == {}, "a ranking orders hybrid search"
     assert dense["own"][NEW]["ndcg10"] < plain["own"][NEW]["ndcg10"], "the tiny model knows no words"
 
