@@ -292,7 +292,6 @@ class Options(BaseModel):
     facet_values: int = Field(
         10, ge=1, le=100, description="Values, or ranges, that a facet lists; the others are counted together"
     )
-    rerank_k: int = Field(20, ge=1, le=MAX_RERANK_K, description="Best hits that the reranker orders again")
     rerank_k: int = Field(
         RERANKED, ge=1, le=MAX_RERANK_K, description="Best hits that the reranker orders again"
     )
