@@ -42,7 +42,9 @@ def rewrite_all(
     """
     stored = snapshot.get_synonyms(collection)
     synonyms = read_synonyms(stored) if stored else NO_SYNONYMS
-    allowed = snapshot.matching(where, collection) if typos and where is not None else None
+    allowed = None
+    if typos and where is not None:
+        allowed = snapshot.matching(where, collection, lazily=True)
     found = []
     for query in queries:
         pause()

@@ -104,8 +104,11 @@ class Snapshot(Protocol):
     def sequence(self) -> int:
         """Returns the number of the latest operation, 0 before the first."""
 
-    def matching(self, where: Predicate, collection: str) -> FilterMatches:
-        """Returns the documents in a collection that match a filter, as an argument for searches."""
+    def matching(self, where: Predicate, collection: str, *, lazily: bool = False) -> FilterMatches:
+        """Returns the documents in a collection that match a filter, as an argument for searches.
+
+        With `lazily`, the filter is evaluated for some documents at a time, when they are needed.
+        """
 
     def list_matching(self, where: Predicate | None, collection: str) -> Revisions:
         """Returns the documents in a collection that match a filter, in ascending order.

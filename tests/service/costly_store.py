@@ -1,9 +1,11 @@
 """Expensive requests for documents, search and feedback, and the list of all cases."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from urllib.parse import quote
 
 from models.search.synonyms import MAX_ALL_PHRASES, MAX_PHRASES
+from models.search.syntax import MAX_CONDITIONS as MAX_CONDITIONS_OF_QUERY
 from service.api.collections import MAX_CLICKED
 from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_plan import MAX_FACET_CHARACTERS, MAX_FACETS, MAX_RERANK_K, TOGETHER
@@ -47,6 +49,14 @@ METADATA_BYTES = default("max_metadata_kb") << 10
 NEVER = {"there is no such field": 1}
 CONDITIONS = {"$or": [NEVER] * (MAX_CONDITIONS - 1)}
 KINDS = ("words", "marks", "characters that grow")
+
+
+def unknown(characters: int) -> str:
+    """Returns distinct words of twelve letters."""
+    letters = (
+        bytes(97 + at // 26**place % 26 for place in range(12)).decode() for at in range(9**9, 10**9, 977)
+    )
+    return " ".join(islice(letters, characters // 13))
 
 
 def put(service: Service, at: str, documents: list[dict[str, object]]) -> None:
@@ -100,6 +110,8 @@ def searches() -> Iterator[Case]:
     for facets in (deep, "metadata.kind"):
         path = f"/search?q=red&mode=hybrid&facet_values=100&facets={facets}"
         yield got(route, f"facets of {len(facets)} characters", path)
+    conditions = quote(" ".join([f'-"red river w{at}"' for at in range(MAX_CONDITIONS_OF_QUERY)]) + " red")
+    yield got(route, "all conditions", f"/search?syntax=true&mode=hybrid&q={conditions}")
     yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
     yield from _ranked()
     yield from _requested(most)
@@ -128,6 +140,8 @@ def _ranked() -> Iterator[Case]:
     pairs = default("max_candidates") // (2 * CANDIDATES + WORK + MAX_RERANK_K * RERANK_WORK)
     reranks = lambda: queries(["red"] * pairs, "hybrid", 1, rerank=True, rerank_k=MAX_RERANK_K)  # noqa: E731
     yield posted(route, f"{pairs} reranked queries", reranks)
+    share = TOGETHER * default("max_query_characters") // MANY
+    yield posted(route, "unknown words", lambda: queries([unknown(share)] * MANY, "lexical", 1, fields=[]))
     yield posted(route, f"{hybrid} hybrid queries", lambda: queries([distinct(long)] * hybrid, "hybrid", 1))
     for mode in ("dense", "lexical"):
         for count in (hits // MAX_K, MANY):
@@ -284,16 +298,16 @@ def collections() -> Iterator[Case]:
     content = packed({"clicked": clicks})
     put = Case(f"PUT {COLLECTION}/clicked", "all answers", lambda _: Request(f"{PLACE}/clicked", content))
     yield put._replace(at=PLACE)
-    route, path = f"{COLLECTION}/synonyms", f"{PLACE}/synonyms"
+    route, place = f"{COLLECTION}/synonyms", f"{PLACE}/synonyms"
     groups = [
         [f"a{at} b{other} c d" for other in range(MAX_PHRASES)]
         for at in range(MAX_ALL_PHRASES // MAX_PHRASES)
     ]
     synonyms = packed({"groups": groups})
-    put = Case(f"PUT {route}", "as many as are stored", lambda _: Request(path, synonyms))
+    put = Case(f"PUT {route}", "as many as are stored", lambda _: Request(place, synonyms))
     yield put._replace(at=PLACE)
-    yield got(f"GET {route}", "all", path)
-    yield got(f"DELETE {route}", "all", path)
+    yield got(f"GET {route}", "all", place)
+    yield got(f"DELETE {route}", "all", place)
     path = f"/collections/{DOOMED}"
     full = got(f"DELETE {COLLECTION}", "a full one", path)
     # Only one of several requests finds the collection.

@@ -429,6 +429,24 @@ def list_worded(
     return np.unique(_score(connection, query, collection, weights)[0])
 
 
+def count_postings(connection: Connection, terms: Sequence[str], collection: str) -> dict[str, int]:
+    """Returns the number of existing documents with each term."""
+    changes = "SELECT 1 FROM term_changes WHERE collection = ? AND removed <> '{}' LIMIT 1"
+    if connection.execute(changes, (collection,)).fetchone() is not None:
+        found = read_postings(connection, terms, collection)
+        counts = np.bincount(found.owners, minlength=len(terms)).tolist()
+        return dict(zip(terms, counts, strict=True))
+    sizes = connection.execute(  # Bodies stay in the database.
+        "SELECT term, get_byte(body, 0), sum(octet_length(body) - 1)::bigint FROM term_postings "
+        "WHERE collection = ? AND term = ANY(?) GROUP BY 1, 2",
+        (collection, [*terms]),
+    )
+    summed = Counter[str]()
+    for term, code, size in sizes:
+        summed[term] += size // _kind(code).itemsize
+    return summed
+
+
 def _postings(
     connection: Connection, whole: Sequence[str], beginnings: Sequence[str], collection: str
 ) -> Postings:

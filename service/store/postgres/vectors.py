@@ -255,12 +255,16 @@ class FilterMatches:
         return revisions_in(connection, sql, (revisions, *self.where.parameters))
 
 
-def matching(connection: Connection, where: Predicate, collection: str) -> FilterMatches:
+def matching(
+    connection: Connection, where: Predicate, collection: str, *, lazily: bool = False
+) -> FilterMatches:
     """Finds the documents in a collection that match a filter.
 
     The result has no list of revisions if more than EXACT_DOCUMENTS match. Such a filter is remembered for
     WIDE_SECONDS, and its matches are not counted again during that time.
     """
+    if lazily:
+        return FilterMatches(where, collection, None)
     wide, name = connection.raw.wide, hash((collection, where.sql, repr(where.parameters)))
     if time.monotonic() < wide.get(name, 0.0):
         return FilterMatches(where, collection, None)

@@ -51,9 +51,8 @@ def nearest_terms(
 
 def count_documents(connection: Connection, terms: Sequence[str], collection: str) -> dict[str, int]:
     """Returns the number of documents with each term, as `protocol.Snapshot.count_documents` says."""
-    found = fulltext.read_postings(connection, terms, collection)
-    counts = np.minimum(np.bincount(found.owners, minlength=len(terms)), MAX_COUNTED).tolist()
-    return {term: count for term, count in zip(terms, counts, strict=True) if count}
+    found = fulltext.count_postings(connection, terms, collection)
+    return {term: min(count, MAX_COUNTED) for term, count in found.items() if count}
 
 
 def documents_with(

@@ -103,7 +103,7 @@ class Snapshot(sqlite3.Connection):
         self.rollback()
         self.execute("BEGIN")
 
-    def matching(self, where: Predicate, collection: str) -> FilterMatches:
+    def matching(self, where: Predicate, collection: str, *, lazily: bool = False) -> FilterMatches:  # noqa: ARG002
         return FilterMatches(self, self.filters, where, collection)
 
     def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
