@@ -6,6 +6,7 @@ from urllib.parse import quote
 from service.api.collections import MAX_CLICKED
 from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_plan import MAX_FACET_CHARACTERS, MAX_FACETS, MAX_RERANK_K, TOGETHER
+from service.api.suggest import MAX_CHARACTERS, MAX_SUGGESTIONS
 from service.corpus.search import CANDIDATES, RERANK_WORK
 from service.ranking import WORK
 from service.store.filters.grammar import MAX_CONDITIONS, MAX_VALUES
@@ -96,6 +97,10 @@ def searches() -> Iterator[Case]:
     for facets in (deep, "metadata.kind"):
         path = f"/search?q=red&mode=hybrid&facet_values=100&facets={facets}"
         yield got(route, f"facets of {len(facets)} characters", path)
+    for kind in KINDS:
+        typed = quote(of(UNITS[kind], MAX_CHARACTERS), safe="")
+        yield got("GET /suggest", f"a text of {kind}", f"/suggest?q={typed}&k={MAX_SUGGESTIONS}")
+    yield from filters("GET /suggest", f"/suggest?q=r&k={MAX_SUGGESTIONS}&filter=")
     yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
     yield from _ranked()
     yield from _requested(most)
