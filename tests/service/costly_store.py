@@ -9,6 +9,7 @@ from models.search.syntax import MAX_CONDITIONS as MAX_CONDITIONS_OF_QUERY
 from service.api.collections import MAX_CLICKED
 from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_plan import MAX_FACET_CHARACTERS, MAX_FACETS, MAX_RERANK_K, TOGETHER
+from service.api.suggest import MAX_CHARACTERS, MAX_SUGGESTIONS
 from service.corpus.search import CANDIDATES, RERANK_WORK
 from service.ranking import WORK
 from service.store.filters.grammar import MAX_CONDITIONS, MAX_VALUES
@@ -112,6 +113,10 @@ def searches() -> Iterator[Case]:
         yield got(route, f"facets of {len(facets)} characters", path)
     conditions = quote(" ".join([f'-"red river w{at}"' for at in range(MAX_CONDITIONS_OF_QUERY)]) + " red")
     yield got(route, "all conditions", f"/search?syntax=true&mode=hybrid&q={conditions}")
+    for kind in KINDS:
+        typed = quote(of(UNITS[kind], MAX_CHARACTERS), safe="")
+        yield got("GET /suggest", f"a text of {kind}", f"/suggest?q={typed}&k={MAX_SUGGESTIONS}")
+    yield from filters("GET /suggest", f"/suggest?q=r&k={MAX_SUGGESTIONS}&filter=")
     yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
     yield from _ranked()
     yield from _requested(most)

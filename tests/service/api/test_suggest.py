@@ -188,7 +188,7 @@ PEOPLE = [f"visitor-{at}" for at in range(VISITORS)]
 def test_a_query_is_suggested_when_enough_visitors_have_clicked(service: TestClient) -> None:
     put(service, "queries", {"text": "x"}, {"text": "y"})
     put(service, "others", {"text": "x"})
-    click(service, "queries", "my bank account", *PEOPLE[1:])
+    click(service, "queries", "my bank account", *PEOPLE[1:], None)
     click(service, "queries", "my cat", *PEOPLE[:1] * 20)
     click(service, "queries", "my dog", *[None] * 20)
     click(service, "queries", "my sorrow", *PEOPLE, type="skip")
