@@ -49,7 +49,7 @@ export function facetList(recount, onfilter) {
     }));
     const focused = element.contains(document.activeElement) && document.activeElement.dataset.value;
     const groups = facets.map(([name, facet]) => group(name, facet, filter)).filter(Boolean);
-    element.replaceChildren(h("p", { class: "note" }, `Counts of ${mode === "lexical" ? "documents with a word of the query" : "all documents"}`), ...groups);
+    element.replaceChildren(h("p", { class: "note" }, `Counts of ${mode === "lexical" ? "documents with a word of the query" : filter ? "documents that match the filter" : "all documents"}`), ...groups);
     if (focused) [...element.querySelectorAll("button")].find(({ dataset }) => dataset.value === focused)?.focus();
     return groups.length > 0;
   }
