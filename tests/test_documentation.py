@@ -106,7 +106,7 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
     service.client.post("/documents", json={"documents": examples()})
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
     searches = [command for command in found if "/search" in command]
-    assert (len(searches), len(found)) == (8, 16)
+    assert (len(searches), len(found)) == (9, 17)
     for command in found:
         said = answered(command, service.port)
         if command in searches:

@@ -11,7 +11,9 @@ of queries, so other searches with the same hits compute fewer.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import orjson
@@ -119,7 +121,8 @@ def _describe(fault: ServiceError | None) -> str:
 
 
 def _mark_page(page: Page, search: Search) -> Page:
-    matcher = Matcher(page.terms.terms, page.terms.beginnings) if page.terms else Matcher(())
+    groups, terms = chain.from_iterable(page.groups), page.terms
+    matcher = Matcher([*terms.terms, *groups], terms.beginnings) if terms else Matcher(())
     ends, hits, fault = clock() + MARK_SECONDS, [*page.hits], ""
 
     def check() -> None:
@@ -146,6 +149,9 @@ def _mark(hit: Hit, page: Page, search: Search, matcher: Matcher, check: Callabl
     title: str = orjson.loads(hit.document.title_json or b'""')
     text: str = orjson.loads(hit.document.text_json or b'""')
     titled, found = matcher.find(title, check=check), matcher.find(text, hit.passage, check)
+    if page.groups:
+        counted = _find_counted(page, {place.term for place in (*titled, *found)})
+        titled, found = ([place for place in part if place.term in counted] for part in (titled, found))
     terms = None
     if search.explain and page.terms:
         places: dict[Column, set[str]] = {
@@ -159,6 +165,13 @@ def _mark(hit: Hit, page: Page, search: Search, matcher: Matcher, check: Callabl
         snippet, sentences = _choose_snippets(text, found, page, hit.passage)
         highlight = Highlight(merge(titled), merge(found), snippet, sentences)
     return replace(hit, terms=terms, highlight=highlight)
+
+
+def _find_counted(page: Page, present: AbstractSet[str]) -> set[str]:
+    """Returns the terms for which keyword search finds a hit with the terms `present`."""
+    assert page.terms is not None  # noqa: S101
+    whole = (group for group in page.groups if present >= {*group})
+    return {*page.terms.terms, *page.terms.beginnings}.union(*whole)
 
 
 def _choose_snippets(

@@ -11,7 +11,7 @@ number of hits before the next ranking is computed. Other reads may run between 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -262,7 +262,8 @@ class Page(NamedTuple):
         highlight_fault: Why some hits have no highlights, or not the best snippet, or empty.
         tokens: Tokens of the pairs and sentences that were computed.
         terms: Terms of the query, if they are looked up in the hits.
-        idf: Their inverse document frequencies.
+        groups: The terms of each correction and synonym. Those of a group count only together.
+        idf: The inverse document frequencies of both.
         vector: Vector of the query. None in keyword search.
         facets: Counts of each field, or None.
         facet_faults: Which counts are missing and why.
@@ -275,6 +276,7 @@ class Page(NamedTuple):
     highlight_fault: str = ""
     tokens: Sequence[int] = ()
     terms: Terms | None = None
+    groups: Collection[Sequence[str]] = ()
     idf: Mapping[str, float] = {}
     vector: NDArray[np.float32] | None = None
     facets: Mapping[str, Facet] | None = None
@@ -328,9 +330,12 @@ def find(
         moved = {ranked.revision for ranked, _ in recalled}
         rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
         hits = [*ordered.hits, *rest]
-        terms = _get_marked_terms(query) if query.text and search.is_marked else None
-        idf = {} if terms is None else snapshot.get_idf(terms, search.collection)
-        page = Page([], ordered.fault, terms=terms, idf=idf, vector=query.vector)
+        terms = parse_query(query.text) if query.text and search.is_marked else None
+        idf = {}
+        if terms is not None:
+            every = terms._replace(terms=[*dict.fromkeys(chain(terms.terms, *query.weights))])
+            idf = snapshot.get_idf(every, search.collection)
+        page = Page([], ordered.fault, terms=terms, groups=query.weights, idf=idf, vector=query.vector)
         hits = hits[search.offset : search.reach]
         explained = fusion if search.explain else None
         parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}
@@ -499,12 +504,6 @@ def _resolved(
             "text. So similar documents cannot be found."
         )
     return Query(vector=vector), revision
-
-
-def _get_marked_terms(query: Query) -> Terms:
-    """Returns the terms of a query, with those of its corrections and synonyms."""
-    terms = parse_query(query.text)
-    return terms._replace(terms=[*dict.fromkeys(chain(terms.terms, *query.weights))])
 
 
 def _rank_all(

@@ -6,19 +6,22 @@ import { adding, fieldsInUse, holds, parsed, SAMPLE, without } from "./filter.js
 const FIELDS = 6;
 export const LISTED = 8; // values of a field
 const ALL = 100; // values of a field after "more"
-export const METADATA = "metadata.";
+const METADATA = "metadata.";
 
 /**
- * Resolves to the fields that are counted, with "metadata." before their names: those that most documents of a
- * filter have come first, then those of few values. Texts that do not repeat, such as addresses, are left out.
+ * Resolves to the fields of documents that match a filter. `counted` have "metadata." before their names: those that
+ * most documents have come first, then those of few values. Texts that do not repeat, such as addresses, are left out.
+ * `constant` have the same value in several documents.
  */
-export async function countedFields(filter) {
+export async function chooseFields(filter) {
   const distinct = (values) => new Set(values).size;
   const known = (values) => distinct(values) <= Math.max(LISTED, values.length / 2);
   const ordered = (values) => values.every((value) => typeof value === "number" || /^\d{4}-\d\d-\d\d/.test(value));
-  const fields = [...await fieldsInUse(filter)].filter(([name, values]) => !name.includes(",") && (known(values) || ordered(values)));
+  const all = [...await fieldsInUse(filter)];
+  const fields = all.filter(([name, values]) => !name.includes(",") && (known(values) || ordered(values)));
   const shared = ({ length }) => Math.min(length, SAMPLE);
-  return fields.sort(([, one], [, other]) => shared(other) - shared(one) || distinct(one) - distinct(other)).slice(0, FIELDS).map(([name]) => METADATA + name);
+  fields.sort(([, one], [, other]) => shared(other) - shared(one) || distinct(one) - distinct(other));
+  return { counted: fields.slice(0, FIELDS).map(([name]) => METADATA + name), constant: all.filter(([, values]) => values.length > 1 && distinct(values) === 1).map(([name]) => name) };
 }
 
 /**
@@ -46,7 +49,7 @@ export function facetList(recount, onfilter) {
     }));
     const focused = element.contains(document.activeElement) && document.activeElement.dataset.value;
     const groups = facets.map(([name, facet]) => group(name, facet, filter)).filter(Boolean);
-    element.replaceChildren(h("p", { class: "note" }, `Counts of ${mode === "lexical" ? "documents with a word of the query" : "all documents"}`), ...groups);
+    element.replaceChildren(h("p", { class: "note" }, `Counts of ${mode === "lexical" ? "documents with a word of the query" : filter ? "documents that match the filter" : "all documents"}`), ...groups);
     if (focused) [...element.querySelectorAll("button")].find(({ dataset }) => dataset.value === focused)?.focus();
     return groups.length > 0;
   }
@@ -76,7 +79,7 @@ export function facetList(recount, onfilter) {
 }
 
 /** Returns whether all counted documents have the same value. */
-export const isConstant = ({ values = [], ranges = [], other, missing }) => values.length + ranges.length + (other > 0) + (missing > 0) < 2;
+const isConstant = ({ values = [], ranges = [], other, missing }) => values.length + ranges.length + (other > 0) + (missing > 0) < 2;
 
 /** Returns a range as text. Times at midnight are days. */
 function span(from, to) {

@@ -25,6 +25,9 @@ QUERY = "how+do+I+get+my+money+back"
 # By picture: its view, and an element that is visible once the view is drawn.
 VIEWS = {
     "search": (f"search?q={QUERY}&mode=hybrid", "li.hit"),
+    "counts": (f"search?q={QUERY}&mode=lexical&filter=%7B%22topic%22:%22support%22%7D", "li.hit"),
+    "why": ("search?q=mony+back", "li.hit"),
+    "suggestions": ("search", ".steps li"),
     "steps": ("search", ".steps li"),
     "compare": (f"compare?q={QUERY}", ".column li.hit"),
     "judge": (f"judge?q={QUERY}", "li.hit"),
@@ -88,6 +91,14 @@ def _take(browsing: Browsing, service: Service, pictures: Path, width: int, sche
             if name == "versions":
                 page.the(".version-card:has(.pill.refused) summary", has_text="report").click()
                 expect(page.the("svg.forest")).to_be_visible()
+            if name == "counts" and width < 960:
+                page.the(".filter summary").click()
+            if name == "why":
+                page.button("why this place?").first.click()
+            if name == "suggestions":
+                page.the("#q").press_sequentially("re")
+                expect(page.the("[role=option]").first).to_be_visible()
+                page.the("#q").press("ArrowDown")
             if name == "health":
                 expect(page.the(".tile path").first).to_have_attribute("d", re.compile("L.*L.*L"))
             page.page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=name in WHOLE)

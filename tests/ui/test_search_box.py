@@ -310,8 +310,8 @@ def test_suggestions_keep_to_the_filter(shopping: Watched) -> None:
 @pytest.mark.parametrize("mode", ["lexical", "hybrid", "dense"])
 def test_a_hit_explains_its_place(shopping: Watched, service: Service, mode: str) -> None:
     search(shopping, "printer jam", mode=mode)
-    asked = {"q": "printer jam", "mode": mode, "explain": "true"}
-    [found, *_] = service.get(f"{SHOP}/search", **asked)["hits"]
+    options = {"q": "printer jam", "mode": mode, "explain": "true"}
+    [found, *_] = service.get(f"{SHOP}/search", **options)["hits"]
     card = shopping.the("li.hit").first
     expect(card).to_have_attribute("data-id", found["id"])
     why = card.get_by_role("button", name="why this place?")

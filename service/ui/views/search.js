@@ -2,7 +2,7 @@
 
 import { addressOf, get, key, within } from "../api.js";
 import { foreign, h, icon, say, select } from "../dom.js";
-import { countedFields, facetList, isConstant, LISTED, METADATA } from "../facets.js";
+import { chooseFields, facetList, LISTED } from "../facets.js";
 import { filterBar } from "../filter.js";
 import { hitCard } from "../hit.js";
 import { judged } from "../judgements.js";
@@ -25,7 +25,7 @@ export async function show(main, { params, signal, keep }) {
   const given = (name, otherwise = "") => params.get(name) ?? otherwise;
   const asked = { q: given("q"), id: given("id"), mode: given("mode"), k: given("k", "10"), rerank: given("rerank"), typos: given("typos"), syntax: given("syntax"), filter: given("filter") };
   const results = h("div", { "aria-busy": "false" });
-  let counted = { filter: null, fields: [] };
+  let fields = { filter: null };
   let running = new AbortController();
   let resting;
 
@@ -67,11 +67,11 @@ export async function show(main, { params, signal, keep }) {
     }
     results.setAttribute("aria-busy", "true");
     try {
-      if (counted.filter !== asked.filter) counted = { filter: asked.filter, fields: countedFields(asked.filter) };
-      const [fields, own] = await Promise.all([counted.fields, judged()]);
-      const found = await get(within(session.collection, "search"), { ...query(), highlight: true, explain: true, facets: fields.join(","), facet_values: LISTED }, { signal: current });
+      if (fields.filter !== asked.filter) fields = { filter: asked.filter, chosen: chooseFields(asked.filter) };
+      const [{ counted, constant }, own] = await Promise.all([fields.chosen, judged()]);
+      const found = await get(within(session.collection, "search"), { ...query(), highlight: true, explain: true, facets: counted.join(","), facet_values: LISTED }, { signal: current });
       if (asked.q) recent.add(asked.q);
-      draw(found, own.get(asked.q) ?? new Map());
+      draw(found, own.get(asked.q) ?? new Map(), constant);
       showFacets(await facets.draw(found.facets ?? {}, asked.filter, found.mode));
     } catch (error) {
       if (!current.aborted) results.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
@@ -86,10 +86,9 @@ export async function show(main, { params, signal, keep }) {
     if (any !== before) unfold();
   }
 
-  function draw({ hits, mode, took_ms: took, id, query_encoder: student, reranker, corrected_query: corrected, warnings = [], facets: counts = {} }, own) {
+  function draw({ hits, mode, took_ms: took, id, query_encoder: student, reranker, corrected_query: corrected, warnings = [] }, own, constant) {
     const modeName = MODES.find(([name]) => name === mode)[1];
     if (!asked.mode) modes.options[0].text = `automatic: ${modeName}`;
-    const unshown = Object.keys(counts).filter((field) => isConstant(counts[field])).map((field) => field.slice(METADATA.length));
     say(`${count(hits.length, "hit")}.`);
     results.replaceChildren(
       h("p", { class: "note summary" },
@@ -100,7 +99,7 @@ export async function show(main, { params, signal, keep }) {
       syntaxNote(),
       ...warnings.map((warning) => h("p", { class: "note", dir: "auto" }, warning)),
       h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
-        hit, rank: at + 1, query: asked.q, own, heading: "h2", onfilter: filter.add, unshown,
+        hit, rank: at + 1, query: asked.q, own, heading: "h2", onfilter: filter.add, unshown: constant,
         notes: [hit.search_place ? h("span", {}, `place ${hit.search_place} before reranking`) : "", h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, "more like this")],
       }))),
       asSnippets(asked, mode));

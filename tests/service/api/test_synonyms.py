@@ -208,3 +208,31 @@ def test_two_writers_get_different_versions(client: TestClient, runtime: Runtime
 
     versions = client.portal.call(replace_at_once)
     assert sorted(versions) == [*range(min(versions), min(versions) + 8)]
+
+
+def test_synonyms_are_highlighted_if_a_document_has_all_their_words(running: TestClient) -> None:
+    texts = {
+        "both": "a flat bright screen, no television",
+        "one": "a flat tire near a television",
+        "wide": "the screen is flat",
+    }
+    place = "/collections/marked"
+    put(running, *({"id": id, "text": text} for id, text in texts.items()), path=f"{place}/documents")
+    save(running, place=place, one_way=[{"from": "telly", "to": ["television", "flat screen"]}])
+    params = {"q": "telly", "mode": "lexical", "highlight": "true", "explain": "true"}
+    hits = running.get(f"{place}/search", params=params).json()["hits"]
+    marked = {hit["id"]: [hit["text"][slice(*pair)] for pair in hit["highlights"]["text"]] for hit in hits}
+    assert marked == {
+        "both": ["flat", "screen", "television"],
+        "one": ["television"],
+        "wide": ["screen", "flat"],
+    }
+    terms = {hit["id"]: {term["term"] for term in hit["explanation"]["terms"]} for hit in hits}
+    assert {id: len(each) for id, each in terms.items()} == {"both": 3, "one": 1, "wide": 2}
+
+
+def test_a_correction_is_highlighted(running: TestClient) -> None:
+    params = {"q": "automoblie", "mode": "lexical", "highlight": "true"}
+    hits = running.get(f"{PLACE}/search", params=params).json()["hits"]
+    assert hits
+    assert {hit["text"][slice(*pair)] for hit in hits for pair in hit["highlights"]["text"]} == {"automobile"}
