@@ -65,6 +65,7 @@ class Encoder(OpenVersion):
         super().__init__(folder, manifest, threads=threads, **how)
         own = self._tokenizer
         self.check_ids, self.pieces, self.spans = own.check_ids, own.pieces, own.spans
+        self.is_word = own.is_word
         self.unrelated = _read_unrelated(folder / GOLDEN)
         self.turned: Turned | None = None  # Set by `check_golden` in precisions below fp32.
         self.queries: Encoder | None = None  # The student of a pair.

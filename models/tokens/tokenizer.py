@@ -269,6 +269,17 @@ class Tokenizer:
             for id, token, special, (start, stop) in tokens
         )
 
+    def is_word(self, text: str) -> bool:
+        """Returns whether the vocabulary has a word as one token. Raises BadText.
+
+        Some vocabularies have words with the space before them.
+        """
+        for typed in (text, f" {text}"):
+            found = [*self.pieces(typed, add_special_tokens=False)]
+            if len(found) == 1 and found[0].id != self._unknown and found[0].stop == len(typed):
+                return True
+        return False
+
     def spans(self, text: str, is_needed: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
         """Returns the start and end of every token in characters, shape (n, 2).
 

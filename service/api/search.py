@@ -420,7 +420,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         if search.mode != "lexical":
             await corpus.check_complete(generation, active=plan.version is None)
         queries = parse_conditions(plan.queries) if search.syntax else plan.queries
-        rewritten = await corpus.rewrite(queries, search)
+        rewritten = await corpus.rewrite(generation, queries, search)
         queries = [
             query._replace(text=each.text, weights=each.weights, same=each.same)
             for query, each in zip(queries, rewritten, strict=True)

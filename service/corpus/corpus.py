@@ -279,8 +279,13 @@ class Corpus:
                 f"{self.active.generation.version} is active."
             )
 
-    async def rewrite(self, queries: Sequence[Query], search: Search) -> list[Rewritten]:
-        """Corrects typos of text queries and adds synonyms. Dense search takes queries as they are."""
+    async def rewrite(
+        self, generation: Generation, queries: Sequence[Query], search: Search
+    ) -> list[Rewritten]:
+        """Corrects typos of text queries and adds synonyms. Dense search takes queries as they are.
+
+        Words of the vocabulary of `generation` are no typos.
+        """
         if search.mode == "dense":
             return [Rewritten(query.text) for query in queries]
         work = partial(
@@ -288,6 +293,7 @@ class Corpus:
             queries=queries,
             where=search.where,
             collection=search.collection,
+            is_word=generation.encoder.is_word,
             typos=search.typos,
         )
         return await self.store.search(work, heavy=search.is_heavy(len(queries)))

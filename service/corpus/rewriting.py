@@ -1,6 +1,6 @@
 """Rewrites queries for keyword search: corrects typos and adds synonyms. Start at `rewrite_all`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from models.search.synonyms import NO_SYNONYMS, read_synonyms
@@ -29,7 +29,13 @@ class Rewritten(NamedTuple):
 
 
 def rewrite_all(
-    snapshot: Snapshot, queries: Sequence[Query], where: Predicate | None, collection: str, *, typos: bool
+    snapshot: Snapshot,
+    queries: Sequence[Query],
+    where: Predicate | None,
+    collection: str,
+    is_word: Callable[[str], bool],
+    *,
+    typos: bool,
 ) -> list[Rewritten]:
     """Rewrites queries.
 
@@ -38,6 +44,7 @@ def rewrite_all(
         queries: Queries with a text. Words of their conditions are not corrected.
         where: The filter of the search.
         collection: Name of the collection.
+        is_word: Returns whether a word is known to the model, and so never corrected.
         typos: Whether typos are corrected.
     """
     stored = snapshot.get_synonyms(collection)
@@ -51,7 +58,7 @@ def rewrite_all(
         spelled = Spelled(query.text)
         if typos:
             known = synonyms.words.union(*(condition.words for condition in query.conditions))
-            spelled = correct(snapshot, query.text, allowed, collection, known)
+            spelled = correct(snapshot, query.text, allowed, collection, is_word, known)
         added = synonyms.expand(parse_query(spelled.text))
         weights = {**added.weights, **spelled.weights}
         found.append(Rewritten(spelled.text, spelled.corrections, weights, added.same))

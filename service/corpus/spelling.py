@@ -8,7 +8,7 @@ shows nor suggests what a filter hides.
 """
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from models.search.features import COVER_CHARACTERS
@@ -50,6 +50,7 @@ def correct(
     query: str,
     allowed: FilterMatches | None,
     collection: str,
+    is_word: Callable[[str], bool],
     known: Container[str] = (),
 ) -> Spelled:
     """Corrects a query.
@@ -59,13 +60,14 @@ def correct(
         query: The query as typed.
         allowed: The documents that match the filter; None for all.
         collection: Name of the collection.
+        is_word: Returns whether a word in lower case is a real one, which is never corrected.
         known: Terms that are never corrected.
     """
     searched = {*parse_query(query).terms}
     words = [word for word in find_words(query) if word.term in searched and word.term not in known]
     found: dict[str, dict[str, str]] = {}
     corrections = []
-    for word in _list_unknown(snapshot, words, allowed, collection):
+    for word in _list_unknown(snapshot, query, words, allowed, collection, is_word):
         pause()
         if near := _find_corrections(snapshot, word, allowed, collection):
             found[word.term] = near
@@ -75,28 +77,31 @@ def correct(
         if word.term in found:
             text = text[: word.start] + next(iter(found[word.term].values())) + text[word.end :]
     for near in found.values():
-        weights |= {
-            (term,): WEIGHT
-            for term, form in near.items()
-            if term not in searched and form not in FUNCTION_WORDS
-        }
+        weights |= {(term,): WEIGHT for term in near if term not in searched}
     return Spelled(text, corrections, weights)
 
 
 def _list_unknown(
-    snapshot: Snapshot, words: Sequence[Word], allowed: FilterMatches | None, collection: str
+    snapshot: Snapshot,
+    query: str,
+    words: Sequence[Word],
+    allowed: FilterMatches | None,
+    collection: str,
+    is_word: Callable[[str], bool],
 ) -> list[Word]:
-    """Returns the first words that no document has, without repetitions."""
-    distinct = [*{word.term: word for word in reversed(words)}.values()][::-1]
-    counts = snapshot.count_documents([word.term for word in distinct], collection) if distinct else {}
-    unknown = []
-    for word in distinct:
-        is_known = word.term in counts
+    """Returns the first words that no document has and that are not real, without repetitions."""
+    places: dict[str, list[Word]] = {}
+    for word in words:
+        places.setdefault(word.term, []).append(word)
+    counts = snapshot.count_documents([*places], collection) if places else {}
+    unknown: list[Word] = []
+    for term, same in places.items():
+        pause()
+        is_known = term in counts
         if is_known and allowed is not None:
-            pause()
-            is_known = len(snapshot.documents_with(word.term, allowed, 1, collection)) > 0
-        if not is_known:
-            unknown.append(word)
+            is_known = len(snapshot.documents_with(term, allowed, 1, collection)) > 0
+        if not is_known and not any(map(is_word, {query[at.start : at.end].lower() for at in same})):
+            unknown.append(same[0])
         if len(unknown) == MAX_CORRECTED:
             break
     return unknown
@@ -139,7 +144,7 @@ def _get_form(snapshot: Snapshot, examples: Sequence[int], term: str, word: Word
         form
         for content in contents.values()
         for form in get_forms(content.whole[:COVER_CHARACTERS])
-        if form[0] == term[0] and stem(form) == term
+        if form[0] == term[0] and form not in FUNCTION_WORDS and stem(form) == term
     )
     best = min(forms, key=lambda form: (count_edits(word.form, form), -forms[form], form), default=term)
     return edited if edited and count_edits(word.form, best) > 1 else best

@@ -52,6 +52,34 @@ def tokenizer(file: Path) -> Tokenizer:
     return Tokenizer(file, MAX_LENGTH)
 
 
+def test_a_word_of_the_vocabulary_is_one_token(tokenizer: Tokenizer) -> None:
+    assert all(map(tokenizer.is_word, ("river", "window", "lo")))
+    assert not any(map(tokenizer.is_word, ("rivers", "rver", "window river", "", "öøæ", "w" * 200, "[SEP]x")))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {
+            "model": {
+                "type": "Unigram",
+                "unk_id": 0,
+                "vocab": [["<unk>", 0], ["▁", -9], ["▁river", -1], ["s", -2]],
+            }
+        }
+        | {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}},
+        {"model": {"type": "BPE", "vocab": {"a": 0, "Ġ": 1, "Ġa": 2, "s": 3}, "merges": [["Ġ", "a"]]}}
+        | {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}},
+    ],
+)
+def test_a_word_may_be_one_token_with_the_space_before_it(content: dict[str, Any]) -> None:
+    tokenizer = Tokenizer({"version": "1.0", "added_tokens": [], **content}, MAX_LENGTH)
+    word = "river" if content["model"]["type"] == "Unigram" else "a"
+    assert tokenizer.is_word(word)
+    assert not tokenizer.is_word(f"{word}s")
+    assert not tokenizer.is_word("s" if word == "river" else "ss")
+
+
 def _whole(file: Path, direction: str) -> tokenizers.Tokenizer:
     whole = tokenizers.Tokenizer.from_file(str(file))
     whole.no_padding()

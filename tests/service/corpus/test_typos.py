@@ -102,6 +102,18 @@ def test_nothing_is_corrected(client: TestClient, typed: str) -> None:
     assert found["hits"] == ask(client, typed, typos="false")["hits"]
 
 
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+@pytest.mark.parametrize("typed", ["river", "River", "window rivers river"])
+def test_real_words_are_not_corrected(client: TestClient, mode: str, typed: str) -> None:
+    """The model's vocabulary has river and window. The documents have neither."""
+    path = "/collections/real"
+    put(client, {"id": "a", "text": "a driver would widow there"}, path=f"{path}/documents")
+    found = client.get(f"{path}/search", params={"q": typed, "mode": mode}).json()
+    assert "corrections" not in found
+    found = client.get(f"{path}/search", params={"q": "drivver", "mode": mode}).json()
+    assert found["corrected_query"] == "driver"
+
+
 def test_the_caller_may_turn_it_off(client: TestClient) -> None:
     found = ask(client, "pritner", typos="false")
     assert "corrections" not in found
