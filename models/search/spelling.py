@@ -14,6 +14,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -55,6 +56,18 @@ class Word(NamedTuple):
     end: int
     form: str
     term: str
+
+
+class Near(NamedTuple):
+    """Terms near to a word.
+
+    Attributes:
+        edits: Most edits between the word, or its term, and what the terms come from.
+        terms: The terms. Documents may have them in other forms, which are not near.
+    """
+
+    edits: int
+    terms: AbstractSet[str]
 
 
 def find_words(query: str) -> Iterator[Word]:
@@ -128,20 +141,15 @@ class Vocabulary:
                 self._blocks[length] = block
             self._hashes = np.sort(np.concatenate([self._hashes, hashes[added]]), kind="stable")
 
-    def find_nearest(self, word: Word) -> Iterator[dict[str, str]]:
-        """Yields groups of terms, nearest first, without the term of the word itself.
-
-        Each term has its form that is one edit from the word, or an empty text if none is known.
-        """
+    def find_nearest(self, word: Word) -> Iterator[Near]:
+        """Yields groups of terms, nearest first, without the term of the word itself."""
         if word.form.isascii():
-            forms = {stem(form): form for form in _list_edits(word.form)}
-            forms.pop(word.term, None)
-            stems = [*filter(is_known_kind, forms)]
+            stems = [*filter(is_known_kind, {*map(stem, _list_edits(word.form))} - {word.term})]
             known = _is_among(_hash(stems), self._hashes)
-            yield {stems[at]: forms[stems[at]] for at in np.flatnonzero(known).tolist()}
+            yield Near(1, {stems[at] for at in np.flatnonzero(known).tolist()})
         for edits, letters in enumerate(_LEAST_LETTERS, start=1):
             if len(word.form) >= letters.form and len(word.term) >= letters.term:
-                yield {term: "" for term in self._compare(word.term, edits) if term != word.term}
+                yield Near(edits, {*self._compare(word.term, edits)} - {word.term})
 
     def _compare(self, term: str, edits: int) -> Iterator[str]:
         """Yields the terms within `edits` edits of a term."""

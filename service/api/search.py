@@ -212,7 +212,7 @@ class Found(BaseModel):
 
 
 class CorrectedWord(BaseModel):
-    term: str = Field(description="As typed, folded")
+    term: str = Field(description="As typed")
     to: list[str] = Field(description="The words that replace it, most frequent first")
 
 

@@ -9,18 +9,29 @@ shows nor suggests what a filter hides.
 
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from models.search.features import COVER_CHARACTERS
 from models.search.spelling import Word, count_edits, find_words
-from models.search.terms import FUNCTION_WORDS, NO_WEIGHTS, Weights, get_forms, parse_query, stem
+from models.search.terms import (
+    FUNCTION_WORDS,
+    NO_WEIGHTS,
+    PIECE,
+    Weights,
+    find_terms,
+    get_forms,
+    parse_query,
+    stem,
+)
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import pause
 
 MAX_CORRECTED = 8  # Words of a query.
 MAX_TERMS = 2  # Terms that replace a word.
 WEIGHT = 0.7  # Of these terms in BM25.
-EXAMPLES = 4  # Documents that show how a term is written.
+EXAMPLES, MAX_EXAMPLES = 4, 32  # Documents that show how a term is written: at first, and in all.
+MAX_ALL_EXAMPLES = 256  # Such documents of all terms near to a word.
 MAX_EXAMINED = 32  # Near terms that are looked up in the documents that match the filter.
 
 
@@ -71,7 +82,7 @@ def correct(
         pause()
         if near := _find_corrections(snapshot, word, allowed, collection):
             found[word.term] = near
-            corrections.append(Correction(word.form, [*near.values()]))
+            corrections.append(Correction(query[word.start : word.end], [*near.values()]))
     text, weights = query, dict[tuple[str, ...], float]()
     for word in reversed(words):
         if word.term in found:
@@ -111,40 +122,59 @@ def _find_corrections(
     snapshot: Snapshot, word: Word, allowed: FilterMatches | None, collection: str
 ) -> dict[str, str]:
     """Returns the terms that replace a word and how they are written, most frequent first."""
-    for near in snapshot.nearest_terms(word, collection):
+    left = MAX_ALL_EXAMPLES
+    for edits, near in snapshot.nearest_terms(word, collection):
         counts = snapshot.count_documents(sorted(near), collection) if near else {}
         found: dict[str, str] = {}
         for term in sorted(counts, key=lambda term: (-counts[term], term))[:MAX_EXAMINED]:
             pause()
-            examples = snapshot.documents_with(term, allowed, EXAMPLES, collection)
-            if form := _get_form(snapshot, examples.tolist(), term, word, near[term]):
-                found[term] = form
-            if len(found) == MAX_TERMS:
+            examples = snapshot.documents_with(term, allowed, min(MAX_EXAMPLES, left), collection).tolist()
+            for some in (examples[:EXAMPLES], examples[EXAMPLES:]):
+                left -= len(some)
+                if some and (form := _get_form(snapshot, some, term, word, edits)):
+                    found[term] = form
+                    break
+            if len(found) == MAX_TERMS or left <= 0:
                 break
         if found:
             return found
     return {}
 
 
-def _get_form(snapshot: Snapshot, examples: Sequence[int], term: str, word: Word, edited: str) -> str:
-    """Returns how a term is written, or an empty text if the documents do not exist.
+def _get_form(snapshot: Snapshot, examples: Sequence[int], term: str, word: Word, edits: int) -> str:
+    """Returns how documents write a term in lower case, or an empty text if they have no near form.
 
     Args:
         snapshot: The store.
         examples: Some documents with the term.
         term: The term.
         word: The word that the term replaces.
-        edited: The form that is one edit from the word, or an empty text. It is returned if these documents
-            have no form that is so near.
+        edits: Allowed edits between the word and the form.
     """
-    contents = snapshot.beginnings(examples, COVER_CHARACTERS)
-    if not contents:
-        return ""
-    forms = Counter(
+    contents = snapshot.beginnings(examples, COVER_CHARACTERS).values()
+    forms = {text: get_forms(text) for text in (each.whole[:COVER_CHARACTERS] for each in contents)}
+    counts = Counter(
         form
-        for content in contents.values()
-        for form in get_forms(content.whole[:COVER_CHARACTERS])
+        for form in chain.from_iterable(forms.values())
         if form[0] == term[0] and form not in FUNCTION_WORDS and stem(form) == term
     )
-    best = min(forms, key=lambda form: (count_edits(word.form, form), -forms[form], form), default=term)
-    return edited if edited and count_edits(word.form, best) > 1 else best
+    near = {form: distance for form in counts if (distance := _measure(word.form, form)) <= edits}
+    if not near:
+        return ""
+    best = min(near, key=lambda form: (near[form], -counts[form], form))
+    return _get_written(next(text for text in forms if best in forms[text]), term, best)
+
+
+def _measure(typed: str, form: str) -> int:
+    """Returns the number of edits between two words. A plural s at the end of one of them is none."""
+    return min(count_edits(typed, form), count_edits(typed.removesuffix("s"), form.removesuffix("s")))
+
+
+def _get_written(text: str, term: str, form: str) -> str:
+    """Returns a form of a term in lower case, with accents as a text writes them."""
+    for piece in () if text.isascii() else PIECE.finditer(text):
+        for place in find_terms(piece[0], {term}, set()):
+            written = str(piece[0][place.start : place.end]).lower()
+            if get_forms(written) == [form]:
+                return written
+    return form

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.search.content import Content
-from models.search.spelling import Word
+from models.search.spelling import Near, Word
 from models.search.terms import NO_WEIGHTS, Weights
 from models.search.terms import Query as Terms
 from models.store import RequestedVersion
@@ -275,7 +275,7 @@ class Snapshot(Protocol):
         Filters do not count. The result is empty if the collection does not exist.
         """
 
-    def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
+    def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         """Returns groups of terms of a collection near to a word, as `Vocabulary.find_nearest` does.
 
         Terms of deleted documents may be among them, so ask `count_documents`. No filter applies.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import orjson
 import psycopg
 
-from models.search.spelling import Word
+from models.search.spelling import Near, Word
 from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres import documents, fulltext, generations, vectors, vocabulary
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
@@ -88,7 +88,7 @@ class Snapshot(Connection):
     def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
         return scoped(where, collection)
 
-    def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
+    def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
 
     def begin(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from models.search.spelling import Word
+from models.search.spelling import Near, Word
 from models.search.syntax import has_phrase
 from models.search.terms import get_terms
 from service.store.postgres import fulltext
@@ -26,7 +26,7 @@ READ_TOGETHER = 256  # Documents that are read at a time.
 
 def nearest_terms(
     connection: Connection, vocabularies: Vocabularies, word: Word, collection: str
-) -> Iterable[dict[str, str]]:
+) -> Iterable[Near]:
     """Returns terms near to a word, as `protocol.Snapshot.nearest_terms` says."""
     vocabulary = vocabularies.get(collection)
     state: object = vocabulary.state

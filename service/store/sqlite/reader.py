@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import orjson
 
-from models.search.spelling import Word
+from models.search.spelling import Near, Word
 from service.observability import outages
 from service.store.filters.grammar import EVERYTHING, Predicate
 from service.store.scheduling import ReadingThreads, Turn, Turns, current, share
@@ -106,7 +106,7 @@ class Snapshot(sqlite3.Connection):
     def matching(self, where: Predicate, collection: str, *, lazily: bool = False) -> FilterMatches:  # noqa: ARG002
         return FilterMatches(self, self.filters, where, collection)
 
-    def nearest_terms(self, word: Word, collection: str) -> Iterable[dict[str, str]]:
+    def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from models.search.content import Content
-from models.search.spelling import MAX_LETTERS, Vocabulary, Word
+from models.search.spelling import MAX_LETTERS, Near, Vocabulary, Word
 from models.search.terms import get_terms
 from service.store.scheduling import pause
 from service.store.sql.connection import fetch_column, fetch_value
@@ -28,7 +28,7 @@ _NONE = np.empty(0, np.int64)
 
 def nearest_terms(
     connection: sqlite3.Connection, vocabularies: Vocabularies, word: Word, collection: str
-) -> Iterable[dict[str, str]]:
+) -> Iterable[Near]:
     """Returns terms near to a word, as `protocol.Snapshot.nearest_terms` says."""
     number = get_number(connection, collection)
     if number is None:

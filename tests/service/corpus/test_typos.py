@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.corpus.spelling import MAX_CORRECTED, MAX_TERMS
+from service.corpus.spelling import MAX_CORRECTED, MAX_EXAMPLES, MAX_TERMS
 from tests.parts.documents import put
 from tests.service.conftest import new_settings, serving
 
@@ -54,7 +54,7 @@ def test_a_word_that_no_document_has_is_corrected(client: TestClient, mode: str,
     assert found["query"] == f"{typed} jam"
     assert found["corrected_query"] in {"printer jam", "printers jam"}
     [correction] = found["corrections"]
-    assert correction["term"] == typed.lower()
+    assert correction["term"] == typed
     assert correction["to"][0] in {"printer", "printers"}
     assert ids(found)[0] == "jam"
     assert {"jam", "ink"} <= {*ids(found)}
@@ -68,7 +68,7 @@ def test_a_word_that_no_document_has_is_corrected(client: TestClient, mode: str,
         ("uniwrestyet", "uniwersytet"),  # Two edits of a long word.
         ("boundray-layer", "boundary-layer"),
         ("Мосвка", "москва"),
-        ("łódzik", "lodzki"),
+        ("łódzik", "łódzki"),
         ("uniwresytet", "uniwersytet"),
     ],
 )
@@ -112,6 +112,41 @@ def test_real_words_are_not_corrected(client: TestClient, mode: str, typed: str)
     assert "corrections" not in found
     found = client.get(f"{path}/search", params={"q": "drivver", "mode": mode}).json()
     assert found["corrected_query"] == "driver"
+
+
+FORMS = [
+    ("several severe cases", "sevrer", None),  # severer has the same term as several, but no document has it.
+    ("severers sing", "sevrer", "severers"),  # A plural is as near as its singular.
+    ("computing computers", "computationaly", None),
+    ("a broth of herbs", "brother", None),
+    ("it would be there", "woudl", None),  # Function words replace none.
+    ("Überall in München", "Müncehn", "münchen"),
+    ("Überall in München", "MUNCEHN UEBERALL", "münchen überall"),
+    ("ο ΛΌΓΟΣ και ο λόγος", "λόγςο", "λόγος"),  # noqa: RUF001
+]
+
+
+@pytest.mark.parametrize(("text", "typed", "corrected"), FORMS)
+def test_the_correction_is_near_and_written_as_in_a_document(
+    client: TestClient, text: str, typed: str, corrected: str | None
+) -> None:
+    path = "/collections/forms"
+    put(client, {"id": "a", "text": text}, path=f"{path}/documents")
+    found = client.get(f"{path}/search", params={"q": typed, "mode": "lexical"}).json()
+    assert found.get("corrected_query") == corrected
+    if corrected is not None:
+        assert found["corrections"][0]["term"] == typed.split(maxsplit=1)[0]
+        assert ids(found) == ["a"]
+
+
+@pytest.mark.parametrize("others", [4, 40])
+def test_a_form_that_few_documents_have_is_found(client: TestClient, others: int) -> None:
+    """The first documents have the term in another form. Not all of them are read."""
+    path = f"/collections/few{others}"
+    documents = [{"id": f"{at}", "text": "computing"} for at in range(others)]
+    put(client, *documents, {"id": "last", "text": "computational"}, path=f"{path}/documents")
+    found = client.get(f"{path}/search", params={"q": "computationla", "mode": "lexical"}).json()
+    assert found.get("corrected_query") == ("computational" if others < MAX_EXAMPLES else None)
 
 
 def test_the_caller_may_turn_it_off(client: TestClient) -> None:

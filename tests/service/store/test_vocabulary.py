@@ -23,7 +23,7 @@ WORDS = [f"{a}{b}{c}ellum" for a in "bdfg" for b in "aeou" for c in "klmn"]
 def near(snapshot: Any, word: str) -> set[str]:
     """Returns all terms near to a word that documents have."""
     groups = [*snapshot.nearest_terms(Word(0, len(word), word, stem(word)), "default")]
-    found = {term for group in groups for term in group}
+    found = {term for group in groups for term in group.terms}
     return {*snapshot.count_documents(sorted(found), "default")}
 
 
