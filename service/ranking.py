@@ -174,6 +174,8 @@ def order(
     stage: Stage | None,
     tokens: Tokens | None = None,
     same: Mapping[str, str] = NO_SAME,
+    typed: str = "",
+    typed_vector: NDArray[np.float32] | None = None,
 ) -> Ordered:
     """Orders the candidates of a query.
 
@@ -187,13 +189,15 @@ def order(
         stage: The ranking and the limits. None if the search has no second stage.
         tokens: Token vectors of the query, if the ranking compares them.
         same: Synonyms that count as words of the query, with these words.
+        typed: The query as sent, if it is another text.
+        typed_vector: Its vector, which is compared with those of judged queries.
     """
     hits = [ranked for ranked, _ in best]
     if not hits or vector is None or stage is None:
         return Ordered(hits, {})
     ranking = stage.rankings[stage.collection]
     revisions = [ranked.revision for ranked in hits]
-    name = hash((stage.collection, query, id(ranking), *revisions))
+    name = hash((stage.collection, query, typed, id(ranking), *revisions))
     known = stage.rankings.orders.recall(name)
     if known is not None and not stage.first and not stage.explain:
         return _ordered(hits, known)
@@ -211,7 +215,9 @@ def order(
     found = -np.arange(len(hits), dtype=np.float64)
     try:
         features = build(query, vector, candidates, ranking.mean_vector, check, same)
-        features[:, -len(MEMORY) :] = stage.memory.recall(vector, ids, ranking.memory_threshold)
+        features[:, -len(MEMORY) :] = stage.memory.recall(
+            vector if typed_vector is None else typed_vector, ids, ranking.memory_threshold
+        )
         late = None if tokens is None else _compare(tokens, [*map(stored.get, revisions)])
         check()
         parts = ranking.contribute(features, late)

@@ -422,8 +422,14 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         queries = parse_conditions(plan.queries) if search.syntax else plan.queries
         rewritten = await corpus.rewrite(generation, queries, search)
         queries = [
-            query._replace(text=each.text, weights=each.weights, same=each.same)
-            for query, each in zip(queries, rewritten, strict=True)
+            query._replace(
+                text=each.text,
+                weights=each.weights,
+                same=each.same,
+                # Judgments name queries as they were sent.
+                typed=sent.text if search.has_stage and sent.text != each.text else "",
+            )
+            for query, each, sent in zip(queries, rewritten, plan.queries, strict=True)
         ]
         corrected = replace(plan, queries=queries)
         queries, embedded, notes = await embed_queries(runtime, generation, search.mode, corrected)

@@ -507,6 +507,8 @@ async def embed_queries(
     The query encoder of a pair was trained only with the search prompt. With any other prompt, the document
     encoder embeds the queries.
 
+    Queries that were sent as another text have the vectors of both texts.
+
     Returns:
         The queries with vectors, the batcher's answer, and fields to add to the HTTP answer.
 
@@ -527,10 +529,16 @@ async def embed_queries(
     prompt = manifest.search_prompt if name is None else get_prompt(name, manifest)
     if prompt == manifest.search_prompt:
         encoder = encoder.for_queries
-    answer = await runtime.batcher.embed(encoder, [prompt + query.text for query in queries])
-    embedded = zip(queries, answer.vectors, strict=True)
+    typed = [at for at, query in enumerate(queries) if query.typed]
+    texts = [*(query.text for query in queries), *(queries[at].typed for at in typed)]
+    answer = await runtime.batcher.embed(encoder, [prompt + text for text in texts])
+    vectors, count = answer.vectors, len(queries)
+    embedded = [query._replace(vector=vector) for query, vector in zip(queries, vectors, strict=False)]
+    for at, vector in zip(typed, vectors[count:], strict=True):
+        embedded[at] = embedded[at]._replace(typed_vector=vector)
+    answer = answer._replace(truncated=answer.truncated[:count], unknown=answer.unknown[:count])
     notes = {} if encoder is generation.encoder else {"query_encoder": encoder.manifest.version}
-    return [query._replace(vector=vector) for query, vector in embedded], answer, notes
+    return embedded, answer, notes
 
 
 def parse_vectors(queries: list[Any], model: str | None, generation: Generation) -> NDArray[np.float32]:

@@ -74,6 +74,8 @@ class Query(NamedTuple):
     weights: Weights = NO_WEIGHTS  # Of corrected terms and synonyms, in keyword search.
     same: Mapping[str, str] = NO_SAME  # Synonyms that count as words of the query.
     conditions: Sequence[Condition] = ()  # Of a query with syntax.
+    typed: str = ""  # The query as sent, if it is another text, as with corrected words or with syntax.
+    typed_vector: NDArray[np.float32] | None = None  # Its vector, for the memory of judgments.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +328,17 @@ def find(
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
         recalled = _recalled(snapshot, generation, query, others, best, search)
         candidates = [*best[:MAX_RANKED], *recalled]
-        ordered = order(snapshot, query.text, query.vector, candidates, stage, query.tokens, query.same)
+        ordered = order(
+            snapshot,
+            query.text,
+            query.vector,
+            candidates,
+            stage,
+            query.tokens,
+            query.same,
+            query.typed,
+            query.typed_vector,
+        )
         moved = {ranked.revision for ranked, _ in recalled}
         rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
         hits = [*ordered.hits, *rest]
@@ -454,7 +466,8 @@ def _recalled(
         return []
     threshold = generation.rankings[search.collection].memory_threshold
     known = {id for _, id in best[:MAX_RANKED]}
-    ids = search.memory.list_relevant(query.vector, threshold, MAX_RECALLED)
+    vector = query.vector if query.typed_vector is None else query.typed_vector
+    ids = search.memory.list_relevant(vector, threshold, MAX_RECALLED)
     if not (missing := [id for id in ids if id not in known]):
         return []
     places = {ranked.revision: ranked for ranked in ranking}

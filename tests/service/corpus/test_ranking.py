@@ -279,6 +279,29 @@ def test_a_judgment_counts_in_the_next_search_and_is_forgotten_exactly(client: T
     assert hits(client) == before
 
 
+@pytest.mark.parametrize(
+    ("typed", "syntax", "same"),
+    [("greeen rivver", False, "green river"), ("green river -engine", True, "green river")],
+)
+@pytest.mark.parametrize("place", [MAX_RANKED - 1, MAX_RANKED + 5])
+def test_a_judgment_counts_for_a_query_that_is_searched_as_another_text(
+    client: TestClient, typed: str, syntax: bool, same: str, place: int
+) -> None:
+    before = ids(client, typed, syntax=syntax)
+    assert before
+    judge(client, typed, before[place], True)
+    best = hits(client, typed, syntax=syntax, explain=True)[0]
+    assert best["id"] == before[place]
+    assert best["features"]["memory_best"] == pytest.approx(1, abs=1e-5)
+    other = hits(client, same, explain=True)
+    assert all(hit["features"]["memory_best"] < 0.999 for hit in other if "features" in hit)
+    pages = [
+        hit["id"] for at in range(0, 100, 10) for hit in hits(client, typed, syntax=syntax, offset=at, k=10)
+    ]
+    assert [*dict.fromkeys(pages)] == pages
+    assert client.delete("/feedback", params={"query": typed}).status_code == 200
+
+
 @pytest.mark.usefixtures("_forgotten")
 def test_a_judgment_counts_wherever_the_document_was(client: TestClient) -> None:
     before = ids(client, k=200)
