@@ -26,6 +26,7 @@ from models.search.terms import (
 )
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import pause
+from service.store.values import MAX_TRIED, TRIED
 
 MAX_CORRECTED = 8  # Words of a query.
 MAX_TERMS = 2  # Terms that replace a word.
@@ -110,12 +111,20 @@ def _list_unknown(
         pause()
         is_known = term in counts
         if is_known and allowed is not None:
-            is_known = len(snapshot.documents_with(term, allowed, 1, collection)) > 0
+            is_known = _may_match(snapshot, term, allowed, collection)
         if not is_known and not any(map(is_word, {query[at.start : at.end].lower() for at in same})):
             unknown.append(same[0])
         if len(unknown) == MAX_CORRECTED:
             break
     return unknown
+
+
+def _may_match(snapshot: Snapshot, term: str, allowed: FilterMatches, collection: str) -> bool:
+    """Returns whether documents with a term match a filter, or are too many to test all of them."""
+    if len(snapshot.documents_with(term, allowed, 1, collection)):
+        return True
+    tested = TRIED + MAX_TRIED
+    return len(snapshot.documents_with(term, None, tested + 1, collection)) > tested
 
 
 def _find_corrections(

@@ -202,6 +202,23 @@ def test_a_filter_hides_whether_a_word_exists(client: TestClient) -> None:
     client.delete("/documents/hidden")
 
 
+@pytest.mark.parametrize(("most", "corrected"), [(3, None), (30, None), (9, "zebro")])
+def test_a_word_with_too_many_documents_to_test_is_known(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, most: int, corrected: str | None
+) -> None:
+    """The last document has the word and matches. If all are tested and none matches, it is corrected."""
+    for module in ("corpus.spelling", "store.sqlite.vocabulary", "store.postgres.vocabulary"):
+        monkeypatch.setattr(f"service.{module}.TRIED", 1)
+        monkeypatch.setattr(f"service.{module}.MAX_TRIED", most)
+    path = f"/collections/frequent{most}"
+    documents = [{"id": f"{at}", "text": "zebra", "metadata": {"who": "b"}} for at in range(10)]
+    mine = {"id": "last", "text": "zebra" if corrected is None else "else", "metadata": {"who": "a"}}
+    near = {"id": "near", "text": "zebro", "metadata": {"who": "a"}}
+    put(client, near, *documents, mine, path=f"{path}/documents")
+    sent = {"q": "zebra", "mode": "lexical", "filter": json.dumps({"who": "a"})}
+    assert client.get(f"{path}/search", params=sent).json().get("corrected_query") == corrected
+
+
 def test_corrections_follow_every_write(client: TestClient) -> None:
     assert "corrections" not in ask(client, "krokodli")
     put(client, {"id": "new", "text": "ein Krokodil"})
