@@ -475,7 +475,7 @@ def _describe_corrections(rewritten: Sequence[Rewritten], *, several: bool) -> d
     """Returns the fields of an answer that say what was corrected, or no fields."""
     if not any(each.corrections for each in rewritten):
         return {}
-    texts = [each.text if each.corrections else None for each in rewritten]
+    texts = [each.shown if each.corrections else None for each in rewritten]
     lists = [[word._asdict() for word in each.corrections] for each in rewritten]
     if several:
         return {"corrected_queries": texts, "corrections": lists}

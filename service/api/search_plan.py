@@ -482,7 +482,7 @@ def parse_conditions(queries: Sequence[Query]) -> list[Query]:
             text, conditions = parse_syntax(query.text)
         except SyntaxProblem as problem:
             raise Validation(f"Query {at}: {problem}") from problem
-        found.append(query._replace(text=text, conditions=conditions))
+        found.append(query._replace(text=text, conditions=conditions, typed=query.text))
     return found
 
 

@@ -287,7 +287,7 @@ class Corpus:
         Words of the vocabulary of `generation` are no typos.
         """
         if search.mode == "dense":
-            return [Rewritten(query.text) for query in queries]
+            return [Rewritten(query.text, query.text) for query in queries]
         work = partial(
             rewrite_all,
             queries=queries,

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from models.search.synonyms import NO_SYNONYMS, read_synonyms
-from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query
+from models.search.syntax import parse_syntax
+from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query, stem
 from service.corpus.search import Query
 from service.corpus.spelling import Correction, Spelled, correct
 from service.store.filters.grammar import Predicate
@@ -16,13 +17,15 @@ class Rewritten(NamedTuple):
     """A query as it is searched.
 
     Attributes:
-        text: The query with corrected words.
+        text: The query with corrected words, without its syntax.
+        shown: The same with its syntax.
         corrections: The corrected words.
         weights: Weights of corrected terms and synonyms.
         same: Synonyms that count as words of the query, with these words.
     """
 
     text: str
+    shown: str
     corrections: Sequence[Correction] = ()
     weights: Weights = NO_WEIGHTS
     same: Mapping[str, str] = NO_SAME
@@ -55,11 +58,16 @@ def rewrite_all(
     found = []
     for query in queries:
         pause()
-        spelled = Spelled(query.text)
+        text, spelled = query.text, Spelled(query.typed or query.text)
         if typos:
-            known = synonyms.words.union(*(condition.words for condition in query.conditions))
-            spelled = correct(snapshot, query.text, allowed, collection, is_word, known)
-        added = synonyms.expand(parse_query(spelled.text))
+            # A correction in the query as sent must leave its conditions as they are.
+            syntax = {stem("title")} if query.typed else set()
+            known = synonyms.words.union(syntax, *(condition.words for condition in query.conditions))
+            excluded = syntax.union(*(each.words for each in query.conditions if each.is_excluded))
+            spelled = correct(snapshot, spelled.text, allowed, collection, is_word, known, excluded)
+        if spelled.corrections:
+            text = parse_syntax(spelled.text).text if query.typed else spelled.text
+        added = synonyms.expand(parse_query(text))
         weights = {**added.weights, **spelled.weights}
-        found.append(Rewritten(spelled.text, spelled.corrections, weights, added.same))
+        found.append(Rewritten(text, spelled.text, spelled.corrections, weights, added.same))
     return found

@@ -64,6 +64,7 @@ def correct(
     collection: str,
     is_word: Callable[[str], bool],
     known: Container[str] = (),
+    excluded: Container[str] = (),
 ) -> Spelled:
     """Corrects a query.
 
@@ -74,6 +75,7 @@ def correct(
         collection: Name of the collection.
         is_word: Returns whether a word in lower case is a real one, which is never corrected.
         known: Terms that are never corrected.
+        excluded: Terms that replace no word.
     """
     searched = {*parse_query(query).terms}
     words = [word for word in find_words(query) if word.term in searched and word.term not in known]
@@ -81,7 +83,7 @@ def correct(
     corrections = []
     for word in _list_unknown(snapshot, query, words, allowed, collection, is_word):
         pause()
-        if near := _find_corrections(snapshot, word, allowed, collection):
+        if near := _find_corrections(snapshot, word, allowed, collection, excluded):
             found[word.term] = near
             corrections.append(Correction(query[word.start : word.end], [*near.values()]))
     text, weights = query, dict[tuple[str, ...], float]()
@@ -128,12 +130,17 @@ def _may_match(snapshot: Snapshot, term: str, allowed: FilterMatches, collection
 
 
 def _find_corrections(
-    snapshot: Snapshot, word: Word, allowed: FilterMatches | None, collection: str
+    snapshot: Snapshot,
+    word: Word,
+    allowed: FilterMatches | None,
+    collection: str,
+    excluded: Container[str],
 ) -> dict[str, str]:
     """Returns the terms that replace a word and how they are written, most frequent first."""
     left = MAX_ALL_EXAMPLES
     for edits, near in snapshot.nearest_terms(word, collection):
-        counts = snapshot.count_documents(sorted(near), collection) if near else {}
+        terms = sorted(term for term in near if term not in excluded)
+        counts = snapshot.count_documents(terms, collection) if terms else {}
         found: dict[str, str] = {}
         for term in sorted(counts, key=lambda term: (-counts[term], term))[:MAX_EXAMINED]:
             pause()

@@ -219,6 +219,42 @@ def test_a_word_with_too_many_documents_to_test_is_known(
     assert client.get(f"{path}/search", params=sent).json().get("corrected_query") == corrected
 
 
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+@pytest.mark.parametrize(
+    ("typed", "corrected"),
+    [
+        ("serach -document", "search -document"),
+        (
+            "serach  -title:document,  “search results” engien",
+            "search  -title:document,  “search results” engine",
+        ),
+        ("-title:serach engien title:results", "-title:serach engine title:results"),
+        ("serach -search", None),
+        ('serach -"search page"', None),
+        ('searhc "serach"', 'search "serach"'),
+        ('title:"results" titel:"page" engien', 'title:"results" titel:"page" engine'),
+        ("titel: engien", "titel: engine"),
+    ],
+)
+def test_a_corrected_query_keeps_its_syntax(
+    client: TestClient, mode: str, typed: str, corrected: str | None
+) -> None:
+    path = "/collections/syntax"
+    documents = [
+        {"id": "a", "title": "results", "text": "search results of an engine page"},
+        {"id": "b", "title": "document", "text": "search results, engine page of a document with a title"},
+        {"id": "c", "title": "", "text": "another document"},
+    ]
+    put(client, *documents, path=f"{path}/documents")
+    sent = {"q": typed, "mode": mode, "syntax": "true"}
+    found = client.get(f"{path}/search", params=sent).json()
+    assert found.get("corrected_query") == corrected
+    if corrected is not None:
+        again = client.get(f"{path}/search", params={**sent, "q": corrected}).json()
+        assert "corrections" not in again
+        assert ids(found) == ids(again)
+
+
 def test_corrections_follow_every_write(client: TestClient) -> None:
     assert "corrections" not in ask(client, "krokodli")
     put(client, {"id": "new", "text": "ein Krokodil"})
