@@ -1,7 +1,7 @@
-"""Corrects the words of a query that no document has. Start at `correct`.
+"""Corrects the words of a query that neither documents nor the model have. Start at `correct`.
 
-    query ─▶ words of letters only ─▶ those that no document has ─▶ nearest terms ─▶ those that documents have
-                                                                                     the most frequent first
+    query ─▶ words of letters only ─▶ those that neither have ─▶ nearest terms ─▶ those that documents have
+                                                                                 the most frequent first
 
 Only documents that match the filter count, both for a word and for its corrections. So an answer neither
 shows nor suggests what a filter hides.

@@ -125,7 +125,7 @@ def test_quoted_words_are_not_corrected(client: TestClient) -> None:
     found = ask(client, "title:boatts river", "lexical")
     assert "corrections" not in found
     found = ask(client, "rivver -boatts", "lexical")
-    assert found["corrected_query"] == "river"
+    assert found["corrected_query"] == "river -boatts"
 
 
 def test_several_queries_have_their_own_conditions(client: TestClient) -> None:
