@@ -20,6 +20,9 @@ TEXTS = {
     "e": ("", "C++ and C, printed by ABC-123"),
     "f": ("東京都の夜", "京都の寺"),
     "g": ("", "printing the state of the art"),
+    "h": ("", "東京 station map"),
+    "i": ("地図", "서울 호텔 추천"),
+    "j": ("ケース", "black map"),
 }
 MODES = ("dense", "lexical", "hybrid")
 
@@ -69,6 +72,16 @@ def ids(client: TestClient, q: str, mode: str, **params: object) -> str:
         ('"東京都"', "f"),
         ("title:京都", "f"),
         ("title:寺の夜", ""),
+        ('"東京 station"', "h"),
+        ('"東京-station"', "h"),
+        ('"京都 station"', ""),
+        ('map -"東京 station"', "j"),
+        ('map -"東京 map"', "hj"),
+        ('"서울 호텔"', "i"),
+        ('"서울 호텔 추천"', "i"),
+        ('"地図 서울"', "i"),
+        ('"ケース black"', "j"),
+        ('title:"ケース black"', ""),
         ("printed -absent", "eg"),
         ('"absent word"', ""),
     ],
