@@ -3,11 +3,12 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
@@ -18,6 +19,8 @@ from tests.service.filtering import metadatas, named_values
 
 Facet = dict[str, Any]
 FILLED: dict[str, Any] = {"topic": "printer", "year": 2001}
+HUGE = st.floats(1e307) | st.floats(max_value=-1e307) | st.floats(-1e308, 1e308)
+HUGE = HUGE.filter(lambda number: abs(number) <= float_info.max)
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +186,23 @@ def test_ranges_have_round_borders(
     found = facet(service, "round", "n", facet_values=most)
     service.delete("/collections/round").raise_for_status()
     assert [(each["from"], each["to"]) for each in found["ranges"]] == expected
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(HUGE, min_size=1, max_size=8), st.integers(1, 4))
+@example([-1.7e308, 1.7e308, 0.0], 2)
+@example([-1.7e308, -1.6e308], 1)
+@example([float_info.max, -float_info.max], 1)
+def test_ranges_of_huge_numbers_have_all_documents(
+    service: TestClient, numbers: list[float], most: int
+) -> None:
+    put_rows(service, "huge", *({"n": number} for number in numbers), {"other": 1})
+    found = facet(service, "huge", "n", facet_values=most)
+    check(service, "huge", "n", found, {})
+    service.delete("/collections/huge").raise_for_status()
+    listed = [each["count"] for kind in ("values", "ranges") for each in found.get(kind, ())]
+    assert sum(listed) + found["other"] + found["missing"] == len(numbers) + 1
+    assert None not in [each["from"] for each in found.get("ranges", ())]
 
 
 def test_equal_values_are_one_and_different_ones_are_not(service: TestClient) -> None:
