@@ -89,7 +89,7 @@ def _keep_titled(
             terms = get_terms(title)
             known = {*terms}
             for at, condition in titled.items():
-                if known.issuperset(condition.words) and has_phrase(terms, condition.words):
+                if known.issuperset(condition.terms) and has_phrase(terms, condition.words):
                     kept[at].append(revision)
     return [
         np.intersect1d(some, np.array(kept[at], np.int64)) if at in kept else some
