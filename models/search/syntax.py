@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from models.search.terms import parse_query
+from models.search.terms import CJK_RUN, get_words, parse_query
 
 MAX_CONDITIONS = 16
 _QUOTES = str.maketrans("“”„", '"""')  # Phones write them.
@@ -73,7 +73,8 @@ def parse_syntax(query: str) -> Parsed:
             )
         if not parsed.terms:
             raise SyntaxProblem(f"{part[0][:80]!r} has no word to look for. Leave it out.")
-        conditions.append(Condition((*parsed.words,), (*parsed.terms,), bool(part["title"]), is_excluded))
+        words = _get_phrase(text)
+        conditions.append(Condition((*words,), (*parsed.terms,), bool(part["title"]), is_excluded))
         if not is_excluded:
             texts.append(text)
     if len(conditions) > MAX_CONDITIONS:
@@ -84,6 +85,15 @@ def parse_syntax(query: str) -> Parsed:
     if not texts:
         raise SyntaxProblem("The query only excludes documents. Add a word to look for.")
     return Parsed(" ".join(texts), conditions)
+
+
+def _get_phrase(text: str) -> list[str]:
+    """Returns the words of a phrase as documents have them, with the last character of each run of Chinese.
+
+    Only a run at the end of the phrase has no last character, because it may go on in a document.
+    """
+    words = get_words(text)
+    return words[:-1] if len(words[-1]) == 1 and CJK_RUN.match(words[-1]) else words
 
 
 def has_phrase(terms: Sequence[str], words: Sequence[str]) -> bool:

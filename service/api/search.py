@@ -37,6 +37,7 @@ from service.api.search_plan import (
     MAX_FIELDS,
     Options,
     Plan,
+    average_conditions,
     check_characters,
     embed_queries,
     find_facet_warnings,
@@ -345,7 +346,7 @@ async def _plan(
     model: str | None = None,
     **more: Any,
 ) -> Plan:
-    check_characters(queries, runtime.settings.max_query_characters)
+    check_characters(queries, runtime.settings.max_query_characters, several=bool(more.get("several")))
     return Plan(
         queries=queries,
         options=options,
@@ -412,14 +413,15 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         return in_chunks(json_array(lists) if plan.several else lists[0])
 
     with runtime.active.borrow(plan.version) as generation:
-        search = replace(plan.search(runtime.settings, generation), ends=request.scope.get("ends", inf))
+        search = plan.search(runtime.settings, generation)
+        queries = parse_conditions(plan.queries, several=plan.several) if plan.syntax else plan.queries
+        search = replace(search, ends=request.scope.get("ends", inf), conditions=average_conditions(queries))
         if plan.several:
             search = _without_default(runtime.settings, plan, search, stages)
             _check_work(runtime.settings, len(plan.queries), search)
         # An incomplete index is not searched. Keyword search reads the store, which is always complete.
         if search.mode != "lexical":
             await corpus.check_complete(generation, active=plan.version is None)
-        queries = parse_conditions(plan.queries) if search.syntax else plan.queries
         rewritten = await corpus.rewrite(generation, queries, search)
         queries = [
             query._replace(

@@ -5,6 +5,7 @@ Start reading at `Plan`.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -387,7 +388,6 @@ class Plan:
             highlight=self.highlight,
             rerank_k=options.rerank_k if self._reranks(settings, of_text=of_text) else 0,
             typos=mode != "dense" and self._corrects(settings),
-            syntax=self.syntax,
             compares_tokens=compares_tokens(generation, generation.rankings[self.collection]),
             facets=self.facets,
             facet_values=options.facet_values,
@@ -447,8 +447,10 @@ def parse_queries(given: Sequence[Any], limit: int) -> list[Query]:
     return [Query(text) for text in parse_texts(given, limit, "queries")]
 
 
-def check_characters(queries: Sequence[Query], limit: int) -> None:
+def check_characters(queries: Sequence[Query], limit: int, *, several: bool) -> None:
     """Rejects queries that are too long, before anything is computed for them.
+
+    `several`: messages say which query they are about.
 
     Raises:
         Validation: A query has more than `limit` characters, or all queries together have more than
@@ -458,8 +460,9 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
     for at, query in enumerate(queries):
         if len(query.text) > limit:
             raise Validation(
-                f"Query {at} has {len(query.text)} characters; at most {limit} (SIMILE_MAX_QUERY_CHARACTERS) "
-                "are looked for. Shorten it, or look for a stored document by its id."
+                f"{f'Query {at}' if several else 'The query'} has {len(query.text)} characters; at most "
+                f"{limit} (SIMILE_MAX_QUERY_CHARACTERS) are looked for. Shorten it, or look for a stored "
+                "document by its id."
             )
     together = sum(len(query.text) for query in queries)
     if together > TOGETHER * limit:
@@ -469,8 +472,8 @@ def check_characters(queries: Sequence[Query], limit: int) -> None:
         )
 
 
-def parse_conditions(queries: Sequence[Query]) -> list[Query]:
-    """Parses the syntax of text queries.
+def parse_conditions(queries: Sequence[Query], *, several: bool) -> list[Query]:
+    """Parses the syntax of text queries. `several`: messages say which query they are about.
 
     Raises:
         Validation: A query breaks the syntax.
@@ -481,9 +484,14 @@ def parse_conditions(queries: Sequence[Query]) -> list[Query]:
         try:
             text, conditions = parse_syntax(query.text)
         except SyntaxProblem as problem:
-            raise Validation(f"Query {at}: {problem}") from problem
+            raise Validation(f"Query {at}: {problem}" if several else str(problem)) from problem
         found.append(query._replace(text=text, conditions=conditions, typed=query.text))
     return found
+
+
+def average_conditions(queries: Sequence[Query]) -> int:
+    """Returns how many conditions a query has on average, rounded up."""
+    return ceil(sum(len(query.conditions) for query in queries) / len(queries))
 
 
 def _get_id(query: object, at: int) -> str:

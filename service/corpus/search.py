@@ -29,7 +29,7 @@ from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query
 from models.search.terms import Query as Terms
 from models.tokens.late import Tokens
 from service.active import Generation
-from service.corpus.conditions import find_documents, restrict
+from service.corpus.conditions import Met, find_documents
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
 from service.ranking import TOKENS_WORK, WORK, Explanation, Ordered, Stage, order
@@ -43,6 +43,7 @@ from service.store.values import (
     Facet,
     Ranked,
     Record,
+    Revisions,
     get_revisions,
 )
 
@@ -60,7 +61,7 @@ TOGETHER_CANDIDATES = 65_536  # candidates per call
 RERANK_WORK = 1500  # A pair of 128 tokens costs a small reranker about as much as fusing so many candidates.
 PASSAGE_WORK = 150  # So does choosing the passage of a long text.
 HIGHLIGHT_WORK = 100  # So does finding the terms in a text of some thousand characters.
-CONDITIONS_WORK = 10_000  # So does evaluating phrases and excluded words.
+CONDITION_WORK = 10_000  # So does evaluating a phrase, an excluded word or a word of titles.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
@@ -103,7 +104,7 @@ class Search:
         compares_tokens: Whether the second stage has late interaction.
         rerank_k: Number of hits that the reranker orders again. 0: none.
         typos: Whether words of text queries that no document has are corrected.
-        syntax: Whether queries may have conditions.
+        conditions: Conditions of a query with syntax, on average.
         is_later: Whether this is a later page although the offset is 0.
         ends: When the deadline of the request passes, by `time.monotonic`. The reranker ends before.
         facets: Metadata fields whose values are counted.
@@ -131,7 +132,7 @@ class Search:
     compares_tokens: bool = False
     rerank_k: int = 0
     typos: bool = False
-    syntax: bool = False
+    conditions: int = 0
     is_later: bool = False
     ends: float = inf
     facets: Sequence[str] = ()
@@ -176,7 +177,7 @@ class Search:
     def work(self) -> int:
         """Cost of each query, in candidates."""
         stage = WORK + (TOKENS_WORK if self.compares_tokens else 0)
-        return self.candidates + (stage if self.is_ranked else 0) + (CONDITIONS_WORK if self.syntax else 0)
+        return self.candidates + (stage if self.is_ranked else 0) + CONDITION_WORK * self.conditions
 
     @property
     def cost(self) -> int:
@@ -323,7 +324,8 @@ def find(
     rankings = _rank_all(snapshot, moment, [query for query, _ in resolved], search, allowed)
     pages: list[_Found] = []
     stage = _second_stage(generation, search)
-    for (query, own), (ranking, fusion) in zip(resolved, rankings, strict=True):
+    counting = _Counting(snapshot, search)
+    for (query, own), (ranking, fusion, met) in zip(resolved, rankings, strict=True):
         others = [ranked for ranked in ranking if ranked.revision != own]
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
         recalled = _recalled(snapshot, generation, query, others, best, search)
@@ -352,11 +354,11 @@ def find(
         explained = fusion if search.explain else None
         parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}
         pages.append(_Found(page, hits, ordered, parts))
+        counting.add(query, met)
     if search.facets:
-        counted = _count_facets(snapshot, [query for query, _ in resolved], search)
         pages = [
             found._replace(page=found.page._replace(facets=facets, facet_faults=faults))
-            for found, (facets, faults) in zip(pages, counted, strict=True)
+            for found, (facets, faults) in zip(pages, counting.counted, strict=True)
         ]
     uses = Counter(ranked.revision for found in pages for ranked in found.hits)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
@@ -394,46 +396,65 @@ class _Found(NamedTuple):
 
 
 _Counted: TypeAlias = tuple[Mapping[str, Facet] | None, Sequence[str]]  # Facets and faults of a page.
-_NO_FACETS: _Counted = None, ()
 
 
-def _count_facets(snapshot: Snapshot, queries: Sequence[Query], search: Search) -> list[_Counted]:
-    """Counts the facets of each query.
+class _Counting:
+    """Counts the facets of one query after the other. The result is `counted`.
 
     In lexical search, the documents with a term of the query count. In the other modes, every document that
     matches the filter and the conditions is a hit, so queries without conditions have the same counts.
     """
-    counted: list[_Counted] = []
-    matching, done = snapshot.list_matching(search.where, search.collection), 0
-    single = search.mode != "lexical" and not any(query.conditions for query in queries)
-    for query in queries[:1] if single else queries:
-        pause()
-        revisions = matching
-        if query.conditions:
-            required, excluded = find_documents(snapshot, query.conditions, search.collection)
-            if required is not None:
-                revisions = np.intersect1d(revisions, required)
-            revisions = np.setdiff1d(revisions, excluded)
-        if search.mode == "lexical":
-            worded = snapshot.list_worded(query.text, search.collection, query.weights)
+
+    def __init__(self, snapshot: Snapshot, search: Search) -> None:
+        self._snapshot, self._search = snapshot, search
+        self._matching = snapshot.list_matching(search.where, search.collection) if search.facets else None
+        self._done = 0
+        self._same: _Counted | None = None  # The counts of all queries without conditions.
+        self.counted: list[_Counted] = []
+
+    def add(self, query: Query, met: Met | None) -> None:
+        """Counts the facets of a query. `met` are the documents that meet its conditions."""
+        if self._matching is None:
+            return
+        if self._done > self._search.max_faceted:
+            self.counted.append(self.counted[-1])
+        elif self._search.mode != "lexical" and met is None:
+            self._same = self._same or self._count(self._matching)
+            self.counted.append(self._same)
+        else:
+            self.counted.append(self._count(self._select(self._matching, query, met)))
+        if self._done > self._search.max_faceted:  # Counts of a part of the queries would be of little use.
+            self.counted = [self.counted[-1]] * len(self.counted)
+
+    def _select(self, revisions: Revisions, query: Query, met: Met | None) -> Revisions:
+        if met is not None:
+            if met.required is not None:
+                revisions = np.intersect1d(revisions, met.required, assume_unique=True)
+            revisions = np.setdiff1d(revisions, met.excluded, assume_unique=True)
+        if self._search.mode == "lexical":
+            worded = self._snapshot.list_worded(query.text, self._search.collection, query.weights)
             revisions = np.intersect1d(revisions, worded, assume_unique=True)
-        done += len(revisions) * len(search.facets)
-        if done > search.max_faceted:
+        return revisions
+
+    def _count(self, revisions: Revisions) -> _Counted:
+        pause()
+        search = self._search
+        self._done += len(revisions) * len(search.facets)
+        if self._done > search.max_faceted:
             fault = (
-                f"The facets are left out: they would count {done:,} documents, once for each facet, and "
-                f"{search.max_faceted:,} are allowed (SIMILE_MAX_FACETED). Ask for fewer facets, or narrow "
-                "the search by a filter."
+                f"The facets are left out: they would count {self._done:,} documents, once for each facet, "
+                f"and {search.max_faceted:,} are allowed (SIMILE_MAX_FACETED). Ask for fewer facets, or "
+                "narrow the search by a filter."
             )
-            return [(None, [fault])] * len(queries)
-        found = snapshot.count_facets(search.facets, revisions, search.collection, search.facet_values)
+            return None, [fault]
+        found = self._snapshot.count_facets(search.facets, revisions, search.collection, search.facet_values)
         faults = [
             f"The facet metadata.{field} is left out, because the field has too many different values to "
             "count. Leave it out, or store a coarser field besides it."
             for field, facet in found.items()
             if facet is None
         ]
-        counted.append(({field: facet for field, facet in found.items() if facet is not None}, faults))
-    return counted * len(queries) if single else counted
+        return {field: facet for field, facet in found.items() if facet is not None}, faults
 
 
 def _second_stage(generation: Generation, search: Search) -> Stage | None:
@@ -525,15 +546,23 @@ def _rank_all(
     queries: Sequence[Query],
     search: Search,
     allowed: FilterMatches | None,
-) -> Iterator[tuple[list[Ranked], Fusion | None]]:
-    """Yields the best documents of each query. Queries with conditions are searched one by one."""
+) -> Iterator[tuple[list[Ranked], Fusion | None, Met | None]]:
+    """Yields the best documents of each query, how they were fused, and the documents of its conditions.
+
+    Queries with conditions are searched one by one.
+    """
     if not any(query.conditions for query in queries):
-        yield from _rankings(snapshot, moment, queries, search, allowed)
+        for ranking, fusion in _rankings(snapshot, moment, queries, search, allowed):
+            yield ranking, fusion, None
         return
     for query in queries:
         pause()
-        some = restrict(snapshot, query.conditions, allowed, search.collection)
-        yield from _rankings(snapshot, moment, [query], search, some)
+        met, some = None, allowed
+        if query.conditions:
+            met = find_documents(snapshot, query.conditions, search.collection)
+            some = snapshot.restricted(allowed, *met, search.collection)
+        for ranking, fusion in _rankings(snapshot, moment, [query], search, some):
+            yield ranking, fusion, met
 
 
 def _rankings(

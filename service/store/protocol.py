@@ -27,6 +27,7 @@ from service.store.values import (
     NO_KEY,
     Activation,
     Active,
+    Budget,
     Changes,
     Column,
     Document,
@@ -217,13 +218,15 @@ class Snapshot(Protocol):
         Passages of texts that were not split are not in the result.
         """
 
-    def documents_with_phrase(self, words: Sequence[str], terms: Sequence[str], collection: str) -> Revisions:
+    def documents_with_phrase(
+        self, words: Sequence[str], terms: Sequence[str], collection: str, budget: Budget
+    ) -> Revisions:
         """Returns the documents in which `words` follow each other, and that have all `terms`, in order.
 
         Title and text count as one text. Arguments are terms, as `get_terms` cuts texts.
 
         Raises:
-            TooMany: More than MAX_READ documents would have to be read (PostgreSQL).
+            TooMany: More documents would have to be read than `budget` has left (PostgreSQL).
         """
 
     def restricted(

@@ -38,7 +38,7 @@ MAX_QUERY_CHARACTERS = 4096
 MAX_COUNTED = 10_000  # Documents with a term that are counted.
 # Documents with a term that are tested with a filter, one by one and then together.
 TRIED, MAX_TRIED = 64, 65_536
-MAX_READ = 20_000  # Documents that are read to find out where words stand in them.
+MAX_READ = 20_000  # Documents that are read for a query to find out where words stand in them.
 TIES = 1000  # Maximum number of further documents that tie with the last hit.
 MAX_SHOWN = 20  # Ids of hits that an event stores.
 FAILED, ROLLED_BACK = "failed", "rolled back"  # States of a verdict.
@@ -69,7 +69,24 @@ class TooMuch(Exception):
 
 
 class TooMany(Exception):
-    """Raised if more than MAX_READ documents would have to be read."""
+    """Raised if more documents would have to be read than a budget has left."""
+
+
+@dataclass
+class Budget:
+    """The number of documents that may still be read for a query."""
+
+    left: int
+
+    def take(self, count: int) -> None:
+        """Takes the documents to read now from the budget.
+
+        Raises:
+            TooMany: The budget is too small.
+        """
+        if count > self.left:
+            raise TooMany
+        self.left -= count
 
 
 class NeedsVectors(Exception):

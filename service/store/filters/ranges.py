@@ -40,7 +40,7 @@ def cut_numbers(
     step = next(step for step in steps if floor(last / step) - floor(first / step) < max(2, count))
     places = range(floor(first / step), floor(last / step) + 2)
     borders = [_number(at * step) for at in (places if count > 1 else (places[0], places[-1]))]
-    if borders[0] is not None and borders[0] > least:
+    if borders[0] is None or borders[0] > least:
         rounded = _number(_round(_exact(least), step))
         borders[0] = -float_info.max if rounded is None else rounded
     if borders[-1] is not None and borders[-1] <= greatest:

@@ -18,7 +18,7 @@ from service.store.postgres import fulltext
 from service.store.postgres.connection import Connection
 from service.store.postgres.vectors import FilterMatches
 from service.store.sql.records import unembedded
-from service.store.values import MAX_COUNTED, MAX_READ, MAX_TRIED, TRIED, Revisions, TooMany
+from service.store.values import MAX_COUNTED, MAX_TRIED, TRIED, Budget, Revisions
 from service.store.vocabularies import Vocabularies
 
 READ_TOGETHER = 256  # Documents that are read at a time.
@@ -71,7 +71,7 @@ def documents_with(
 
 
 def documents_with_phrase(
-    connection: Connection, words: Sequence[str], terms: Sequence[str], collection: str
+    connection: Connection, words: Sequence[str], terms: Sequence[str], collection: str, budget: Budget
 ) -> Revisions:
     """Returns documents with a phrase, as `protocol.Snapshot.documents_with_phrase` says.
 
@@ -83,8 +83,7 @@ def documents_with_phrase(
     found: Revisions = revisions[counts == len(needed)]
     if len(words) == 1:
         return found
-    if len(found) > MAX_READ:
-        raise TooMany
+    budget.take(len(found))
     kept = []
     for start in range(0, len(found), READ_TOGETHER):
         for revision, document in unembedded(

@@ -30,6 +30,9 @@ from service.store.values import Facet, FacetValue, Revisions
 MAX_CHARACTERS = 256  # A longer text is no value of a facet, and counts as other.
 MAX_BYTES = 128 << 20  # Of all columns.
 MAX_COLUMN_BYTES = 48 << 20  # A million documents with 150,000 different short texts.
+# Of the values of documents that were too many. The field is left out while the documents have this share.
+REFUSED_SHARE = 0.9
+MAX_REFUSED, MAX_REFUSED_BYTES = 100, 32 << 20  # Fields that were left out lately, and what is kept of them.
 STEP = 2000  # Documents that are read at a time, in some 10 ms.
 OUTER_SHARE = 0.02  # Of the values, on each side, that do not decide how wide ranges are.
 KEPT = 8  # Results that a column keeps.
@@ -156,11 +159,28 @@ class Column:
         return order, ranks
 
 
+class _Refused(NamedTuple):
+    """Documents that have too many different values of a field, with the number of values of each."""
+
+    revisions: Revisions
+    counts: NDArray[np.int32]
+
+    @property
+    def nbytes(self) -> int:
+        return self.revisions.nbytes + self.counts.nbytes
+
+    def are_among(self, revisions: Revisions) -> bool:
+        """Returns whether `revisions` have almost all of the values."""
+        inside = self.counts[_is_among(self.revisions, revisions)]
+        return bool(inside.sum() >= REFUSED_SHARE * self.counts.sum())
+
+
 class Columns:
     """The columns of all fields that were counted lately. All reading threads share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._refused: OrderedDict[tuple[str, str], _Refused] = OrderedDict()
         self._columns: OrderedDict[tuple[str, str], Column] = OrderedDict()  # By last use.
 
     def load(
@@ -171,7 +191,10 @@ class Columns:
         The result has None for a field with too many different values.
         """
         with self._lock:
-            columns = {field: self._columns.setdefault((collection, field), Column()) for field in fields}
+            refused = {field: self._refused.get((collection, field)) for field in fields}
+        given = [field for field, some in refused.items() if some is None or not some.are_among(revisions)]
+        with self._lock:
+            columns = {field: self._columns.setdefault((collection, field), Column()) for field in given}
         before = {field: len(column.rows.revisions) for field, column in columns.items()}
         self._fill(connection, columns, revisions)
         # Once more without the values of deleted documents.
@@ -191,9 +214,21 @@ class Columns:
                 self._columns.pop((collection, field), None)
                 if found[field] is not None:
                     self._columns[collection, field] = column
+                else:
+                    self._refuse((collection, field), column.rows)
             while sum(column.nbytes for column in self._columns.values()) > MAX_BYTES:
                 self._columns.popitem(last=False)
-        return found
+        return {field: found.get(field) for field in fields}
+
+    def _refuse(self, key: tuple[str, str], rows: _Rows) -> None:
+        """Remembers which documents had too many values, so that they are not read again."""
+        self._refused.pop(key, None)
+        self._refused[key] = _Refused(rows.revisions, np.diff(rows.starts).astype(np.int32))
+        while (
+            len(self._refused) > MAX_REFUSED
+            or sum(some.nbytes for some in self._refused.values()) > MAX_REFUSED_BYTES
+        ):
+            self._refused.popitem(last=False)
 
     def _fill(self, connection: Reading, columns: Mapping[str, Column], revisions: Revisions) -> None:
         lacking = [column.lacks(revisions) for column in columns.values()]

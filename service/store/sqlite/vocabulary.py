@@ -17,7 +17,7 @@ from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sqlite import fulltext
 from service.store.sqlite.documents import get_number, sequence
 from service.store.sqlite.filter_cache import FilterMatches
-from service.store.values import MAX_COUNTED, MAX_TRIED, TRIED, Revisions
+from service.store.values import MAX_COUNTED, MAX_TRIED, TRIED, Budget, Revisions
 from service.store.vocabularies import Vocabularies
 
 # All terms are listed again after so many operations, or this share of the number of terms if that is more.
@@ -114,7 +114,11 @@ def documents_with(
 
 
 def documents_with_phrase(
-    connection: sqlite3.Connection, words: Sequence[str], terms: Sequence[str], collection: str
+    connection: sqlite3.Connection,
+    words: Sequence[str],
+    terms: Sequence[str],
+    collection: str,
+    budget: Budget,
 ) -> Revisions:
     """Returns the documents with a phrase, as `protocol.Snapshot.documents_with_phrase` says."""
     number = get_number(connection, collection)

@@ -3,21 +3,26 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from service.api.search_plan import MAX_FACET_CHARACTERS, MAX_FACETS
+from service.store.sql import facets
 from service.store.sql.facets import MAX_CHARACTERS
 from tests.service.conftest import new_settings, serving
 from tests.service.filtering import metadatas, named_values
 
 Facet = dict[str, Any]
 FILLED: dict[str, Any] = {"topic": "printer", "year": 2001}
+HUGE = st.floats(1e307) | st.floats(max_value=-1e307) | st.floats(-1e308, 1e308)
+HUGE = HUGE.filter(lambda number: abs(number) <= float_info.max)
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +188,23 @@ def test_ranges_have_round_borders(
     found = facet(service, "round", "n", facet_values=most)
     service.delete("/collections/round").raise_for_status()
     assert [(each["from"], each["to"]) for each in found["ranges"]] == expected
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(HUGE, min_size=1, max_size=8), st.integers(1, 4))
+@example([-1.7e308, 1.7e308, 0.0], 2)
+@example([-1.7e308, -1.6e308], 1)
+@example([float_info.max, -float_info.max], 1)
+def test_ranges_of_huge_numbers_have_all_documents(
+    service: TestClient, numbers: list[float], most: int
+) -> None:
+    put_rows(service, "huge", *({"n": number} for number in numbers), {"other": 1})
+    found = facet(service, "huge", "n", facet_values=most)
+    check(service, "huge", "n", found, {})
+    service.delete("/collections/huge").raise_for_status()
+    listed = [each["count"] for kind in ("values", "ranges") for each in found.get(kind, ())]
+    assert sum(listed) + found["other"] + found["missing"] == len(numbers) + 1
+    assert None not in [each["from"] for each in found.get("ranges", ())]
 
 
 def test_equal_values_are_one_and_different_ones_are_not(service: TestClient) -> None:
@@ -352,6 +374,59 @@ def test_too_many_different_values_are_not_counted(
         rows = {f"{at:04}": {"url": f"{turn} {at}"} for at in range(40)}
         put(service, "fewer", rows)
         assert facet(service, "fewer", "url", facet_values=1)["other"] == 39
+
+
+def test_too_many_values_are_not_read_again(service: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facets, "MAX_COLUMN_BYTES", 20_000)
+    read, read_some = [], facets._read
+
+    def count_read(connection: Any, revisions: Any) -> Any:
+        read.append(len(revisions))
+        return read_some(connection, revisions)
+
+    monkeypatch.setattr(facets, "_read", count_read)
+    put_rows(
+        service, "tags", *({"tags": [f"{at} {tag}" for tag in range(10)], "n": at % 5} for at in range(40))
+    )
+
+    def is_counted(**options: str) -> bool:
+        read.clear()
+        found = search(service, "tags", "tags", **options)
+        assert bool(found["facets"]) != ("too many" in "".join(found.get("warnings", ())))
+        return bool(found["facets"])
+
+    assert not is_counted()
+    assert read == [40]
+    assert not is_counted()
+    assert not is_counted(filter='{"n": {"$in": [0, 1, 2, 3, 4]}}')
+    assert read == []
+    assert search(service, "tags", "n", "tags")["facets"].keys() == {"metadata.n"}
+    put(service, "tags", {"0007": {"tags": ["another"]}})
+    assert not is_counted()
+    assert read == []
+    assert is_counted(filter='{"n": 0}')
+    assert facet(service, "tags", "tags", filter='{"n": 0}', facet_values=1)["other"] == 7
+    assert not is_counted()
+    assert read == []
+    put(service, "tags", {f"{at:04}": {"tags": ["one"]} for at in range(10)})
+    assert not is_counted()
+    assert read
+    put(service, "tags", {f"{at:04}": {"tags": ["one"]} for at in range(32)})
+    assert is_counted()
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_REFUSED", 2), ("MAX_REFUSED_BYTES", 24 * 12)])
+def test_few_left_out_fields_are_remembered(
+    service: TestClient, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    columns = facets.Columns()
+    monkeypatch.setattr(facets, limit, most)
+    for field in "abcdef":
+        rows = facets._Rows(
+            np.arange(10), np.arange(11), np.arange(10, dtype=np.int32), np.ones(10, np.bool_)
+        )
+        columns._refuse(("c", field), rows)
+    assert [field for _, field in columns._refused] == ["e", "f"]
 
 
 def test_facets_count_what_conditions_corrections_and_synonyms_find(service: TestClient) -> None:

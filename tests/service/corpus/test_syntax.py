@@ -20,6 +20,11 @@ TEXTS = {
     "e": ("", "C++ and C, printed by ABC-123"),
     "f": ("東京都の夜", "京都の寺"),
     "g": ("", "printing the state of the art"),
+    "h": ("", "東京 station map"),
+    "i": ("地図", "서울 호텔 추천"),
+    "j": ("ケース", "black map"),
+    "k": ("C language", "C++ is another one"),
+    "l": ("C++ guide", "a guide"),
 }
 MODES = ("dense", "lexical", "hybrid")
 
@@ -63,12 +68,28 @@ def ids(client: TestClient, q: str, mode: str, **params: object) -> str:
         ("red -title:red", "bc"),
         ('"state of the art"', "g"),
         ('"state art"', ""),
-        ('"c++"', "e"),
+        ('"c++"', "ekl"),
+        ("title:C++", "l"),
+        ("guide -title:C++", ""),
+        ("language -title:C++", "k"),
+        ("title:red title:river", "a"),
+        ("title:red -title:river red", "d"),
+        ('title:red -title:"river town" -title:red', ""),
         ("printed -c++", "g"),
         ('"abc-123"', "e"),
         ('"東京都"', "f"),
         ("title:京都", "f"),
         ("title:寺の夜", ""),
+        ('"東京 station"', "h"),
+        ('"東京-station"', "h"),
+        ('"京都 station"', ""),
+        ('map -"東京 station"', "j"),
+        ('map -"東京 map"', "hj"),
+        ('"서울 호텔"', "i"),
+        ('"서울 호텔 추천"', "i"),
+        ('"地図 서울"', "i"),
+        ('"ケース black"', "j"),
+        ('title:"ケース black"', ""),
         ("printed -absent", "eg"),
         ('"absent word"', ""),
     ],
@@ -83,8 +104,8 @@ def _meets(query: str, id: str) -> bool:
     """A slow reference: whether a document meets the conditions of a query."""
     title, text = TEXTS[id]
     for condition in parse_syntax(query).conditions:
-        terms = get_terms(Content(text, title).whole)
-        joined = f" {' '.join(get_terms(title) if condition.in_title else terms)} "
+        terms = get_terms(title if condition.in_title else Content(text, title).whole)
+        joined = f" {' '.join(terms)} "
         has = f" {' '.join(condition.words)} " in joined and {*condition.terms} <= {*terms}
         if has == condition.is_excluded:
             return False
@@ -152,6 +173,7 @@ def test_bad_syntax_is_refused_with_a_sentence(client: TestClient, query: str, s
     answer = client.get("/search", params={"q": query, "syntax": "true"})
     assert answer.status_code == 422
     assert said in answer.json()["error"]
+    assert "Query" not in answer.json()["error"].partition(" ")[0]
     answer = client.post("/search", json={"queries": ["red", query], "syntax": True})
     assert answer.status_code == 422
     assert "Query 1" in answer.json()["error"]
@@ -164,12 +186,53 @@ def test_only_texts_have_syntax(client: TestClient) -> None:
     assert "Only texts have syntax" in answer.json()["error"]
 
 
+def refused(client: TestClient, q: str) -> str:
+    answer = client.get("/search", params={"q": q, "syntax": "true"})
+    assert answer.status_code == 422, answer.text
+    return str(answer.json()["error"])
+
+
 def test_the_work_is_bounded(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.corpus.conditions.MAX_READ", 2)
     if postgres.chosen:
-        monkeypatch.setattr("service.store.postgres.vocabulary.MAX_READ", 2)
-        assert client.get("/search", params={"q": '"red river"', "syntax": "true"}).status_code == 422
-    answer = client.get("/search", params={"q": "title:red", "syntax": "true"})
-    assert answer.status_code == 422
-    assert "rarer word" in answer.json()["error"]
+        assert "'red river'" in refused(client, '"red river"')
+    for query in ("title:red", "river -title:red"):
+        said = refused(client, query)
+        assert "'red'" in said
+        assert "rarer" in said
+        assert "quotes" not in said
     assert ids(client, "river -red", "lexical") == ""
+    # The title of a document without "north" is not read.
+    assert ids(client, "title:red title:north", "lexical") == ""
+    # The limit is for all conditions of a query together.
+    assert ids(client, "title:printed", "lexical") == ids(client, "title:boats", "lexical").strip("c") == ""
+    assert "rarer" in refused(client, "red -title:printed -title:town -title:boats")
+
+
+def test_each_title_is_read_once_for_a_search(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[str] = []
+
+    def count(title: str) -> list[str]:
+        cut.append(title)
+        return get_terms(title)
+
+    monkeypatch.setattr("service.corpus.conditions.get_terms", count)
+    found = ask(client, "red -title:river -title:boats", "lexical", facets="metadata.n")
+    assert {hit["id"] for hit in found["hits"]} == {"b", "d"}
+    assert sum(each["count"] for each in found["facets"]["metadata.n"]["values"]) == 2
+    assert sorted(cut) == ["", "Boats", "Red", "Red river"]
+
+
+def test_each_condition_counts_as_work(client: TestClient) -> None:
+    body: dict[str, Any] = {"mode": "lexical", "syntax": True}
+    for query, count, status in (
+        ("title:red", 90, 200),
+        ("red", 500, 200),
+        (" ".join(["title:red"] * MAX_CONDITIONS), 5, 200),
+        (" ".join(["title:red"] * MAX_CONDITIONS), 90, 422),
+    ):
+        answer = client.post("/search", json=body | {"queries": [query] * count})
+        assert answer.status_code == status, answer.text
+    assert "SIMILE_MAX_CANDIDATES" in answer.json()["error"]
+    some = [" ".join(["title:red"] * MAX_CONDITIONS), *["red"] * 90]  # Only what is asked counts.
+    assert client.post("/search", json=body | {"queries": some}).status_code == 200
