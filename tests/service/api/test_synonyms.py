@@ -80,6 +80,23 @@ def test_members_of_a_group_find_each_other_and_the_word_as_typed_first(client: 
     assert SYNONYM_WEIGHT < 1
 
 
+def test_a_synonym_of_several_words_does_not_outrank_the_word_as_typed(client: TestClient) -> None:
+    place = "/collections/sets"
+    texts = {
+        "typed": "my tv set here",
+        "one": "some television show here",
+        "several": "flat panel screen here",
+    }
+    fill = ({"id": f"f{at}", "text": "other words only"} for at in range(9))
+    put(client, *({"id": id, "text": text} for id, text in texts.items()), *fill, path=f"{place}/documents")
+    save(client, place=place, one_way=[{"from": "tv", "to": ["television", "flat panel with a screen"]}])
+    hits = client.get(f"{place}/search", params={"q": "tv", "mode": "lexical"}).json()["hits"]
+    scores = {hit["id"]: hit["score"] for hit in hits}
+    assert next(iter(scores)) == "typed"
+    for id in ("one", "several"):  # Their words are as rare, and their texts as long.
+        assert scores[id] == pytest.approx(SYNONYM_WEIGHT * scores["typed"]), id
+
+
 def test_one_way_synonyms_work_one_way(client: TestClient) -> None:
     save(client, one_way=[{"from": "tv", "to": ["television", "flat screen"]}])
     assert {*found(client, "tv")} == {"television", "screen"}, "a document needs both words"
