@@ -163,7 +163,9 @@ class SnippetFound(BaseModel):
 
 class TermFound(BaseModel):
     term: str = Field(description="As it is indexed: folded, without its ending")
-    idf: float = Field(description="Its inverse document frequency in the collection, by BM25")
+    idf: float | SkipJsonSchema[None] = Field(
+        None, description="Its inverse document frequency in the collection, by BM25; absent with a filter"
+    )
     where: list[Literal["title", "text"]] = Field(alias="in")
 
 

@@ -159,7 +159,11 @@ def _mark(hit: Hit, page: Page, search: Search, matcher: Matcher, check: Callabl
             "text": {place.term for place in found},
         }
         columns = {term: [column for column, each in places.items() if term in each] for term in page.idf}
-        terms = [TermMatch(term, idf, columns[term]) for term, idf in page.idf.items() if columns[term]]
+        terms = [
+            TermMatch(term, idf if search.where is None else None, columns[term])
+            for term, idf in page.idf.items()
+            if columns[term]
+        ]
     highlight = None
     if search.highlight:
         snippet, sentences = _choose_snippets(text, found, page, hit.passage)

@@ -214,10 +214,13 @@ class Highlight(NamedTuple):
 
 
 class TermMatch(NamedTuple):
-    """A term of the query that a hit has. `columns` says where: in the title, the text, or both."""
+    """A term of the query that a hit has. `columns` says where: in the title, the text, or both.
+
+    With a filter, `idf` is None, because it counts documents that the filter hides.
+    """
 
     term: str
-    idf: float
+    idf: float | None
     columns: Sequence[Column]
 
 

@@ -350,7 +350,7 @@ def complete(
     lists: list[list[Suggestion]] = [
         [] if where is not None else _complete_queries(candidates, prefix, k),
         _complete_titles(snapshot, candidates, prefix, k, check),
-        _complete_terms(candidates, text, prefix, k, check, filtered=where is not None),
+        _complete_terms(snapshot, candidates, text, prefix, k, check, filtered=where is not None),
     ]
     chosen: dict[str, Suggestion] = {}
     for some in zip_longest(*lists):
@@ -395,7 +395,14 @@ def _complete_titles(
 
 
 def _complete_terms(
-    candidates: Candidates, text: str, prefix: str, k: int, check: Check, *, filtered: bool
+    snapshot: Snapshot,
+    candidates: Candidates,
+    text: str,
+    prefix: str,
+    k: int,
+    check: Check,
+    *,
+    filtered: bool,
 ) -> list[Suggestion]:
     *before, last = prefix.split(" ")
     head = text.split()[:-1]
@@ -419,9 +426,16 @@ def _complete_terms(
     for at in terms:
         having = candidates.documents[candidates.starts[at] : candidates.starts[at + 1]]
         documents[at] = sampled[having[inside[having]][:CHECKED_DOCUMENTS]]
-    there = {*check(np.unique(np.concatenate([sampled[:0], *documents.values()]))).tolist()}
+    there = check(np.unique(np.concatenate([sampled[:0], *documents.values()])))
+    owners = {at: having[np.isin(having, there)] for at, having in documents.items()}
+    chosen = [at for at in terms if len(owners[at])][:k]
+    written = {candidates.folded[at]: candidates.written[at] for at in chosen}
+    if filtered:  # Hidden documents may write it in another way.
+        shown = np.unique([owners[at][0] for at in chosen])
+        found = _sample_terms(snapshot, shown) if chosen else {}
+        written = {term: found[term][0] for term in written if term in found}
     return [
-        Suggestion(" ".join([*head, candidates.written[at]]), "term")
-        for at in terms
-        if not there.isdisjoint(documents[at].tolist())
-    ][:k]
+        Suggestion(" ".join([*head, written[term]]), "term")
+        for at in chosen
+        if (term := candidates.folded[at]) in written
+    ]

@@ -165,6 +165,15 @@ def test_a_filter_and_a_collection_hide_everything_else(service: TestClient) -> 
     assert titles(service, "elsewhere", "al") == ["Alpha elsewhere"]
 
 
+def test_a_filter_hides_how_other_documents_write_a_term(service: TestClient) -> None:
+    rows = [("ÉCLAIR", 1), ("ÉCLAIR", 1), ("éclair", 2), ("éclair", 2), ("Eclair", 3), ("eclair", 3)]
+    put(service, "spelling", *({"text": text, "metadata": {"n": n}} for text, n in rows))
+    assert suggest(service, "spelling", "ecl") == [("éclair", "term")]
+    for n, spelled in ((1, "ÉCLAIR"), (2, "éclair"), (3, "Eclair")):
+        assert suggest(service, "spelling", "ecl", filter=f'{{"n": {n}}}') == [(spelled, "term")]
+    assert suggest(service, "spelling", "ecl", filter='{"n": 4}') == []
+
+
 def click(client: TestClient, collection: str, query: str, *visitors: str | None, **more: Any) -> None:
     events = [
         {
