@@ -26,7 +26,7 @@ from models.search.highlights import (
     merge,
     split_sentences,
 )
-from models.search.terms import Place
+from models.search.terms import NO_TERMS, Place
 from service.active import Generation
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
@@ -121,8 +121,8 @@ def _describe(fault: ServiceError | None) -> str:
 
 
 def _mark_page(page: Page, search: Search) -> Page:
-    groups, terms = chain.from_iterable(page.groups), page.terms
-    matcher = Matcher([*terms.terms, *groups], terms.beginnings) if terms else Matcher(())
+    every = (page.terms or NO_TERMS).add(chain.from_iterable(page.groups))
+    matcher = Matcher(every.terms, every.beginnings)
     ends, hits, fault = clock() + MARK_SECONDS, [*page.hits], ""
 
     def check() -> None:

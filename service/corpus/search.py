@@ -336,8 +336,7 @@ def find(
         terms = parse_query(query.text) if query.text and search.is_marked else None
         idf = {}
         if terms is not None:
-            every = terms._replace(terms=[*dict.fromkeys(chain(terms.terms, *query.weights))])
-            idf = snapshot.get_idf(every, search.collection)
+            idf = snapshot.get_idf(terms.add(chain.from_iterable(query.weights)), search.collection)
         page = Page([], ordered.fault, terms=terms, groups=query.weights, idf=idf, vector=query.vector)
         hits = hits[search.offset : search.reach]
         explained = fusion if search.explain else None

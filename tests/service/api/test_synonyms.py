@@ -124,6 +124,29 @@ def test_codes_and_other_scripts(client: TestClient, start: str, to: str, query:
     assert id in found(client, query)
 
 
+def test_a_single_character_is_found_at_any_place_as_in_a_query(running: TestClient) -> None:
+    place = "/collections/single"
+    texts = {"tokyo": "東京の夜", "kyoto": "京都の寺", "edo": "江戸の町", "guide": "寺院 guide"}
+    put(running, *({"id": id, "text": text} for id, text in texts.items()), path=f"{place}/documents")
+    save(
+        running,
+        place=place,
+        one_way=[{"from": "capital", "to": ["京"]}, {"from": "book", "to": ["寺 guide"]}],
+    )
+    assert {*found(running, "京", place=place)} == {"tokyo", "kyoto"}
+    params = {"q": "capital", "mode": "lexical", "highlight": "true", "explain": "true"}
+    hits = running.get(f"{place}/search", params=params).json()["hits"]
+    marked = {hit["id"]: [hit["text"][slice(*pair)] for pair in hit["highlights"]["text"]] for hit in hits}
+    assert marked == {"tokyo": ["京"], "kyoto": ["京"]}
+    assert {term["term"] for hit in hits for term in hit["explanation"]["terms"]} == {"京"}
+    typed = running.get(f"{place}/search", params=params | {"q": "京"}).json()["hits"]
+    scores = {hit["id"]: hit["score"] for hit in typed}
+    for hit in hits:
+        assert hit["score"] == pytest.approx(SYNONYM_WEIGHT * scores[hit["id"]])
+    assert found(running, "book", place=place) == ["guide"]
+    assert {*found(running, "book 京", place=place)} == {"guide", "tokyo", "kyoto"}
+
+
 def test_a_code_is_not_its_part(client: TestClient) -> None:
     save(client, one_way=[{"from": "c++", "to": ["television"]}])
     assert "television" in found(client, "learn C++")
