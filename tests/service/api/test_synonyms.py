@@ -67,6 +67,7 @@ def test_synonyms_are_stored_with_a_version_that_grows(client: TestClient) -> No
     assert client.put(f"{PLACE}/synonyms", json=stored).status_code == 409
     assert client.get(f"{PLACE}/synonyms").json() == {"version": version + 1, **given}
     assert client.delete(f"{PLACE}/synonyms").json() == {"version": version + 2}
+    assert client.delete(f"{PLACE}/synonyms").json() == {"version": version + 2}, "there are none"
     assert client.get(f"{PLACE}/synonyms").json() == {"version": version + 2, "groups": [], "one_way": []}
 
 
@@ -116,7 +117,7 @@ def test_several_words_are_found_where_they_follow_each_other(client: TestClient
     [
         ("c++", "car", "C++ car", "car"),
         ("東京", "江戸", "東京", "edo"),
-        ("İstanbul", "ISTANBUL", "car", "car"),
+        ("İstanbul", "car", "ISTANBUL", "car"),
     ],
 )
 def test_codes_and_other_scripts(client: TestClient, start: str, to: str, query: str, id: str) -> None:
@@ -182,18 +183,27 @@ def test_synonyms_are_deleted_with_their_collection(client: TestClient) -> None:
 
 
 BAD: list[tuple[object, str]] = [
-    ({"groups": [["car"]]}, "groups[0]"),
+    ({"groups": [["car"]]}, "groups[0] has 1 phrase; give 2 to 50."),
+    ({"groups": [[]]}, "groups[0] has 0 phrases; give 2 to 50."),
+    ({"groups": [["car", "Cars", "CÁR"]]}, "groups[0]: a search for 'car' finds the others anyway"),
+    ({"one_way": [{"from": "car", "to": ["Cars"]}]}, "one_way[0]: a search for 'car' finds the others"),
+    (
+        {"groups": [["car", "日本語日本語日本語日"]]},
+        "9 words, and each pair of neighboring characters is one;",
+    ),
+    ({"one_way": [{"start": "tv", "to": ["television"]}]}, "one_way[0].from"),
+    ({"one_way": [{"from": "tv", "start": "tv", "to": ["television"]}]}, "no field 'start' in one_way[0]"),
     ({"groups": [["car", ""]]}, "groups[0]"),
-    ({"groups": [["car", 3]]}, "groups[0]"),
+    ({"groups": [["car", 3]]}, "groups[0][1]"),
     ({"groups": ["car"]}, "groups[0]"),
     ({"groups": [["car", "?!"]]}, "no word"),
     ({"groups": [["car", "x" * (MAX_CHARACTERS + 1)]]}, "groups[0]"),
     ({"groups": [["car", "a " * MAX_WORDS + "b"]]}, "words"),
-    ({"groups": [[str(at) for at in range(MAX_PHRASES + 1)]]}, "groups[0]"),
+    ({"groups": [[str(at) for at in range(MAX_PHRASES + 1)]]}, "groups[0] has 51 phrases; give 2 to 50."),
     ({"groups": [["a", "b"]] * (MAX_ENTRIES + 1)}, str(MAX_ENTRIES)),
     ({"groups": [[f"w{at}" for at in range(MAX_PHRASES)]] * (MAX_ALL_PHRASES // MAX_PHRASES + 1)}, "phrases"),
     ({"one_way": [{"from": "tv"}]}, "one_way[0]"),
-    ({"one_way": [{"from": "tv", "to": []}]}, "one_way[0]"),
+    ({"one_way": [{"from": "tv", "to": []}]}, "one_way[0].to has 0 phrases; give 1 to 50."),
     ({"one_way": [{"from": "tv", "to": ["a"], "more": 1}]}, "one_way[0]"),
     ({"one_way": {"tv": "television"}}, "one_way"),
     ({"synonyms": []}, "synonyms"),
