@@ -163,6 +163,9 @@ class SnippetFound(BaseModel):
 
 class TermFound(BaseModel):
     term: str = Field(description="As it is indexed: folded, without its ending")
+    source: Literal["correction", "synonym"] | SkipJsonSchema[None] = Field(
+        None, alias="from", description="Where it comes from; absent for a term as typed"
+    )
     idf: float | SkipJsonSchema[None] = Field(
         None, description="Its inverse document frequency in the collection, by BM25; absent with a filter"
     )
@@ -424,7 +427,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         queries = parse_conditions(plan.queries) if search.syntax else plan.queries
         rewritten = await corpus.rewrite(queries, search)
         queries = [
-            query._replace(text=each.text, weights=each.weights, same=each.same)
+            query._replace(text=each.text, weights=each.weights, same=each.same, sources=each.sources)
             for query, each in zip(queries, rewritten, strict=True)
         ]
         corrected = replace(plan, queries=queries)

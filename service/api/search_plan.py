@@ -103,7 +103,10 @@ def _describe(hit: Hit) -> dict[str, Any]:
     explanation: dict[str, Any] = {}
     if hit.terms is not None:
         explanation["terms"] = [
-            {"term": match.term} | ({} if match.idf is None else {"idf": match.idf}) | {"in": match.columns}
+            {"term": match.term}
+            | ({} if match.source is None else {"from": match.source})
+            | ({} if match.idf is None else {"idf": match.idf})
+            | {"in": match.columns}
             for match in hit.terms
         ]
     if hit.fusion is not None:

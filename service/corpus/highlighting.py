@@ -160,7 +160,7 @@ def _mark(hit: Hit, page: Page, search: Search, matcher: Matcher, check: Callabl
         }
         columns = {term: [column for column, each in places.items() if term in each] for term in page.idf}
         terms = [
-            TermMatch(term, idf if search.where is None else None, columns[term])
+            TermMatch(term, page.sources.get(term), idf if search.where is None else None, columns[term])
             for term, idf in page.idf.items()
             if columns[term]
         ]

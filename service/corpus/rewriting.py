@@ -1,11 +1,12 @@
 """Rewrites queries for keyword search: corrects typos and adds synonyms. Start at `rewrite_all`."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from models.search.synonyms import NO_SYNONYMS, read_synonyms
 from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query
-from service.corpus.search import Query
+from service.corpus.search import NO_SOURCES, Query, Source
 from service.corpus.spelling import Correction, Spelled, correct
 from service.store.filters.grammar import Predicate
 from service.store.protocol import Snapshot
@@ -20,12 +21,14 @@ class Rewritten(NamedTuple):
         corrections: The corrected words.
         weights: Weights of corrected terms and synonyms.
         same: Synonyms that count as words of the query, with these words.
+        sources: Where the terms come from that were not typed.
     """
 
     text: str
     corrections: Sequence[Correction] = ()
     weights: Weights = NO_WEIGHTS
     same: Mapping[str, str] = NO_SAME
+    sources: Mapping[str, Source] = NO_SOURCES
 
 
 def rewrite_all(
@@ -52,7 +55,12 @@ def rewrite_all(
         if typos:
             known = synonyms.words.union(*(condition.words for condition in query.conditions))
             spelled = correct(snapshot, query.text, allowed, collection, known)
-        added = synonyms.expand(parse_query(spelled.text))
+        parsed = parse_query(spelled.text)
+        added = synonyms.expand(parsed)
         weights = {**added.weights, **spelled.weights}
-        found.append(Rewritten(spelled.text, spelled.corrections, weights, added.same))
+        sources: dict[str, Source] = dict.fromkeys(chain.from_iterable(added.weights), "synonym")
+        for term in (*parsed.terms, *parsed.beginnings):
+            sources.pop(term, None)
+        sources |= dict.fromkeys(chain.from_iterable(spelled.weights), "correction")
+        found.append(Rewritten(spelled.text, spelled.corrections, weights, added.same, sources))
     return found

@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import NamedTuple, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,10 @@ CONDITIONS_WORK = 10_000  # So does evaluating phrases and excluded words.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
+Source = Literal["correction", "synonym"]  # Of a term that was not typed.
+NO_SOURCES: Mapping[str, Source] = MappingProxyType({})
+
+
 class Query(NamedTuple):
     """A query: a text, a vector, a text with its vector, or the id of a document to compare others with."""
 
@@ -73,6 +78,7 @@ class Query(NamedTuple):
     tokens: Tokens | None = None  # Token vectors, for late interaction.
     weights: Weights = NO_WEIGHTS  # Of corrected terms and synonyms, in keyword search.
     same: Mapping[str, str] = NO_SAME  # Synonyms that count as words of the query.
+    sources: Mapping[str, Source] = NO_SOURCES  # Of the terms that were not typed.
     conditions: Sequence[Condition] = ()  # Of a query with syntax.
 
 
@@ -216,10 +222,12 @@ class Highlight(NamedTuple):
 class TermMatch(NamedTuple):
     """A term of the query that a hit has. `columns` says where: in the title, the text, or both.
 
-    With a filter, `idf` is None, because it counts documents that the filter hides.
+    With a filter, `idf` is None, because it counts documents that the filter hides. `source` is None for a
+    term as typed.
     """
 
     term: str
+    source: Source | None
     idf: float | None
     columns: Sequence[Column]
 
@@ -266,7 +274,8 @@ class Page(NamedTuple):
         tokens: Tokens of the pairs and sentences that were computed.
         terms: Terms of the query, if they are looked up in the hits.
         groups: The terms of each correction and synonym. Those of a group count only together.
-        idf: The inverse document frequencies of both.
+        sources: Where the terms come from that were not typed.
+        idf: The inverse document frequencies of all terms.
         vector: Vector of the query. None in keyword search.
         facets: Counts of each field, or None.
         facet_faults: Which counts are missing and why.
@@ -280,6 +289,7 @@ class Page(NamedTuple):
     tokens: Sequence[int] = ()
     terms: Terms | None = None
     groups: Collection[Sequence[str]] = ()
+    sources: Mapping[str, Source] = NO_SOURCES
     idf: Mapping[str, float] = {}
     vector: NDArray[np.float32] | None = None
     facets: Mapping[str, Facet] | None = None
@@ -337,7 +347,15 @@ def find(
         idf = {}
         if terms is not None:
             idf = snapshot.get_idf(terms.add(chain.from_iterable(query.weights)), search.collection)
-        page = Page([], ordered.fault, terms=terms, groups=query.weights, idf=idf, vector=query.vector)
+        page = Page(
+            [],
+            ordered.fault,
+            terms=terms,
+            groups=query.weights,
+            sources=query.sources,
+            idf=idf,
+            vector=query.vector,
+        )
         hits = hits[search.offset : search.reach]
         explained = fusion if search.explain else None
         parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}

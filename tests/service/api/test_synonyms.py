@@ -281,6 +281,17 @@ def test_synonyms_are_highlighted_if_a_document_has_all_their_words(running: Tes
     assert {id: len(each) for id, each in terms.items()} == {"both": 3, "one": 1, "wide": 2}
 
 
+def test_explained_terms_say_where_they_come_from(running: TestClient) -> None:
+    place = "/collections/explained"
+    put(running, {"id": "a", "text": "automobile, car, flat screen, tire"}, path=f"{place}/documents")
+    save(running, place=place, one_way=[{"from": "automobile", "to": ["car", "flat screen"]}])
+    params = {"q": "automoblie flat tires", "mode": "lexical", "highlight": "true", "explain": "true"}
+    [hit] = running.get(f"{place}/search", params=params).json()["hits"]
+    sources = {term["term"]: term.get("from", "typed") for term in hit["explanation"]["terms"]}
+    synonyms = {"car": "synonym", "screen": "synonym"}
+    assert sources == {"automobil": "correction", "flat": "typed", "tire": "typed", **synonyms}
+
+
 def test_a_correction_is_highlighted(running: TestClient) -> None:
     params = {"q": "automoblie", "mode": "lexical", "highlight": "true"}
     hits = running.get(f"{PLACE}/search", params=params).json()["hits"]
