@@ -63,7 +63,7 @@ class Hit:
         passage: Start and end of the best passage of a long text, in characters.
         highlights: With `highlight`: where the hit has the query's terms.
         snippet: With `highlight`: the part of the text to show. None if the text is blank.
-        explanation: With `explain`: `terms` and `fusion` (docs/SEARCH.md).
+        explanation: With `explain`: `terms`, each with its origin in `from`, and `fusion` (docs/SEARCH.md).
     """
 
     id: str

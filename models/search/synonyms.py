@@ -20,7 +20,7 @@ MAX_PHRASES, MAX_ALL_PHRASES = 50, 10_000  # Of an entry, and of all. Reading al
 MAX_CHARACTERS = 100  # Of a phrase.
 MAX_WORDS = 8  # Of a phrase.
 MAX_ADDED = 64  # Phrases that are added to a query.
-WEIGHT = 0.8  # Of an added phrase in BM25. So a document with the word as typed comes first.
+WEIGHT = 0.8  # Of an added word in BM25, and of the mean of an added phrase of several words.
 
 
 class _Phrase(NamedTuple):
@@ -86,7 +86,7 @@ class Synonyms:
                         continue
                     if len(weights) == MAX_ADDED:
                         return Added(weights, same)
-                    weights[other.terms] = WEIGHT
+                    weights[other.terms] = WEIGHT / len(other.terms)
                     if len(other.words) == len(phrase.words) == 1:
                         same.setdefault(other.words[0], phrase.words[0])
         return Added(weights, same)

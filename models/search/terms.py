@@ -148,6 +148,15 @@ class Query(NamedTuple):
     terms: Sequence[str]
     beginnings: Sequence[str]
 
+    def add(self, terms: Iterable[str]) -> "Query":
+        """Returns the query with more terms to search for."""
+        every = dict.fromkeys(chain(self.terms, self.beginnings, terms))
+        beginnings = [term for term in every if len(term) == 1 and _RUN.match(term)]
+        return self._replace(terms=[term for term in every if term not in beginnings], beginnings=beginnings)
+
+
+NO_TERMS = Query((), frozenset(), (), ())
+
 
 class Place(NamedTuple):
     """A term with its start and end in a text. `end` is exclusive."""
@@ -234,8 +243,7 @@ def parse_query(query: str) -> Query:
         word for place, word in enumerate(words) if not _is_function_word(written, place, case_tells=tells)
     ] or words
     terms = [*dict.fromkeys([*telling, *_get_compounds(folded, sentence=not few)])][:MAX_TERMS]
-    beginnings = [term for term in terms if len(term) == 1 and _RUN.match(term)]
-    return Query(words, {*telling}, [term for term in terms if term not in beginnings], beginnings)
+    return NO_TERMS._replace(words=words, telling={*telling}).add(terms)
 
 
 def compute_idf(documents: int, count: int) -> float:
@@ -250,9 +258,9 @@ def compute_idf(documents: int, count: int) -> float:
 
 def expression(query: str, weights: Weights = NO_WEIGHTS) -> str:
     """Converts a query to FTS5 syntax, without terms in `weights`. Returns an empty text if none is left."""
-    parsed = parse_query(query)
-    terms = [f'"{term}"' for term in parsed.terms if (term,) not in weights]
-    return " OR ".join(terms + [f'"{term}" *' for term in parsed.beginnings])
+    return " OR ".join(
+        match for term, match in expressions(parse_query(query)).items() if (term,) not in weights
+    )
 
 
 def expressions(query: Query) -> dict[str, str]:

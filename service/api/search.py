@@ -164,7 +164,12 @@ class SnippetFound(BaseModel):
 
 class TermFound(BaseModel):
     term: str = Field(description="As it is indexed: folded, without its ending")
-    idf: float = Field(description="Its inverse document frequency in the collection, by BM25")
+    source: Literal["correction", "synonym"] | SkipJsonSchema[None] = Field(
+        None, alias="from", description="Where it comes from; absent for a term as typed"
+    )
+    idf: float | SkipJsonSchema[None] = Field(
+        None, description="Its inverse document frequency in the collection, by BM25; absent with a filter"
+    )
     where: list[Literal["title", "text"]] = Field(alias="in")
 
 
@@ -428,6 +433,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
                 text=each.text,
                 weights=each.weights,
                 same=each.same,
+                sources=each.sources,
                 # Judgments name queries as they were sent.
                 typed=sent.text if search.has_stage and sent.text != each.text else "",
             )

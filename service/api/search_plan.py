@@ -104,7 +104,11 @@ def _describe(hit: Hit) -> dict[str, Any]:
     explanation: dict[str, Any] = {}
     if hit.terms is not None:
         explanation["terms"] = [
-            {"term": match.term, "idf": match.idf, "in": match.columns} for match in hit.terms
+            {"term": match.term}
+            | ({} if match.source is None else {"from": match.source})
+            | ({} if match.idf is None else {"idf": match.idf})
+            | {"in": match.columns}
+            for match in hit.terms
         ]
     if hit.fusion is not None:
         explanation["fusion"] = {name: part._asdict() for name, part in hit.fusion.items()}

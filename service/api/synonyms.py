@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 from starlette.responses import Response
 
 from models.search.synonyms import (
@@ -18,13 +18,14 @@ from models.search.synonyms import (
     MAX_WORDS,
     parse_phrase,
 )
+from models.search.terms import CJK_RUN
 from service.api.collections import DESCRIBED, PARAMETER, existing
 from service.api.openapi import Role, ShownAs, describe, example
 from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.http.bodies import STORED, Slices, check_parameters, json_response, validated
 from service.http.routing import RoleRoute
-from service.runtime.runtime import Service
+from service.runtime.runtime import Runtime, Service
 
 router = APIRouter(prefix="/collections", route_class=RoleRoute, tags=["collections"])
 _PATH = f"/{{{PARAMETER}}}/synonyms"
@@ -35,14 +36,13 @@ Targets = Annotated[list[Phrase], Field(min_length=1, max_length=MAX_PHRASES)]
 
 
 class OneWay(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid")
     start: Phrase = Field(alias="from", description="The words of a query")
     to: Targets = Field(description="What they also find")
 
 
-class _Entries(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    group: Group
+class _Group(RootModel[Group]):
+    pass
 
 
 class SynonymsRequest(BaseModel):
@@ -73,8 +73,7 @@ class SynonymsVersion(BaseModel):
 async def read_synonyms(request: Request, runtime: Service) -> Response:
     """Return the synonyms of a collection. They can be sent again as they are."""
     check_parameters(request)
-    stored = await runtime.corpus.store.get_synonyms(await existing(request, runtime))
-    return json_response(orjson.loads(stored) if stored else {"version": 0, "groups": [], "one_way": []})
+    return json_response(await _read(runtime, await existing(request, runtime)))
 
 
 @router.put(
@@ -94,11 +93,14 @@ async def replace_synonyms(
     slices, phrases = Slices(), 0
     groups, one_way = [], []
     for at, value in enumerate(body.groups):
-        group = validated(_Entries, {"group": value}, f"groups[{at}]").group
+        _check_count(value, f"groups[{at}]", 2)
+        group = validated(_Group, value, f"groups[{at}]").root
         phrases = _check_phrases(group, f"groups[{at}]", phrases)
         groups.append(group)
         await slices.rest()
     for at, value in enumerate(body.one_way):
+        if isinstance(value, dict):
+            _check_count(value.get("to"), f"one_way[{at}].to", 1)
         entry = validated(OneWay, value, f"one_way[{at}]")
         phrases = _check_phrases([entry.start, *entry.to], f"one_way[{at}]", phrases)
         one_way.append({"from": entry.start, "to": entry.to})
@@ -114,22 +116,45 @@ async def replace_synonyms(
     _PATH, **describe(Role.WRITE, SynonymsVersion, raises=[NotFound, Storage], parameters=[DESCRIBED])
 )
 async def delete_synonyms(request: Request, runtime: Service) -> Response:
-    """Delete all synonyms of a collection. The version grows."""
+    """Delete all synonyms of a collection. The version grows, unless there are none."""
     check_parameters(request)
     collection = await existing(request, runtime)
+    stored = await _read(runtime, collection)
+    if not stored["groups"] and not stored["one_way"]:
+        return json_response({"version": stored["version"]})
     version = await runtime.corpus.store.replace_synonyms({"groups": [], "one_way": []}, collection)
     audit("delete-synonyms", request.scope, collection=collection, version=version)
     return json_response({"version": version})
+
+
+async def _read(runtime: Runtime, collection: str) -> dict[str, Any]:
+    stored = await runtime.corpus.store.get_synonyms(collection)
+    return orjson.loads(stored) if stored else {"version": 0, "groups": [], "one_way": []}
+
+
+def _check_count(phrases: object, name: str, least: int) -> None:
+    """Rejects a list of too few or too many phrases. Other values are validated later."""
+    if isinstance(phrases, list) and not least <= len(phrases) <= MAX_PHRASES:
+        count = f"{len(phrases)} phrase{'' if len(phrases) == 1 else 's'}"
+        raise Validation(f"{name} has {count}; give {least} to {MAX_PHRASES}.", param=name)
 
 
 def _check_phrases(phrases: list[str], name: str, before: int) -> int:
     """Rejects phrases that keyword search cannot look for. Returns their number, with those `before`."""
     if before + len(phrases) > MAX_ALL_PHRASES:
         raise Validation(f"{name}: at most {MAX_ALL_PHRASES} phrases are stored together.")
-    for phrase in phrases:
-        words = parse_phrase(phrase).words
+    found = [*map(parse_phrase, phrases)]
+    for phrase, (words, _) in zip(phrases, found, strict=True):
         if not words:
             raise Empty(f"{name}: {phrase!r} has no word to look for. Leave it out.")
         if len(words) > MAX_WORDS:
-            raise Validation(f"{name}: {phrase!r} has {len(words)} words; at most {MAX_WORDS} are allowed.")
+            pairs = ", and each pair of neighboring characters is one" if CJK_RUN.search(phrase) else ""
+            raise Validation(
+                f"{name}: {phrase!r} has {len(words)} words{pairs}; at most {MAX_WORDS} are allowed."
+            )
+    if len({*found}) == 1:
+        raise Validation(
+            f"{name}: a search for {phrases[0]!r} finds the others anyway, because endings, case and accents "
+            "do not count. Leave them out."
+        )
     return before + len(phrases)

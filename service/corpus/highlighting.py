@@ -26,7 +26,7 @@ from models.search.highlights import (
     merge,
     split_sentences,
 )
-from models.search.terms import Place
+from models.search.terms import NO_TERMS, Place
 from service.active import Generation
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
@@ -121,8 +121,8 @@ def _describe(fault: ServiceError | None) -> str:
 
 
 def _mark_page(page: Page, search: Search) -> Page:
-    groups, terms = chain.from_iterable(page.groups), page.terms
-    matcher = Matcher([*terms.terms, *groups], terms.beginnings) if terms else Matcher(())
+    every = (page.terms or NO_TERMS).add(chain.from_iterable(page.groups))
+    matcher = Matcher(every.terms, every.beginnings)
     ends, hits, fault = clock() + MARK_SECONDS, [*page.hits], ""
 
     def check() -> None:
@@ -159,7 +159,11 @@ def _mark(hit: Hit, page: Page, search: Search, matcher: Matcher, check: Callabl
             "text": {place.term for place in found},
         }
         columns = {term: [column for column, each in places.items() if term in each] for term in page.idf}
-        terms = [TermMatch(term, idf, columns[term]) for term, idf in page.idf.items() if columns[term]]
+        terms = [
+            TermMatch(term, page.sources.get(term), idf if search.where is None else None, columns[term])
+            for term, idf in page.idf.items()
+            if columns[term]
+        ]
     highlight = None
     if search.highlight:
         snippet, sentences = _choose_snippets(text, found, page, hit.passage)

@@ -1,12 +1,13 @@
 """Rewrites queries for keyword search: corrects typos and adds synonyms. Start at `rewrite_all`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from models.search.synonyms import NO_SYNONYMS, read_synonyms
 from models.search.syntax import parse_syntax
 from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query, stem
-from service.corpus.search import Query
+from service.corpus.search import NO_SOURCES, Query, Source
 from service.corpus.spelling import Correction, Spelled, correct
 from service.store.filters.grammar import Predicate
 from service.store.protocol import Snapshot
@@ -22,6 +23,7 @@ class Rewritten(NamedTuple):
         corrections: The corrected words.
         weights: Weights of corrected terms and synonyms.
         same: Synonyms that count as words of the query, with these words.
+        sources: Where the terms come from that were not typed.
     """
 
     text: str
@@ -29,6 +31,7 @@ class Rewritten(NamedTuple):
     corrections: Sequence[Correction] = ()
     weights: Weights = NO_WEIGHTS
     same: Mapping[str, str] = NO_SAME
+    sources: Mapping[str, Source] = NO_SOURCES
 
 
 def rewrite_all(
@@ -67,7 +70,12 @@ def rewrite_all(
             spelled = correct(snapshot, spelled.text, allowed, collection, is_word, known, excluded)
         if spelled.corrections:
             text = parse_syntax(spelled.text).text if query.typed else spelled.text
-        added = synonyms.expand(parse_query(text))
+        parsed = parse_query(text)
+        added = synonyms.expand(parsed)
         weights = {**added.weights, **spelled.weights}
-        found.append(Rewritten(text, spelled.text, spelled.corrections, weights, added.same))
+        sources: dict[str, Source] = dict.fromkeys(chain.from_iterable(added.weights), "synonym")
+        for term in (*parsed.terms, *parsed.beginnings):
+            sources.pop(term, None)
+        sources |= dict.fromkeys(chain.from_iterable(spelled.weights), "correction")
+        found.append(Rewritten(text, spelled.text, spelled.corrections, weights, added.same, sources))
     return found

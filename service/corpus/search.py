@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import NamedTuple, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,10 @@ CONDITION_WORK = 10_000  # So does evaluating a phrase, an excluded word or a wo
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
 
 
+Source = Literal["correction", "synonym"]  # Of a term that was not typed.
+NO_SOURCES: Mapping[str, Source] = MappingProxyType({})
+
+
 class Query(NamedTuple):
     """A query: a text, a vector, a text with its vector, or the id of a document to compare others with."""
 
@@ -74,6 +79,7 @@ class Query(NamedTuple):
     tokens: Tokens | None = None  # Token vectors, for late interaction.
     weights: Weights = NO_WEIGHTS  # Of corrected terms and synonyms, in keyword search.
     same: Mapping[str, str] = NO_SAME  # Synonyms that count as words of the query.
+    sources: Mapping[str, Source] = NO_SOURCES  # Of the terms that were not typed.
     conditions: Sequence[Condition] = ()  # Of a query with syntax.
     typed: str = ""  # The query as sent, if it is another text, as with corrected words or with syntax.
     typed_vector: NDArray[np.float32] | None = None  # Its vector, for the memory of judgments.
@@ -217,10 +223,15 @@ class Highlight(NamedTuple):
 
 
 class TermMatch(NamedTuple):
-    """A term of the query that a hit has. `columns` says where: in the title, the text, or both."""
+    """A term of the query that a hit has. `columns` says where: in the title, the text, or both.
+
+    With a filter, `idf` is None, because it counts documents that the filter hides. `source` is None for a
+    term as typed.
+    """
 
     term: str
-    idf: float
+    source: Source | None
+    idf: float | None
     columns: Sequence[Column]
 
 
@@ -266,7 +277,8 @@ class Page(NamedTuple):
         tokens: Tokens of the pairs and sentences that were computed.
         terms: Terms of the query, if they are looked up in the hits.
         groups: The terms of each correction and synonym. Those of a group count only together.
-        idf: The inverse document frequencies of both.
+        sources: Where the terms come from that were not typed.
+        idf: The inverse document frequencies of all terms.
         vector: Vector of the query. None in keyword search.
         facets: Counts of each field, or None.
         facet_faults: Which counts are missing and why.
@@ -280,6 +292,7 @@ class Page(NamedTuple):
     tokens: Sequence[int] = ()
     terms: Terms | None = None
     groups: Collection[Sequence[str]] = ()
+    sources: Mapping[str, Source] = NO_SOURCES
     idf: Mapping[str, float] = {}
     vector: NDArray[np.float32] | None = None
     facets: Mapping[str, Facet] | None = None
@@ -347,9 +360,16 @@ def find(
         terms = parse_query(query.text) if query.text and search.is_marked else None
         idf = {}
         if terms is not None:
-            every = terms._replace(terms=[*dict.fromkeys(chain(terms.terms, *query.weights))])
-            idf = snapshot.get_idf(every, search.collection)
-        page = Page([], ordered.fault, terms=terms, groups=query.weights, idf=idf, vector=query.vector)
+            idf = snapshot.get_idf(terms.add(chain.from_iterable(query.weights)), search.collection)
+        page = Page(
+            [],
+            ordered.fault,
+            terms=terms,
+            groups=query.weights,
+            sources=query.sources,
+            idf=idf,
+            vector=query.vector,
+        )
         hits = hits[search.offset : search.reach]
         explained = fusion if search.explain else None
         parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}

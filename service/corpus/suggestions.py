@@ -14,12 +14,11 @@ import heapq
 import re
 import time
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from math import inf
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -143,22 +142,30 @@ class Suggestions:
         self._candidates: OrderedDict[str, Candidates] = OrderedDict()  # By last use.
         self._used: set[str] = set()  # Collections with a request since their candidates were built.
         self._building = asyncio.Lock()
-        self._forgotten = 0  # Calls of `forget_queries`.
+        self._forgotten = Counter[str | None]()  # Calls of `forget_queries`.
 
     async def suggest(self, text: str, k: int, where: Predicate | None, collection: str) -> list[Suggestion]:
         """Returns at most `k` completions of a text.
 
         With a filter, titles and terms come from matching documents only, and no query is suggested.
         """
-        self._used.add(collection)
-        if collection not in self._candidates:
-            async with self._building:
-                if collection not in self._candidates:
-                    await self._build(collection)
+        try:
+            if self._is_overdue(collection):
+                self._drop_queries(collection)
+                async with self._building:
+                    if self._is_overdue(collection):
+                        await self._build(collection)
+        finally:  # If the request is canceled while it builds them, `keep` does.
+            self._used.add(collection)
         candidates = self._candidates[collection]
         self._candidates.move_to_end(collection)
         work = partial(complete, candidates=candidates, text=text, k=k, where=where, collection=collection)
         return await self._store.search(work, heavy=where is not None and not where.indexed)
+
+    def _is_overdue(self, collection: str) -> bool:
+        """Returns whether a request must build the candidates, because `keep` will not."""
+        candidates = self._candidates.get(collection)
+        return candidates is None or (candidates.is_old and collection not in self._used)
 
     async def keep(self) -> None:
         """Builds old candidates again if they are used, one collection at a time, until it is canceled."""
@@ -167,36 +174,42 @@ class Suggestions:
             for collection in [*self._used]:
                 candidates = self._candidates.get(collection)
                 if candidates is not None and candidates.is_old:
-                    self._used.discard(collection)
-                    async with self._building:
-                        await self._build(collection)
+                    try:
+                        async with self._building:
+                            await self._build(collection)
+                    finally:
+                        self._used.discard(collection)
 
     def forget_queries(self, collection: str | None) -> None:
         """Removes all queries until the candidates are built again, because events were deleted.
 
+        They are built at their time, however often this is called.
+
         Args:
             collection: Name of the collection. None for all collections.
         """
-        self._forgotten += 1
-        for name, candidates in self._candidates.items():
-            if collection in (None, name):
-                self._candidates[name] = _without_queries(candidates)
+        self._forgotten[collection] += 1
+        for name in [*self._candidates] if collection is None else [collection]:
+            self._drop_queries(name)
+
+    def _drop_queries(self, collection: str) -> None:
+        if (candidates := self._candidates.get(collection)) is not None:
+            self._candidates[collection] = replace(candidates, queries=())
 
     async def _build(self, collection: str) -> None:
-        before, chosen = self._forgotten, (self._min_visitors, self._trusts)
+        before, chosen = self._count_forgotten(collection), (self._min_visitors, self._trusts)
         candidates = await self._store.search(
             lambda snapshot: build(snapshot, collection, *chosen), heavy=True
         )
-        # It may have read events that were deleted in the meantime.
-        is_current = before == self._forgotten
-        self._candidates[collection] = candidates if is_current else _without_queries(candidates)
+        self._candidates[collection] = candidates
+        if before != self._count_forgotten(collection):  # It may have read events that were deleted since.
+            self._drop_queries(collection)
         self._candidates.move_to_end(collection)
         while len(self._candidates) > 1 and sum(map(_get_size, self._candidates.values())) > MAX_INDEX_BYTES:
             self._candidates.popitem(last=False)
 
-
-def _without_queries(candidates: Candidates) -> Candidates:
-    return replace(candidates, queries=(), built=-inf)
+    def _count_forgotten(self, collection: str) -> int:
+        return self._forgotten[collection] + self._forgotten[None]
 
 
 def _get_size(candidates: Candidates) -> int:
@@ -337,7 +350,7 @@ def complete(
     lists: list[list[Suggestion]] = [
         [] if where is not None else _complete_queries(candidates, prefix, k),
         _complete_titles(snapshot, candidates, prefix, k, check),
-        _complete_terms(candidates, text, prefix, k, check, filtered=where is not None),
+        _complete_terms(snapshot, candidates, text, prefix, k, check, filtered=where is not None),
     ]
     chosen: dict[str, Suggestion] = {}
     for some in zip_longest(*lists):
@@ -382,7 +395,14 @@ def _complete_titles(
 
 
 def _complete_terms(
-    candidates: Candidates, text: str, prefix: str, k: int, check: Check, *, filtered: bool
+    snapshot: Snapshot,
+    candidates: Candidates,
+    text: str,
+    prefix: str,
+    k: int,
+    check: Check,
+    *,
+    filtered: bool,
 ) -> list[Suggestion]:
     *before, last = prefix.split(" ")
     head = text.split()[:-1]
@@ -406,9 +426,16 @@ def _complete_terms(
     for at in terms:
         having = candidates.documents[candidates.starts[at] : candidates.starts[at + 1]]
         documents[at] = sampled[having[inside[having]][:CHECKED_DOCUMENTS]]
-    there = {*check(np.unique(np.concatenate([sampled[:0], *documents.values()]))).tolist()}
+    there = check(np.unique(np.concatenate([sampled[:0], *documents.values()])))
+    owners = {at: having[np.isin(having, there)] for at, having in documents.items()}
+    chosen = [at for at in terms if len(owners[at])][:k]
+    written = {candidates.folded[at]: candidates.written[at] for at in chosen}
+    if filtered:  # Hidden documents may write it in another way.
+        shown = np.unique([owners[at][0] for at in chosen])
+        found = _sample_terms(snapshot, shown) if chosen else {}
+        written = {term: found[term][0] for term in written if term in found}
     return [
-        Suggestion(" ".join([*head, candidates.written[at]]), "term")
-        for at in terms
-        if not there.isdisjoint(documents[at].tolist())
-    ][:k]
+        Suggestion(" ".join([*head, written[term]]), "term")
+        for at in chosen
+        if (term := candidates.folded[at]) in written
+    ]

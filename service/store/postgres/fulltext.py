@@ -391,16 +391,16 @@ def _score(
 ) -> tuple[Revisions, NDArray[np.float64]]:
     """Returns the postings of a query that count, as revisions and scores."""
     parsed = parse_query(query)
-    terms = [*dict.fromkeys([*parsed.terms, *chain.from_iterable(weights)])]
-    found = _postings(connection, [*map(_stored_term, terms)], parsed.beginnings, collection)
+    every = parsed.add(chain.from_iterable(weights))
+    found = _postings(connection, [*map(_stored_term, every.terms)], every.beginnings, collection)
     pause()
     documents, tokens, removed = _collection(connection, collection)
     found = found.without(removed)
-    each = _scores(found, len(terms) + len(parsed.beginnings), documents, tokens)
+    terms, typed = [*every.terms, *every.beginnings], {*parsed.terms, *parsed.beginnings}
+    each = _scores(found, len(terms), documents, tokens)
     revisions = found.revisions
     if weights:
-        plain = [at for at, term in enumerate(terms) if (term,) not in weights and term in parsed.terms]
-        plain += range(len(terms), len(terms) + len(parsed.beginnings))
+        plain = [at for at, term in enumerate(terms) if (term,) not in weights and term in typed]
         groups = [([terms.index(term) for term in group], weight) for group, weight in weights.items()]
         revisions, each = _weigh(found, each, plain, groups)
     return revisions, each

@@ -12,12 +12,14 @@ table takes at least 64 KiB on disk.
 
 import sqlite3
 from collections.abc import Callable
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 import orjson
 
 from models.search.terms import (
+    NO_TERMS,
     NO_WEIGHTS,
     TABLE,
     Query,
@@ -152,12 +154,13 @@ def _parts(query: str, weights: Weights) -> dict[str, float]:
     """Returns expressions whose weighted scores are summed, with their weights."""
     match = expression(query, weights)
     parts = {match: 1.0} if match else {}
+    matches = expressions(NO_TERMS.add(chain.from_iterable(weights)))
     single: dict[float, list[str]] = {}
     for group, weight in weights.items():
         if len(group) == 1:
-            single.setdefault(weight, []).append(f'"{group[0]}"')
+            single.setdefault(weight, []).append(matches[group[0]])
         else:
-            parts[" AND ".join(f'"{term}"' for term in group)] = weight
+            parts[" AND ".join(matches[term] for term in group)] = weight
     return parts | {" OR ".join(terms): weight for weight, terms in single.items()}
 
 

@@ -165,6 +165,15 @@ def test_a_filter_and_a_collection_hide_everything_else(service: TestClient) -> 
     assert titles(service, "elsewhere", "al") == ["Alpha elsewhere"]
 
 
+def test_a_filter_hides_how_other_documents_write_a_term(service: TestClient) -> None:
+    rows = [("ÉCLAIR", 1), ("ÉCLAIR", 1), ("éclair", 2), ("éclair", 2), ("Eclair", 3), ("eclair", 3)]
+    put(service, "spelling", *({"text": text, "metadata": {"n": n}} for text, n in rows))
+    assert suggest(service, "spelling", "ecl") == [("éclair", "term")]
+    for n, spelled in ((1, "ÉCLAIR"), (2, "éclair"), (3, "Eclair")):
+        assert suggest(service, "spelling", "ecl", filter=f'{{"n": {n}}}') == [(spelled, "term")]
+    assert suggest(service, "spelling", "ecl", filter='{"n": 4}') == []
+
+
 def click(client: TestClient, collection: str, query: str, *visitors: str | None, **more: Any) -> None:
     events = [
         {
@@ -209,6 +218,38 @@ def test_a_query_disappears_with_its_events(service: TestClient) -> None:
     params = {"user": PEOPLE[0]}
     service.delete("/collections/forgotten/events", params=params).raise_for_status()
     assert suggest(service, "forgotten", "red") == []
+
+
+@pytest.mark.parametrize("path", ["/documents/00000", '/documents?filter={"n": 1}', ""])
+def test_a_query_disappears_with_the_documents_of_its_clicks(service: TestClient, path: str) -> None:
+    collection = f"left{len(path)}"
+    put(service, collection, {"metadata": {"n": 1}}, {"title": "Red rock"})
+    click(service, collection, "red river", *PEOPLE)
+    assert ("red river", "query") in suggest(service, collection, "red")
+    service.delete(f"/collections/{collection}{path}").raise_for_status()
+    if path:
+        assert suggest(service, collection, "red") == [("Red rock", "title")]
+    put(service, collection, {})
+    assert ("red river", "query") not in suggest(service, collection, "red")
+
+
+def test_the_first_request_after_idle_time_waits_for_new_candidates(
+    service: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(service, "idle", *titled("Red rock", "Red reed"))
+    click(service, "idle", "red river", *PEOPLE)
+    assert len(suggest(service, "idle", "red")) == 3
+    index = service.app.state.runtime.suggestions  # type: ignore[attr-defined]
+    monkeypatch.setattr(index, "_used", set())
+    # As in another replica, so nothing is told of it.
+    monkeypatch.setattr(index, "forget_queries", lambda _: None)
+    service.delete("/collections/idle/documents/00000").raise_for_status()
+    put(service, "idle", {"id": "new", "title": "Red rose"})
+    assert suggest(service, "idle", "red") == [("red river", "query"), ("Red reed", "title")]
+    monkeypatch.setattr(index, "_used", set())
+    monkeypatch.setattr(suggestions, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(suggestions, "RENEW_SHARE", 0)
+    assert {*suggest(service, "idle", "red")} == {("Red reed", "title"), ("Red rose", "title")}
 
 
 def test_kinds_alternate_and_equal_texts_are_one(service: TestClient) -> None:

@@ -67,6 +67,7 @@ def test_synonyms_are_stored_with_a_version_that_grows(client: TestClient) -> No
     assert client.put(f"{PLACE}/synonyms", json=stored).status_code == 409
     assert client.get(f"{PLACE}/synonyms").json() == {"version": version + 1, **given}
     assert client.delete(f"{PLACE}/synonyms").json() == {"version": version + 2}
+    assert client.delete(f"{PLACE}/synonyms").json() == {"version": version + 2}, "there are none"
     assert client.get(f"{PLACE}/synonyms").json() == {"version": version + 2, "groups": [], "one_way": []}
 
 
@@ -78,6 +79,23 @@ def test_members_of_a_group_find_each_other_and_the_word_as_typed_first(client: 
         assert found(client, query)[-1] == ("automobile" if query.startswith("car") else "car")
         assert {*found(client, query, mode="hybrid")} >= {"car", "automobile", "both"}
     assert SYNONYM_WEIGHT < 1
+
+
+def test_a_synonym_of_several_words_does_not_outrank_the_word_as_typed(client: TestClient) -> None:
+    place = "/collections/sets"
+    texts = {
+        "typed": "my tv set here",
+        "one": "some television show here",
+        "several": "flat panel screen here",
+    }
+    fill = ({"id": f"f{at}", "text": "other words only"} for at in range(9))
+    put(client, *({"id": id, "text": text} for id, text in texts.items()), *fill, path=f"{place}/documents")
+    save(client, place=place, one_way=[{"from": "tv", "to": ["television", "flat panel with a screen"]}])
+    hits = client.get(f"{place}/search", params={"q": "tv", "mode": "lexical"}).json()["hits"]
+    scores = {hit["id"]: hit["score"] for hit in hits}
+    assert next(iter(scores)) == "typed"
+    for id in ("one", "several"):  # Their words are as rare, and their texts as long.
+        assert scores[id] == pytest.approx(SYNONYM_WEIGHT * scores["typed"]), id
 
 
 def test_one_way_synonyms_work_one_way(client: TestClient) -> None:
@@ -99,12 +117,35 @@ def test_several_words_are_found_where_they_follow_each_other(client: TestClient
     [
         ("c++", "car", "C++ car", "car"),
         ("東京", "江戸", "東京", "edo"),
-        ("İstanbul", "ISTANBUL", "car", "car"),
+        ("İstanbul", "car", "ISTANBUL", "car"),
     ],
 )
 def test_codes_and_other_scripts(client: TestClient, start: str, to: str, query: str, id: str) -> None:
     save(client, one_way=[{"from": start, "to": [to]}])
     assert id in found(client, query)
+
+
+def test_a_single_character_is_found_at_any_place_as_in_a_query(running: TestClient) -> None:
+    place = "/collections/single"
+    texts = {"tokyo": "東京の夜", "kyoto": "京都の寺", "edo": "江戸の町", "guide": "寺院 guide"}
+    put(running, *({"id": id, "text": text} for id, text in texts.items()), path=f"{place}/documents")
+    save(
+        running,
+        place=place,
+        one_way=[{"from": "capital", "to": ["京"]}, {"from": "book", "to": ["寺 guide"]}],
+    )
+    assert {*found(running, "京", place=place)} == {"tokyo", "kyoto"}
+    params = {"q": "capital", "mode": "lexical", "highlight": "true", "explain": "true"}
+    hits = running.get(f"{place}/search", params=params).json()["hits"]
+    marked = {hit["id"]: [hit["text"][slice(*pair)] for pair in hit["highlights"]["text"]] for hit in hits}
+    assert marked == {"tokyo": ["京"], "kyoto": ["京"]}
+    assert {term["term"] for hit in hits for term in hit["explanation"]["terms"]} == {"京"}
+    typed = running.get(f"{place}/search", params=params | {"q": "京"}).json()["hits"]
+    scores = {hit["id"]: hit["score"] for hit in typed}
+    for hit in hits:
+        assert hit["score"] == pytest.approx(SYNONYM_WEIGHT * scores[hit["id"]])
+    assert found(running, "book", place=place) == ["guide"]
+    assert {*found(running, "book 京", place=place)} == {"guide", "tokyo", "kyoto"}
 
 
 def test_a_code_is_not_its_part(client: TestClient) -> None:
@@ -142,18 +183,27 @@ def test_synonyms_are_deleted_with_their_collection(client: TestClient) -> None:
 
 
 BAD: list[tuple[object, str]] = [
-    ({"groups": [["car"]]}, "groups[0]"),
+    ({"groups": [["car"]]}, "groups[0] has 1 phrase; give 2 to 50."),
+    ({"groups": [[]]}, "groups[0] has 0 phrases; give 2 to 50."),
+    ({"groups": [["car", "Cars", "CÁR"]]}, "groups[0]: a search for 'car' finds the others anyway"),
+    ({"one_way": [{"from": "car", "to": ["Cars"]}]}, "one_way[0]: a search for 'car' finds the others"),
+    (
+        {"groups": [["car", "日本語日本語日本語日"]]},
+        "9 words, and each pair of neighboring characters is one;",
+    ),
+    ({"one_way": [{"start": "tv", "to": ["television"]}]}, "one_way[0].from"),
+    ({"one_way": [{"from": "tv", "start": "tv", "to": ["television"]}]}, "no field 'start' in one_way[0]"),
     ({"groups": [["car", ""]]}, "groups[0]"),
-    ({"groups": [["car", 3]]}, "groups[0]"),
+    ({"groups": [["car", 3]]}, "groups[0][1]"),
     ({"groups": ["car"]}, "groups[0]"),
     ({"groups": [["car", "?!"]]}, "no word"),
     ({"groups": [["car", "x" * (MAX_CHARACTERS + 1)]]}, "groups[0]"),
     ({"groups": [["car", "a " * MAX_WORDS + "b"]]}, "words"),
-    ({"groups": [[str(at) for at in range(MAX_PHRASES + 1)]]}, "groups[0]"),
+    ({"groups": [[str(at) for at in range(MAX_PHRASES + 1)]]}, "groups[0] has 51 phrases; give 2 to 50."),
     ({"groups": [["a", "b"]] * (MAX_ENTRIES + 1)}, str(MAX_ENTRIES)),
     ({"groups": [[f"w{at}" for at in range(MAX_PHRASES)]] * (MAX_ALL_PHRASES // MAX_PHRASES + 1)}, "phrases"),
     ({"one_way": [{"from": "tv"}]}, "one_way[0]"),
-    ({"one_way": [{"from": "tv", "to": []}]}, "one_way[0]"),
+    ({"one_way": [{"from": "tv", "to": []}]}, "one_way[0].to has 0 phrases; give 1 to 50."),
     ({"one_way": [{"from": "tv", "to": ["a"], "more": 1}]}, "one_way[0]"),
     ({"one_way": {"tv": "television"}}, "one_way"),
     ({"synonyms": []}, "synonyms"),
@@ -229,6 +279,17 @@ def test_synonyms_are_highlighted_if_a_document_has_all_their_words(running: Tes
     }
     terms = {hit["id"]: {term["term"] for term in hit["explanation"]["terms"]} for hit in hits}
     assert {id: len(each) for id, each in terms.items()} == {"both": 3, "one": 1, "wide": 2}
+
+
+def test_explained_terms_say_where_they_come_from(running: TestClient) -> None:
+    place = "/collections/explained"
+    put(running, {"id": "a", "text": "automobile, car, flat screen, tire"}, path=f"{place}/documents")
+    save(running, place=place, one_way=[{"from": "automobile", "to": ["car", "flat screen"]}])
+    params = {"q": "automoblie flat tires", "mode": "lexical", "highlight": "true", "explain": "true"}
+    [hit] = running.get(f"{place}/search", params=params).json()["hits"]
+    sources = {term["term"]: term.get("from", "typed") for term in hit["explanation"]["terms"]}
+    synonyms = {"car": "synonym", "screen": "synonym"}
+    assert sources == {"automobil": "correction", "flat": "typed", "tire": "typed", **synonyms}
 
 
 def test_a_correction_is_highlighted(running: TestClient) -> None:

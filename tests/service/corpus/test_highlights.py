@@ -268,6 +268,12 @@ def test_explained_hits_have_their_terms_with_the_idf_of_the_collection(client: 
     assert not any("explanation" in hit for hit in found), "no text is read"
 
 
+def test_terms_have_no_idf_with_a_filter_because_it_counts_hidden_documents(client: TestClient) -> None:
+    for mode in MODES:
+        hit = hit_of(client, "other", "nothing red", mode=mode, explain="true", filter='{"n": 1}')
+        assert hit["explanation"]["terms"] == [{"term": "noth", "in": ["text"]}]
+
+
 def test_characters_of_cjk_have_an_idf_and_places(client: TestClient) -> None:
     path = "/collections/cjk"
     rows = [{"id": f"c{at}", "text": text} for at, text in enumerate(["東京都", "京都", "大阪", "名古屋"])]
