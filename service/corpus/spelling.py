@@ -145,9 +145,10 @@ def _find_corrections(
         for term in sorted(counts, key=lambda term: (-counts[term], term))[:MAX_EXAMINED]:
             pause()
             examples = snapshot.documents_with(term, allowed, min(MAX_EXAMPLES, left), collection).tolist()
-            for some in (examples[:EXAMPLES], examples[EXAMPLES:]):
+            for some in (examples[:EXAMPLES], examples):
                 left -= len(some)
-                if some and (form := _get_form(snapshot, some, term, word, edits)):
+                measure = count_edits if some is not examples else _measure
+                if some and (form := _get_form(snapshot, some, term, word, edits, measure)):
                     found[term] = form
                     break
             if len(found) == MAX_TERMS or left <= 0:
@@ -157,7 +158,14 @@ def _find_corrections(
     return {}
 
 
-def _get_form(snapshot: Snapshot, examples: Sequence[int], term: str, word: Word, edits: int) -> str:
+def _get_form(
+    snapshot: Snapshot,
+    examples: Sequence[int],
+    term: str,
+    word: Word,
+    edits: int,
+    measure: Callable[[str, str], int],
+) -> str:
     """Returns how documents write a term in lower case, or an empty text if they have no near form.
 
     Args:
@@ -166,6 +174,7 @@ def _get_form(snapshot: Snapshot, examples: Sequence[int], term: str, word: Word
         term: The term.
         word: The word that the term replaces.
         edits: Allowed edits between the word and the form.
+        measure: Counts the edits.
     """
     contents = snapshot.beginnings(examples, COVER_CHARACTERS).values()
     forms = {text: get_forms(text) for text in (each.whole[:COVER_CHARACTERS] for each in contents)}
@@ -174,10 +183,10 @@ def _get_form(snapshot: Snapshot, examples: Sequence[int], term: str, word: Word
         for form in chain.from_iterable(forms.values())
         if form[0] == term[0] and form not in FUNCTION_WORDS and stem(form) == term
     )
-    near = {form: distance for form in counts if (distance := _measure(word.form, form)) <= edits}
+    near = [form for form in counts if measure(word.form, form) <= edits]
     if not near:
         return ""
-    best = min(near, key=lambda form: (near[form], -counts[form], form))
+    best = min(near, key=lambda form: (count_edits(word.form, form), -counts[form], form))
     return _get_written(next(text for text in forms if best in forms[text]), term, best)
 
 

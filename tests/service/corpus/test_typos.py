@@ -147,6 +147,10 @@ def test_a_form_that_few_documents_have_is_found(client: TestClient, others: int
     put(client, *documents, {"id": "last", "text": "computational"}, path=f"{path}/documents")
     found = client.get(f"{path}/search", params={"q": "computationla", "mode": "lexical"}).json()
     assert found.get("corrected_query") == ("computational" if others < MAX_EXAMPLES else None)
+    documents = [{"id": f"p{at}", "text": "problem"} for at in range(others)]
+    put(client, *documents, {"id": "plural", "text": "problems"}, path=f"{path}/documents")
+    found = client.get(f"{path}/search", params={"q": "probleks", "mode": "lexical"}).json()
+    assert found["corrected_query"] == ("problems" if others < MAX_EXAMPLES else "problem")
 
 
 def test_the_caller_may_turn_it_off(client: TestClient) -> None:
