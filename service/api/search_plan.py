@@ -201,9 +201,10 @@ def parse_facets(facets: Sequence[str] | None) -> list[str]:
         Validation: A name is not a field of the metadata, or the names are too many or too long.
 
     """
-    names = [*dict.fromkeys(facets or ())]
-    if len(names) > MAX_FACETS:
-        raise Validation(f"facets has {len(names)} fields; at most {MAX_FACETS} are counted in one request.")
+    given = facets or ()
+    if len(given) > MAX_FACETS:
+        raise Validation(f"facets has {len(given)} fields; at most {MAX_FACETS} are counted in one request.")
+    names = [*dict.fromkeys(given)]
     for name in names:
         first, _, field = name.partition(".")
         if first != METADATA or not field:

@@ -9,6 +9,7 @@ CONTRACT_FACTS.
 """
 
 import atexit
+import itertools
 import json
 import os
 import re
@@ -27,6 +28,8 @@ NAME = re.compile(
 )  # A valid name by the OpenAPI document. Invalid names are not replaced.
 FILES = ("report.md", "gains.svg")
 MAX_HITS = 50_000  # SIMILE_MAX_HITS
+WITH_SYNTAX = 'river "red stone" -blue'
+LONGEST_PHRASE = 100  # Of synonyms, in characters.
 MAX_FLOAT = 10**308
 YEAR = re.compile(r"^\d{4}(?=-)")
 counted: Counter[str] = Counter()
@@ -48,6 +51,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
         case.body = _whole(case.body)
         _fit(case.body)
         _fit_said(case.body)
+        _fit_synonyms(case.body)
         if isinstance(case.body.get("parameters"), dict):
             _fit(case.body["parameters"])
             if _is_rows(case.body.get("inputs")):  # token ids take no prompt
@@ -118,10 +122,12 @@ def _fit_query(operation: str, query: dict[str, Any]) -> None:
             query.pop(name, None)
     if operation == "GET /search" and isinstance(query.get("id"), str):
         query["id"] = _now_and_then(query["id"], FACTS["ids"])
-        for name in ("q", "mode", "prompt_name", "rerank"):
+        for name in ("q", "mode", "prompt_name", "rerank", "syntax"):
             query.pop(name, None)
     elif operation == "GET /search":
         query.setdefault("q", "a river")
+        if query.get("syntax") == "true":
+            query["q"] = WITH_SYNTAX
         _fit_mode(query)
 
 
@@ -133,8 +139,10 @@ def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
         if isinstance(query, dict) and isinstance(query.get("id"), str):
             query["id"] = _now_and_then(query["id"], FACTS["ids"])
     if not all(isinstance(query, str) for query in queries):  # Modes, prompts and rerankers read texts only.
-        for name in ("mode", "prompt_name", "rerank"):
+        for name in ("mode", "prompt_name", "rerank", "syntax"):
             options.pop(name, None)
+    elif options.get("syntax") is True:
+        options["queries"] = [WITH_SYNTAX] * len(queries)
     share = MAX_HITS // len(queries)  # Hits of a query. OpenAPI cannot limit k times queries.
     for name in ("k", "offset"):
         if _is_count(options.get(name)):
@@ -142,8 +150,28 @@ def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
     _fit_mode(options)
 
 
+def _fit_synonyms(body: dict[str, Any]) -> None:
+    """Replaces valid phrases by distinct words. A schema cannot say that a phrase needs a word."""
+    numbers = itertools.count()
+
+    def fit(phrase: Any) -> Any:
+        is_valid = isinstance(phrase, str) and 0 < len(phrase) <= LONGEST_PHRASE
+        return f"w{next(numbers)}" if is_valid else phrase
+
+    for group in _listed(body, "groups"):
+        if isinstance(group, list):
+            group[:] = map(fit, group)
+    for pair in _listed(body, "one_way"):
+        if isinstance(pair, dict):
+            to = _listed(pair, "to")
+            to[:] = map(fit, to)
+            pair.update({"from": fit(pair["from"])} if "from" in pair else {})
+
+
 def _fit_mode(options: dict[str, Any]) -> None:
     """Removes options that the mode does not support, and prompts from hybrid searches."""
+    if options.get("mode") == "dense":  # Dense search looks for no words.
+        options.pop("typos", None)
     if options.get("mode") == "lexical":  # Keyword search has no passages.
         options.pop("passages", None)
     if options.get("mode") in ("lexical", "hybrid"):
