@@ -122,7 +122,7 @@ def _fit_query(operation: str, query: dict[str, Any]) -> None:
             query.pop(name, None)
     if operation == "GET /search" and isinstance(query.get("id"), str):
         query["id"] = _now_and_then(query["id"], FACTS["ids"])
-        for name in ("q", "mode", "prompt_name", "rerank", "syntax"):
+        for name in ("q", "mode", "prompt_name", "rerank", "syntax", "typos"):
             query.pop(name, None)
     elif operation == "GET /search":
         query.setdefault("q", "a river")
@@ -139,7 +139,7 @@ def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
         if isinstance(query, dict) and isinstance(query.get("id"), str):
             query["id"] = _now_and_then(query["id"], FACTS["ids"])
     if not all(isinstance(query, str) for query in queries):  # Modes, prompts and rerankers read texts only.
-        for name in ("mode", "prompt_name", "rerank", "syntax"):
+        for name in ("mode", "prompt_name", "rerank", "syntax", "typos"):
             options.pop(name, None)
     elif options.get("syntax") is True:
         options["queries"] = [WITH_SYNTAX] * len(queries)
@@ -170,7 +170,7 @@ def _fit_synonyms(body: dict[str, Any]) -> None:
 
 def _fit_mode(options: dict[str, Any]) -> None:
     """Removes options that the mode does not support, and prompts from hybrid searches."""
-    if options.get("mode") == "dense":  # Dense search looks for no words.
+    if options.get("mode") == "dense" or "min_score" in options:  # Dense search looks for no words.
         options.pop("typos", None)
     if options.get("mode") == "lexical":  # Keyword search has no passages.
         options.pop("passages", None)
