@@ -20,8 +20,8 @@ class Met(NamedTuple):
     """The documents that meet conditions.
 
     Attributes:
-        required: The documents that have all that a document must have, or None for all documents.
-        excluded: Documents that have what none may have. Those that are not required may be missing.
+        required: The documents that meet all required conditions, or None without such conditions.
+        excluded: Documents that meet an excluded condition. Documents that are not required may be missing.
     """
 
     required: Revisions | None
@@ -70,8 +70,8 @@ def _keep_titled(
     Args:
         snapshot: The store.
         conditions: The conditions.
-        found: The documents that meet each condition, if title and text are taken as one text.
-        required: The documents of which some are wanted. No other titles are read. None for all.
+        found: The documents that meet each condition in their title and text together.
+        required: Only the titles of these documents are read. None for all documents.
         budget: The number of titles that may be read.
     """
     titled = {at: condition for at, condition in enumerate(conditions) if condition.in_title}
