@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.manifest import FUSION, Mode, SearchDefaults
 
@@ -39,6 +40,13 @@ class Part(NamedTuple):
     share: float
 
 
+class Scores(NamedTuple):
+    """A ranking: the documents' revisions, shape (n,), without repetitions, and their scores, shape (n,)."""
+
+    revisions: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+
 class Fusion:
     """Fuses two rankings.
 
@@ -46,43 +54,48 @@ class Fusion:
     cosines may be far above the floor.
 
     Args:
-        dense: Cosines, by the revision of the document.
-        lexical: BM25 scores, all above 0, by the revision of the document.
+        dense: Cosines.
+        lexical: BM25 scores, all above 0.
         weight: Weight of the dense ranking, 0 to 1.
         unrelated: Mean cosine of unrelated texts. 1 if unknown.
         cover: Share of the query's terms in the best hit of `lexical` (features.get_cover), above 0.
+
+    Attributes:
+        revisions: The documents of both rankings, shape (m,): the dense ranking, then the other documents.
+        scores: Their fused scores, shape (m,).
+        in_lexical: Their places in `lexical`, shape (m,), or -1.
     """
 
     def __init__(
         self,
-        dense: Mapping[int, float],
-        lexical: Mapping[int, float],
+        dense: Scores,
+        lexical: Scores,
         weight: float = DENSE_WEIGHT,
         unrelated: float = 1.0,
         cover: float = 1.0,
     ) -> None:
-        self._dense, self._lexical = dense, lexical
-        self._near = _scale(dense, get_floor(dense, unrelated))
-        self._worded = _scale(lexical, 0.0)
-        self._missing = min(self._near.values(), default=0.0)
-        self._weight, self._rest = weight, (1 - weight) * cover ** (1 - self._missing)
-
-    def get_scores(self) -> dict[int, np.float32]:
-        """Returns the fused scores, by the revision of the document."""
-        near, worded, weight, rest = self._near, self._worded, self._weight, self._rest
-        return {
-            revision: np.float32(
-                weight * near.get(revision, self._missing) + rest * worded.get(revision, 0.0)
-            )
-            for revision in near | worded
-        }
+        self._dense, self._lexical, self._weight = dense, lexical, weight
+        order = np.argsort(lexical.revisions)
+        at = np.searchsorted(lexical.revisions, dense.revisions, sorter=order)
+        at = np.append(order, -1)[at]
+        is_in_both = np.append(lexical.revisions, -1)[at] == dense.revisions
+        at[~is_in_both] = -1
+        rest = np.delete(np.arange(len(order)), at[is_in_both])
+        self.in_lexical: NDArray[np.int64] = np.concatenate([at, rest])
+        self.revisions = np.concatenate([dense.revisions, lexical.revisions[rest]])
+        near = _scale(dense.scores, get_floor(dense.scores, unrelated))
+        missing = float(near.min()) if len(near) else 0.0
+        self._near = np.concatenate([near, np.full(len(rest), missing)])
+        self._worded = np.append(_scale(lexical.scores, 0.0), 0.0)[self.in_lexical]
+        self._rest = (1 - weight) * cover ** (1 - missing)
+        self.scores = (weight * self._near + self._rest * self._worded).astype(np.float32)
 
     def explain(self, revision: int) -> dict[str, Part]:
-        """Returns what each ranking contributes to the score of a document."""
-        near, worded = self._near.get(revision, self._missing), self._worded.get(revision, 0.0)
+        """Returns what each ranking contributes to the score of a document of the fused ranking."""
+        at = int(np.flatnonzero(self.revisions == revision)[0])
         return {
-            "dense": _explain(self._dense, revision, self._weight, near),
-            "lexical": _explain(self._lexical, revision, self._rest, worded),
+            "dense": _explain(self._dense, revision, self._weight, float(self._near[at])),
+            "lexical": _explain(self._lexical, revision, self._rest, float(self._worded[at])),
         }
 
 
@@ -94,18 +107,23 @@ def fuse(
     cover: float = 1.0,
 ) -> dict[int, np.float32]:
     """Returns the fused scores of two rankings, by the revision of the document. Arguments as in `Fusion`."""
-    return Fusion(dense, lexical, weight, unrelated, cover).get_scores()
+    fused = Fusion(_list(dense), _list(lexical), weight, unrelated, cover)
+    return dict(zip(fused.revisions.tolist(), fused.scores, strict=True))
 
 
-def _explain(scores: Mapping[int, float], revision: int, weight: float, scaled: float) -> Part:
-    score = scores.get(revision)
-    place = None if score is None else 1 + sum(other > score for other in scores.values())
+def _list(scores: Mapping[int, float]) -> Scores:
+    return Scores(np.array([*scores], np.int64), np.array([*scores.values()], np.float64))
+
+
+def _explain(ranking: Scores, revision: int, weight: float, scaled: float) -> Part:
+    score = next(iter(ranking.scores[ranking.revisions == revision].tolist()), None)
+    place = None if score is None else 1 + int(np.count_nonzero(ranking.scores > score))
     return Part(score, place, weight, weight * scaled)
 
 
-def get_floor(dense: Mapping[int, float], unrelated: float) -> float:
+def get_floor(cosines: NDArray[np.float64], unrelated: float) -> float:
     """Returns the cosine that is scaled to 0: `unrelated`, or the smallest cosine if that is lower."""
-    return min(unrelated, min(dense.values(), default=unrelated))
+    return float(cosines.min(initial=unrelated))
 
 
 def get_mode(learned: SearchDefaults | None) -> Mode:
@@ -122,7 +140,7 @@ def get_weight(learned: SearchDefaults | None) -> float:
     return learned.weight if learned and fits else DENSE_WEIGHT
 
 
-def _scale(scores: Mapping[int, float], floor: float) -> dict[int, float]:
+def _scale(scores: NDArray[np.float64], floor: float) -> NDArray[np.float64]:
     """Scales scores so that `floor` becomes 0 and the best score 1. If the best is `floor`, all become 1."""
-    span = max(scores.values(), default=floor) - floor
-    return {revision: (score - floor) / span if span > 0 else 1.0 for revision, score in scores.items()}
+    span = float(scores.max(initial=floor)) - floor
+    return (scores - floor) / span if span > 0 else np.ones(len(scores))

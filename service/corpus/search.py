@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Mode
 from models.search.features import COVER_CHARACTERS, NO_MEMORY, Memory, get_cover
-from models.search.fusion import DENSE_WEIGHT, Fusion, Part
+from models.search.fusion import DENSE_WEIGHT, Fusion, Part, Scores
 from models.search.ranking import MAX_RANKED, MAX_RECALLED
 from models.search.syntax import Condition
 from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query
@@ -43,8 +43,10 @@ from service.store.values import (
     Column,
     Facet,
     Ranked,
+    Ranking,
     Record,
     Revisions,
+    RowNames,
     get_revisions,
 )
 
@@ -339,7 +341,7 @@ def find(
     stage = _second_stage(generation, search)
     counting = _Counting(snapshot, search)
     for (query, own), (ranking, fusion, met) in zip(resolved, rankings, strict=True):
-        others = [ranked for ranked in ranking if ranked.revision != own]
+        others = ranking.without(own)
         best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
         recalled = _recalled(snapshot, generation, query, others, best, search)
         candidates = [*best[:MAX_RANKED], *recalled]
@@ -404,6 +406,36 @@ def find(
             for found in pages
         ]
     )
+
+
+class _Ranking(NamedTuple):
+    """The documents of a ranking in any order, as arrays of equal length. `Ranked` describes the columns."""
+
+    revisions: Revisions
+    scores: NDArray[np.float32]
+    rows: RowNames
+    bm25: NDArray[np.float64]
+
+    @staticmethod
+    def of(revisions: Revisions, scores: NDArray[np.float32], rows: RowNames | None = None) -> "_Ranking":
+        none = np.zeros(len(revisions), np.int64)
+        return _Ranking(revisions, scores, none if rows is None else rows, none.astype(np.float64))
+
+    def where(self, kept: NDArray[np.bool_] | slice) -> "_Ranking":
+        return _Ranking(self.revisions[kept], self.scores[kept], self.rows[kept], self.bm25[kept])
+
+    def without(self, revision: int | None) -> "_Ranking":
+        return self if revision is None else self.where(self.revisions != revision)
+
+    def select_best(self, count: int) -> "_Ranking":
+        """Returns the best documents: `count`, and those that tie with the last one."""
+        if len(self.scores) <= count:
+            return self
+        return self.where(self.scores >= np.partition(self.scores, -count)[-count])
+
+    def as_ranked(self) -> list[Ranked]:
+        columns = self.revisions.tolist(), self.scores, self.rows.tolist(), self.bm25.tolist()
+        return [*map(Ranked, *columns)]
 
 
 class _Found(NamedTuple):
@@ -495,7 +527,7 @@ def _recalled(
     snapshot: Snapshot,
     generation: Generation,
     query: Query,
-    ranking: Sequence[Ranked],
+    ranking: _Ranking,
     best: Sequence[tuple[Ranked, str]],
     search: Search,
 ) -> list[tuple[Ranked, str]]:
@@ -511,32 +543,26 @@ def _recalled(
     ids = search.memory.list_relevant(vector, threshold, MAX_RECALLED)
     if not (missing := [id for id in ids if id not in known]):
         return []
-    places = {ranked.revision: ranked for ranked in ranking}
-    found = ((id, snapshot.get_vector(generation.number, id, search.collection)) for id in missing)
-    return [(places[stored[0]], id) for id, stored in found if stored is not None and stored[0] in places]
+    stored = {id: snapshot.get_vector(generation.number, id, search.collection) for id in missing}
+    named = {found[0]: id for id, found in stored.items() if found is not None}
+    inside = ranking.where(np.isin(ranking.revisions, [*named]))
+    places = {ranked.revision: ranked for ranked in inside.as_ranked()}
+    return [(places[revision], id) for revision, id in named.items() if revision in places]
 
 
-def _existing(snapshot: Snapshot, ranking: Sequence[Ranked], count: int) -> list[tuple[Ranked, str]]:
+def _existing(snapshot: Snapshot, ranking: _Ranking, count: int) -> list[tuple[Ranked, str]]:
     """Returns the best documents that the snapshot has, best first, with their ids.
 
     These are at least `count` documents, unless `ranking` has fewer that exist.
     """
-    best = _best(ranking, count)
-    ids = snapshot.get_ids([ranked.revision for ranked in best])
+    best = ranking.select_best(count)
+    ids = snapshot.get_ids(best.revisions.tolist())
     # The index is newer than the snapshot. Other documents replace those that the snapshot does not have.
-    if len(ids) < len(best) < len(ranking):
+    if len(ids) < len(best.revisions) < len(ranking.revisions):
         best = ranking
-        ids = snapshot.get_ids([ranked.revision for ranked in best])
-    found = [(ranked, ids[ranked.revision]) for ranked in best if ranked.revision in ids]
+        ids = snapshot.get_ids(best.revisions.tolist())
+    found = [(ranked, ids[ranked.revision]) for ranked in best.as_ranked() if ranked.revision in ids]
     return sorted(found, key=lambda each: (-each[0].score, each[1]))
-
-
-def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
-    if len(ranking) <= count:
-        return ranking
-    scores = np.array([ranked.score for ranked in ranking])
-    least = np.partition(scores, -count)[-count]
-    return [ranking[at] for at in np.flatnonzero(scores >= least).tolist()]
 
 
 def _resolved(
@@ -566,7 +592,7 @@ def _rank_all(
     queries: Sequence[Query],
     search: Search,
     allowed: FilterMatches | None,
-) -> Iterator[tuple[list[Ranked], Fusion | None, Met | None]]:
+) -> Iterator[tuple[_Ranking, Fusion | None, Met | None]]:
     """Yields the best documents of each query, how they were fused, and the documents of its conditions.
 
     Queries with conditions are searched one by one.
@@ -591,7 +617,7 @@ def _rankings(
     queries: Sequence[Query],
     search: Search,
     allowed: FilterMatches | None,
-) -> Iterator[tuple[list[Ranked], Fusion | None]]:
+) -> Iterator[tuple[_Ranking, Fusion | None]]:
     """Yields the best documents of each query, and in hybrid search how they were fused.
 
     A dense or lexical ranking may have more documents than needed, which tie with the last needed one.
@@ -599,7 +625,7 @@ def _rankings(
     if moment is None:
         for query in queries:
             pause()
-            yield _lexical(snapshot, query, search.reach, allowed, search.collection), None
+            yield _Ranking.of(*_lexical(snapshot, query, search.reach, allowed, search)), None
         return
     hybrid = search.mode == "hybrid"
     # One more, because the most similar document to a document is itself.
@@ -609,15 +635,16 @@ def _rankings(
     for query, ranking in zip(queries, near, strict=True):
         pause()
         if hybrid:
-            worded = _lexical(snapshot, query, depth, allowed, search.collection)
-            yield _fused(ranking[:depth], worded[:depth], _cover(snapshot, query, worded), search)
+            worded = _lexical(snapshot, query, depth, allowed, search)
+            cover = _cover(snapshot, query, *worded)
+            yield _fused(ranking.where(slice(depth)), _Ranking.of(*worded).where(slice(depth)), cover, search)
         else:
-            yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least], None
+            yield ranking if least is None else ranking.where(ranking.scores >= np.float64(least)), None
 
 
 def _dense(
     moment: Moment, queries: Sequence[Query], depth: int, allowed: FilterMatches | None, *, heads_only: bool
-) -> Iterator[list[Ranked]]:
+) -> Iterator[_Ranking]:
     most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
     together, start = min(FIRST_TOGETHER, most), 0
     while start < len(queries):
@@ -629,38 +656,28 @@ def _dense(
         short = clock() - began < SLICE_SECONDS
         together = min(2 * together, most) if short else max(1, together // 2)
         for scores, names in found:
-            yield [
-                Ranked(revision, score, row)
-                for score, revision, row in zip(
-                    scores, get_revisions(names).tolist(), names.tolist(), strict=True
-                )
-            ]
+            yield _Ranking.of(get_revisions(names), scores, names)
 
 
 def _lexical(
-    snapshot: Snapshot, query: Query, depth: int, allowed: FilterMatches | None, collection: str
-) -> list[Ranked]:
-    revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection, query.weights)
-    return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
+    snapshot: Snapshot, query: Query, depth: int, allowed: FilterMatches | None, search: Search
+) -> Ranking:
+    return snapshot.nearest_words(query.text, depth, allowed, search.collection, query.weights)
 
 
-def _cover(snapshot: Snapshot, query: Query, worded: list[Ranked]) -> float:
+def _cover(snapshot: Snapshot, query: Query, revisions: Revisions, scores: NDArray[np.float32]) -> float:
     """Returns the share of the query's terms at the start of the best keyword hit, or 1 without a hit."""
-    if not worded:
+    if not len(revisions):
         return 1.0
-    best = min(worded, key=lambda ranked: (-ranked.score, ranked.revision)).revision
+    best = int(revisions[scores == scores.max()].min())
     content = snapshot.beginnings([best], COVER_CHARACTERS).get(best)
     return get_cover(query.text, content.whole, query.same) if content else 1.0
 
 
-def _fused(
-    near: list[Ranked], worded: list[Ranked], cover: float, search: Search
-) -> tuple[list[Ranked], Fusion]:
-    dense, lexical = ({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded))
+def _fused(near: _Ranking, worded: _Ranking, cover: float, search: Search) -> tuple[_Ranking, Fusion]:
+    dense, lexical = (Scores(each.revisions, each.scores.astype(np.float64)) for each in (near, worded))
     fusion = Fusion(dense, lexical, search.weight, search.unrelated, cover)
-    rows = {ranked.revision: ranked.row for ranked in near}
-    ranking = [
-        Ranked(revision, score, rows.get(revision, 0), lexical.get(revision, 0.0))
-        for revision, score in fusion.get_scores().items()
-    ]
-    return ranking, fusion
+    rows = np.zeros(len(fusion.revisions), np.int64)
+    rows[: len(near.rows)] = near.rows
+    bm25 = np.append(lexical.scores, 0.0)[fusion.in_lexical]
+    return _Ranking(fusion.revisions, fusion.scores, rows, bm25), fusion

@@ -152,7 +152,7 @@ def _in_cosines(
         cover: Share of the query's terms in the best hit of keyword search.
 
     """
-    floor = get_floor(near, unrelated)
+    floor = get_floor(np.array([*near.values()]), unrelated)
     scale = (max(near.values()) - floor) / DENSE_WEIGHT
     found = fuse(near, worded, DENSE_WEIGHT, unrelated, cover)
     scores = {place: floor + float(fused) * scale for place, fused in found.items()}

@@ -10,9 +10,7 @@ cached.
 """
 
 import sqlite3
-import threading
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -23,15 +21,13 @@ import numpy as np
 from service.store.filters.grammar import Predicate
 from service.store.sqlite.documents import INLINE_REVISIONS, sequence
 from service.store.sqlite.filters import Lookups, matching
+from service.store.sqlite.state_cache import STEP, StateCache
 from service.store.values import Revisions
 
 ALL = Predicate("TRUE", [], kind="and")
 MAX_BYTES = 64 * 2**20  # Sixteen filters that half of a million documents match.
 STATE_BYTES = 1024  # Bytes of a state in addition to its revisions, at most.
 SLOW_SECONDS = 0.005  # Results of faster searches are not cached.
-FAR = 4096  # A state is updated over at most this many operations, which takes 4 ms.
-STEP = 64  # Operations after which an updated state is cached.
-STATES = 2
 
 
 class _State(NamedTuple):
@@ -49,9 +45,7 @@ class FilterCache:
     """Caches the results of filters. All reading threads share it, each with its own connection."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._states: OrderedDict[bytes, tuple[_State, ...]] = OrderedDict()  # By last use.
-        self._nbytes = 0
+        self.states = StateCache[_State](MAX_BYTES)
 
     def of(self, connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
         """Returns the revisions that match a filter in the caller's transaction, in ascending order.
@@ -59,7 +53,7 @@ class FilterCache:
         Do not change the array.
         """
         now, key = sequence(connection), _key(where, collection)
-        state = self._find(key, now)
+        state = self.states.find(key, now)
         found = None if state is None else _brought(connection, where, collection, state, now)
         if state is None or found is None:
             started = time.perf_counter()
@@ -68,31 +62,9 @@ class FilterCache:
         else:
             is_kept = now - state.sequence >= STEP
         if is_kept:
-            self._keep(key, _State(now, found))
+            found.flags.writeable = False
+            self.states.keep(key, _State(now, found))
         return found
-
-    def _find(self, key: bytes, now: int) -> _State | None:
-        """Returns the latest cached result that can be updated to the operation `now`, or None."""
-        with self._lock:
-            for state in self._states.get(key, ()):
-                if now - FAR <= state.sequence <= now:
-                    self._states.move_to_end(key)
-                    return state
-        return None
-
-    def _keep(self, key: bytes, state: _State) -> None:
-        state.revisions.flags.writeable = False
-        with self._lock:
-            before = self._states.pop(key, ())
-            states = sorted({state.sequence: state for state in (*before, state)}.values(), reverse=True)
-            self._states[key] = tuple(states[:STATES])
-            self._nbytes += _size(self._states[key]) - _size(before)
-            while self._nbytes > MAX_BYTES:
-                self._nbytes -= _size(self._states.popitem(last=False)[1])
-
-
-def _size(states: tuple[_State, ...]) -> int:
-    return sum(state.nbytes for state in states)
 
 
 def _key(where: Predicate, collection: str) -> bytes:

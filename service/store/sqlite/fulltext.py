@@ -1,4 +1,4 @@
-"""Keyword search in SQLite, with BM25 by FTS5.
+"""Keyword search in SQLite, with the terms in FTS5 and BM25 computed here.
 
 Start reading at `nearest`. models/search/terms.py cuts titles and texts into terms. The FTS5 tables do not
 store the texts, because the documents have them: 100,000 sentences of Wikipedia take 9 MB instead of 24 MB.
@@ -11,12 +11,10 @@ table takes at least 64 KiB on disk.
 """
 
 import sqlite3
-from collections.abc import Callable
 from itertools import chain
 from typing import Literal
 
 import numpy as np
-import orjson
 
 from models.search.terms import (
     NO_TERMS,
@@ -28,22 +26,21 @@ from models.search.terms import (
     cut,
     expression,
     expressions,
+    parse_query,
 )
-from service.store.sql.connection import fetch_column, fetch_value
-from service.store.sqlite.documents import INLINE_REVISIONS, get_number
+from service.store.scheduling import pause
+from service.store.sql.bm25 import compute_scores, is_in, select_best
+from service.store.sql.connection import fetch_column
+from service.store.sqlite.documents import get_number
 from service.store.sqlite.filter_cache import FilterMatches
 from service.store.sqlite.filters import read_revisions
+from service.store.sqlite.postings import PREFIX, PostingCache, Reader, table
 from service.store.values import TIES, Ranking, Revisions
 
 SPARE = 16
 NARROW = 1000  # A filter is narrow if at most this many documents match.
 MIN_SHARE = 0.125  # Share of the best documents that must match, or else all matches are found first.
 _NONE: Ranking = np.empty(0, np.int64), np.empty(0, np.float32)
-_TABLE = "lexical_"  # Followed by the number of a collection.
-
-
-def table(number: int) -> str:
-    return f"{_TABLE}{number}"
 
 
 def make(connection: sqlite3.Connection, number: int) -> None:
@@ -77,8 +74,8 @@ def command(connection: sqlite3.Connection, number: int, said: Literal["delete-a
 
 def numbers(connection: sqlite3.Connection) -> set[int]:
     """Returns the numbers of the collections that have a table."""
-    names = fetch_column(connection, "SELECT name FROM sqlite_master WHERE name GLOB ?", f"{_TABLE}*")
-    endings = (name.removeprefix(_TABLE) for name in names)
+    names = fetch_column(connection, "SELECT name FROM sqlite_master WHERE name GLOB ?", f"{PREFIX}*")
+    endings = (name.removeprefix(PREFIX) for name in names)
     return {int(ending) for ending in endings if ending.isdecimal()}  # FTS5's own tables have a suffix.
 
 
@@ -96,108 +93,62 @@ def lacking(connection: sqlite3.Connection) -> str | None:
 
 def nearest(
     connection: sqlite3.Connection,
+    cache: PostingCache,
     query: str,
     depth: int,
     allowed: FilterMatches | None,
     collection: str,
     weights: Weights = NO_WEIGHTS,
 ) -> Ranking:
-    """Ranks documents, as `protocol.Snapshot.nearest_words` says.
-
-    The scores are those of FTS5's bm25 with the opposite sign, so larger is better.
-    """
-    parts = _parts(query, weights)
+    """Ranks documents, as `protocol.Snapshot.nearest_words` says."""
     number = get_number(connection, collection)
-    if not parts or number is None:
+    if number is None:
         return _NONE
-    name = table(number)
-
-    def ranked(condition: str = "", *listed: str) -> sqlite3.Cursor:
-        if [*parts.values()] == [1.0]:
-            sql = f"SELECT rowid, -rank FROM {name} WHERE {name} MATCH ? {condition} ORDER BY rank"
-            return connection.execute(sql, [*parts, *listed])
-        part = f"SELECT rowid AS name, ? * -rank AS score FROM {name} WHERE {name} MATCH ? {condition}"
-        sql = f"SELECT name, sum(score) FROM ({' UNION ALL '.join([part] * len(parts))}) GROUP BY name "
-        values = [value for match, weight in parts.items() for value in (weight, match, *listed)]
-        return connection.execute(f"{sql} ORDER BY 2 DESC, 1", values)
-
+    parsed, reader = parse_query(query), Reader(connection, cache, number)
+    every = parsed.add(chain.from_iterable(weights))
+    postings = reader.get(every.terms, every.beginnings)
+    pause()
+    revisions, scores = compute_scores(parsed, weights, postings, reader.size)
     if allowed is None:
-        return _first(ranked(), depth, None) or _NONE
-    if not allowed.is_narrow(NARROW):
-        tried = _first(ranked(), depth, allowed.among, MIN_SHARE)
-        if tried is not None:
-            return tried
-    revisions = allowed.all
-    if len(revisions) > INLINE_REVISIONS:
-        return _first(ranked(), depth, lambda names: np.intersect1d(names, revisions, True)) or _NONE
-    listed = orjson.dumps(revisions, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-    # The plus keeps SQLite from querying FTS5 once for each revision.
-    some = ranked("AND +rowid IN (SELECT value FROM json_each(?))", listed)
-    return _first(some, depth, None) or _NONE
+        return select_best(revisions, scores, depth)
+    size = depth + SPARE
+    while len(revisions) and not allowed.is_narrow(NARROW):
+        names, best = select_best(revisions, scores, size)
+        inside = np.isin(names, allowed.among(names))
+        if inside.mean() < MIN_SHARE:
+            break
+        found, kept = best[inside], select_best(names[inside], best[inside], depth)
+        if len(names) == len(revisions) or len(found) > depth + TIES:
+            return kept
+        if len(found) > depth and found[-1] < found[depth - 1]:
+            return kept
+        size *= 2
+    inside = is_in(revisions, allowed.all)
+    return select_best(revisions[inside], scores[inside], depth)
 
 
-def get_idf(connection: sqlite3.Connection, query: Query, collection: str) -> dict[str, float]:
+def get_idf(
+    connection: sqlite3.Connection, cache: PostingCache, query: Query, collection: str
+) -> dict[str, float]:
     """Implements `protocol.Snapshot.get_idf`."""
     number = get_number(connection, collection)
     if number is None:
         return {}
-    name = table(number)
-    documents = fetch_value(connection, f"SELECT count(*) FROM {name}_docsize")
-    sql = f"SELECT count(*) FROM {name} WHERE {name} MATCH ?"
+    reader = Reader(connection, cache, number)
+    postings = reader.get(query.terms, query.beginnings)
     return {
-        term: compute_idf(documents, fetch_value(connection, sql, match))
-        for term, match in expressions(query).items()
+        term: compute_idf(reader.size.documents, len(found.revisions)) for term, found in postings.items()
     }
-
-
-def _parts(query: str, weights: Weights) -> dict[str, float]:
-    """Returns expressions whose weighted scores are summed, with their weights."""
-    match = expression(query, weights)
-    parts = {match: 1.0} if match else {}
-    matches = expressions(NO_TERMS.add(chain.from_iterable(weights)))
-    single: dict[float, list[str]] = {}
-    for group, weight in weights.items():
-        if len(group) == 1:
-            single.setdefault(weight, []).append(matches[group[0]])
-        else:
-            parts[" AND ".join(matches[term] for term in group)] = weight
-    return parts | {" OR ".join(terms): weight for weight, terms in single.items()}
 
 
 def list_worded(
     connection: sqlite3.Connection, query: str, collection: str, weights: Weights = NO_WEIGHTS
 ) -> Revisions:
     """Returns the documents that have a term of a query, as `protocol.Snapshot.list_worded` says."""
-    match = " OR ".join(f"({part})" for part in _parts(query, weights))
+    matches = expressions(NO_TERMS.add(chain.from_iterable(weights)))
+    groups = [" AND ".join(matches[term] for term in group) for group in weights]
+    match = " OR ".join(f"({part})" for part in (expression(query, weights), *groups) if part)
     number = get_number(connection, collection)
     if not match or number is None:
         return _NONE[0]
     return read_revisions(connection, "rowid", f"{table(number)} WHERE {table(number)} MATCH ?", [match])
-
-
-def _first(
-    rows: sqlite3.Cursor, depth: int, among: Callable[[Revisions], Revisions] | None, least: float = 0
-) -> Ranking | None:
-    """Returns the first `depth` matching rows, and up to TIES that tie with the last one.
-
-    Args:
-        rows: Ranked rows.
-        depth: Number of rows.
-        among: Returns the revisions that match, of those given. None if all match.
-        least: Smallest share of matching rows in a batch. Below it, the result is None.
-    """
-    revisions, scores = _NONE
-    size = depth + SPARE
-    while batch := rows.fetchmany(size):
-        names = np.array([row[0] for row in batch], np.int64)
-        inside = np.ones(len(names), bool) if among is None else np.isin(names, among(names))
-        if inside.mean() < least:
-            return None
-        revisions = np.concatenate([revisions, names[inside]])
-        scores = np.concatenate([scores, np.array([row[1] for row in batch], np.float32)[inside]])
-        if len(scores) > depth and (scores[-1] < scores[depth - 1] or len(scores) > depth + TIES):
-            break
-        size *= 2
-    kept = len(scores) if len(scores) <= depth else int(np.sum(scores >= scores[depth - 1]))
-    kept = min(kept, depth + TIES)
-    return revisions[:kept], scores[:kept]

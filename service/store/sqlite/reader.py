@@ -18,6 +18,7 @@ from typing import TypeVar
 import orjson
 
 from models.search.spelling import Near, Word
+from models.search.terms import NO_WEIGHTS, Query, Weights
 from service.observability import outages
 from service.store.filters.grammar import EVERYTHING, Predicate
 from service.store.scheduling import ReadingThreads, Turn, Turns, current, share
@@ -26,8 +27,9 @@ from service.store.sql.records import crc32
 from service.store.sqlite import documents, filter_cache, fulltext, vectors, vocabulary
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.filters import Lookups
+from service.store.sqlite.postings import PostingCache
 from service.store.sqlite.schema import connect
-from service.store.values import Facet, Revisions
+from service.store.values import Facet, Ranking, Revisions
 from service.store.vocabularies import Vocabularies
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class Snapshot(sqlite3.Connection):
     """A read transaction. protocol.py documents the methods."""
 
     filters: FilterCache  # All connections share these.
+    postings: PostingCache
     vocabularies: Vocabularies
     columns: facets.Columns
 
@@ -66,11 +69,9 @@ class Snapshot(sqlite3.Connection):
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
     passages = vectors.passages
-    nearest_words = fulltext.nearest
     count_documents = vocabulary.count_documents
     documents_with = vocabulary.documents_with
     documents_with_phrase = vocabulary.documents_with_phrase
-    get_idf = fulltext.get_idf
     restricted = filter_cache.restricted
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
@@ -106,6 +107,19 @@ class Snapshot(sqlite3.Connection):
     def matching(self, where: Predicate, collection: str, *, lazily: bool = False) -> FilterMatches:  # noqa: ARG002
         return FilterMatches(self, self.filters, where, collection)
 
+    def nearest_words(
+        self,
+        query: str,
+        depth: int,
+        allowed: FilterMatches | None,
+        collection: str,
+        weights: Weights = NO_WEIGHTS,
+    ) -> Ranking:
+        return fulltext.nearest(self, self.postings, query, depth, allowed, collection, weights)
+
+    def get_idf(self, query: Query, collection: str) -> dict[str, float]:
+        return fulltext.get_idf(self, self.postings, query, collection)
+
     def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
 
@@ -116,7 +130,8 @@ class Readers(ReadingThreads):
     def __init__(self, path: Path) -> None:
         super().__init__(BEGUN, HEAVY, OWN)
         self._path = path
-        self._filters, self._vocabularies, self._columns = FilterCache(), Vocabularies(), facets.Columns()
+        self._filters, self._postings = FilterCache(), PostingCache()
+        self._vocabularies, self._columns = Vocabularies(), facets.Columns()
         self._local = threading.local()
         self._open: list[Snapshot] = []
         self._turns = Turns()
@@ -129,8 +144,8 @@ class Readers(ReadingThreads):
         if not hasattr(self._local, "connection"):
             connection = connect(self._path, Snapshot, read_only=True)
             assert isinstance(connection, Snapshot)  # noqa: S101
-            connection.filters, connection.vocabularies = self._filters, self._vocabularies
-            connection.columns = self._columns
+            connection.filters, connection.postings = self._filters, self._postings
+            connection.vocabularies, connection.columns = self._vocabularies, self._columns
             connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")
             self._open.append(connection)
             self._local.connection = connection

@@ -18,6 +18,7 @@ from models.search.terms import RULES
 from service.store.sql.connection import LEXICAL_RULES, fact, fetch_value, note
 from service.store.sqlite import documents, filters, fulltext
 from service.store.sqlite.documents import get_number
+from service.store.sqlite.postings import table
 from service.store.sqlite.schema import starting
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
             found.append(f"no document of the collection {name!r} can be found by its words")
             continue
         documents = "SELECT revision FROM documents WHERE collection = ?1"
-        words = f"SELECT id FROM {fulltext.table(number)}_docsize"
+        words = f"SELECT id FROM {table(number)}_docsize"
         for what, one, other in (
             (("document cannot be", "documents cannot be"), documents, words),
             (("deleted document is", "deleted documents are"), words, documents),

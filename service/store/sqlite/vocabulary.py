@@ -14,9 +14,9 @@ from models.search.spelling import MAX_LETTERS, Near, Vocabulary, Word
 from models.search.terms import get_terms
 from service.store.scheduling import pause
 from service.store.sql.connection import fetch_column, fetch_value
-from service.store.sqlite import fulltext
 from service.store.sqlite.documents import get_number, sequence
 from service.store.sqlite.filter_cache import FilterMatches
+from service.store.sqlite.postings import open_vocabulary, table
 from service.store.values import MAX_COUNTED, MAX_TRIED, TRIED, Budget, Revisions
 from service.store.vocabularies import Vocabularies
 
@@ -52,16 +52,8 @@ def _update(connection: sqlite3.Connection, vocabulary: Vocabulary, number: int,
 
 
 def _list_all(connection: sqlite3.Connection, number: int) -> list[str]:
-    table = f"temp.vocabulary_{number}"
-    source = f"fts5vocab ('main', '{fulltext.table(number)}', 'row')"
-    connection.execute("PRAGMA query_only = 0")
-    try:
-        connection.execute(
-            f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING {source}"
-        )  # The end of the transaction drops it.
-    finally:
-        connection.execute("PRAGMA query_only = 1")
-    return fetch_column(connection, f"SELECT term FROM {table} WHERE length(term) <= ?", MAX_LETTERS)
+    vocabulary = open_vocabulary(connection, number, "row")
+    return fetch_column(connection, f"SELECT term FROM {vocabulary} WHERE length(term) <= ?", MAX_LETTERS)
 
 
 def _list_new(connection: sqlite3.Connection, known: int, now: int, collection: str) -> set[str] | None:
@@ -89,7 +81,7 @@ def count_documents(connection: sqlite3.Connection, terms: Sequence[str], collec
     number = get_number(connection, collection)
     if number is None:
         return {}
-    name = fulltext.table(number)
+    name = table(number)
     sql = f"SELECT count(*) FROM (SELECT 1 FROM {name} WHERE {name} MATCH ? LIMIT {MAX_COUNTED})"
     found = {term: int(fetch_value(connection, sql, f'"{term}"')) for term in terms}
     return {term: count for term, count in found.items() if count}
@@ -102,7 +94,7 @@ def documents_with(
     number = get_number(connection, collection)
     if number is None:
         return _NONE
-    name = fulltext.table(number)
+    name = table(number)
     rows = connection.execute(f"SELECT rowid FROM {name} WHERE {name} MATCH ? ORDER BY rowid", (f'"{term}"',))
     first = np.array([row[0] for row in rows.fetchmany(count if allowed is None else TRIED)], np.int64)
     if allowed is None or not len(first):
@@ -124,7 +116,7 @@ def documents_with_phrase(
     number = get_number(connection, collection)
     if number is None:
         return _NONE
-    name = fulltext.table(number)
+    name = table(number)
     match = " AND ".join([f'"{" ".join(words)}"', *(f'"{term}"' for term in terms)])
     return np.array(
         fetch_column(connection, f"SELECT rowid FROM {name} WHERE {name} MATCH ?", match), np.int64

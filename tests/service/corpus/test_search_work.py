@@ -20,10 +20,9 @@ from service.settings import Settings
 from service.store.scheduling import READERS
 from service.store.sql import records
 from service.store.sqlite import documents, vectors
-from service.store.sqlite import fulltext as lexical
 from service.store.sqlite.reader import Snapshot
 from service.store.sqlite.schema import DATABASE
-from service.store.values import Document, Ranked, Record
+from service.store.values import Document, Record
 from tests.service.conftest import HOST
 from tests.service.fakes import run, sqlite_of, until
 from tests.waiting import LIMIT
@@ -41,13 +40,13 @@ def _filled(running: TestClient) -> None:
 def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records the queries that get a lexical ranking."""
     calls: list[str] = []
-    nearest = lexical.nearest
+    nearest = Snapshot.nearest_words
 
-    def counted(connection: sqlite3.Connection, query: str, *rest: Any) -> Any:
+    def counted(snapshot: Snapshot, query: str, *rest: Any) -> Any:
         calls.append(query)
-        return nearest(connection, query, *rest)
+        return nearest(snapshot, query, *rest)
 
-    monkeypatch.setattr(lexical, "nearest", counted)
+    monkeypatch.setattr(Snapshot, "nearest_words", counted)
     return calls
 
 
@@ -97,14 +96,14 @@ def test_a_search_whose_caller_left_ranks_no_further_query(
     """The client disconnects during the third query."""
     calls: list[str] = []
     third, left = threading.Event(), threading.Event()
-    nearest = lexical.nearest
+    nearest = Snapshot.nearest_words
 
-    def held(connection: sqlite3.Connection, query: str, *rest: Any) -> Any:
+    def held(snapshot: Snapshot, query: str, *rest: Any) -> Any:
         calls.append(query)
         if len(calls) == 3:
             third.set()
             assert left.wait(LIMIT)
-        return nearest(connection, query, *rest)
+        return nearest(snapshot, query, *rest)
 
     monkeypatch.setattr(Snapshot, "nearest_words", held)
     body = {"queries": [f"river {at}" for at in range(100)], "mode": mode, "k": 1}
@@ -336,7 +335,7 @@ def test_a_text_is_compared_in_the_store_and_only_equal_ones_are_unchanged(setti
 
 def test_a_ranking_is_cut_to_what_is_asked_and_all_that_tie() -> None:
     scores = np.array([0.5, 0.9, 0.5, 0.1, 0.5], np.float32)
-    ranking = [Ranked(at, score) for at, score in enumerate(scores)]
-    assert [one.revision for one in searching._best(ranking, 2)] == [0, 1, 2, 4]
-    assert [one.revision for one in searching._best(ranking, 1)] == [1]
-    assert searching._best(ranking, 5) is ranking
+    ranking = searching._Ranking.of(np.arange(5), scores)
+    assert ranking.select_best(2).revisions.tolist() == [0, 1, 2, 4]
+    assert ranking.select_best(1).revisions.tolist() == [1]
+    assert ranking.select_best(5) is ranking

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from service.store.filters.grammar import Predicate
-from service.store.sqlite import filter_cache
+from service.store.sqlite import filter_cache, state_cache
 from service.store.sqlite.filter_cache import FilterCache
 from service.store.sqlite.filters import compile_filter, matching
 from service.store.sqlite.schema import connect, migrate
@@ -118,7 +118,7 @@ def test_over_random_writes_every_reader_gets_what_passes_at_its_own_moment(
     store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(filter_cache, "STEP", 4)
-    monkeypatch.setattr(filter_cache, "FAR", 30)
+    monkeypatch.setattr(state_cache, "FAR", 30)
     rng, kept = random.Random(seed), FilterCache()
     store.put(*range(30))
     readers = [store.now()]
@@ -144,7 +144,7 @@ def test_a_filter_is_searched_for_once_and_brought_forward_over_writes_without_e
     store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filter_cache, "STEP", 4)
-    monkeypatch.setattr(filter_cache, "FAR", 15)
+    monkeypatch.setattr(state_cache, "FAR", 15)
     kept = FilterCache()
     store.put(*range(90))
     for step in range(20):
@@ -202,7 +202,7 @@ def test_what_cannot_be_brought_to_a_moment_is_searched_for_anew(
     check(kept, store.now(), FILTERS[:1])
     store.put(0, 1, 2, change=1)
     if how == "too far behind":
-        monkeypatch.setattr(filter_cache, "FAR", 5)
+        monkeypatch.setattr(state_cache, "FAR", 5)
     if how == "the log is cut":
         store.connection.execute("DELETE FROM operations WHERE sequence < 11")
     check(kept, old if how == "from a later moment" else store.now(), FILTERS[:1])
@@ -241,7 +241,7 @@ def test_no_more_is_kept_than_there_is_room_for_and_what_was_used_last_stays(
         check(kept, reader, [{"third": value}])
     assert len(searches) == 3
     check(kept, reader, [{"odd": True}])  # 45
-    assert sum(state.nbytes for states in kept._states.values() for state in states) <= room
+    assert sum(state.nbytes for states in kept.states._states.values() for state in states) <= room
     check(kept, reader, [{"third": 0}, {"odd": True}])
     assert len(searches) == 4
     check(kept, reader, [{"third": 1}])

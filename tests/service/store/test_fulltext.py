@@ -19,6 +19,7 @@ from service.store.filters.grammar import Predicate
 from service.store.sql.connection import LEXICAL_RULES, fact
 from service.store.sqlite import fulltext, secondary_indexes
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
+from service.store.sqlite.postings import PostingCache
 from service.store.sqlite.schema import MIGRATIONS, connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
@@ -50,7 +51,7 @@ def matching(store: sqlite3.Connection, revisions: Iterable[int]) -> FilterMatch
 
 
 def found(store: sqlite3.Connection, query: str, depth: int = 100) -> list[int]:
-    revisions, scores = fulltext.nearest(store, query, depth, None, DEFAULT_COLLECTION)
+    revisions, scores = fulltext.nearest(store, PostingCache(), query, depth, None, DEFAULT_COLLECTION)
     assert (scores > 0).all()
     assert (np.diff(scores) <= 0).all()
     return sorted(revisions.tolist())
@@ -215,33 +216,31 @@ def test_scores_are_bm25_and_the_best_come_first(store: sqlite3.Connection) -> N
     put(store, *texts)
     for query in ("zebra", "zebra owl hat", "red zebra"):
         expected = bm25(texts, query)
-        revisions, scores = fulltext.nearest(store, query, 60, None, DEFAULT_COLLECTION)
+        revisions, scores = fulltext.nearest(store, PostingCache(), query, 60, None, DEFAULT_COLLECTION)
         np.testing.assert_allclose(scores, [expected[at - 1] for at in revisions], rtol=1e-6)
         assert sorted(revisions) == [at + 1 for at, score in enumerate(expected) if score > 0]
         best = sorted(expected, reverse=True)
         np.testing.assert_allclose(scores, best[: len(scores)], rtol=1e-6)
         # The best two documents, and those that tie with the second.
-        few, few_scores = fulltext.nearest(store, query, 2, None, DEFAULT_COLLECTION)
+        few, few_scores = fulltext.nearest(store, PostingCache(), query, 2, None, DEFAULT_COLLECTION)
         assert len(few) == np.sum(scores >= scores[1])
         np.testing.assert_array_equal(few_scores, scores[: len(few)])
 
 
-@pytest.mark.parametrize("few", [0, 10_000])
-def test_only_allowed_documents_of_the_collection_are_found(
-    store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, few: int
-) -> None:
-    monkeypatch.setattr(fulltext, "INLINE_REVISIONS", few)
+def test_only_allowed_documents_of_the_collection_are_found(store: sqlite3.Connection) -> None:
     secondary_indexes.add_collection(store, "other")
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(5)))
     put(store, "river", collection="other")
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(6, 300)))
     allowed = matching(store, [6, 50, 51, 299])
-    revisions, scores = fulltext.nearest(store, "river", 10, allowed, DEFAULT_COLLECTION)
+    revisions, scores = fulltext.nearest(store, PostingCache(), "river", 10, allowed, DEFAULT_COLLECTION)
     assert sorted(revisions.tolist()) == [50, 51, 299]
-    everything = dict(zip(*fulltext.nearest(store, "river", 300, None, DEFAULT_COLLECTION), strict=True))
+    everything = dict(
+        zip(*fulltext.nearest(store, PostingCache(), "river", 300, None, DEFAULT_COLLECTION), strict=True)
+    )
     assert len(everything) == 299
     assert scores.tolist() == [everything[revision] for revision in revisions]
-    none = fulltext.nearest(store, "river", 10, matching(store, []), DEFAULT_COLLECTION)
+    none = fulltext.nearest(store, PostingCache(), "river", 10, matching(store, []), DEFAULT_COLLECTION)
     assert none[0].tolist() == none[1].tolist() == []
 
 
@@ -250,10 +249,10 @@ def test_a_filter_that_much_passes_is_tried_on_the_best_alone(
 ) -> None:
     put(store, *(f"river {'stone ' * (at % 50)}" for at in range(400)))
     even = matching(store, range(2, 401, 2))
-    expected = fulltext.nearest(store, "river", 400, even, DEFAULT_COLLECTION)
+    expected = fulltext.nearest(store, PostingCache(), "river", 400, even, DEFAULT_COLLECTION)
     assert sorted(expected[0].tolist()) == [*range(2, 401, 2)]
     monkeypatch.delattr(FilterMatches, "all")
-    revisions, scores = fulltext.nearest(store, "river", 9, even, DEFAULT_COLLECTION)
+    revisions, scores = fulltext.nearest(store, PostingCache(), "river", 9, even, DEFAULT_COLLECTION)
     assert revisions.tolist() == expected[0][: len(revisions)].tolist()
     assert len(revisions) == np.sum(expected[1] >= scores[8])
 
@@ -264,7 +263,7 @@ def test_a_query_of_thousands_of_words_looks_for_the_first(store: sqlite3.Connec
 
 
 def ranked(store: sqlite3.Connection, query: str, collection: str) -> list[tuple[int, float]]:
-    revisions, scores = fulltext.nearest(store, query, 100, None, collection)
+    revisions, scores = fulltext.nearest(store, PostingCache(), query, 100, None, collection)
     return list(zip(revisions.tolist(), scores.round(4).tolist(), strict=True))
 
 
@@ -275,7 +274,7 @@ def test_the_words_of_one_collection_do_not_move_the_scores_of_another(store: sq
     put(store, *(f"zebra number {at}" for at in range(500)), collection="other")
     assert ranked(store, "zebra river", DEFAULT_COLLECTION) == before
     expected = bm25([f"zebra number {at}" for at in range(500)], "zebra 7")
-    _, scores = fulltext.nearest(store, "zebra 7", 1, None, "other")
+    _, scores = fulltext.nearest(store, PostingCache(), "zebra 7", 1, None, "other")
     assert scores[0] == pytest.approx(max(expected), rel=1e-6)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from service.store.sqlite import fulltext, schema, secondary_indexes
+from service.store.sqlite.postings import PostingCache
 from service.store.sqlite.schema import MIGRATIONS, connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from tests import postgres
@@ -48,7 +49,7 @@ def check_sqlite(path: Path) -> None:
         assert schema.foreign(connection, schema.SCHEMA_VERSION) is None
         for collection, queries in QUERIES.items():
             for at, query in enumerate(queries):
-                revisions, _ = fulltext.nearest(connection, query, 10, None, collection)
+                revisions, _ = fulltext.nearest(connection, PostingCache(), query, 10, None, collection)
                 sql = "SELECT id FROM documents WHERE revision = ?"
                 assert [connection.execute(sql, (each,)).fetchone() for each in revisions.tolist()] == [
                     (str(at),)

@@ -12,6 +12,7 @@ import pytest
 
 from models.search.terms import NO_WEIGHTS, Weights
 from service.store.sqlite import fulltext, secondary_indexes
+from service.store.sqlite.postings import PostingCache
 from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import Document, Embedding, Ranking
@@ -75,7 +76,7 @@ def in_sqlite(folder: Path) -> Generator[Store, None, None]:
             places[revision] = at
             secondary_indexes.add(connection, revision)
         return lambda query, weights=NO_WEIGHTS: placed(
-            fulltext.nearest(connection, query, 1000, None, collection, weights), places
+            fulltext.nearest(connection, PostingCache(), query, 1000, None, collection, weights), places
         )
 
     try:

@@ -20,6 +20,7 @@ from service.store.sql import feedback
 from service.store.sql.records import page
 from service.store.sqlite import fulltext as sqlite_fulltext
 from service.store.sqlite import schema, secondary_indexes
+from service.store.sqlite.postings import PostingCache
 from service.store.values import (
     Activation,
     Document,
@@ -100,7 +101,7 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
         assert place.write(fulltext.fold)
     for query in QUERIES:
         for depth in (1, 3, 20):
-            expected = sqlite_fulltext.nearest(sqlite, query, depth, None, "default")
+            expected = sqlite_fulltext.nearest(sqlite, PostingCache(), query, depth, None, "default")
             ask = partial(fulltext.nearest, query=query, depth=depth, allowed=None, collection="default")
             found = place.read(ask)
             assert found[0].tolist() == expected[0].tolist(), query

@@ -15,6 +15,7 @@ from models.manifest import FUSION, SearchDefaults
 from models.search.content import Content
 from models.search.fusion import fuse
 from service.store.sqlite import fulltext, secondary_indexes
+from service.store.sqlite.postings import PostingCache
 from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
@@ -289,7 +290,9 @@ def test_words_are_counted_as_the_service_counts_them(tmp_path: Path) -> None:
         secondary_indexes.add(connection, revision)
     with closing(WordIndex(TEXTS)) as words:
         for query in ("searches", "서울", "京", "cafe engines river", "the", "nothing", "…"):
-            revisions, scores = fulltext.nearest(connection, query, 10, None, DEFAULT_COLLECTION)
+            revisions, scores = fulltext.nearest(
+                connection, PostingCache(), query, 10, None, DEFAULT_COLLECTION
+            )
             expected = dict(zip((revisions - 1).tolist(), scores.tolist(), strict=True))
             assert words.nearest(query, 10) == pytest.approx(expected)
     connection.close()
