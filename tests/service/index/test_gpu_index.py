@@ -190,7 +190,7 @@ def test_where_the_nearest_do_not_pass_the_cpu_looks_further(pair: Pair, gpu: Gp
 def test_more_than_it_can_do_at_once_is_done_by_the_cpu(
     pair: Pair, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair.check(LIMIT // ivf.OVER - 16 + 1, queries=2)
+    pair.check(LIMIT - ivf.FURTHER - 16 + 1, queries=2)
     monkeypatch.setattr(device, "LIMIT", 30)  # fewer lists than a search reads
     monkeypatch.setattr(ivf, "OVER", 1)
     pair.check(10)

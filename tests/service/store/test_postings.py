@@ -1,0 +1,246 @@
+"""Keyword search over random writes equals BM25 of all documents, computed with dictionaries."""
+
+import math
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from models.search.content import Content
+from models.search.terms import Query, Weights, expressions, get_terms, parse_query
+from service.store.filters.grammar import Predicate
+from service.store.sql.bm25 import Postings
+from service.store.sqlite import fulltext, postings, state_cache
+from service.store.sqlite.filter_cache import FilterCache, FilterMatches
+from service.store.sqlite.postings import PostingCache
+from service.store.sqlite.schema import connect, migrate
+from service.store.sqlite.secondary_indexes import bring_up_to_date
+from service.store.sqlite.writer import Transaction
+from service.store.sqlite.writes import upsert
+from service.store.values import DEFAULT_COLLECTION, TIES, Document, Embedding, Ranking
+from tests.service.deleting import delete
+
+VECTOR = Embedding(np.array([1, 0], np.float32), truncated=False)
+WORDS = ["the", "river", "river", "stone", "bridge", "owl", "東京都", "京都", "ABC-12", "c++"]
+QUERIES: list[tuple[str, Weights]] = [
+    ("river stone", {}),
+    ("The", {}),
+    ("owl bridge river stone the", {}),
+    ("京", {}),
+    ("東京 river", {}),
+    ("abc-12 c++", {}),
+    ("zebra", {}),
+    ("rivr owl", {("river",): 0.7}),
+    ("owl", {("river", "stone"): 0.5, ("bridg",): 0.5}),
+    ("river", {("river",): 0.25, ("stone", "zebra"): 0.9}),
+]
+
+
+def rank(texts: Mapping[int, str], query: Query, weights: Weights) -> dict[int, float]:
+    """Returns the BM25 score of each text that has a term of the query, or all terms of a group."""
+    counts = {revision: Counter(get_terms(text)) for revision, text in texts.items()}
+    mean = sum(each.total() for each in counts.values()) / max(1, len(counts))
+
+    def count(revision: int, term: str) -> int:
+        if term in query.beginnings or (len(term) == 1 and not term.isascii()):
+            return sum(number for each, number in counts[revision].items() if each.startswith(term))
+        return counts[revision][term]
+
+    def score(revision: int, term: str) -> float:
+        having = sum(count(each, term) > 0 for each in counts)
+        idf = max(1e-6, math.log((len(counts) - having + 0.5) / (having + 0.5)))
+        f, length = count(revision, term), counts[revision].total()
+        return idf * f * 2.2 / (f + 1.2 * (0.25 + 0.75 * length / mean)) if f else 0.0
+
+    groups = {(term,): 1.0 for term in (*query.terms, *query.beginnings) if (term,) not in weights} | {
+        **weights
+    }
+    found: dict[int, float] = {}
+    for revision in counts:
+        for group, weight in groups.items():
+            if all(count(revision, term) for term in group):
+                scores = [weight * score(revision, term) for term in group]
+                found[revision] = found.get(revision, 0.0) + sum(scores)
+    return found
+
+
+def check(found: Ranking, expected: Mapping[int, float], depth: int) -> None:
+    revisions, scores = found[0].tolist(), found[1].tolist()
+    assert scores == pytest.approx([expected[revision] for revision in revisions], rel=1e-6)
+    assert [*zip(revisions, scores, strict=True)] == sorted(
+        zip(revisions, scores, strict=True), key=lambda each: (-each[1], each[0])
+    )
+    assert len(set(revisions)) == len(revisions) >= min(depth, len(expected))
+    least = scores[depth - 1] if len(scores) >= depth else 0.0
+    assert {revision for revision, score in expected.items() if score > least * (1 + 1e-6)} <= {*revisions}
+    assert len(scores) <= depth + TIES
+    assert all(score == least for score in scores[depth:])
+
+
+class Store:
+    """A store, and reading connections to it."""
+
+    def __init__(self, path: Path) -> None:
+        migrate(path)
+        self.path = path
+        self.connection = connect(path)
+        bring_up_to_date(self.connection)
+        self.connection.execute(
+            "INSERT INTO generations (version, fingerprint, form, dimension, state) "
+            "VALUES ('v', 'f', 'form', 2, 'active')"
+        )
+        self.readers: list[sqlite3.Connection] = []
+
+    def put(self, texts: Mapping[int, str], collection: str = DEFAULT_COLLECTION) -> None:
+        documents = [Document(str(id), text) for id, text in texts.items()]
+        given = {1: dict.fromkeys(range(len(texts)), VECTOR)}
+        self.connection.execute("BEGIN IMMEDIATE")
+        upsert(Transaction(self.connection), documents, given, collection=collection)
+        self.connection.execute("COMMIT")
+
+    def delete(self, ids: Sequence[int]) -> None:
+        listed = orjson.dumps([str(id) for id in ids]).decode()
+        self.connection.execute("BEGIN IMMEDIATE")
+        where = Predicate("id IN (SELECT value FROM json_each(?))", [listed])
+        delete(Transaction(self.connection), where)
+        self.connection.execute("COMMIT")
+
+    def now(self) -> sqlite3.Connection:
+        """Returns a reader whose transaction sees the store as it is now."""
+        reader = connect(self.path, read_only=True)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM documents").fetchone()
+        self.readers.append(reader)
+        return reader
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "simile.db")
+    yield store
+    for connection in (store.connection, *store.readers):
+        connection.close()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Records the terms whose postings are read as a whole. Terms with four postings are cached."""
+    made: list[str] = []
+    read = postings.Reader._read
+
+    def counted(self: postings.Reader, term: str, last: str) -> Postings:
+        made.append(term)
+        return read(self, term, last)
+
+    monkeypatch.setattr(postings.Reader, "_read", counted)
+    monkeypatch.setattr(postings, "KEPT", 4)
+    monkeypatch.setattr(postings, "NEAR", 5)
+    monkeypatch.setattr(postings, "STEP_DOCUMENTS", 7)
+    monkeypatch.setattr(postings, "STEP", 4)
+    return made
+
+
+def find_texts(reader: sqlite3.Connection, where: str = "1") -> dict[int, str]:
+    sql = f"SELECT revision, text, title FROM documents WHERE collection = ? AND {where}"
+    return {
+        revision: Content(text, title).whole
+        for revision, text, title in reader.execute(sql, (DEFAULT_COLLECTION,))
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_over_random_writes_every_reader_gets_the_scores_of_its_own_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, reads: list[str], seed: int
+) -> None:
+    monkeypatch.setattr(state_cache, "FAR", 40)
+    rng, cache, asked = random.Random(seed), PostingCache(), 0
+    readers = [store.now()]
+    for _ in range(30):
+        some = rng.sample(range(40), rng.choice([1, 1, 3, 9]))
+        texts = {id: " ".join(rng.choices(WORDS, k=rng.choice([1, 4, 9, 150]))) for id in some}
+        if rng.random() < 0.7:
+            store.put(texts)
+        elif rng.random() < 0.7:
+            store.delete(some)
+        else:
+            store.put(texts, collection="other")
+        readers.append(store.now())
+        for reader in rng.sample(readers[-4:], min(2, len(readers))):
+            every = find_texts(reader)
+            for query, weights in rng.sample(QUERIES, 4):
+                parsed = parse_query(query)
+                asked += 2 * len(parsed.add(term for group in weights for term in group).terms)
+                expected, depth = rank(every, parsed, weights), rng.choice([1, 3, 100])
+                found = fulltext.nearest(reader, cache, query, depth, None, DEFAULT_COLLECTION, weights)
+                check(found, expected, depth)
+                where = f"revision % 3 = {rng.randrange(3)}"
+                matches = FilterMatches(reader, FilterCache(), Predicate(where, []), DEFAULT_COLLECTION)
+                monkeypatch.setattr(fulltext, "NARROW", rng.choice([0, 1000]))
+                found = fulltext.nearest(reader, cache, query, depth, matches, DEFAULT_COLLECTION, weights)
+                inside = find_texts(reader, where)
+                check(found, {name: score for name, score in expected.items() if name in inside}, depth)
+    assert len(reads) < asked / 2, "the cache is of use"
+
+
+def test_the_scores_are_those_of_fts5(store: Store) -> None:
+    rng = random.Random(5)
+    store.put({id: " ".join(rng.choices(WORDS, k=rng.randint(1, 40))) for id in range(300)})
+    store.delete(range(0, 300, 7))
+    reader = store.now()
+    for query in ("river stone", "The", "owl the bridge", "京", "abc-12"):
+        match = " OR ".join(expressions(parse_query(query)).values())
+        sql = "SELECT rowid, -rank FROM lexical_1 WHERE lexical_1 MATCH ?"
+        expected = dict(reader.execute(sql, (match,)).fetchall())
+        check(fulltext.nearest(reader, PostingCache(), query, 50, None, DEFAULT_COLLECTION), expected, 50)
+
+
+def test_common_terms_are_read_once_and_follow_writes_without_end(store: Store, reads: list[str]) -> None:
+    cache = PostingCache()
+    store.put(dict.fromkeys(range(9), "river stone"))
+    for step in range(30):
+        reader = store.now()
+        found = fulltext.nearest(reader, cache, "river", 100, None, DEFAULT_COLLECTION)
+        check(found, rank(find_texts(reader), parse_query("river"), {}), 100)
+        store.put({step % 9: f"river {'river ' * (step % 5)} owl", 100 + step: "stone"})
+        store.delete([100 + step])
+    assert reads == ["river"]
+
+
+@pytest.mark.parametrize("how", ["too far behind", "the log is cut", "from a later moment"])
+def test_postings_that_cannot_be_updated_are_read_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, reads: list[str], how: str
+) -> None:
+    cache = PostingCache()
+    store.put(dict.fromkeys(range(9), "river stone"))
+    old = store.now()
+    if how == "from a later moment":
+        store.put({0: "river owl"})
+    fulltext.nearest(store.now(), cache, "river", 100, None, DEFAULT_COLLECTION)
+    store.put({0: "owl", 1: "stone", 2: "river river"})
+    if how == "too far behind":
+        monkeypatch.setattr(state_cache, "FAR", 5)
+    if how == "the log is cut":
+        store.connection.execute("DELETE FROM operations WHERE sequence < 11")
+    reader = old if how == "from a later moment" else store.now()
+    found = fulltext.nearest(reader, cache, "river", 100, None, DEFAULT_COLLECTION)
+    check(found, rank(find_texts(reader), parse_query("river"), {}), 100)
+    assert reads == ["river", "river"]
+
+
+def test_no_more_is_kept_than_there_is_room_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    monkeypatch.setattr(postings, "MAX_BYTES", 4000)
+    cache = PostingCache()
+    store.put({id: " ".join(f"w{word}" for word in range(20)) for id in range(9)})
+    for word in range(20):
+        fulltext.nearest(store.now(), cache, f"w{word}", 5, None, DEFAULT_COLLECTION)
+    kept = sum(state.nbytes for states in cache.terms._states.values() for state in states)
+    assert 0 < kept <= 4000
+    fulltext.nearest(store.now(), cache, "w19 w0", 5, None, DEFAULT_COLLECTION)
+    assert reads == [*(f"w{word}" for word in range(20)), "w0"]
