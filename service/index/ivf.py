@@ -39,8 +39,8 @@ LISTS_PER_ROOT = 2
 SAMPLE_PER_LIST = 48  # training rows per list
 LOOKED_AT, POWER = 4.0, 0.75  # A search reads 4 n^0.75 of n rows: 27 % of 50,000, 13 % of a million.
 PER_HIT = 32  # It reads at least this many rows per requested document.
-# Candidates per requested document, because 8-bit codes are inexact, and further candidates at most. A request
-# of 1,016 of 100,000 documents finds as many of the best with 300 as with 3,048.
+# Candidates per requested document, because 8-bit codes are inexact, and further candidates at most. Requests
+# of 1,016 of 100,000 documents find as many of the best with 300 as with 3,048.
 OVER, FURTHER = 4, 300
 # If so few rows are allowed, or such a share of the segment, scoring all of them is about as fast.
 EXACT_ROWS, EXACT_SHARE = 20_000, 0.1

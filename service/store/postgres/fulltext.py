@@ -1,14 +1,11 @@
-"""Keyword search in PostgreSQL: BM25 by the formula of FTS5, over blocks of postings.
+"""Keyword search in PostgreSQL: BM25 over blocks of postings.
 
     term_postings (collection, term, first, last, body)   body: revision - first, frequency, length of each
     term_changes (collection, gained, lost, removed)      changes by writes since the last fold
 
 Start reading at `nearest` and `change_postings`. A posting says how often a document has a term. The database
-returns the blocks of a query's terms. The scores are computed here, so that the shared database has little to
-do:
-
-    Σ idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · length / mean length))
-    idf = ln((N - n + 0.5) / (n + 0.5)), at least 1e-6; n of the collection's N documents have the term
+returns the blocks of a query's terms that this process has not cached. The scores are computed here
+(sql/bm25.py), so that the shared database has little to do.
 
 A write adds new small blocks and never changes existing blocks, so writers do not wait for each other. A
 write only lists the revisions that it removes, and searches skip these. `fold` joins small blocks and deletes
@@ -24,7 +21,7 @@ from functools import cache
 from hashlib import blake2b
 from itertools import chain
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +32,9 @@ from models.search.terms import NO_WEIGHTS, RULES, Query, Weights, compute_idf, 
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import pause
+from service.store.sql import bm25
+from service.store.sql.bm25 import Size, compute_scores, select_best
+from service.store.sql.bounded_cache import BoundedCache
 from service.store.sql.connection import LEXICAL_RULES, fact, fetch_value, note
 from service.store.values import TIES, Ranking, Revisions
 
@@ -76,7 +76,7 @@ Numbers = NDArray[np.int64]
 
 
 class Postings(NamedTuple):
-    """Columns of postings, sorted by owner and then by revision. An owner is the number of a term.
+    """bm25.Postings of postings, sorted by owner and then by revision. An owner is the number of a term.
 
     Frequencies count the term in the text. Lengths count all tokens of the text.
     """
@@ -356,12 +356,24 @@ def _add_all(raw: Raw) -> None:
     connection.executemany("INSERT INTO tally VALUES (?, ?, ?)", rows)
 
 
+CACHED_BYTES = 256 * 2**20  # Of decoded blocks. Those of a million documents with 20 words take 150 MB.
+_Name: TypeAlias = tuple[str, str, int, int]  # Collection, term, first revision, and transaction of a block.
+
+
+class BlockCache(BoundedCache[bm25.Postings]):
+    """Decoded blocks of common terms. A stored block never changes. All reading threads share it."""
+
+    def __init__(self) -> None:
+        super().__init__(CACHED_BYTES)
+
+
 CHECKED = 256  # Minimum number of documents that are checked at a time, if many match the filter.
 _LAST = chr(0x10FFFF)
 
 
 def nearest(
     connection: Connection,
+    cache: BlockCache,
     query: str,
     depth: int,
     allowed: FilterMatches | None,
@@ -369,51 +381,88 @@ def nearest(
     weights: Weights = NO_WEIGHTS,
 ) -> Ranking:
     """Ranks documents by BM25, as `protocol.Snapshot.nearest_words` says."""
-    revisions, scores = _sum(*_score(connection, query, collection, weights))
+    revisions, scores = _score(connection, cache, query, collection, weights)
     if allowed is None:
-        return _best(revisions, scores, depth)
+        return select_best(revisions, scores, depth)
     if allowed.revisions is not None:
         inside = np.isin(revisions, allowed.revisions)
-        return _best(revisions[inside], scores[inside], depth)
+        return select_best(revisions[inside], scores[inside], depth)
     size = max(2 * depth, CHECKED)
     while True:
-        names, best = _best(revisions, scores, size)
+        names, best = select_best(revisions, scores, size)
         inside = np.isin(names, allowed.among(connection, names))
         if np.count_nonzero(inside) >= depth + TIES or len(names) == len(revisions):
-            return _best(names[inside], best[inside], depth)
+            return select_best(names[inside], best[inside], depth)
         if np.count_nonzero(inside) > depth and best[inside][depth] < best[inside][depth - 1]:
-            return _best(names[inside], best[inside], depth)
+            return select_best(names[inside], best[inside], depth)
         size *= 4
 
 
 def _score(
-    connection: Connection, query: str, collection: str, weights: Weights
-) -> tuple[Revisions, NDArray[np.float64]]:
-    """Returns the postings of a query that count, as revisions and scores."""
+    connection: Connection, cache: BlockCache, query: str, collection: str, weights: Weights
+) -> tuple[Revisions, NDArray[np.float32]]:
+    """Returns the documents that match a query in ascending order, and their scores."""
     parsed = parse_query(query)
-    every = parsed.add(chain.from_iterable(weights))
-    found = _postings(connection, [*map(_stored_term, every.terms)], every.beginnings, collection)
+    postings, size = _read(connection, cache, parsed.add(chain.from_iterable(weights)), collection)
     pause()
+    return compute_scores(parsed, weights, postings, size)
+
+
+def _read(
+    connection: Connection, cache: BlockCache, query: Query, collection: str
+) -> tuple[dict[str, bm25.Postings], Size]:
+    """Returns the postings of a query's terms in existing documents, and the size of the collection."""
     documents, tokens, removed = _collection(connection, collection)
-    found = found.without(removed)
-    terms, typed = [*every.terms, *every.beginnings], {*parsed.terms, *parsed.beginnings}
-    each = _scores(found, len(terms), documents, tokens)
-    revisions = found.revisions
-    if weights:
-        plain = [at for at, term in enumerate(terms) if (term,) not in weights and term in typed]
-        groups = [([terms.index(term) for term in group], weight) for group, weight in weights.items()]
-        revisions, each = _weigh(found, each, plain, groups)
-    return revisions, each
-
-
-def get_idf(connection: Connection, query: Query, collection: str) -> dict[str, float]:
-    """Implements `protocol.Snapshot.get_idf`."""
-    found = _postings(connection, [*map(_stored_term, query.terms)], query.beginnings, collection)
+    names = {_stored_term(term): term for term in query.terms}
+    blocks: dict[str, list[bm25.Postings]] = {term: [] for term in names}
+    needed: dict[_Name, str] = {}
+    sql = (
+        f"SELECT term, first, xmin::text::bigint, CASE WHEN octet_length(body) < {OPEN} THEN body END "
+        "FROM term_postings WHERE collection = ? AND term = ANY(?) ORDER BY term, first"
+    )
+    for term, first, writer, body in connection.execute(sql, (collection, [*names])):
+        if body is not None:
+            blocks[term].append(_unpack(first, body))
+        elif (known := cache.get(name := (collection, term, first, writer))) is not None:
+            blocks[term].append(known)
+        else:
+            needed[name] = term
     pause()
-    documents, _, removed = _collection(connection, collection)
-    terms = [*query.terms, *query.beginnings]
-    counts = np.bincount(found.without(removed).owners, minlength=len(terms))
-    return {term: compute_idf(documents, count) for term, count in zip(terms, counts.tolist(), strict=True)}
+    sql = (
+        "SELECT term, first, p.xmin::text::bigint, body FROM unnest(?::text[], ?::bigint[]) "
+        "AS needed (term, first) JOIN term_postings p USING (term, first) WHERE collection = ?"
+    )
+    columns = [name[1] for name in needed], [name[2] for name in needed], collection
+    for term, first, writer, body in connection.execute(sql, columns) if needed else ():
+        block = _unpack(first, body)
+        cache.keep((collection, term, first, writer), block)
+        blocks[term].append(block)
+    found = {names[term]: _join(some).without(removed) for term, some in blocks.items()}
+    for character in query.beginnings:
+        every = _postings(connection, [], [character], collection)
+        found[character] = bm25.Postings(*every[1:]).without(removed)
+    return found, Size(documents, tokens)
+
+
+def _unpack(first: int, body: bytes) -> bm25.Postings:
+    rows = np.frombuffer(body, _kind(body[0]), offset=1)
+    return bm25.Postings(first + rows["f0"].astype(np.int64), rows["f1"].copy(), rows["f2"].copy())
+
+
+def _join(blocks: Sequence[bm25.Postings]) -> bm25.Postings:
+    if not blocks:
+        return bm25.Postings(*np.empty((3, 0), np.int64))
+    columns = bm25.Postings(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
+    if (np.diff(columns.revisions) < 0).any():  # Blocks of concurrent writers overlap until they are folded.
+        order = np.argsort(columns.revisions, kind="stable")
+        columns = bm25.Postings(*(column[order] for column in columns))
+    return columns
+
+
+def get_idf(connection: Connection, cache: BlockCache, query: Query, collection: str) -> dict[str, float]:
+    """Implements `protocol.Snapshot.get_idf`."""
+    postings, size = _read(connection, cache, query, collection)
+    return {term: compute_idf(size.documents, len(found.revisions)) for term, found in postings.items()}
 
 
 def read_postings(connection: Connection, terms: Sequence[str], collection: str) -> Postings:
@@ -423,10 +472,10 @@ def read_postings(connection: Connection, terms: Sequence[str], collection: str)
 
 
 def list_worded(
-    connection: Connection, query: str, collection: str, weights: Weights = NO_WEIGHTS
+    connection: Connection, cache: BlockCache, query: str, collection: str, weights: Weights = NO_WEIGHTS
 ) -> Revisions:
     """Returns the documents that have a term of a query, as `protocol.Snapshot.list_worded` says."""
-    return np.unique(_score(connection, query, collection, weights)[0])
+    return _score(connection, cache, query, collection, weights)[0]
 
 
 def count_postings(connection: Connection, terms: Sequence[str], collection: str) -> dict[str, int]:
@@ -481,63 +530,3 @@ def _collection(connection: Connection, collection: str) -> tuple[int, int, Revi
         (collection, collection),
     ).fetchone() or (0, 0, [])
     return documents or 0, tokens or 0, np.array(removed, np.int64)
-
-
-def _scores(postings: Postings, terms: int, documents: int, tokens: int) -> NDArray[np.float64]:
-    """Returns the score of each posting."""
-    owners, _, frequencies, lengths = postings
-    counts = np.bincount(owners, minlength=terms)
-    weights = np.array([compute_idf(documents, count) for count in counts.tolist()]) * 2.2
-    relative = lengths * (documents / max(tokens, 1))
-    scores: NDArray[np.float64] = (
-        weights[owners] * frequencies / (frequencies + 1.2 * (0.25 + 0.75 * relative))
-    )
-    return scores
-
-
-def _weigh(
-    postings: Postings,
-    scores: NDArray[np.float64],
-    plain: Sequence[int],
-    groups: Sequence[tuple[Sequence[int], float]],
-) -> tuple[Revisions, NDArray[np.float64]]:
-    """Returns the postings that count, as revisions and weighted scores.
-
-    Args:
-        postings: Postings of all terms.
-        scores: Score of each posting.
-        plain: Owners of the terms with weight 1.
-        groups: Owners of the terms of each group, and its weight.
-    """
-    inside = np.isin(postings.owners, plain)
-    revisions, weighted = [postings.revisions[inside]], [scores[inside]]
-    for owners, weight in groups:
-        inside = np.isin(postings.owners, owners)
-        names, counts = np.unique(postings.revisions[inside], return_counts=True)
-        inside &= np.isin(postings.revisions, names[counts == len(owners)])
-        revisions.append(postings.revisions[inside])
-        weighted.append(weight * scores[inside])
-    return np.concatenate(revisions), np.concatenate(weighted)
-
-
-def _sum(revisions: Revisions, scores: NDArray[np.float64]) -> tuple[Revisions, NDArray[np.float32]]:
-    """Sums the scores of each document."""
-    order = np.argsort(revisions, kind="stable")  # Equal documents then get equal sums.
-    revisions, scores = revisions[order], scores[order]
-    starts = np.flatnonzero(np.diff(revisions, prepend=-1))
-    if len(starts):
-        revisions, scores = revisions[starts], np.add.reduceat(scores, starts)
-    return revisions, scores.astype(np.float32)
-
-
-def _best(revisions: Revisions, scores: NDArray[np.float32], depth: int) -> Ranking:
-    """Returns the revisions with the `depth` highest scores, and up to TIES that tie with the last one.
-
-    Equal scores are in order of revision.
-    """
-    if len(scores) > depth:
-        least = np.partition(scores, -depth)[-depth]
-        kept = scores >= least
-        revisions, scores = revisions[kept], scores[kept]
-    order = np.lexsort((revisions, -scores))[: depth + TIES]
-    return revisions[order], scores[order]

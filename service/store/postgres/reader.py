@@ -15,13 +15,16 @@ import orjson
 import psycopg
 
 from models.search.spelling import Near, Word
+from models.search.terms import NO_WEIGHTS, Query, Weights
 from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres import documents, fulltext, generations, vectors, vocabulary
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
+from service.store.postgres.fulltext import BlockCache
+from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import ReadingThreads, Share, Turn, current, share
 from service.store.sql import facets, feedback, records, synonyms, tokens
 from service.store.sql.records import md5
-from service.store.values import Facet, Revisions
+from service.store.values import Facet, Ranking, Revisions
 from service.store.vocabularies import Vocabularies
 
 T = TypeVar("T")
@@ -43,7 +46,8 @@ def as_sent(metadata: str) -> bytes:
 class Snapshot(Connection):
     """A read transaction. protocol.py and index/index_set.py document the methods."""
 
-    vocabularies: Vocabularies  # All connections share both.
+    blocks: BlockCache  # All connections share these.
+    vocabularies: Vocabularies
     columns: facets.Columns
 
     BYTES = "octet_length(CAST({} AS text))"
@@ -62,16 +66,13 @@ class Snapshot(Connection):
     get_vectors = vectors.get_vectors
     passages = vectors.passages
     nearest = vectors.nearest
-    nearest_words = fulltext.nearest
     count_documents = vocabulary.count_documents
     documents_with = vocabulary.documents_with
     documents_with_phrase = vocabulary.documents_with_phrase
-    get_idf = fulltext.get_idf
     restricted = vectors.restricted
     get_tokens = tokens.get_tokens
     judgment_state = feedback.judgment_state
     get_synonyms = synonyms.get_synonyms
-    list_worded = fulltext.list_worded
     get_titles = records.get_titles
     clicked_queries = feedback.clicked_queries
     require = generations.require
@@ -87,6 +88,22 @@ class Snapshot(Connection):
 
     def scope(self, where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
         return scoped(where, collection)
+
+    def nearest_words(
+        self,
+        query: str,
+        depth: int,
+        allowed: FilterMatches | None,
+        collection: str,
+        weights: Weights = NO_WEIGHTS,
+    ) -> Ranking:
+        return fulltext.nearest(self, self.blocks, query, depth, allowed, collection, weights)
+
+    def get_idf(self, query: Query, collection: str) -> dict[str, float]:
+        return fulltext.get_idf(self, self.blocks, query, collection)
+
+    def list_worded(self, query: str, collection: str, weights: Weights = NO_WEIGHTS) -> Revisions:
+        return fulltext.list_worded(self, self.blocks, query, collection, weights)
 
     def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
@@ -128,7 +145,7 @@ class Readers(ReadingThreads):
     def __init__(self, pool: Pool, readers: int, own: int) -> None:
         super().__init__(readers, max(1, readers * 2 // 3), own)
         self._connections = pool
-        self._vocabularies = Vocabularies()
+        self._blocks, self._vocabularies = BlockCache(), Vocabularies()
         self._columns = facets.Columns()
 
     def _turn(self, *, own: bool) -> Turn:
@@ -151,7 +168,7 @@ class Readers(ReadingThreads):
             turn.use(raw)
             current.turn = turn
             snapshot = Snapshot(raw)
-            snapshot.vocabularies = self._vocabularies
+            snapshot.blocks, snapshot.vocabularies = self._blocks, self._vocabularies
             snapshot.columns = self._columns
             try:
                 snapshot.begin()

@@ -22,7 +22,7 @@ Scored: TypeAlias = tuple[Integers, NDArray[np.float64]]  # Revisions in ascendi
 
 
 class Postings(NamedTuple):
-    """The documents that have a term, in ascending order of their revisions.
+    """The documents that have a term, in ascending order of their revisions. Immutable.
 
     Frequencies count the term in the text. Lengths count all tokens of the text.
     """
@@ -30,6 +30,18 @@ class Postings(NamedTuple):
     revisions: Integers
     frequencies: Integers
     lengths: Integers
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self)
+
+    def without(self, revisions: Integers) -> "Postings":
+        """Returns the postings of other documents than `revisions`, which are few."""
+        if not len(revisions) or not len(self.revisions):
+            return self
+        at = np.searchsorted(self.revisions, revisions.astype(self.revisions.dtype))
+        gone = at[self.revisions[np.minimum(at, len(self.revisions) - 1)] == revisions]
+        return Postings(*(np.delete(column, gone) for column in self)) if len(gone) else self
 
 
 class Size(NamedTuple):

@@ -64,7 +64,7 @@ class _Known(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return sum(column.nbytes for column in self.postings) + _STATE_BYTES
+        return self.postings.nbytes + _STATE_BYTES
 
 
 class _Lengths(NamedTuple):
@@ -135,14 +135,11 @@ class Reader:
 
     def _update(self, known: _Known, match: str) -> Postings | None:
         """Returns earlier postings in the present state, or None if the operation log is too short."""
-        before = known.postings
         if known.sequence == self._now:
-            return before
+            return known.postings
         if (deleted := self._list_deleted(known.sequence)) is None:
             return None
-        gone = is_in(before.revisions, deleted)
-        if gone.any():
-            before = Postings(*(column[~gone] for column in before))
+        before = known.postings.without(deleted)
         last = int(before.revisions[-1]) if len(before.revisions) else 0
         rows = self._connection.execute(
             f"SELECT rowid, -bm25({self._table}), -bm25({self._table}, {_ENDLESS}) FROM {self._table} "

@@ -123,7 +123,7 @@ def check_postgres(url: str) -> None:
         snapshot = Snapshot(raw)
         for collection, queries in QUERIES.items():
             for at, query in enumerate(queries):
-                revisions, _ = fulltext.nearest(snapshot, query, 10, None, collection)
+                revisions, _ = fulltext.nearest(snapshot, fulltext.BlockCache(), query, 10, None, collection)
                 sql = "SELECT id FROM documents WHERE revision = ANY(?)"
                 assert snapshot.execute(sql, (revisions.tolist(),)).fetchall() == [(str(at),)], query
         sql = "SELECT collection, sum(documents)::bigint FROM tally GROUP BY 1 ORDER BY 1"

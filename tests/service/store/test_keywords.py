@@ -91,7 +91,7 @@ def in_postgres() -> Generator[Store, None, None]:
     from service.store.postgres import writes
     from tests.parts.stores import Place, unit
 
-    place = Place()
+    place, cache = Place(), postgres_fulltext.BlockCache()
 
     def store(collection: str, texts: Sequence[str]) -> Ask:
         documents = [Document(str(at), text) for at, text in enumerate(texts)]
@@ -101,7 +101,9 @@ def in_postgres() -> Generator[Store, None, None]:
         stored = place.read(lambda it: it.execute(sql, (collection,)).fetchall())
         places = {revision: int(id) for revision, id in stored}
         return lambda query, weights=NO_WEIGHTS: placed(
-            place.read(lambda it: postgres_fulltext.nearest(it, query, 1000, None, collection, weights)),
+            place.read(
+                lambda it: postgres_fulltext.nearest(it, cache, query, 1000, None, collection, weights)
+            ),
             places,
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,7 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from models.search.terms import Weights, parse_query
 from service.__main__ import parser, run
 from service.errors import NotFound, Validation
 from service.store.filters.grammar import compile_in
@@ -37,6 +39,7 @@ from service.store.values import (
     get_revisions,
 )
 from tests import postgres
+from tests.parts.bm25 import WEIGHTED, WORDS, check, rank
 from tests.service.filtering import cases, matches
 from tests.service.process import Service
 from tests.service.store.test_field_index import FIELDS, FILTERS, ROWS
@@ -102,7 +105,14 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
     for query in QUERIES:
         for depth in (1, 3, 20):
             expected = sqlite_fulltext.nearest(sqlite, PostingCache(), query, depth, None, "default")
-            ask = partial(fulltext.nearest, query=query, depth=depth, allowed=None, collection="default")
+            ask = partial(
+                fulltext.nearest,
+                cache=fulltext.BlockCache(),
+                query=query,
+                depth=depth,
+                allowed=None,
+                collection="default",
+            )
             found = place.read(ask)
             assert found[0].tolist() == expected[0].tolist(), query
             np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
@@ -111,6 +121,41 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
     left = place.read(lambda it: it.execute("SELECT count(*) FROM term_postings").fetchone())
     assert left == (0,), "no term of a deleted document stays"
     sqlite.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_over_random_writes_and_folds_words_have_the_scores_of_each_moment(
+    place: Place, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(fulltext, "FOLDED", (0, 1 << 30))
+    monkeypatch.setattr(fulltext, "OPEN", 20)  # Larger blocks are cached.
+    monkeypatch.setattr(fulltext, "FULL", 60)
+    rng, cache = random.Random(seed), fulltext.BlockCache()
+    with place.store.pool.connection() as raw:
+        old = Snapshot(raw)
+        old.begin()
+        for step in range(25):
+            some = rng.sample(range(40), rng.choice([1, 3, 9]))
+            place.put(*(Document(f"{at}", " ".join(rng.choices(WORDS, k=rng.choice([2, 9])))) for at in some))
+            if rng.random() < 0.4:
+                place.write(partial(writes.delete_one, id=str(rng.choice(some)), collection="default"))
+            if rng.random() < 0.4:
+                place.write(fulltext.fold)
+            if step % 5 == 4:
+                old.renew()
+            for query, weights in rng.sample(WEIGHTED, 4):
+
+                def compare(snapshot: Snapshot, query: str = query, weights: Weights = weights) -> None:
+                    stored = snapshot.execute("SELECT revision, text FROM documents").fetchall()
+                    expected = rank(dict(stored), parse_query(query), weights)
+                    for depth in (2, 100):
+                        found = fulltext.nearest(snapshot, cache, query, depth, None, "default", weights)
+                        check(found, expected, depth)
+
+                place.read(compare)
+                compare(old)
+        raw.rollback()
+    assert cache.nbytes > 0
 
 
 class Everything:

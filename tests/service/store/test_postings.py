@@ -1,9 +1,7 @@
 """Keyword search over random writes equals BM25 of all documents, computed with dictionaries."""
 
-import math
 import random
 import sqlite3
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import orjson
 import pytest
 
 from models.search.content import Content
-from models.search.terms import Query, Weights, expressions, get_terms, parse_query
+from models.search.terms import expressions, parse_query
 from service.store.filters.grammar import Predicate
 from service.store.sql.bm25 import Postings
 from service.store.sqlite import fulltext, postings, state_cache
@@ -22,64 +20,11 @@ from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import upsert
-from service.store.values import DEFAULT_COLLECTION, TIES, Document, Embedding, Ranking
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding
+from tests.parts.bm25 import WEIGHTED, WORDS, check, rank
 from tests.service.deleting import delete
 
 VECTOR = Embedding(np.array([1, 0], np.float32), truncated=False)
-WORDS = ["the", "river", "river", "stone", "bridge", "owl", "東京都", "京都", "ABC-12", "c++"]
-QUERIES: list[tuple[str, Weights]] = [
-    ("river stone", {}),
-    ("The", {}),
-    ("owl bridge river stone the", {}),
-    ("京", {}),
-    ("東京 river", {}),
-    ("abc-12 c++", {}),
-    ("zebra", {}),
-    ("rivr owl", {("river",): 0.7}),
-    ("owl", {("river", "stone"): 0.5, ("bridg",): 0.5}),
-    ("river", {("river",): 0.25, ("stone", "zebra"): 0.9}),
-]
-
-
-def rank(texts: Mapping[int, str], query: Query, weights: Weights) -> dict[int, float]:
-    """Returns the BM25 score of each text that has a term of the query, or all terms of a group."""
-    counts = {revision: Counter(get_terms(text)) for revision, text in texts.items()}
-    mean = sum(each.total() for each in counts.values()) / max(1, len(counts))
-
-    def count(revision: int, term: str) -> int:
-        if term in query.beginnings or (len(term) == 1 and not term.isascii()):
-            return sum(number for each, number in counts[revision].items() if each.startswith(term))
-        return counts[revision][term]
-
-    def score(revision: int, term: str) -> float:
-        having = sum(count(each, term) > 0 for each in counts)
-        idf = max(1e-6, math.log((len(counts) - having + 0.5) / (having + 0.5)))
-        f, length = count(revision, term), counts[revision].total()
-        return idf * f * 2.2 / (f + 1.2 * (0.25 + 0.75 * length / mean)) if f else 0.0
-
-    groups = {(term,): 1.0 for term in (*query.terms, *query.beginnings) if (term,) not in weights} | {
-        **weights
-    }
-    found: dict[int, float] = {}
-    for revision in counts:
-        for group, weight in groups.items():
-            if all(count(revision, term) for term in group):
-                scores = [weight * score(revision, term) for term in group]
-                found[revision] = found.get(revision, 0.0) + sum(scores)
-    return found
-
-
-def check(found: Ranking, expected: Mapping[int, float], depth: int) -> None:
-    revisions, scores = found[0].tolist(), found[1].tolist()
-    assert scores == pytest.approx([expected[revision] for revision in revisions], rel=1e-6)
-    assert [*zip(revisions, scores, strict=True)] == sorted(
-        zip(revisions, scores, strict=True), key=lambda each: (-each[1], each[0])
-    )
-    assert len(set(revisions)) == len(revisions) >= min(depth, len(expected))
-    least = scores[depth - 1] if len(scores) >= depth else 0.0
-    assert {revision for revision, score in expected.items() if score > least * (1 + 1e-6)} <= {*revisions}
-    assert len(scores) <= depth + TIES
-    assert all(score == least for score in scores[depth:])
 
 
 class Store:
@@ -172,7 +117,7 @@ def test_over_random_writes_every_reader_gets_the_scores_of_its_own_moment(
         readers.append(store.now())
         for reader in rng.sample(readers[-4:], min(2, len(readers))):
             every = find_texts(reader)
-            for query, weights in rng.sample(QUERIES, 4):
+            for query, weights in rng.sample(WEIGHTED, 4):
                 parsed = parse_query(query)
                 asked += 2 * len(parsed.add(term for group in weights for term in group).terms)
                 expected, depth = rank(every, parsed, weights), rng.choice([1, 3, 100])
@@ -240,7 +185,6 @@ def test_no_more_is_kept_than_there_is_room_for(
     store.put({id: " ".join(f"w{word}" for word in range(20)) for id in range(9)})
     for word in range(20):
         fulltext.nearest(store.now(), cache, f"w{word}", 5, None, DEFAULT_COLLECTION)
-    kept = sum(state.nbytes for states in cache.terms._states.values() for state in states)
-    assert 0 < kept <= 4000
+    assert 0 < cache.terms.kept.nbytes <= 4000
     fulltext.nearest(store.now(), cache, "w19 w0", 5, None, DEFAULT_COLLECTION)
     assert reads == [*(f"w{word}" for word in range(20)), "w0"]
