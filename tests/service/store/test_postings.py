@@ -103,7 +103,7 @@ def test_over_random_writes_every_reader_gets_the_scores_of_its_own_moment(
     store: Store, monkeypatch: pytest.MonkeyPatch, reads: list[str], seed: int
 ) -> None:
     monkeypatch.setattr(state_cache, "FAR", 40)
-    rng, cache, asked = random.Random(seed), PostingCache(), 0
+    rng, cache, requested = random.Random(seed), PostingCache(), 0
     readers = [store.now()]
     for _ in range(30):
         some = rng.sample(range(40), rng.choice([1, 1, 3, 9]))
@@ -119,7 +119,7 @@ def test_over_random_writes_every_reader_gets_the_scores_of_its_own_moment(
             every = find_texts(reader)
             for query, weights in rng.sample(WEIGHTED, 4):
                 parsed = parse_query(query)
-                asked += 2 * len(parsed.add(term for group in weights for term in group).terms)
+                requested += 2 * len(parsed.add(term for group in weights for term in group).terms)
                 expected, depth = rank(every, parsed, weights), rng.choice([1, 3, 100])
                 found = fulltext.nearest(reader, cache, query, depth, None, DEFAULT_COLLECTION, weights)
                 check(found, expected, depth)
@@ -129,7 +129,7 @@ def test_over_random_writes_every_reader_gets_the_scores_of_its_own_moment(
                 found = fulltext.nearest(reader, cache, query, depth, matches, DEFAULT_COLLECTION, weights)
                 inside = find_texts(reader, where)
                 check(found, {name: score for name, score in expected.items() if name in inside}, depth)
-    assert len(reads) < asked / 2, "the cache is of use"
+    assert len(reads) < requested / 2, "the cache is of use"
 
 
 def test_the_scores_are_those_of_fts5(store: Store) -> None:
