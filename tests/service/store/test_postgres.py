@@ -328,6 +328,22 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
         place.put(Document("later", "text"))  # with a vector of the previous version only
 
 
+@pytest.mark.parametrize("kilobytes", [1024, 4096])
+def test_a_build_of_the_vector_index_without_enough_memory_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kilobytes: int
+) -> None:
+    monkeypatch.setattr(vectors, "GRAPH_BYTES", 1 << 20)
+    place.put(Document("a", "river"), Document("b", "stone"))
+    with place.store.pool.connection() as raw:
+        vectors.drop_index(Connection(raw), place.active)
+        raw.commit()
+        raw.execute(f"SET maintenance_work_mem = {kilobytes}".encode())
+        assert vectors.build_index(raw, place.active, DIMENSION)
+    warned = [each.message for each in caplog.records if "maintenance_work_mem" in each.message]
+    assert len(warned) == (kilobytes == 1024)
+    assert all("needs 2 MB and the database's maintenance_work_mem is 1 MB" in text for text in warned)
+
+
 def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place) -> None:
     def write(seed: int) -> None:
         order = np.random.default_rng(seed).permutation(12)
