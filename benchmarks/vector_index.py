@@ -1,0 +1,119 @@
+"""Measure the build of PostgreSQL's vector index: `python -m benchmarks.vector_index --data FOLDER`.
+
+    vectors of a SQLite store ─▶ COPY into a new database ─▶ the index, as a swap builds it ─▶ recall@10
+
+FOLDER is the data directory of a service with SQLite that has stopped. Its first generation has the vectors.
+The queries are the last stored vectors, which are left out of the database.
+"""
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.command import (
+    BenchError,
+    Verdict,
+    build_parser,
+    format_table,
+    progress,
+    report,
+    scratch_folder,
+)
+from benchmarks.processes import postgres
+from service.store.postgres import vectors
+from service.store.postgres.connection import Connection, Pool, Raw
+from service.store.postgres.schema import migrate
+from service.store.values import DEFAULT_COLLECTION, Embedding, get_revisions
+
+Vectors = NDArray[np.float32]
+
+QUERIES, K = 1000, 10
+COPIED = 10_000  # Vectors of one COPY.
+ROUNDING = 1e-6  # Of a cosine.
+MAX_SECONDS, MIN_RECALL = 300.0, 0.96
+GENERATION = 1
+
+
+def main() -> None:
+    parser = build_parser("vector_index", __doc__)
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--memory", default="2GB", help="maintenance_work_mem")
+    parser.add_argument("--workers", type=int, default=2, help="max_parallel_maintenance_workers")
+    options = parser.parse_args()
+    with scratch_folder() as scratch:
+        stored = _read(options.data / "simile.db", options.rows + QUERIES)
+        if len(stored) < options.rows + QUERIES:
+            raise BenchError(f"{options.data} has only {len(stored):,} vectors")
+        rows, queries = stored[: options.rows], stored[options.rows :]
+        settings = {
+            "maintenance_work_mem": options.memory,
+            "max_parallel_maintenance_workers": str(options.workers),
+        }
+        with postgres(scratch, **settings) as url, Pool(url, 2, 0) as pool, pool.connection() as raw:
+            copied = _copy(raw, rows)
+            progress("building the index")
+            began = time.perf_counter()
+            vectors.build_index(raw, GENERATION, rows.shape[1])
+            built = time.perf_counter() - began
+            recall, p50 = _search(raw, rows, queries)
+    columns = ["rows", "memory", "workers", "COPY s", "index s", "recall@10", "p50 ms"]
+    row = [len(rows), options.memory, options.workers, copied, built, recall, p50]
+    verdicts = [
+        Verdict("seconds of the build", built, MAX_SECONDS),
+        Verdict("recall@10", recall, MIN_RECALL, at_least=True),
+    ]
+    report("vector_index", {"rows": [row]}, [format_table(columns, [row])], verdicts)
+
+
+def _read(file: Path, count: int) -> Vectors:
+    """Return the first vectors of a store, shape (n, d)."""
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as store:
+        sql = "SELECT vector FROM vectors WHERE generation = ? AND passage = 0 ORDER BY revision LIMIT ?"
+        found = [np.frombuffer(vector, "<f4") for (vector,) in store.execute(sql, (GENERATION, count))]
+    return np.array(found, np.float32)
+
+
+def _copy(raw: Raw, rows: Vectors) -> float:
+    """Store vectors in a new database, with revisions from 1, and return the seconds."""
+    migrate(raw)
+    connection, count = Connection(raw), len(rows)
+    connection.execute(
+        "INSERT INTO generations (version, fingerprint, form, dimension, state) "
+        "VALUES ('v', 'f', 'fp32', ?, 'active')",
+        (rows.shape[1],),
+    )
+    vectors.make(connection, GENERATION, rows.shape[1])
+    connection.execute("INSERT INTO tally VALUES (?, ?, 0)", (DEFAULT_COLLECTION, count))
+    began = time.perf_counter()
+    for start in range(0, count, COPIED):
+        some = rows[start : start + COPIED]
+        given = {start + at: Embedding(row, truncated=False) for at, row in enumerate(some, start=1)}
+        with raw.transaction():
+            vectors.insert(connection, GENERATION, DEFAULT_COLLECTION, given)
+    raw.execute(f"ANALYZE {vectors.table(GENERATION)}".encode())
+    return time.perf_counter() - began
+
+
+def _search(raw: Raw, rows: Vectors, queries: Vectors) -> tuple[float, float]:
+    """Return recall@10, and the median milliseconds of a search."""
+    found, times = 0, []
+    for query in queries:
+        began = time.perf_counter()
+        with raw.transaction():
+            [(_, names)] = vectors.nearest(
+                Connection(raw), GENERATION, query[None], K, None, DEFAULT_COLLECTION, heads_only=False
+            )
+        times.append(time.perf_counter() - began)
+        scores = rows @ query
+        least = np.partition(scores, -K)[-K]
+        found += int(np.count_nonzero(scores[get_revisions(names) - 1] >= least - ROUNDING))
+    return found / K / len(queries), 1000 * float(np.median(times))
+
+
+if __name__ == "__main__":
+    main()
