@@ -371,14 +371,15 @@ def nearest(
     where, bound = ("TRUE", []) if allowed is None else allowed.condition("v.revision")
     where += " AND passage = 0" if heads_only else ""
     rows = f"{table(generation)} v WHERE collection = ? AND {where}"
-    search = _Search(connection, depth, rows, [collection, *bound])
+    documents, stored, all_rows = connection.execute(
+        "SELECT (SELECT coalesce(sum(documents), 0) FROM tally WHERE collection = ?)::bigint, "
+        "coalesce(sum(documents), 0)::bigint, coalesce(sum(rows), 0)::bigint FROM sizes WHERE generation = ?",
+        (collection, generation),
+    ).fetchone() or (0, 0, 0)
+    spread = 2 if all_rows > stored else 1  # Without passages, each row is another document.
+    search = _Search(connection, depth, rows, [collection, *bound], spread * depth + SPARE)
     few = allowed is not None and allowed.revisions is not None
     if allowed is None:
-        documents, all_rows = connection.execute(
-            "SELECT (SELECT coalesce(sum(documents), 0) FROM tally WHERE collection = ?)::bigint, "
-            "(SELECT coalesce(sum(rows), 0) FROM sizes WHERE generation = ?)::bigint",
-            (collection, generation),
-        ).fetchone() or (0, 0)
         # The index must skip rows of other collections one by one.
         few = (
             documents <= EXACT_DOCUMENTS or documents < sqrt(RATIO * search.candidates * all_rows) < all_rows
@@ -396,10 +397,7 @@ class _Search:
     _depth: int
     _of: str  # The table with the condition.
     _bound: Sequence[Any]
-
-    @property
-    def candidates(self) -> int:
-        return 2 * self._depth + SPARE
+    candidates: int  # Rows to find at first.
 
     def exact(self, vector: NDArray[np.float32]) -> Nearest:
         count = self.candidates
