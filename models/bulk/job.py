@@ -358,7 +358,7 @@ def _difference(before: Any, now: Any, place: str = "") -> str:
             if one != other:
                 return _difference(one, other, place)
     shown = [
-        f"{len(value)} files" if isinstance(value, list) else repr(value)[:80] for value in (before, now)
+        f"{len(value)} items" if isinstance(value, list) else repr(value)[:80] for value in (before, now)
     ]
     return f"{place or 'format'} was {shown[0]}, and is {shown[1]} now"
 

@@ -7,6 +7,7 @@ results and the models folder must be visible under the same names on every node
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -39,9 +40,9 @@ def embed_on_ray(
     if not work:
         return
     if not ray.is_initialized():
-        ray.init(address=address, log_to_driver=False, logging_level="warning")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     on_gpu = parse_place(job.embedder.get("device", "cpu")).device == "cuda"
-    there = ray.cluster_resources()
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     room = int(there.get("GPU", 0) if on_gpu else there.get("CPU", 0) // processors)
     if room < 1:
         needed = "a GPU" if on_gpu else f"{processors} processors"
