@@ -97,7 +97,7 @@ class Input:
 
     Attributes:
         number: Number of the file, which names its parts.
-        place: The file, as `resolve` takes it.
+        path: The file in the file system of the inputs.
         kind: parquet, jsonl, csv or tsv.
         size: Size in bytes.
         changed: Time of the last change in nanoseconds.
@@ -105,7 +105,7 @@ class Input:
     """
 
     number: int
-    place: str
+    path: str
     kind: str
     size: int
     changed: int
@@ -194,7 +194,10 @@ def find_inputs(place: str, columns: Columns) -> list[Input]:
     Raises:
         InputError: There is no file, or one of them cannot be read.
     """
-    system, path = _resolved(place)
+    try:
+        system, path = resolve(place)
+    except VectorFileError as error:
+        raise InputError(str(error)) from error
     info = system.get_file_info(path)
     if info.type == fs.FileType.NotFound:
         raise InputError(f"{place} does not exist.")
@@ -210,17 +213,16 @@ def find_inputs(place: str, columns: Columns) -> list[Input]:
         )
         if not infos:
             raise InputError(f"{place} has no file that ends with {', '.join(_KINDS)}.")
-    prefix = place.removesuffix("/").removesuffix(path) if "://" in place else ""
-    return [_describe(system, number, each, prefix, columns) for number, each in enumerate(infos)]
+    return [_describe(system, number, each, columns) for number, each in enumerate(infos)]
 
 
-def _describe(system: fs.FileSystem, number: int, info: fs.FileInfo, prefix: str, columns: Columns) -> Input:
+def _describe(system: fs.FileSystem, number: int, info: fs.FileInfo, columns: Columns) -> Input:
     kind, groups = _kind(info.path), ()
     if kind == "parquet":
         file = _open_parquet(system, info.path)
         groups = tuple(file.metadata.row_group(at).num_rows for at in range(file.num_row_groups))
         check_types(file.schema_arrow, columns, info.path)
-    return Input(number, prefix + info.path, kind, info.size, info.mtime_ns or 0, groups)
+    return Input(number, info.path, kind, info.size, info.mtime_ns or 0, groups)
 
 
 def check_types(schema: pa.Schema, columns: Columns, file: str) -> None:
@@ -257,27 +259,32 @@ def part_name(number: int, group: int, piece: int) -> str:
     return f"part-{number:05}-{group:05}-{piece:05}"
 
 
-def read(work: Work, reading: Reading, skip: Skip) -> Iterator[Chunk]:
+def read(system: fs.FileSystem, work: Work, reading: Reading, skip: Skip) -> Iterator[Chunk]:
     """Yields the documents of a unit of work, without the parts to skip.
+
+    Args:
+        system: The file system of the inputs.
+        work: The unit.
+        reading: How it is read.
+        skip: Returns whether a part is complete.
 
     Raises:
         InputError: The file cannot be read, or a column is missing.
     """
     try:
         if work.input.kind == "parquet":
-            yield from _read_parquet(work, reading, skip)
+            yield from _read_parquet(system, work, reading, skip)
         else:
-            yield from _read_text(work, reading, skip)
+            yield from _read_text(system, work, reading, skip)
     except (OSError, pa.ArrowInvalid, LookupError) as error:
-        raise InputError(f"{work.input.place} cannot be read: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{work.input.path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _read_parquet(work: Work, reading: Reading, skip: Skip) -> Iterator[Chunk]:
+def _read_parquet(system: fs.FileSystem, work: Work, reading: Reading, skip: Skip) -> Iterator[Chunk]:
     part = part_name(work.input.number, work.group, work.piece)
     if skip(part):
         return
-    system, path = _resolved(work.input.place)
-    file, columns = _open_parquet(system, path), reading.columns
+    file, columns = _open_parquet(system, work.input.path), reading.columns
     names = file.schema_arrow.names
     title, id, kept = columns.title_column(names), columns.id_column(names), columns.kept(names)
     selected = list(dict.fromkeys(filter(None, (columns.text, title, id, *kept))))
@@ -320,9 +327,9 @@ def _texts(batch: pa.RecordBatch, name: str) -> list[str | None]:
         return [None if each is None else each.decode(errors="surrogateescape") for each in found]
 
 
-def _read_text(work: Work, reading: Reading, skip: Skip) -> Iterator[Chunk]:
+def _read_text(system: fs.FileSystem, work: Work, reading: Reading, skip: Skip) -> Iterator[Chunk]:
     """Reads a text file from its start. Every part but the last has `part_rows` rows, rejects included."""
-    lines = _Lines(work, reading.encoding)
+    lines = _Lines(system, work.input.path, reading.encoding)
     rows = _json_rows(lines) if work.input.kind == "jsonl" else _table_rows(lines, work, reading)
     done, next_row = 0, next(rows, None)
     for piece in count():
@@ -469,14 +476,13 @@ TextRow: TypeAlias = Fields | Reject
 class _Lines:
     """The lines of a text file. `read` is the number of bytes that were read from the file."""
 
-    def __init__(self, work: Work, encoding: str) -> None:
+    def __init__(self, system: fs.FileSystem, path: str, encoding: str) -> None:
         self.read = 0
-        self._place, self._encoding = work.input.place, encoding
+        self._system, self._path, self._encoding = system, path, encoding
 
     def __iter__(self) -> Iterator[TextLine]:
-        system, path = _resolved(self._place)
-        lines, codec = TextLines(self._encoding), _compression(path)
-        with system.open_input_file(path) as file:
+        lines, codec = TextLines(self._encoding), _compression(self._path)
+        with self._system.open_input_file(self._path) as file:
             stream = pa.CompressedInputStream(file, codec) if codec else file
             while piece := stream.read(_READ_BYTES):
                 self.read = file.tell()
@@ -517,11 +523,11 @@ def _table_rows(lines: _Lines, work: Work, reading: Reading) -> Iterator[TextRow
         cells = record.cells
         if names is None:
             if isinstance(cells, BadRow):
-                raise InputError(f"{work.input.place}: {cells}. The first line names the columns.")
+                raise InputError(f"{work.input.path}: {cells}. The first line names the columns.")
             names = [cell.strip() for cell in cells]
             if len({*names}) < len(names):
-                raise InputError(f"{work.input.place}: two columns have the same name. Rename one.")
-            reading.columns.check(names, work.input.place)
+                raise InputError(f"{work.input.path}: two columns have the same name. Rename one.")
+            reading.columns.check(names, work.input.path)
         elif isinstance(cells, BadRow):
             yield Reject(record.line, str(cells), "")
         elif len(cells) != len(names):
@@ -543,13 +549,6 @@ def _open_parquet(system: fs.FileSystem, path: str) -> pq.ParquetFile:
         return pq.ParquetFile(path, filesystem=system)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(f"{path} is not a whole Parquet file.") from error
-
-
-def _resolved(place: str) -> tuple[fs.FileSystem, str]:
-    try:
-        return resolve(place)
-    except VectorFileError as error:
-        raise InputError(str(error)) from error
 
 
 def _kind(path: str) -> str:

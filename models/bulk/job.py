@@ -58,7 +58,8 @@ class Job:
     """A job. Can be pickled, so that workers on other machines do a part of it.
 
     Attributes:
-        out: The folder of the results, local or as `s3://` or `gs://`.
+        source: The place of the inputs, local or as `s3://` or `gs://`.
+        out: The folder of the results, likewise.
         embedder: Arguments of `BulkEmbedder`.
         description: The vectors that every worker must compute.
         inputs: The files to embed.
@@ -67,6 +68,7 @@ class Job:
         with_text: Whether titles and texts are stored.
     """
 
+    source: str
     out: str
     embedder: dict[str, Any]
     description: Description
@@ -169,7 +171,7 @@ def plan(
     """
     inputs = find_inputs(source, reading.columns)
     description = BulkEmbedder.describe(**embedder)
-    return Job(out, embedder, description, tuple(inputs), reading, half, with_text)
+    return Job(source, out, embedder, description, tuple(inputs), reading, half, with_text)
 
 
 def embed_locally(job: Job, work: list[Work], complete: frozenset[str]) -> Iterator[Step]:
@@ -184,7 +186,9 @@ def embed_with(
     embedder: BulkEmbedder, job: Job, work: list[Work], complete: frozenset[str]
 ) -> Iterator[Step]:
     """Embeds units of work with an open version, and writes their parts."""
-    chunks = chain.from_iterable(read(each, job.reading, complete.__contains__) for each in work)
+    system, _ = resolve(job.source)
+    skip = complete.__contains__
+    chunks = chain.from_iterable(read(system, each, job.reading, skip) for each in work)
     with PartWriter(job) as writer:
         for chunk, embedded in embedder.map(chunks, lambda chunk: chunk.contents):
             finished = writer.add(chunk, embedded)

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.bulk.vector_files import DONE, VectorFile, open_folder
 from tests.models.bulk import jobs
@@ -72,12 +73,15 @@ def wait(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def read(part: VectorFile) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
+def read(part: VectorFile) -> tuple[list[str], list[str], NDArray[np.float32], NDArray[np.float32]]:
     batches = [*part.batches()]
     ids = [id for rows in batches for id in rows.ids]
     texts = [text for rows in batches for text in rows.texts]
-    vectors = np.concatenate([rows.vectors for rows in batches])
-    return ids, texts, vectors, np.concatenate([rows.other_vectors for rows in batches])
+    vectors, others = ([np.empty((0, part.description.dimension), np.float32)] for _ in range(2))
+    for rows in batches:  # None in a part whose rows were all rejected.
+        vectors.append(rows.vectors)
+        others.append(rows.other_vectors)
+    return ids, texts, np.concatenate(vectors), np.concatenate(others)
 
 
 def same(mine: tuple[object, ...], right: tuple[object, ...]) -> None:

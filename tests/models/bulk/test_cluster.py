@@ -50,10 +50,10 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
         yield found.address
     finally:
         ray.shutdown()
-        found.shutdown()
+        found.shutdown()  # type: ignore[no-untyped-call]
 
 
-@pytest.mark.filterwarnings("default")  # of Ray
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*")
 def test_ray_gives_the_parts_of_the_local_engine(
     tmp_path: Path, tiny_models_dir: Path, source: Path, out: Path, cluster: str
 ) -> None:
@@ -119,6 +119,8 @@ def test_a_bucket_holds_inputs_and_results(
     counts = jobs.embed(tiny_models_dir, bucket % "in", place, **options)
     assert counts == {"format": 1, "parts": 6, "documents": 400, "rejected": 1}
     assert np.array_equal(jobs.vectors(place), jobs.vectors(out))
+    with system.open_input_stream("texts/out/job.json") as stream:
+        assert b"secret" not in stream.read()
     names = {info.base_name for info in system.get_file_info(fs.FileSelector("texts/out"))}
     assert not [name for name in names if name.startswith(".")], "nothing temporary is left"
     gone = "texts/out/part-00000-00001-00000.parquet"
