@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from models.engines.form import default_device
 from models.errors import ModelError, install_command
 from models.messages import amount, positive
 from models.progress import step_to_stderr, to_stderr
@@ -53,8 +54,8 @@ def add_command(commands: Any, environ: Mapping[str, str] = os.environ) -> None:
     )
     command.add_argument(
         "--device",
-        default=environ.get("SIMILE_DEVICE", "cpu"),
-        help="cpu, cuda or cuda:N (default: SIMILE_DEVICE, else cpu)",
+        default=environ.get("SIMILE_DEVICE") or default_device(),
+        help="cpu, cuda or cuda:N (default: SIMILE_DEVICE, else cuda if the extra gpu is installed)",
     )
     command.add_argument(
         "--collection",
