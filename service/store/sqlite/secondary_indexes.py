@@ -8,7 +8,7 @@ service rebuilds the rows when it starts.
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -33,6 +33,22 @@ def add(connection: sqlite3.Connection, revision: int) -> None:
     number, whole = _placed(connection, revision)
     fulltext.add(connection, number, revision, whole)
     filters.add_values(connection, _declared(connection), (revision, revision))
+
+
+def add_many(connection: sqlite3.Connection, collection: str, wholes: Mapping[int, str]) -> None:
+    """Adds the terms and field values of stored documents of a collection.
+
+    Args:
+        connection: A connection to the store.
+        collection: Name of the collection.
+        wholes: Title and text of each document together, by revision. No other revisions are between them.
+    """
+    number = get_number(connection, collection)
+    assert number is not None  # noqa: S101
+    for revision, whole in wholes.items():
+        fulltext.add(connection, number, revision, whole)
+    if declared := _declared(connection):
+        filters.add_values(connection, declared, (min(wholes), max(wholes)))
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
