@@ -1,10 +1,12 @@
 """Reads documents from Parquet files. Start at `ParquetReader.rows`. Needs pyarrow, of the extra `bulk`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import PurePath
 from typing import Any, BinaryIO
+
+import orjson
 
 from models.errors import install_command
 from service.files.reader import Options, build_fields
@@ -13,6 +15,7 @@ from service.files.values import BadFile, BadRow, Row
 ENDINGS = (".parquet", ".pq")
 BATCH_ROWS = 256
 _FORMAT = b"simile.format"  # Metadata of files that `python -m models embed` wrote.
+_METADATA = "metadata"  # In such files, a string with a JSON object.
 _OF_VECTORS = ("vector", "vector_end", "truncated", "passages")
 
 
@@ -54,7 +57,7 @@ class ParquetReader:
             for batch in opened.iter_batches(BATCH_ROWS, columns=names):
                 for values in batch.to_pylist():
                     number += 1
-                    yield Row(self._name, number, _build(values, self._options))
+                    yield Row(self._name, number, _build(values, self._options, own=bool(left_out)))
                 self.share = number / opened.metadata.num_rows
         except (pa.ArrowException, OSError) as error:
             reason = str(error).split("\n", 1)[0].rstrip(".")
@@ -63,11 +66,26 @@ class ParquetReader:
             yield Row(self._name, 1, None, note="the file has no rows.")
 
 
-def _build(values: Mapping[str, Any], options: Options) -> dict[str, Any] | BadRow:
+def _build(values: dict[str, Any], options: Options, *, own: bool) -> dict[str, Any] | BadRow:
     try:
+        if own:
+            parse_metadata(values)
         return build_fields({name: plain(value) for name, value in values.items()}, options)
     except BadRow as error:
         return error
+
+
+def parse_metadata(values: dict[str, Any]) -> None:
+    """Replaces the column `metadata` of a file that `python -m models embed` wrote by the object in it.
+
+    Raises:
+        BadRow: The column is no JSON.
+    """
+    try:
+        if (json := values.pop(_METADATA, None)) is not None:
+            values[_METADATA] = orjson.loads(json)
+    except orjson.JSONDecodeError as error:
+        raise BadRow("its column 'metadata' is not valid JSON") from error
 
 
 def plain(value: Any) -> Any:

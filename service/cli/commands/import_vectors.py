@@ -10,13 +10,12 @@ if the same command runs again.
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import orjson
 
 from models.engines.form import FP32, Form, read_form
 from models.errors import ModelError, install_command
@@ -25,8 +24,9 @@ from models.messages import amount
 from models.progress import Progress, to_stderr
 from models.store import ModelStore, activate_command
 from service.errors import CommandError, ServiceError, StartupError, Stopped, Validation
+from service.files.columns import merge_metadata
 from service.files.metadata import check_metadata
-from service.files.parquet import plain
+from service.files.parquet import parse_metadata, plain
 from service.files.values import BadRow
 from service.lifecycle.model_loader import requested_form, stored_form
 from service.runtime.data_lock import InUse, locked
@@ -324,12 +324,12 @@ class _Load:
         """Yields documents with distinct ids, and their embeddings. The last of equal ids wins."""
         for part in self.parts:
             for rows in part.batches(self.rows):
-                metadata = _read_metadata(rows)
+                others = rows.others.to_pylist() if rows.others.num_columns else [{}] * len(rows.ids)
                 embeddings = _build_embeddings(rows, normalize=part.half)
                 batch: dict[str, tuple[Document, Embedding]] = {}
                 for at, id in enumerate(rows.ids):
                     try:
-                        json = self._check(rows, at, metadata)
+                        json = self._check(rows, at, others[at])
                     except (BadRow, Validation) as error:
                         self._reject(f"{part.path}: document {id[:80]!r}: {error}")
                         continue
@@ -338,7 +338,7 @@ class _Load:
                     documents, chosen = zip(*batch.values(), strict=True)
                     yield list(documents), list(chosen)
 
-    def _check(self, rows: "Rows", at: int, metadata: Sequence[Mapping[str, Any]] | None) -> str:
+    def _check(self, rows: "Rows", at: int, others: dict[str, Any]) -> str:
         """Checks that a document could be stored through the service. Returns its metadata as JSON.
 
         Raises:
@@ -352,9 +352,10 @@ class _Load:
             raise BadRow("it has the character U+0000, which cannot be stored")
         if not text or text.isspace() or title.isspace():
             raise BadRow("its text or its title is empty, or white space only")
-        if metadata is None:
+        if not others:
             return "{}"
-        found = {name: plain(value) for name, value in metadata[at].items()}
+        parse_metadata(others)
+        found = {name: plain(value) for name, value in merge_metadata(others).items()}
         return check_metadata(found, "metadata", self.settings.max_metadata_kb)
 
     def _reject(self, reason: str) -> None:
@@ -384,22 +385,6 @@ class _Load:
         lacking = self.loader.count_lacking(number)
         rest = f" The service will embed {amount(lacking, 'other document')}." if lacking else ""
         return f"{'; '.join(said)}.{rest} Now activate it: {activate_command(root, manifest.version)}"
-
-
-def _read_metadata(rows: "Rows") -> list[dict[str, Any]] | None:
-    """Returns the metadata of each document: the object `metadata` merged with the other columns.
-
-    Returns None if no document has metadata.
-    """
-    from models.bulk.vector_files import METADATA  # noqa: PLC0415
-
-    if not rows.others.num_columns:
-        return None
-    found: list[dict[str, Any]] = rows.others.to_pylist()
-    for each in found:
-        if (json := each.pop(METADATA, None)) is not None:
-            each.update(orjson.loads(json))
-    return found
 
 
 def _build_embeddings(rows: "Rows", *, normalize: bool) -> list[Embedding]:

@@ -232,7 +232,9 @@ def test_stored_documents_are_replaced_and_bad_ones_are_rejected(
     ]
     with place.serving():
         store(place, DOCUMENTS[:8], "/collections/some")
-    with pytest.raises(CommandError, match=r"3 documents were rejected. 4 documents are stored .*; 3 of them"):
+    with pytest.raises(
+        CommandError, match=r"3 documents were rejected. 4 documents are stored .*; 3 of them"
+    ):
         load(write(place, place.a, changed), "--collection", "some")
     said = capsys.readouterr().err
     for reason in ("513 characters", "white space only", "the name 'a..b' cannot be stored"):
