@@ -1,7 +1,7 @@
 """The arguments and results of the store's interface (protocol.py)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -220,6 +220,10 @@ class Put(NamedTuple):
     sequence: int
     gaps: frozenset[int]
     created: int
+
+
+# Documents with distinct ids, and the embedding of each.
+Batch: TypeAlias = tuple[Sequence[Document], Sequence[Embedding]]
 
 
 class Loaded(NamedTuple):

@@ -10,7 +10,7 @@ if the same command runs again.
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,6 +38,7 @@ from service.store.values import (
     MAX_ID_CHARACTERS,
     NAME_RULE,
     Active,
+    Batch,
     Document,
     Embedding,
     Loaded,
@@ -78,22 +79,9 @@ class Loader(Protocol):
     def prepare(self, generation: int, documents: int, /) -> None: ...
     def begin(self, manifest: Manifest, form: str, /) -> int: ...
     def put(
-        self,
-        generation: int,
-        documents: Sequence[Document],
-        embeddings: Sequence[Embedding],
-        collection: str,
-        most: int,
-        /,
-    ) -> Loaded: ...
-    def add(
-        self,
-        generation: int,
-        documents: Sequence[Document],
-        embeddings: Sequence[Embedding],
-        collection: str,
-        /,
-    ) -> Loaded: ...
+        self, generation: int, batches: Iterator[Batch], collection: str, most: int, /
+    ) -> Generator[Loaded]: ...
+    def add(self, generation: int, batches: Iterator[Batch], collection: str, /) -> Generator[Loaded]: ...
     def finish(self, generation: int, /) -> None: ...
     def count_lacking(self, generation: int, /) -> int: ...
 
@@ -239,16 +227,16 @@ class _Load:
             raise CommandError(f"There is no collection {self.collection!r}. Import its documents first.")
         if is_active:
             self.loader.prepare(number, total)
+        if is_active:
+            most = self.settings.max_collections
+            steps = self.loader.put(number, self._batches(), self.collection, most)
+        else:
+            steps = self.loader.add(number, self._batches(), self.collection)
         try:
-            with Progress("documents", total, "loading") as progress:
-                for documents, embeddings in self._batches():
-                    if is_active:
-                        most = self.settings.max_collections
-                        step = self.loader.put(number, documents, embeddings, self.collection, most)
-                    else:
-                        step = self.loader.add(number, documents, embeddings, self.collection)
+            with contextlib.closing(steps), Progress("documents", total, "loading") as progress:
+                for step in steps:
                     self.found = Loaded(*(one + other for one, other in zip(self.found, step, strict=True)))
-                    progress.add(len(documents))
+                    progress.add(sum(step))
             self.loader.finish(number)
         except KeyboardInterrupt:
             raise Stopped(f"Stopped. {self._so_far()}") from None
@@ -320,7 +308,7 @@ class _Load:
             )
         return form
 
-    def _batches(self) -> Iterator[tuple[list[Document], list[Embedding]]]:
+    def _batches(self) -> Iterator[Batch]:
         """Yields documents with distinct ids, and their embeddings. The last of equal ids wins."""
         for part in self.parts:
             for rows in part.batches(self.rows):
@@ -336,7 +324,7 @@ class _Load:
                     batch[id] = Document(id, rows.texts[at], json, rows.titles[at]), embeddings[at]
                 if batch:
                     documents, chosen = zip(*batch.values(), strict=True)
-                    yield list(documents), list(chosen)
+                    yield documents, chosen
 
     def _check(self, rows: "Rows", at: int, others: dict[str, Any]) -> str:
         """Checks that a document could be stored through the service. Returns its metadata as JSON.

@@ -6,7 +6,8 @@ service builds the index.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from models.manifest import Manifest
@@ -20,7 +21,7 @@ from service.store.sql import generations
 from service.store.sql.connection import UNINDEXED, fetch_column, fetch_value, note
 from service.store.sql.generations import DROPPED, get_active_number, get_state
 from service.store.sql.records import has_collection
-from service.store.values import Active, Document, Embedding, Loaded
+from service.store.values import Active, Batch, Loaded
 
 T = TypeVar("T")
 _CHANGED = "Another version became active meanwhile. Import vectors of that version."
@@ -79,21 +80,15 @@ class Loader:
 
         return self._run(job)
 
-    def put(
-        self,
-        generation: int,
-        documents: Sequence[Document],
-        embeddings: Sequence[Embedding],
-        collection: str,
-        most: int,
-    ) -> Loaded:
+    def put(self, generation: int, batches: Iterator[Batch], collection: str, most: int) -> Generator[Loaded]:
         """Stores documents, as `sqlite.loading.Loader.put` does.
 
         Raises:
             CommandError: Another version became active.
         """
 
-        def job(connection: Connection) -> Loaded:
+        def job(connection: Connection, batch: Batch) -> Loaded:
+            documents, embeddings = batch
             share_states(connection)
             if get_active_number(connection) != generation:
                 raise CommandError(_CHANGED)
@@ -101,22 +96,21 @@ class Loader:
             put = writes.put(connection, documents, given, collection=collection, max_collections=most)
             return Loaded(put.created, len(documents) - put.created)
 
-        found = self._run(job)
-        while self._run(fulltext.fold):
-            pass
-        self._run(writes.fold)
-        return found
+        for batch in batches:
+            yield self._run(partial(job, batch=batch))
+            while self._run(fulltext.fold):
+                pass
+            self._run(writes.fold)
 
-    def add(
-        self, generation: int, documents: Sequence[Document], embeddings: Sequence[Embedding], collection: str
-    ) -> Loaded:
+    def add(self, generation: int, batches: Iterator[Batch], collection: str) -> Generator[Loaded]:
         """Adds the vectors of stored documents, as `sqlite.loading.Loader.add` does.
 
         Raises:
             CommandError: The generation was dropped.
         """
 
-        def job(connection: Connection) -> Loaded:
+        def job(connection: Connection, batch: Batch) -> Loaded:
+            documents, embeddings = batch
             share_states(connection)
             if get_state(connection, generation) == DROPPED:
                 raise CommandError(
@@ -130,9 +124,9 @@ class Loader:
             vectors.add(connection, generation, collection, new)
             return Loaded(len(new), len(kept), len(documents) - len(found), len(found) - len(same))
 
-        found = self._run(job)
-        self._run(writes.fold)
-        return found
+        for batch in batches:
+            yield self._run(partial(job, batch=batch))
+            self._run(writes.fold)
 
     def finish(self, generation: int) -> None:
         """Builds the vector index if it is missing."""

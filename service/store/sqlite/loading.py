@@ -8,7 +8,8 @@ index in its memory has are added: those of an imported generation (sql/generati
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,8 +26,9 @@ from service.store.sqlite.documents import sequence
 from service.store.sqlite.offline import reading
 from service.store.sqlite.schema import DATABASE, connect
 from service.store.sqlite.store import SqliteStore
+from service.store.sqlite.term_process import TermProcess
 from service.store.sqlite.writer import Transaction, Writer
-from service.store.values import Active, Document, Embedding, Loaded
+from service.store.values import Active, Batch, Document, Embedding, Loaded
 
 T = TypeVar("T")
 CACHE_KB = 256 << 10  # The index of ids has 40 MB for a million documents, and is written at random places.
@@ -92,43 +94,50 @@ class Loader:
         """Checks that no service has the active version in memory. Raises CommandError."""
         self._check(ACTIVE)
 
-    def put(
-        self,
-        generation: int,
-        documents: Sequence[Document],
-        embeddings: Sequence[Embedding],
-        collection: str,
-        most: int,
-    ) -> Loaded:
-        """Stores documents with distinct ids, and their vectors.
+    def put(self, generation: int, batches: Iterator[Batch], collection: str, most: int) -> Generator[Loaded]:
+        """Stores documents and their vectors, one transaction for each batch. Yields its counts.
 
         Args:
             generation: The active generation.
-            documents: The documents.
-            embeddings: The embedding of each document.
+            batches: Documents, and the embedding of each one.
             collection: The collection, which is created if it does not exist.
             most: Maximum number of collections.
         """
-        return self._run(lambda it: _load_documents(it, generation, documents, embeddings, collection, most))
+        with TermProcess() as cutter:
+            batch = next(batches, None)
+            if batch is not None:
+                cutter.send(_list_texts(batch))
+            while batch is not None:
+                terms, current = cutter.receive(), batch
+                batch = next(batches, None)
+                if batch is not None:
+                    cutter.send(_list_texts(batch))
+                job = partial(
+                    _load_documents,
+                    generation=generation,
+                    batch=current,
+                    terms=terms,
+                    collection=collection,
+                    most=most,
+                )
+                yield self._run(job)
 
-    def add(
-        self, generation: int, documents: Sequence[Document], embeddings: Sequence[Embedding], collection: str
-    ) -> Loaded:
+    def add(self, generation: int, batches: Iterator[Batch], collection: str) -> Generator[Loaded]:
         """Adds the vectors of stored documents with the same title and text to a generation.
 
         Raises:
             CommandError: A service has an index of this generation in memory by now.
         """
 
-        def job(transaction: Transaction) -> Loaded:
+        def job(transaction: Transaction, batch: Batch) -> Loaded:
             self._check(generations.get_state(transaction, generation))
-            return _load_vectors(transaction, generation, documents, embeddings, collection)
+            return _load_vectors(transaction, generation, batch, collection)
 
-        began = time.monotonic()
-        found = self._run(job)
-        if self.shared:  # SQLite does not queue the writers of several processes.
-            time.sleep(time.monotonic() - began)
-        return found
+        for batch in batches:
+            began = time.monotonic()
+            yield self._run(partial(job, batch=batch))
+            if self.shared:  # SQLite does not queue the writers of several processes.
+                time.sleep(time.monotonic() - began)
 
     def finish(self, _generation: int) -> None:
         """Does nothing. The service loads the vectors into its index."""
@@ -150,14 +159,19 @@ class Loader:
         return self._writer.submit(job).result()
 
 
+def _list_texts(batch: Batch) -> list[str]:
+    return [document.content.whole for document in batch[0]]
+
+
 def _load_documents(
     transaction: Transaction,
     generation: int,
-    documents: Sequence[Document],
-    embeddings: Sequence[Embedding],
+    batch: Batch,
+    terms: Sequence[str],
     collection: str,
     most: int,
 ) -> Loaded:
+    documents, embeddings = batch
     connection = transaction.connection
     there = _find_ids(connection, documents, collection)
     old = [at for at, document in enumerate(documents) if document.id in there]
@@ -170,6 +184,8 @@ def _load_documents(
         first = int(fetch_value(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'documents'") or 0)
         rows = {first + place: at for place, at in enumerate(new, start=1)}
         _insert(connection, {revision: documents[at] for revision, at in rows.items()}, collection)
+        cut = {revision: terms[at] for revision, at in rows.items()}
+        secondary_indexes.add_many(connection, collection, cut)
         _insert_vectors(connection, generation, {revision: embeddings[at] for revision, at in rows.items()})
     last = sequence(connection)
     connection.execute("DELETE FROM operations WHERE sequence <= ?", (last - writes.KEPT_OPERATIONS,))
@@ -190,8 +206,6 @@ def _insert(connection: sqlite3.Connection, documents: dict[int, Document], coll
         rows.append((revision, collection, each.id, each.text, each.metadata_json, each.title, sums))
     columns = "revision, collection, id, text, metadata, title, checksums"
     connection.executemany(f"INSERT INTO documents ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-    contents = {revision: document.content.whole for revision, document in documents.items()}
-    secondary_indexes.add_many(connection, collection, contents)
     sql = "INSERT INTO operations (kind, revision) VALUES ('put', ?)"
     connection.executemany(sql, ((revision,) for revision in documents))
 
@@ -210,13 +224,8 @@ def _insert_vectors(
     connection.executemany(f"INSERT INTO vectors ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
-def _load_vectors(
-    transaction: Transaction,
-    generation: int,
-    documents: Sequence[Document],
-    embeddings: Sequence[Embedding],
-    collection: str,
-) -> Loaded:
+def _load_vectors(transaction: Transaction, generation: int, batch: Batch, collection: str) -> Loaded:
+    documents, embeddings = batch
     connection = transaction.connection
     listed = orjson.dumps([document.id for document in documents]).decode()
     rows = connection.execute(

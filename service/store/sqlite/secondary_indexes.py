@@ -35,20 +35,19 @@ def add(connection: sqlite3.Connection, revision: int) -> None:
     filters.add_values(connection, _declared(connection), (revision, revision))
 
 
-def add_many(connection: sqlite3.Connection, collection: str, wholes: Mapping[int, str]) -> None:
+def add_many(connection: sqlite3.Connection, collection: str, terms: Mapping[int, str]) -> None:
     """Adds the terms and field values of stored documents of a collection.
 
     Args:
         connection: A connection to the store.
         collection: Name of the collection.
-        wholes: Title and text of each document together, by revision. No other revisions are between them.
+        terms: The result of `cut` for each revision, ascending. No other revisions are between them.
     """
     number = get_number(connection, collection)
     assert number is not None  # noqa: S101
-    for revision, whole in wholes.items():
-        fulltext.add(connection, number, revision, whole)
+    fulltext.add_many(connection, number, terms)
     if declared := _declared(connection):
-        filters.add_values(connection, declared, (min(wholes), max(wholes)))
+        filters.add_values(connection, declared, (min(terms), max(terms)))
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
