@@ -31,7 +31,8 @@ def write_folder(
     """
     parts, half = how.pop("parts", 1), how.pop("half", False)
     encoder = ModelStore(models).open(version)
-    rows = [_build_row(encoder, document) for document in documents]
+    known: dict[Content, dict[str, Any]] = {}  # Tests of many documents repeat texts.
+    rows = [_build_row(encoder, document, known) for document in documents]
     description = Description.of(encoder.manifest, "fp32/onnxruntime", "default")
     encoder.close()
     assert description.passages == DEFAULT
@@ -52,8 +53,17 @@ def write_folder(
     return folder
 
 
-def _build_row(encoder: Encoder, document: dict[str, Any]) -> dict[str, Any]:
+def _build_row(
+    encoder: Encoder, document: dict[str, Any], known: dict[Content, dict[str, Any]]
+) -> dict[str, Any]:
     content = Content(document["text"], document.get("title", ""))
+    if content not in known:
+        known[content] = _embed(encoder, content)
+    json_text = json.dumps(document["metadata"]) if "metadata" in document else None
+    return {"id": document["id"], **known[content], METADATA: json_text}
+
+
+def _embed(encoder: Encoder, content: Content) -> dict[str, Any]:
     prompt = encoder.manifest.document_prompt
     encoded = encoder.encode([prompt + content.whole])
     found = split(content, encoder, prompt)
@@ -66,14 +76,12 @@ def _build_row(encoder: Encoder, document: dict[str, Any]) -> dict[str, Any]:
             for span, vector in zip(found.others, vectors, strict=True)
         ]
     return {
-        "id": document["id"],
         "title": content.title,
         "text": content.text,
         "vector": encoded.vectors[0],
         "vector_end": None if found is None else found.head.end,
         "truncated": bool(encoded.truncated[0]) if found is None else not found.complete,
         "passages": others,
-        METADATA: json.dumps(document["metadata"]) if "metadata" in document else None,
     }
 
 

@@ -21,8 +21,10 @@ import pytest
 from models.bulk.vector_files import DONE
 from models.store import ModelStore
 from service.__main__ import parser, run
+from service.cli.commands.import_vectors import BATCH_ROWS
 from service.errors import CommandError
 from service.lifecycle.builder import HARMLESS
+from service.store.sqlite.loading import TOGETHER
 from service.store.sqlite.schema import DATABASE
 from tests.parts.places import DOCUMENTS as PLACED
 from tests.parts.places import Place, count_embedded, place
@@ -318,13 +320,14 @@ def test_options_of_other_files_are_refused(place: Place) -> None:
         load(place.folder / "absent")
 
 
-KILLS = int(os.environ.get("KILLS", "4"))
+KILLS = int(os.environ.get("KILLS", "2"))
+COMMITTED = BATCH_ROWS * TOGETHER  # Documents of a transaction.
 
 
 @pytest.mark.sqlite("compares the rows of two files")
 def test_a_killed_load_continues_and_ends_as_if_it_had_not_been_killed(place: Place) -> None:
     documents = [
-        {"id": f"{at}", "text": f"{TEXTS[at % 300]} {at}", "metadata": {"n": at}} for at in range(6000)
+        {"id": f"{at}", "text": TEXTS[at % 300], "metadata": {"n": at}} for at in range(4 * COMMITTED)
     ]
     out = write(place, place.a, documents, parts=4)
     rng, data = random.Random(7), place.folder / "data"
@@ -335,7 +338,7 @@ def test_a_killed_load_continues_and_ends_as_if_it_had_not_been_killed(place: Pl
         before = stored(data)
         with subprocess.Popen(command, env=environment) as process:
             until(lambda before=before: process.poll() is not None or stored(data) > before, pause=0.001)
-            time.sleep(rng.uniform(0, 0.05))
+            time.sleep(rng.uniform(0, 0.5))
             process.send_signal(signal.SIGKILL)
         stopped += before < stored(data) < len(documents)
     assert stopped, "no process was killed in the middle of a load"
