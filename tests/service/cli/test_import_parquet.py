@@ -64,7 +64,11 @@ def test_columns_of_all_types_become_documents(service: Service, tmp_path: Path)
 def test_rows_that_cannot_be_stored_are_named(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [{"id": "a", "text": "a"}, {"id": "b", "text": None}, {"id": "c", "text": "c", "raw": b"\xff"}]
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "text": "a"},
+        {"id": "b", "text": None},
+        {"id": "c", "text": "c", "raw": b"\xff"},
+    ]
     said = imported(
         service, write(tmp_path, [row | {"raw": row.get("raw")} for row in rows]), "--metadata", "raw"
     )

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -337,7 +338,7 @@ def test_a_killed_load_continues_and_ends_as_if_it_had_not_been_killed(place: Pl
     for _ in range(KILLS):
         before = stored(data)
         with subprocess.Popen(command, env=environment) as process:
-            until(lambda before=before: process.poll() is not None or stored(data) > before, pause=0.001)
+            until(partial(has_more, data, before, process), pause=0.001)
             time.sleep(rng.uniform(0, 0.5))
             process.send_signal(signal.SIGKILL)
         stopped += before < stored(data) < len(documents)
@@ -349,6 +350,10 @@ def test_a_killed_load_continues_and_ends_as_if_it_had_not_been_killed(place: Pl
     with place.serving():
         assert count(place) == len(documents)
         assert len(hits(place, QUERIES[0], "dense")) == 200
+
+
+def has_more(data: Path, before: int, process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None or stored(data) > before
 
 
 def stored(data: Path) -> int:
