@@ -358,14 +358,14 @@ class _Load:
     def _sum_up(self, number: int, manifest: Manifest, *, is_active: bool, root: Path) -> str:
         new, kept, absent, different = self.found
         if is_active:
-            earlier = f"; {kept} of them had been stored before" if kept else ""
+            earlier = f"; {kept:,} of them had been stored before" if kept else ""
             count = amount(new + kept, "document is", "documents are")
             return f"{count} stored with vectors of {manifest.version}{earlier}."
         said = [
             f"{amount(new + kept, 'document has', 'documents have')} imported vectors of {manifest.version}"
         ]
         if kept:
-            said.append(f"{kept} of them had been imported before")
+            said.append(f"{kept:,} of them had been imported before")
         if different:
             said.append(f"{amount(different, 'document has', 'documents have')} another text now")
         if absent:

@@ -25,6 +25,7 @@ from service.__main__ import parser, run
 from service.cli.commands.import_vectors import BATCH_ROWS
 from service.errors import CommandError
 from service.lifecycle.builder import HARMLESS
+from service.store.sql.connection import UNINDEXED, fact
 from service.store.sqlite.loading import TOGETHER
 from service.store.sqlite.schema import DATABASE
 from tests.parts.places import DOCUMENTS as PLACED
@@ -96,6 +97,7 @@ def test_loaded_documents_equal_those_that_the_service_embeds_itself(
 ) -> None:
     out = write(place, place.a, parts=3)
     assert load(out) == f"152 documents are stored with vectors of {place.a}."
+    run(parser().parse_args(["check", "--data"]))
     embedded = count_embedded(monkeypatch)
     with place.serving():
         loaded = look(place)
@@ -107,6 +109,30 @@ def test_loaded_documents_equal_those_that_the_service_embeds_itself(
         store(again)
         assert look(again) == loaded
     assert load(out).endswith("152 of them had been stored before.")
+
+
+def test_a_load_that_stops_before_its_index_is_built_leaves_a_usable_database(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "database" not in place.where:
+        pytest.skip("is about PostgreSQL")
+    from service.store.postgres import loading, vectors
+    from service.store.postgres.connection import Connection
+
+    def stop(*_: object) -> None:
+        raise CommandError("injected.")
+
+    monkeypatch.setattr(loading.Loader, "finish", stop)
+    out = write(place, place.a)
+    with pytest.raises(CommandError, match=r"injected. 152 documents are loaded so far"):
+        load(out)
+    with place.serving():
+        documents = place.app.state.runtime.corpus.store
+        with documents.pool.connection() as raw:
+            assert vectors.is_indexed(Connection(raw), 1)
+            assert fact(Connection(raw), UNINDEXED) is None
+        assert documents.damage is None
+        assert len(hits(place, QUERIES[0], "dense")) == len(DOCUMENTS)
 
 
 def test_fp16_files_give_unit_vectors_near_to_those_of_the_service(place: Place) -> None:
