@@ -21,6 +21,7 @@ from models.messages import Parser, add_version, did_you_mean, positive
 
 try:
     from models import cpus
+    from models.bulk.command import add_command as add_embed
     from models.files.retrainings import schedule_state
     from models.graph.head import POOLINGS
     from models.manifest import Manifest, read_manifest
@@ -134,6 +135,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "student", metavar="STUDENT", help="trained from it: `python -m training train distil --base VERSION`"
     )
     command.set_defaults(run=_pair)
+    add_embed(commands, environ)
     command = commands.add_parser("list", help="every version, oldest first: its state, score and verdict")
     command.add_argument("--json", action="store_true", help="for programs, with each reason in full")
     command.set_defaults(run=_list)

@@ -232,7 +232,7 @@ class VectorFile:
 
     def note(self, name: str) -> str | None:
         """Returns the job's metadata of this name."""
-        found: bytes | None = self.schema.metadata.get((_PREFIX + name).encode())
+        found: bytes | None = self._file.metadata.metadata.get((_PREFIX + name).encode())
         return None if found is None else found.decode()
 
     def check(self) -> None:

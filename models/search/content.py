@@ -1,5 +1,6 @@
 """A document's title and text, which are searched together."""
 
+import hashlib
 from typing import NamedTuple
 
 
@@ -18,3 +19,9 @@ class Content(NamedTuple):
     def whole(self) -> str:
         """The title, a line break and the text, which are embedded and indexed together."""
         return self.lead + self.text
+
+
+def derived_id(title: str, text: str) -> str:
+    """Derives an id from the content of a document, so that the same content is stored only once."""
+    content = f"{title}\0{text}" if title else text
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -24,6 +24,8 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from models.files import exact_json
+from models.files.lines import MAX_LINE_BYTES
 from models.messages import plural
 from service.api.embedding import VERSION_HEADER
 from service.corpus.corpus import Stored
@@ -39,8 +41,6 @@ from service.errors import (
     Validation,
 )
 from service.files.columns import Seen
-from service.files.lines import MAX_LINE_BYTES
-from service.http import exact_json
 from service.http.bodies import Slices, StreamedBody, collect_fields, json_response, not_utf8
 from service.lifecycle.builder import HARMLESS
 from service.runtime.runtime import Runtime

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
+from models.search.content import derived_id
 from service.api.bulk_import import Imported, import_lines
 from service.api.collections import existing, get_collection
 from service.api.embedding import VERSION_HEADER, check_count
@@ -33,7 +34,6 @@ from service.api.openapi import (
 from service.api.search_plan import find_warnings, parse_where
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
-from service.files.columns import derived_id
 from service.files.metadata import check_metadata
 from service.http.bodies import (
     NDJSON,

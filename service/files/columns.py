@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.messages import did_you_mean
+from models.search.content import derived_id
 from service.files.values import BadFile, BadRow, Spelling, command_option
 from service.store.filters.names import describe_fault, unreachable_names
 from service.store.values import COLLECTION_NAME, NAME_RULE
@@ -228,12 +229,6 @@ def merge_metadata(fields: dict[str, Any]) -> dict[str, Any]:
 
 def repeated(header: list[str]) -> Iterator[str]:
     return (name for name, times in Counter(header).items() if name and times > 1)
-
-
-def derived_id(title: str, text: str) -> str:
-    """Derives an id from the content of a document, so that the same content is stored only once."""
-    content = f"{title}\0{text}" if title else text
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _as_text(value: Any) -> Any:

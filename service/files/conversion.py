@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time
 from typing import Any
 
+from models.files.exact_json import MAX_INTEGER, MIN_INTEGER, becomes_zero
 from models.messages import did_you_mean
 from service.files.values import BadFile, BadRow, Spelling
-from service.http.exact_json import MAX_INTEGER, MIN_INTEGER, becomes_zero
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _COMMA_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?", re.ASCII)

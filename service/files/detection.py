@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import PurePath
 from typing import NamedTuple
 
+from models.files.lines import MARK, MAX_LINE_BYTES, decoded, said_separator
 from models.messages import did_you_mean
-from service.files.lines import MAX_LINE_BYTES, decoded, said_separator
-from service.files.values import MARK, BadFile, Format, Spelling
+from service.files.values import BadFile, Format, Spelling
 
 HEAD_BYTES = 1 << 16  # bytes that detection reads
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}

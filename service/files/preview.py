@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
+from models.files.lines import MARK, Records, TextLine, TextLines, is_blank, note_on
 from models.messages import amount
 from service.files.columns import IDS, repeated
 from service.files.conversion import looks_like_html, proposed
-from service.files.lines import Records, TextLine, TextLines, is_blank, note_on
 from service.files.reader import (
     STEP_BYTES,
     Layout,
@@ -24,7 +24,7 @@ from service.files.reader import (
     parse_header,
     refuse_arrays,
 )
-from service.files.values import MARK, BadFile, BadRow
+from service.files.values import BadFile, BadRow
 
 SHOWN_ROWS = 3
 SHOWN_CHARACTERS = 300  # per cell

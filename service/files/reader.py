@@ -14,12 +14,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from models.messages import amount
-from service.files import detection
-from service.files.columns import IDS, Columns, Placed
-from service.files.conversion import convert, parse_types, plain_text
-from service.files.detection import HEAD_BYTES, SEPARATORS
-from service.files.lines import (
+from models.files import exact_json
+from models.files.lines import (
+    MARK,
     MAX_LINE_BYTES,
     Record,
     Records,
@@ -29,8 +26,12 @@ from service.files.lines import (
     is_blank,
     note_on,
 )
-from service.files.values import MARK, BadFile, BadRow, Format, Row, Spelling, command_option, split_names
-from service.http import exact_json
+from models.messages import amount
+from service.files import detection
+from service.files.columns import IDS, Columns, Placed
+from service.files.conversion import convert, parse_types, plain_text
+from service.files.detection import HEAD_BYTES, SEPARATORS
+from service.files.values import BadFile, BadRow, Format, Row, Spelling, command_option, split_names
 
 GZIP_MARK = b"\x1f\x8b"
 _SLICE_BYTES = 1 << 12

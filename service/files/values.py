@@ -4,17 +4,13 @@ import csv
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from models.files.lines import BadRow as BadRow  # noqa: PLC0414  for the other modules of this package
 from models.messages import amount
 
 Format: TypeAlias = Literal["jsonl", "csv", "tsv", "text", "file"]
-MARK = "\udc80"  # Replaces bytes that cannot be decoded. No decoded text contains it.
 
 # Returns the caller's spelling of an option: `--text` of the command, `text=` of the route.
 Spelling: TypeAlias = Callable[[str], str]
-
-
-class BadRow(Exception):
-    """Raised if a line does not contain a valid document. The message gives the reason."""
 
 
 class BadFile(Exception):

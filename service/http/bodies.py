@@ -32,12 +32,12 @@ from pydantic import BaseModel, RootModel, ValidationError
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from models.files import exact_json
+from models.files.exact_json import structure
 from models.messages import MAX_CHARACTERS, no_field
 from models.validation import sentence
 from service import memory
 from service.errors import MediaType, Overloaded, Timeout, TooLarge, Validation
-from service.http import exact_json
-from service.http.exact_json import structure
 from service.settings import Settings
 
 M = TypeVar("M", bound=BaseModel)

@@ -28,6 +28,7 @@ import orjson
 from models.manifest import ENGLISH, get_language
 from models.messages import amount
 from models.progress import Progress
+from models.search.content import derived_id
 from models.tokens.reading import MIN_WORDS, Count, count, count_english, foreign
 from service.cli.commands import client
 from service.cli.commands.client import (
@@ -40,7 +41,7 @@ from service.cli.commands.client import (
     named_collection,
 )
 from service.errors import CommandError, Stopped
-from service.files.columns import Placed, Seen, derived_id
+from service.files.columns import Placed, Seen
 from service.files.conversion import TYPES
 from service.files.detection import find_format
 from service.files.parquet import ParquetReader, is_parquet

@@ -11,11 +11,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from starlette.testclient import TestClient
 
+from models.files import exact_json
 from service.api.cohere import EmbedByTypeRequest
 from service.api.feedback import FeedbackRequest, JudgmentIn
 from service.api.search import SearchRequest
 from service.errors import Validation
-from service.http import bodies, exact_json
+from service.http import bodies
 from service.http.bodies import CONTAINER_VALUES, KEY_VALUES, validated, values_in
 from service.settings import Settings
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
+from models.files import exact_json
 from service.api.openapi import StoredQuery, StoredText, StoredTitle
-from service.http import exact_json
 from service.settings import Settings
 from tests.service.conftest import new_settings, serving
 
@@ -254,7 +254,7 @@ def test_numbers_are_read_at_the_edges_of_slices(monkeypatch: pytest.MonkeyPatch
 MEASURE = """
 import json, sys, tracemalloc
 from service.api.openapi import StoredQuery, StoredText, StoredTitle
-from service.http import exact_json
+from models.files import exact_json
 for body in map(str.encode, json.load(sys.stdin)):
     tracemalloc.start()
     try:

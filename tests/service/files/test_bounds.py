@@ -10,11 +10,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from models.files.lines import MAX_LINE_BYTES
 from models.progress import Progress
 from service.api.bulk_import import Lines
 from service.cli.commands.import_files import Pace, Source, Tally, chunks, opened
 from service.errors import CommandError
-from service.files.lines import MAX_LINE_BYTES
 from service.files.reader import Options
 from service.files.values import Format, Row
 

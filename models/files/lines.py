@@ -11,14 +11,17 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from service.files.values import MARK, BadRow
-
 MAX_LINE_BYTES = 1 << 20
+MARK = "\udc80"  # Replaces bytes that cannot be decoded. No decoded text contains it.
 _HANDLER = "simile-mark"
 _END = re.compile(r"\r\n|\n|\r")
 LONG_LINES = 20  # lines from which a record gets a note
 _SAID = re.compile(r'^"?sep=(.)"?(?:\r\n|\n|\r)', re.IGNORECASE)
 _CLOSED = r'[^"]*+(?:""[^"]*+)*+"'
+
+
+class BadRow(Exception):
+    """Raised if a line does not contain a valid document. The message gives the reason."""
 
 
 def _marked(error: UnicodeError) -> tuple[str, int]:
