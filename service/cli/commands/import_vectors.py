@@ -269,7 +269,7 @@ class _Load:
         return found
 
     def _check_description(self, manifest: Manifest, active: Active | None) -> Form:
-        """Checks that the service would compute the same vectors. Returns their precision and engine.
+        """Checks that the service would compute the same vectors. Returns its precision and engine.
 
         Raises:
             CommandError: The precision, the dimension, the prompt or the passages differ.
@@ -295,13 +295,15 @@ class _Load:
                 f"have {said}. Embed again as this service does, and for this collection. Nothing was stored."
             )
         automatic = self.settings.precision == "auto"
-        if active is not None:
-            served = read_form(active.form)
-        else:
+        if active is None:
             served = form if automatic else requested_form(self.settings)
-        if form != served and not (
-            automatic and active and active.version != manifest.version and form == FP32
-        ):
+        elif automatic and active.version != manifest.version and form.precision == FP32.precision:
+            served = FP32  # A version that loses too much precision is served in fp32.
+        else:
+            served = read_form(active.form)
+        if form.precision == served.precision == FP32.precision:
+            return served  # Processors and GPUs compute the same vectors in fp32, within 1e-5.
+        if form != served:
             raise CommandError(
                 f"The vectors were computed in {form}, and the service computes in {served}. Embed again in "
                 f"{served.precision}, or change SIMILE_PRECISION. Nothing was stored."

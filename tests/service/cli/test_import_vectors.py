@@ -1,6 +1,7 @@
 """`import --vectors`: documents with vectors from files, and vectors of a version that is not active yet."""
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -189,6 +190,34 @@ def test_a_new_model_is_embedded_outside_and_activated_under_load(
         assert place.everything() == expected
 
 
+def test_an_export_is_embedded_without_the_service_and_comes_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, exported = place.folder / "out", place.folder / "all.jsonl"
+    with place.serving():
+        store(place)
+        listed = place.client.get("/documents", params={"limit": 1000}).json()["documents"]
+        exported.write_text("".join(f"{json.dumps(document)}\n" for document in listed))
+        embed = [sys.executable, "-m", "models", "--models-dir", place.folder / "models", "embed"]
+        subprocess.run([*embed, exported, out, "--model", place.b, "--all-columns"], check=True)
+        assert load(out).startswith(f"152 documents have imported vectors of {place.b}. Now activate it")
+        embedded = count_embedded(monkeypatch)
+        place.activate(place.b)
+        assert {*embedded} <= {HARMLESS.text}
+        loaded = look(place)
+    other = place.folder / "other"
+    shutil.copytree(place.folder / "models", other / "models")
+    again = Place(other)
+    again.store.request(place.b)
+    with again.serving():
+        store(again)
+        assert again.active() == place.b
+        assert look(again) == loaded
+    whole = place.folder / "whole"
+    said = load(out, "--data-dir", str(whole)) if "database" not in place.where else ""
+    assert said in {"", f"152 documents are stored with vectors of {place.b}."}
+
+
 def test_imported_vectors_survive_restarts_and_writes_until_their_version_is_activated(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +339,18 @@ def flip(out: Path) -> None:
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
+
+
+def test_fp32_vectors_of_a_gpu_are_those_of_the_service(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = write(place, place.a, DOCUMENTS[:4])
+    edit(out, renamed(precision="fp32/onnxruntime-cuda"))
+    load(out)
+    embedded = count_embedded(monkeypatch)
+    with place.serving():
+        assert count(place) == 4
+        assert not embedded
 
 
 @pytest.mark.parametrize(
