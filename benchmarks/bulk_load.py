@@ -1,7 +1,6 @@
 """Measure `import --vectors`: `python -m benchmarks.bulk_load --corpus FILE --model VERSION`.
 
     texts ─▶ vectors in Parquet ─▶ SQLite: a new data directory ─▶ the same, killed at half and continued
-                                ├▶ SQLite: vectors of another generation, for stored documents
                                 └▶ PostgreSQL: a new database, with the vector index
 
 Documents are texts of FILE with `--words` words each, and ids in random order. VERSION of SIMILE_MODELS_DIR
@@ -26,9 +25,6 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from benchmarks.command import (
     PROJECT,
     BenchError,
@@ -41,11 +37,9 @@ from benchmarks.command import (
 )
 from benchmarks.documents import draw_texts
 from benchmarks.processes import postgres
-from models.bulk.vector_files import DEFAULT, DONE, Description, build_schema
 from models.store import ModelStore, models_dir
 
 DATABASE = "simile.db"
-PART_ROWS, GROUP_ROWS = 100_000, 10_000
 PROMISED = 8000  # documents a second, into SQLite
 LOOK_SECONDS = 0.2
 _ROWS = ("documents", "vectors", "operations", "lexical_1_docsize")  # tables that both stores must share
@@ -55,7 +49,7 @@ _COLUMNS = ["load", "s", "documents/s", "processor s", "MiB of the store"]
 def main() -> None:
     options = _parse_options()
     published = ModelStore(models_dir(os.environ))
-    with scratch_folder(OSError) as folder, ExitStack() as stack:
+    with scratch_folder(OSError, subprocess.CalledProcessError) as folder, ExitStack() as stack:
         texts = draw_texts(options.corpus, options.documents, options.words)
         shutil.copytree(published.folder(options.model), folder / "models" / options.model)
         ModelStore(folder / "models").request(options.model)
@@ -90,46 +84,16 @@ def _parse_options() -> argparse.Namespace:
 
 
 def _embed(folder: Path, version: str, texts: Sequence[str]) -> None:
-    """Write the parts of a complete job into `folder`/out."""
-    out = folder / "out"
-    out.mkdir()
+    """Write the vectors of the texts into `folder`/out."""
     ids = random.Random(1).sample(range(10 * len(texts)), len(texts))
-    encoder = ModelStore(folder / "models").open(version, 2)
-    description = Description.of(encoder.manifest, str(encoder.form), "default")
-    if description.passages != DEFAULT:
-        raise BenchError(f"{version} has learned a length of passages; name another version")
-    schema = build_schema(description)
-    for part, first in enumerate(range(0, len(texts), PART_ROWS)):
-        with pq.ParquetWriter(
-            out / f"part-{part:05}-00000.parquet", schema, write_page_checksum=True
-        ) as writer:
-            for at in range(first, min(first + PART_ROWS, len(texts)), GROUP_ROWS):
-                some = texts[at : min(at + GROUP_ROWS, first + PART_ROWS)]
-                encoded = encoder.encode(some)
-                writer.write_batch(_build_batch(schema, ids[at : at + len(some)], some, encoded))
-    encoder.close()
-    parts = -(-len(texts) // PART_ROWS)
-    (out / DONE).write_text(json.dumps({"parts": parts, "documents": len(texts)}))
-
-
-def _build_batch(schema: pa.Schema, ids: Sequence[int], texts: Sequence[str], encoded: Any) -> pa.RecordBatch:
-    vectors = pa.array(encoded.vectors.ravel(), pa.float32())
-    columns = {
-        "id": [f"document-{id}" for id in ids],
-        "title": [""] * len(texts),
-        "text": texts,
-        "vector": pa.FixedSizeListArray.from_arrays(vectors, type=schema.field("vector").type),
-        "vector_end": [None] * len(texts),
-        "truncated": [bool(cut) for cut in encoded.truncated],
-        "passages": [[]] * len(texts),
-    }
-    return pa.RecordBatch.from_arrays(
-        [
-            column if isinstance(column, pa.Array) else pa.array(column, schema.field(name).type)
-            for name, column in columns.items()
-        ],
-        schema=schema,
-    )
+    file = folder / "documents.jsonl"
+    with file.open("w", encoding="utf-8") as stream:
+        stream.writelines(
+            json.dumps({"id": f"document-{id}", "text": text}) + "\n"
+            for id, text in zip(ids, texts, strict=True)
+        )
+    command = [sys.executable, "-m", "models", "--models-dir", str(folder / "models"), "embed"]
+    subprocess.run([*command, str(file), str(folder / "out"), "--model", version], cwd=PROJECT, check=True)
 
 
 class _Bench:
