@@ -79,7 +79,7 @@ def parse_metadata(values: dict[str, Any]) -> None:
     """Replaces the column `metadata` of a file that `python -m models embed` wrote by the object in it.
 
     Raises:
-        BadRow: The column is no JSON.
+        BadRow: The column is not JSON.
     """
     try:
         if (json := values.pop(_METADATA, None)) is not None:
@@ -89,10 +89,10 @@ def parse_metadata(values: dict[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value of Arrow to one that JSON has: times to ISO 8601, decimals to numbers.
+    """Converts a value of Arrow to a value of JSON: times to ISO 8601, decimals to numbers.
 
     Raises:
-        BadRow: Another type, such as bytes that are no text.
+        BadRow: Another type, such as bytes that are not UTF-8.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value

@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     try:
         with _opened(settings) as (loader, rows):
             return _Load(settings, loader, parts, collection, rows).run()
-    except (StartupError, ModelError) as error:
+    except (StartupError, ModelError, ServiceError) as error:
         raise CommandError(str(error)) from error
 
 
@@ -218,6 +218,12 @@ class _Load:
         total = sum(part.rows for part in self.parts)
         is_active = active is None or active.fingerprint == manifest.fingerprint
         if active is None:
+            requested = models.requested()
+            if requested not in {None, manifest.version}:
+                raise CommandError(
+                    f"No service has used this store yet, and it would start with {requested}. Request the "
+                    f"version of the vectors first: {activate_command(models.root, manifest.version)}"
+                )
             number = self.loader.activate(manifest, stored_form(form, manifest))
         elif is_active:
             number = active.number
@@ -227,7 +233,6 @@ class _Load:
             raise CommandError(f"There is no collection {self.collection!r}. Import its documents first.")
         if is_active:
             self.loader.prepare(number, total)
-        if is_active:
             most = self.settings.max_collections
             steps = self.loader.put(number, self._batches(), self.collection, most)
         else:

@@ -89,7 +89,7 @@ def test_files_that_cannot_be_read_are_refused(service: Service, tmp_path: Path)
 
 def test_files_with_vectors_are_imported_without_the_vectors(service: Service, tmp_path: Path) -> None:
     models = service.folder / "models"
-    documents = [
+    documents: list[dict[str, Any]] = [
         {"id": "a", "title": "é", "text": "red river"},
         {"id": "b", "text": "green", "metadata": {"n": 1}},
     ]

@@ -198,8 +198,8 @@ def test_an_export_is_embedded_without_the_service_and_comes_back(
         store(place)
         listed = place.client.get("/documents", params={"limit": 1000}).json()["documents"]
         exported.write_text("".join(f"{json.dumps(document)}\n" for document in listed))
-        embed = [sys.executable, "-m", "models", "--models-dir", place.folder / "models", "embed"]
-        subprocess.run([*embed, exported, out, "--model", place.b, "--all-columns"], check=True)
+        embed = [sys.executable, "-m", "models", "--models-dir", str(place.folder / "models"), "embed"]
+        subprocess.run([*embed, str(exported), str(out), "--model", place.b, "--all-columns"], check=True)
         assert load(out).startswith(f"152 documents have imported vectors of {place.b}. Now activate it")
         embedded = count_embedded(monkeypatch)
         place.activate(place.b)
@@ -379,6 +379,17 @@ def test_nothing_is_stored_of_files_that_do_not_fit(place: Place, damage: Any, m
         load(out)
     with place.serving():
         assert count(place) == 0
+
+
+def test_an_unused_store_takes_the_version_that_its_service_would_start_with(place: Place) -> None:
+    out = write(place, place.b, DOCUMENTS[:2])
+    with pytest.raises(CommandError, match=rf"would start with {place.a}\..*models activate {place.b}"):
+        load(out)
+    place.store.request(place.b)
+    load(out)
+    with place.serving():
+        assert place.active() == place.b
+        assert count(place) == 2
 
 
 def test_options_of_other_files_are_refused(place: Place) -> None:
