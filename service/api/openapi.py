@@ -38,12 +38,11 @@ from service.http.bodies import refuses_unknown
 from service.http.error_responses import family, status_in
 from service.http.routing import OPEN, RoleRoute
 from service.store.filters.grammar import OPERATORS
-from service.store.values import MAX_QUERY_CHARACTERS
+from service.store.values import MAX_ID_CHARACTERS, MAX_QUERY_CHARACTERS
 
 # Fields that routes share. The routes check limits that depend on the model (vocabulary, prompts, dimension)
 # or on a setting. The document does not contain these.
 
-MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 64  # of a search_id or an event_id
 MAX_K = 1000  # hits of a search
 MAX_OFFSET = 10_000

@@ -202,7 +202,7 @@ class Columns:
                 taken.add(self.title or _TITLE)
             if self.placed == "each":
                 taken.add("collection")
-            return _merged({name: value for name, value in fields.items() if name not in taken})
+            return merge_metadata({name: value for name, value in fields.items() if name not in taken})
         if self.metadata is None:
             given = fields.get("metadata")
             return {} if given is None else given
@@ -211,7 +211,7 @@ class Columns:
         return {name: fields[name] for name in self.metadata}
 
 
-def _merged(fields: dict[str, Any]) -> dict[str, Any]:
+def merge_metadata(fields: dict[str, Any]) -> dict[str, Any]:
     """Merges the object `metadata` of a row with the other fields of the row.
 
     Raises:

@@ -315,6 +315,24 @@ def refuse_arrays(head: bytes, layout: Layout) -> None:
         )
 
 
+def build_fields(columns: dict[str, Any], options: Options) -> dict[str, Any]:
+    """Builds a document, as a dictionary, from the values of a row by column name.
+
+    Raises:
+        BadRow: The row is no valid document.
+
+    """
+    document = options.columns.document(columns)
+    if options.html:
+        for name in ("title", "text"):
+            if isinstance(document.get(name), str):
+                document[name] = plain_text(document[name])
+    if options.types and isinstance(document["metadata"], dict):
+        document["metadata"] = dict(document["metadata"])
+        convert(document["metadata"], options.types)
+    return document
+
+
 class _Maker:
     def __init__(self, name: str, layout: Layout, options: Options) -> None:
         self._name, self._layout, self._options = name, layout, options
@@ -330,17 +348,6 @@ class _Maker:
         name = self._layout.encoding_name
         how = self._options.spell("encoding")
         return BadRow(f"it is not {name} (character {text.index(MARK) + 1}). {how} names another encoding")
-
-    def _document(self, fields: dict[str, Any]) -> dict[str, Any]:
-        document = self._options.columns.document(fields)
-        if self._options.html:
-            for name in ("title", "text"):
-                if isinstance(document.get(name), str):
-                    document[name] = plain_text(document[name])
-        if self._options.types and isinstance(document["metadata"], dict):
-            document["metadata"] = dict(document["metadata"])
-            convert(document["metadata"], self._options.types)
-        return document
 
 
 class _LineMaker(_Maker):
@@ -379,7 +386,7 @@ class _LineMaker(_Maker):
         if not isinstance(value, dict):
             raise BadRow("it is not a JSON object")
         self._options.columns.refuse_unsaid(value)
-        return self._document(value)
+        return build_fields(value, self._options)
 
 
 class _FileMaker(_Maker):
@@ -433,7 +440,7 @@ class _TableMaker(_Maker):
             return
         content: dict[str, Any] | BadRow
         try:
-            content = self._document(self._fields(record))
+            content = build_fields(self._fields(record), self._options)
         except BadRow as error:
             content = error
         note = "" if isinstance(content, BadRow) else note_on(record)

@@ -40,7 +40,7 @@ from models.errors import (
 )
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
-from models.manifest import FUSION, read_manifest
+from models.manifest import FUSION, Manifest, read_manifest
 from models.publishing.proof import check_golden
 from models.publishing.scores import check_golden_scores
 from models.reranker import Reranker
@@ -96,17 +96,17 @@ def require_device(settings: Settings) -> str:
         raise StartupError(str(error)) from error
 
 
-def stored_form(encoder: Encoder) -> str:
-    """Returns a key for the kind of an encoder's vectors: precision, engine and the lengths of passages.
+def stored_form(form: Form, manifest: Manifest) -> str:
+    """Returns a key for the kind of a version's vectors: precision, engine and the lengths of passages.
 
     Stored vectors can be used again only if this key and the fingerprint of the model are equal.
     """
     lengths = {
         collection: learned.passage_tokens
-        for collection, learned in sorted(encoder.manifest.search.items())
+        for collection, learned in sorted(manifest.search.items())
         if learned.passage_tokens
     }
-    return f"{encoder.form} {lengths}" if lengths else str(encoder.form)
+    return f"{form} {lengths}" if lengths else str(form)
 
 
 def get_precision_loss(encoder: Encoder) -> float:
@@ -485,7 +485,7 @@ def _again(
         )
     if encoder.form == form:
         return active.number, encoder
-    return store.activate(encoder.manifest, stored_form(encoder)), encoder
+    return store.activate(encoder.manifest, stored_form(encoder.form, encoder.manifest)), encoder
 
 
 def _first(store: DocumentStore, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
@@ -513,7 +513,9 @@ def _first(store: DocumentStore, loader: ModelLoader, settings: Settings) -> tup
     version = _add_int8(models, settings, version)
     _prepare(loader, version, settings)
     encoder = loader.open(version)
-    return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder
+    return store.activate(
+        encoder.manifest, stored_form(encoder.form, encoder.manifest), examples=settings.examples
+    ), encoder
 
 
 def _add_int8(models: ModelStore, settings: Settings, version: str) -> str:

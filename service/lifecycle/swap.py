@@ -286,7 +286,8 @@ class Swap:
 
     async def _begin(self, encoder: Encoder) -> int:
         """Registers the version in the store, and returns the number of its generation."""
-        begin = partial(self._corpus.store.begin, encoder.manifest, stored_form(encoder))
+        form = stored_form(encoder.form, encoder.manifest)
+        begin = partial(self._corpus.store.begin, encoder.manifest, form)
         return await self._patiently(begin)
 
     async def _swap(self, generation: Generation, last: Last) -> bool:

@@ -12,6 +12,10 @@ from service.errors import StartupError
 ASIDE = ".restoring"  # folder of an unfinished restore, in the data directory
 
 
+class InUse(StartupError):
+    """Raised if another process owns the data directory."""
+
+
 @contextlib.contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """Holds a lock on the file `DATA_DIR/lock`, which contains the process id of the owner.
@@ -20,7 +24,8 @@ def locked(data_dir: Path) -> Iterator[None]:
     restore that was killed.
 
     Raises:
-        StartupError: Another process owns the directory, or the directory cannot be written.
+        InUse: Another process owns the directory.
+        StartupError: The directory cannot be written.
 
     """
     try:
@@ -33,7 +38,7 @@ def locked(data_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(file, 32).decode().strip() or "unknown"
-            raise StartupError(
+            raise InUse(
                 f"{data_dir} is in use by process {owner}. One service owns a data directory: stop process "
                 f"{owner}, or start this service with another SIMILE_DATA_DIR."
             ) from None

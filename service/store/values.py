@@ -1,7 +1,7 @@
 """The arguments and results of the store's interface (protocol.py)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -30,6 +30,7 @@ NAME_RULE = (
     "A collection's name is up to 64 letters a to z, digits, hyphens, underscores and points; a letter, a "
     "digit or an underscore comes first."
 )
+MAX_ID_CHARACTERS = 512  # Of a document.
 DELETE_DOCUMENTS = 128  # Documents of one job. Other writes wait some tens of milliseconds.
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
@@ -219,6 +220,26 @@ class Put(NamedTuple):
     sequence: int
     gaps: frozenset[int]
     created: int
+
+
+# Documents with distinct ids, and the embedding of each.
+Batch: TypeAlias = tuple[Sequence[Document], Sequence[Embedding]]
+
+
+class Loaded(NamedTuple):
+    """The result of loading documents with their vectors.
+
+    Attributes:
+        new: Number of documents with new ids, or whose vectors were added.
+        kept: Number of other documents that are stored now, or whose vectors were stored before.
+        absent: Number of documents that are not stored.
+        different: Number of documents that are stored with another title or text.
+    """
+
+    new: int
+    kept: int
+    absent: int = 0
+    different: int = 0
 
 
 class Step(NamedTuple):

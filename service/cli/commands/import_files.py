@@ -1,6 +1,6 @@
 """`python -m service import FILE…`: imports documents from files into a running service.
 
-Start reading at `run`.
+Start reading at `run`. The option --vectors is for import_vectors.py.
 
     files ─▶ rows ─▶ chunk, sized by the speed of the last one ─▶ POST /documents ─▶ Tally
                                     ▲      no answer in time: halves         │
@@ -44,12 +44,13 @@ from service.errors import CommandError, Stopped
 from service.files.columns import Placed, Seen
 from service.files.conversion import TYPES
 from service.files.detection import find_format
+from service.files.parquet import ParquetReader, is_parquet
 from service.files.preview import preview
 from service.files.reader import FileReader, Options, Unpacked, build_options
-from service.files.values import BadFile, BadRow, Row, command_option, failed_in_words
+from service.files.values import BadFile, BadRow, Format, Row, command_option, failed_in_words
 from service.http.bodies import NDJSON
 
-FORMATS = ("jsonl", "csv", "tsv", "text")
+FORMATS = ("jsonl", "csv", "tsv", "text", "parquet")
 PIECE_BYTES = 1 << 15  # The progress advances by this much.
 TARGET_SECONDS = 1.5  # per chunk
 FIRST_LINES, MAX_LINES = 16, 4096
@@ -89,6 +90,10 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", choices=["strip"], help="remove tags from title and text")
     parser.add_argument("--per-file", action="store_true", help="each file is a document; its name is the id")
+    parser.add_argument(
+        "--vectors", action="store_true", help="load folders of `python -m models embed` into the store"
+    )
+    parser.add_argument("--data-dir", type=Path, help="of --vectors (default: SIMILE_DATA_DIR)")
     connect_to(parser)
 
 
@@ -105,8 +110,8 @@ def run(arguments: argparse.Namespace) -> str:
     placed: Placed = "each" if arguments.all_collections else "one"
     if placed == "one" and collection is None and not remote.scoped:
         placed = "unsaid"
-    read = {name: _options(name, arguments, placed) for name in arguments.files}
-    if placed == "each" and any(options.format == "text" for options in read.values()):
+    chosen = {name: _options(name, arguments, placed) for name in arguments.files}
+    if placed == "each" and any(options.format == "text" for options in chosen.values()):
         raise CommandError("--all-collections is for jsonl, csv and tsv: plain text names no collection.")
     sizes = [_size(name) for name in arguments.files]
     progress = Progress("documents", 0 if "-" in arguments.files else sum(sizes))
@@ -118,7 +123,8 @@ def run(arguments: argparse.Namespace) -> str:
         progress.tell(0)
         for name in arguments.files:
             with opened(name) as file:
-                source = Source(file, name, read[name])
+                source_type = ParquetSource if _is_parquet(name, arguments) else Source
+                source = source_type(file, name, chosen[name])
                 for to, chunk in chunks(source.rows(), tally, delivery.pace):
                     delivery.send(to or collection, chunk)
                     reading.look(to or collection, chunk)
@@ -149,9 +155,17 @@ def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Option
         CommandError: An option or the name of the file is wrong.
 
     """
+    if arguments.data_dir is not None:
+        raise CommandError("--data-dir is for --vectors. Other files are imported into a running service.")
     if Path(name).is_dir():
         raise CommandError(f"{name} is a folder. Name the files in it, such as {Path(name) / '*.csv'}.")
-    kind = "file" if arguments.per_file else arguments.format or find_format(name)
+    if _is_parquet(name, arguments):
+        if name == "-":
+            raise CommandError("Parquet cannot be read from stdin. Name the file.")
+        arguments = argparse.Namespace(**{**vars(arguments), "format": "parquet"})
+        kind: Format | None = "file"  # Not used.
+    else:
+        kind = "file" if arguments.per_file else arguments.format or find_format(name)
     try:
         id, every = arguments.id or None, arguments.metadata_all
         options = build_options(arguments, name, kind, id, arguments.metadata, placed, every=every)
@@ -160,6 +174,10 @@ def _options(name: str, arguments: argparse.Namespace, placed: Placed) -> Option
     if kind is None:
         raise CommandError(f"{name}: is it jsonl, csv, tsv or text? Say so with --format.")
     return options
+
+
+def _is_parquet(name: str, arguments: argparse.Namespace) -> bool:
+    return arguments.format == "parquet" or (arguments.format is None and is_parquet(name))
 
 
 def _size(name: str) -> int:
@@ -245,6 +263,32 @@ class Source:
     def position(self) -> int:
         """Number of bytes whose rows were already yielded. 0 for a stream."""
         return round(self._file.tell() * self._reader.share) if self._file.seekable() else 0
+
+
+class ParquetSource:
+    """Reads the rows of a Parquet file. Messages name rows instead of lines."""
+
+    def __init__(self, file: BinaryIO, name: str, options: Options) -> None:
+        self._size, self._name = _size(name), name
+        self._reader = ParquetReader(file, name, options)
+
+    def rows(self) -> Iterator[Row]:
+        """Yields every row of the file, in order.
+
+        Raises:
+            CannotRead: The rest of the file cannot be read.
+
+        """
+        try:
+            yield from self._reader.rows()
+        except BadFile as error:
+            place = self._name if error.line is None else f"{self._name}, after row {error.line}"
+            raise CannotRead(f"{place}: {error}") from error
+
+    @property
+    def position(self) -> int:
+        """Number of bytes whose rows were already yielded."""
+        return round(self._size * self._reader.share)
 
 
 class Tally:

@@ -27,7 +27,14 @@ from service.store.postgres.connection import Again, Connection
 from service.store.postgres.replicas import LEASE_SECONDS, PATIENCE_SECONDS
 from service.store.sql import generations, tokens
 from service.store.sql.connection import fact, fetch_column, fetch_value
-from service.store.sql.generations import ACTIVE, BUILDING, DROPPED, HANDLED, kept_numbers
+from service.store.sql.generations import (
+    ACTIVE,
+    BUILDING,
+    DROPPED,
+    HANDLED,
+    IMPORTED,
+    kept_numbers,
+)
 from service.store.sql.records import last_revision, unembedded
 from service.store.values import Activation, Embedding, Lacking, Moved, Unembedded
 
@@ -87,7 +94,8 @@ def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -
     vector. Call `list_lacking` next for older documents. The vector index is built after the vectors. Writes
     wait only while a new generation is created.
     """
-    if generations.kept(connection, manifest, form) is None:
+    number = generations.kept(connection, manifest, form)
+    if number is None or generations.get_state(connection, number) == IMPORTED:
         hold_states(connection)
         number = generations.begun(connection, manifest, form)
         vectors.make(connection, number, manifest.dimension)

@@ -27,7 +27,7 @@ import psycopg
 from service.errors import StartupError
 from service.store.postgres.connection import Connection, Raw, is_lost, reason
 from service.store.postgres.vectors import HALF_DIMENSIONS, table
-from service.store.sql.connection import COPYING, fact, fetch_column, fetch_value
+from service.store.sql.connection import COPYING, UNINDEXED, fact, fetch_column, fetch_value
 from service.store.sql.generations import ACTIVE, BUILDING, DROPPED
 
 # The statements of each schema version, which run after those of the version before.
@@ -448,9 +448,9 @@ def _lacking(raw: Raw) -> Iterator[str]:
 def _lacking_vectors(raw: Raw) -> Iterator[str]:
     """Yields the missing tables, indexes and rights of generations, except those that are being built.
 
-    Only the active generation must have a vector index. A copy builds the index at the end.
+    Only the active generation must have a vector index. Copies and loads build the index at the end.
     """
-    copying = fact(Connection(raw), COPYING) is not None
+    unindexed = any(fact(Connection(raw), name) is not None for name in (COPYING, UNINDEXED))
     dimensions = {
         table(number): (state, dimension)
         for number, state, dimension in raw.execute(
@@ -461,7 +461,7 @@ def _lacking_vectors(raw: Raw) -> Iterator[str]:
     for name, there, _, indexes, denied in raw.execute(_LOOK, (RIGHTS, [*dimensions])).fetchall():
         state, dimension = dimensions[name]
         indexed = {f"{name}_pkey"}
-        if state == ACTIVE and dimension <= HALF_DIMENSIONS and not copying:
+        if state == ACTIVE and dimension <= HALF_DIMENSIONS and not unindexed:
             indexed.add(f"{name}_nearest")
         yield from _of_table(name, there, set(), indexed - {*indexes}, denied)
 

@@ -39,7 +39,7 @@ from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
 from service.store.sql import feedback, synonyms
 from service.store.sql import generations as states
-from service.store.sql.connection import NONE_THERE, unfinished_copy
+from service.store.sql.connection import NONE_THERE, UNINDEXED, unfinished_copy
 from service.store.sql.methods import CommonMethods, Method, reading, reading_itself, writing
 from service.store.values import Activation, Changes, Lacking, Moved, NeedsVectors, Put
 
@@ -280,7 +280,11 @@ class PostgresStore(Touch, CommonMethods):
                 return True
             row = raw.execute("SELECT dimension FROM generations WHERE number = %s", (generation,)).fetchone()
         with self._own_connection() as raw:
-            return row is None or vectors.build_index(raw, generation, row[0])
+            built = row is None or vectors.build_index(raw, generation, row[0])
+            Connection(raw).execute(
+                "DELETE FROM facts WHERE name = ? AND value = ?", (UNINDEXED, str(generation))
+            )
+            return built
 
     async def add_stored(self, _generation: int, _after: int, _limit: int, /) -> int | None:
         """Returns None, because no index in memory needs the stored vectors."""

@@ -41,7 +41,7 @@ _GIVEN_SUMS = documents.checksums_sql(
 )
 
 
-class _Stored(NamedTuple):
+class StoredContent(NamedTuple):
     """The stored document with a given id, and how it differs from the new document."""
 
     revision: int
@@ -63,7 +63,7 @@ def put(
     active = get_active_number(connection)
     numbers = {active, *kept_numbers(connection)}
     _make_collection(connection, collection, max_collections)
-    before = _stored(connection, documents, collection)
+    before = find_stored(connection, documents, collection)
     embedded = dict(embedded)  # The event loop may add embeddings meanwhile.
     same = {at: found.revision for at, found in before.items() if found.same_content}
     given: dict[int, dict[int, Embedding]] = {}  # New embeddings, by position.
@@ -113,7 +113,9 @@ def put(
     return Put(truncated, done, frozenset(gaps), len(documents) - len(before))
 
 
-def _stored(connection: Connection, documents: Sequence[Document], collection: str) -> dict[int, _Stored]:
+def find_stored(
+    connection: Connection, documents: Sequence[Document], collection: str
+) -> dict[int, StoredContent]:
     """Returns the stored documents by position in `documents`.
 
     Their rows are locked until the transaction ends.
@@ -127,7 +129,7 @@ def _stored(connection: Connection, documents: Sequence[Document], collection: s
         "ORDER BY d.id FOR UPDATE OF d",
         (*_columns(documents), collection),
     )
-    return {at - 1: _Stored(revision, *same) for at, revision, *same in rows}
+    return {at - 1: StoredContent(revision, *same) for at, revision, *same in rows}
 
 
 def _columns(documents: Iterable[Document]) -> tuple[list[str], ...]:

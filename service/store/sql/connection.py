@@ -9,6 +9,8 @@ _SECRET_BYTES = 32
 # The fact that marks an unfinished `copy`: the version and the form of its vectors. Services and backups
 # reject a marked store.
 COPYING = "copy under way"
+# The fact that the vector index of this generation was dropped for a load, and is built again at its end.
+UNINDEXED = "vector index dropped"
 LEXICAL_RULES = "lexical rules"  # The fact with the rules by which the stored terms were computed.
 START_OVER = "--start-over"
 NONE_THERE = f"The target holds no unfinished copy, so {START_OVER} does not empty it."

@@ -1,7 +1,8 @@
 """Stores generations and versions: queries of their rows, and jobs that change them.
 
     building ──▶ active ──▶ standby ──▶ dropped ──▶ (gone)        standby ──▶ active again: a rollback
-        └──────────────────────────────────▲
+    ▲   └──────────────────────────────────▲
+    └──── imported: its vectors came from files, before any build
 
 The row of a generation names the version that computed the vectors. The table `history` lists the versions in
 the order of their activation. The table `verdicts` lists versions that are not chosen automatically again. A
@@ -18,6 +19,7 @@ from service.store.sql.connection import Connection, fact, fetch_column, fetch_v
 from service.store.values import ROLLED_BACK, Active, Known, Verdict
 
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"
+IMPORTED = "imported"
 HANDLED = "handled wish"  # The fact with the id of the last request that was carried out or failed.
 COMPARED = "canary of "  # Followed by a version: the fact with the comparison of its answers.
 _COMPARISON = f"substr(name, 1, {len(COMPARED)}) = '{COMPARED}'"
@@ -108,9 +110,32 @@ def begin(connection: Connection, manifest: Manifest, form: str) -> int:
 
 
 def begun(connection: Connection, manifest: Manifest, form: str) -> int:
-    """Returns the number of the generation of a version and a form. If none is stored, creates one."""
+    """Returns the number of the generation of a version and a form. If none is stored, creates one.
+
+    An imported generation is being built from now on.
+    """
     number = kept(connection, manifest, form)
-    return insert(connection, manifest, form, BUILDING) if number is None else number
+    if number is None:
+        return insert(connection, manifest, form, BUILDING)
+    sql = "UPDATE generations SET state = ? WHERE number = ? AND state = ?"
+    connection.execute(sql, (BUILDING, number, IMPORTED))
+    return number
+
+
+def begin_import(connection: Connection, manifest: Manifest, form: str) -> tuple[int, str]:
+    """Returns the number and the state of the generation that receives imported vectors of a version.
+
+    If none is stored, creates one, and drops other imported generations.
+    """
+    number = kept(connection, manifest, form)
+    if number is None:
+        connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, IMPORTED))
+        return insert(connection, manifest, form, IMPORTED), IMPORTED
+    return number, get_state(connection, number)
+
+
+def get_state(connection: Connection, number: int) -> str:
+    return fetch_value(connection, "SELECT state FROM generations WHERE number = ?", number) or DROPPED
 
 
 def kept(connection: Connection, manifest: Manifest, form: str) -> int | None:

@@ -11,6 +11,7 @@ table takes at least 64 KiB on disk.
 """
 
 import sqlite3
+from collections.abc import Mapping
 from itertools import chain
 from typing import Literal
 
@@ -52,7 +53,13 @@ def drop(connection: sqlite3.Connection, number: int) -> None:
 
 
 def add(connection: sqlite3.Connection, number: int, revision: int, text: str) -> None:
-    connection.execute(f"INSERT INTO {table(number)} (rowid, text) VALUES (?, ?)", (revision, cut(text)))
+    add_many(connection, number, {revision: cut(text)})
+
+
+def add_many(connection: sqlite3.Connection, number: int, terms: Mapping[int, str]) -> None:
+    """Adds texts to the table. `terms` are the results of `cut` by revision."""
+    sql = f"INSERT INTO {table(number)} (rowid, text) VALUES (?, ?)"
+    connection.executemany(sql, terms.items())
 
 
 def remove(connection: sqlite3.Connection, number: int, revision: int, text: str) -> None:

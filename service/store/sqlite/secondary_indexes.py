@@ -8,7 +8,7 @@ service rebuilds the rows when it starts.
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -34,6 +34,21 @@ def add(connection: sqlite3.Connection, revision: int) -> None:
     number, whole = _placed(connection, revision)
     fulltext.add(connection, number, revision, whole)
     filters.add_values(connection, _declared(connection), (revision, revision))
+
+
+def add_many(connection: sqlite3.Connection, collection: str, terms: Mapping[int, str]) -> None:
+    """Adds the terms and field values of stored documents of a collection.
+
+    Args:
+        connection: A connection to the store.
+        collection: Name of the collection.
+        terms: The result of `cut` for each revision, ascending. No other revisions are between them.
+    """
+    number = get_number(connection, collection)
+    assert number is not None  # noqa: S101
+    fulltext.add_many(connection, number, terms)
+    if declared := _declared(connection):
+        filters.add_values(connection, declared, (min(terms), max(terms)))
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:

@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 
 from service import memory
-from service.api.documents import MAX_DEPTH, check_metadata
 from service.errors import Validation
+from service.files.metadata import MAX_DEPTH, check_metadata
 from service.http import bodies
 from service.http.bodies import CHUNK_BYTES, LARGE_BYTES, in_chunks, json_array
 from tests.service.fakes import run
