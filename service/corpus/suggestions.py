@@ -7,6 +7,7 @@
 
 An index in memory, `Candidates`, finds candidates. It is some time behind the store. So each candidate is
 checked in the state of the request: some document that it comes from must still exist, and match the filter.
+Of a query, events of enough visitors must still exist.
 """
 
 import asyncio
@@ -14,13 +15,14 @@ import heapq
 import re
 import time
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
-from operator import itemgetter
+from itertools import islice, zip_longest
+from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +31,15 @@ from models.search.terms import CJK_RUN, FUNCTION_WORDS, fold_case
 from service.store.filters.grammar import Predicate
 from service.store.protocol import DocumentStore, Snapshot
 from service.store.scheduling import pause
-from service.store.values import Revisions
+from service.store.values import ClickedQuery, Revisions
 
 clock = time.monotonic
 
 KEY_BYTES = 32  # Bytes of a folded beginning that the index compares.
 KEY_TYPE = f"S{KEY_BYTES}"
-MAX_TITLES = 250_000  # Documents of a collection whose titles are in the index.
+MAX_TITLES = 1_000_000  # Documents of a collection whose titles are in the index, and beginnings in all.
 MAX_TITLE = 200  # Characters. Longer titles are not suggested.
-TITLE_WORDS = 4  # Words of a title at which a completion may begin.
+TITLE_WORDS = 4  # Words of a title at which a completion may begin, in collections of MAX_TITLES / 4 or less.
 SAMPLED, SAMPLED_CHARACTERS = 2000, 2000  # Documents whose beginnings are read for terms.
 MIN_DOCUMENTS = 2  # Sampled documents that have a term.
 MAX_TERM = 32  # Characters.
@@ -47,7 +49,9 @@ STEP = 500  # Titles that are read at a time.
 RENEW_SECONDS = 30.0  # An index is built again after this time, and after RENEW_SHARE times its own.
 RENEW_SHARE = 50
 LOOK_SECONDS = 1.0
-CHECKED_TITLES = (32, 512, 4096)  # Candidates that are checked, until enough of them match.
+CHECKED_TITLES = (32, 512)  # Best candidates that are checked, until enough of them match.
+MAX_CHECKED_TITLES = 4096  # Matching titles that are read if these were not enough.
+CHECKED_QUERIES = 4  # Times the number of completions.
 CHECKED_TERMS, CHECKED_DOCUMENTS = 16, 16  # Terms that are checked, and documents of each.
 _WORD_BYTES = 200  # Of a term in addition to its characters.
 # Runs of letters, digits and marks. Signs outside of ASCII disappear when the run is folded.
@@ -84,13 +88,14 @@ class Candidates:
         titles: Beginnings of titles and of words in titles.
         title_revisions: The document of each of them.
         title_ranks: A smaller number is suggested first.
+        title_sums: Equal for equal titles.
         terms: Beginnings of the terms.
         folded: The terms, folded.
         written: The terms as documents write them.
         starts: Start of the documents of each term in `documents`, and the end of the last.
         documents: Places in `sampled`.
         sampled: The sampled documents.
-        queries: Folded queries in order, each with the query and its visitors.
+        queries: Folded queries in order.
         built: When this was built.
         seconds: How long that took.
     """
@@ -98,20 +103,22 @@ class Candidates:
     titles: _Beginnings
     title_revisions: Revisions
     title_ranks: NDArray[np.int32]
+    title_sums: NDArray[np.uint32]
     terms: _Beginnings
     folded: Sequence[str]
     written: Sequence[str]
     starts: NDArray[np.int64]
     documents: NDArray[np.int32]
     sampled: Revisions
-    queries: Sequence[tuple[str, str, int]]
+    queries: Sequence[tuple[str, ClickedQuery]]
     built: float
     seconds: float
 
     @property
     def nbytes(self) -> int:
-        arrays = self.titles.keys, self.title_revisions, self.title_ranks, self.documents, self.sampled
-        texts = len(self.folded) + len(self.queries)
+        titles = self.titles.keys, self.title_revisions, self.title_ranks, self.title_sums
+        arrays = *titles, self.documents, self.sampled
+        texts = len(self.folded) + len(self.queries)  # Each takes about as much.
         return sum(array.nbytes for array in arrays) + _WORD_BYTES * texts
 
     def list_documents(self, term: str) -> NDArray[np.int32]:
@@ -142,7 +149,6 @@ class Suggestions:
         self._candidates: OrderedDict[str, Candidates] = OrderedDict()  # By last use.
         self._used: set[str] = set()  # Collections with a request since their candidates were built.
         self._building = asyncio.Lock()
-        self._forgotten = Counter[str | None]()  # Calls of `forget_queries`.
 
     async def suggest(self, text: str, k: int, where: Predicate | None, collection: str) -> list[Suggestion]:
         """Returns at most `k` completions of a text.
@@ -151,7 +157,6 @@ class Suggestions:
         """
         try:
             if self._is_overdue(collection):
-                self._drop_queries(collection)
                 async with self._building:
                     if self._is_overdue(collection):
                         await self._build(collection)
@@ -180,36 +185,14 @@ class Suggestions:
                     finally:
                         self._used.discard(collection)
 
-    def forget_queries(self, collection: str | None) -> None:
-        """Removes all queries until the candidates are built again, because events were deleted.
-
-        They are built at their time, however often this is called.
-
-        Args:
-            collection: Name of the collection. None for all collections.
-        """
-        self._forgotten[collection] += 1
-        for name in [*self._candidates] if collection is None else [collection]:
-            self._drop_queries(name)
-
-    def _drop_queries(self, collection: str) -> None:
-        if (candidates := self._candidates.get(collection)) is not None:
-            self._candidates[collection] = replace(candidates, queries=())
-
     async def _build(self, collection: str) -> None:
-        before, chosen = self._count_forgotten(collection), (self._min_visitors, self._trusts)
-        candidates = await self._store.search(
+        chosen = self._min_visitors, self._trusts
+        self._candidates[collection] = await self._store.search(
             lambda snapshot: build(snapshot, collection, *chosen), heavy=True
         )
-        self._candidates[collection] = candidates
-        if before != self._count_forgotten(collection):  # It may have read events that were deleted since.
-            self._drop_queries(collection)
         self._candidates.move_to_end(collection)
         while len(self._candidates) > 1 and sum(map(_get_size, self._candidates.values())) > MAX_INDEX_BYTES:
             self._candidates.popitem(last=False)
-
-    def _count_forgotten(self, collection: str) -> int:
-        return self._forgotten[collection] + self._forgotten[None]
 
 
 def _get_size(candidates: Candidates) -> int:
@@ -233,8 +216,9 @@ def build(
     began = clock()
     revisions = snapshot.list_matching(None, collection)
     steps = range(0, max(1, min(len(revisions), MAX_TITLES)), STEP)
-    parts = [_index_titles(_read_titles(snapshot, revisions[at : at + STEP].tolist())) for at in steps]
-    titles, owners, ranks = (np.concatenate(column) for column in zip(*parts, strict=True))
+    words = max(1, min(TITLE_WORDS, MAX_TITLES // max(1, len(revisions))))
+    parts = [_index_titles(_read_titles(snapshot, revisions[at : at + STEP].tolist()), words) for at in steps]
+    titles, owners, ranks, sums = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(titles, kind="stable")
     sampled = revisions[:: max(1, -(-len(revisions) // SAMPLED))].copy()
     found = _sample_terms(snapshot, sampled)
@@ -246,6 +230,7 @@ def build(
         titles=_Beginnings(titles[order]),
         title_revisions=owners[order],
         title_ranks=ranks[order],
+        title_sums=sums[order],
         terms=_Beginnings(np.array([term.encode()[:KEY_BYTES] for term in folded], KEY_TYPE)),
         folded=folded,
         written=[found[term][0] for term in folded],
@@ -268,21 +253,27 @@ def _read_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple
 
 
 def _index_titles(
-    titles: Iterable[tuple[int, str]],
-) -> tuple[Keys, Revisions, NDArray[np.int32]]:
-    """Returns the beginnings of titles and of words in them, with their documents and ranks."""
+    titles: Iterable[tuple[int, str]], words: int
+) -> tuple[Keys, Revisions, NDArray[np.int32], NDArray[np.uint32]]:
+    """Returns the beginnings of titles at their first words, with their documents, ranks and sums."""
     rows = [
-        (title[start:].encode()[:KEY_BYTES], revision, (place > 0) * MAX_TITLE + len(title))
+        (title[start:].encode()[:KEY_BYTES], revision, (place > 0) * MAX_TITLE + len(title), sums)
         for revision, title in titles
-        for place, start in enumerate(_find_starts(title))
+        for sums in [crc32(title.encode())]
+        for place, start in enumerate(_find_starts(title)[:words])
     ]
-    keys, revisions, ranks = zip(*rows, strict=True) if rows else ((), (), ())
-    return np.array(keys, KEY_TYPE), np.array(revisions, np.int64), np.array(ranks, np.int32)
+    keys, revisions, ranks, sums = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return (
+        np.array(keys, KEY_TYPE),
+        np.array(revisions, np.int64),
+        np.array(ranks, np.int32),
+        np.array(sums, np.uint32),
+    )
 
 
 def _find_starts(title: str) -> list[int]:
-    """Returns where the first words of a folded title begin."""
-    return [0, *(found.end() for found in re.finditer(" ", title))][:TITLE_WORDS]
+    """Returns where the words of a folded title begin."""
+    return [0, *(found.end() for found in re.finditer(" ", title))]
 
 
 def _sample_terms(snapshot: Snapshot, sampled: Revisions) -> dict[str, tuple[str, list[int]]]:
@@ -320,14 +311,13 @@ def _split(word: str) -> Iterator[tuple[str, str]]:
             yield folded, part
 
 
-def _sort_queries(queries: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:
+def _sort_queries(queries: Iterable[ClickedQuery]) -> list[tuple[str, ClickedQuery]]:
     """Returns folded queries in order. Of queries that are equal when folded, the most visited one counts."""
-    found: dict[str, tuple[str, int]] = {}
-    for query, visitors in queries:
-        folded = _normalize(query)
-        if folded and visitors > found.get(folded, ("", 0))[1]:
-            found[folded] = " ".join(query.split()), visitors
-    return sorted((folded, query, visitors) for folded, (query, visitors) in found.items())
+    found: dict[str, ClickedQuery] = {}
+    for each in queries:  # Those with most visitors first.
+        if folded := _normalize(each.query):
+            found.setdefault(folded, each)
+    return sorted(found.items())
 
 
 def complete(
@@ -348,8 +338,8 @@ def complete(
         return []
     check = partial(snapshot.among, where, collection=collection)
     lists: list[list[Suggestion]] = [
-        [] if where is not None else _complete_queries(candidates, prefix, k),
-        _complete_titles(snapshot, candidates, prefix, k, check),
+        [] if where is not None else _complete_queries(snapshot, candidates, prefix, k),
+        _complete_titles(snapshot, candidates, prefix, k, where, collection),
         _complete_terms(snapshot, candidates, text, prefix, k, check, filtered=where is not None),
     ]
     chosen: dict[str, Suggestion] = {}
@@ -360,37 +350,47 @@ def complete(
     return [*chosen.values()][:k]
 
 
-def _complete_queries(candidates: Candidates, prefix: str, k: int) -> list[Suggestion]:
+def _complete_queries(snapshot: Snapshot, candidates: Candidates, prefix: str, k: int) -> list[Suggestion]:
     queries = candidates.queries
-    ends = (bisect_left(queries, end, key=itemgetter(0)) for end in (prefix, prefix + "\U0010ffff"))
-    best = heapq.nlargest(k + 1, queries[slice(*ends)], key=itemgetter(2))
-    return [Suggestion(query, "query") for _, query, _ in best]
+    first, last = (bisect_left(queries, end, key=itemgetter(0)) for end in (prefix, prefix + "\U0010ffff"))
+    some = (each for _, each in queries[first:last])
+    best = heapq.nlargest(CHECKED_QUERIES * (k + 1), some, key=attrgetter("visitors"))
+    there = snapshot.existing_events([event for each in best for event in each.events]) if best else set()
+    shown = (each for each in best if there.issuperset(each.events))
+    return [Suggestion(" ".join(each.query.split()), "query") for each in islice(shown, k + 1)]
 
 
 def _complete_titles(
-    snapshot: Snapshot, candidates: Candidates, prefix: str, k: int, check: Check
+    snapshot: Snapshot, candidates: Candidates, prefix: str, k: int, where: Predicate | None, collection: str
 ) -> list[Suggestion]:
     places = candidates.titles.find(prefix)
-    revisions = candidates.title_revisions[places]
+    revisions, ranks = candidates.title_revisions[places], candidates.title_ranks[places]
     # Different numbers, so that each step has the candidates of the step before.
-    ranks = candidates.title_ranks[places].astype(np.int64) * max(1, len(revisions)) + np.arange(
-        len(revisions)
-    )
+    order = ranks.astype(np.int64) * max(1, len(ranks)) + np.arange(len(ranks))
     found: dict[str, Suggestion] = {}
-    done = 0
-    for most in CHECKED_TITLES:
-        best = np.argpartition(ranks, most)[:most] if len(ranks) > most else np.arange(len(ranks))
-        best = best[np.argsort(ranks[best])][done:]
-        there = check(np.unique(revisions[best]))
+
+    def read(some: Revisions) -> None:
+        there = snapshot.among(where, np.unique(some), collection)
         titles = snapshot.get_titles(there.tolist())
-        for revision in revisions[best].tolist():
+        for revision in some.tolist():
             title = " ".join(titles.get(revision, "").split())
             folded = _normalize(title)
             if folded != prefix and f" {prefix}" in f" {folded}":
                 found.setdefault(folded, Suggestion(title, "title"))
-        if len(found) >= k or len(ranks) <= most:
-            break
+
+    done = 0
+    for most in CHECKED_TITLES:
+        best = np.argpartition(order, most)[:most] if len(order) > most else np.arange(len(order))
+        read(revisions[best[np.argsort(order[best])][done:]])
+        if len(found) >= k or len(order) <= most:
+            return [*found.values()][:k]
         done = most
+    # The first ones have few different titles, or few of them match. One document of each title is enough.
+    matching = np.flatnonzero(np.isin(revisions, snapshot.list_matching(where, collection)))
+    names = candidates.title_sums[places][matching].astype(np.int64) << 16 | ranks[matching]
+    _, firsts = np.unique(names, return_index=True)
+    best = matching[firsts]
+    read(revisions[best[np.argsort(order[best])][:MAX_CHECKED_TITLES]])
     return [*found.values()][:k]
 
 

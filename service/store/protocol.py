@@ -29,6 +29,7 @@ from service.store.values import (
     Active,
     Budget,
     Changes,
+    ClickedQuery,
     Column,
     Document,
     Embedding,
@@ -152,8 +153,8 @@ class Snapshot(Protocol):
 
     def clicked_queries(
         self, collection: str, min_visitors: int, limit: int, trusts: Callable[[str], bool], /
-    ) -> list[tuple[str, int]]:
-        """Returns queries after which visitors clicked, with their numbers of different visitors.
+    ) -> list[ClickedQuery]:
+        """Returns queries after which visitors clicked.
 
         Only events that name a visitor, and whose keys were trusted at that time and still are, count.
 
@@ -163,6 +164,9 @@ class Snapshot(Protocol):
             limit: Maximum number of queries. Those with most visitors are returned.
             trusts: Whether a key is trusted, by its name.
         """
+
+    def existing_events(self, sequences: Sequence[int], /) -> set[int]:
+        """Returns those of some events, given by their numbers, that still exist."""
 
     def answered(
         self, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS

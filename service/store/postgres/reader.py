@@ -74,6 +74,7 @@ class Snapshot(Connection):
     list_worded = fulltext.list_worded
     get_titles = records.get_titles
     clicked_queries = feedback.clicked_queries
+    existing_events = feedback.existing_events
     require = generations.require
 
     as_json = staticmethod(as_sent)

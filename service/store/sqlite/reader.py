@@ -78,6 +78,7 @@ class Snapshot(sqlite3.Connection):
     list_worded = fulltext.list_worded
     get_titles = records.get_titles
     clicked_queries = feedback.clicked_queries
+    existing_events = feedback.existing_events
 
     listed = staticmethod(orjson.dumps)
 
