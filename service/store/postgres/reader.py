@@ -18,6 +18,7 @@ from models.search.spelling import Near, Word
 from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres import documents, fulltext, generations, vectors, vocabulary
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
+from service.store.postgres.filter_cache import FilterCache
 from service.store.scheduling import ReadingThreads, Share, Turn, current, share
 from service.store.sql import facets, feedback, records, synonyms, tokens
 from service.store.sql.records import md5
@@ -43,8 +44,9 @@ def as_sent(metadata: str) -> bytes:
 class Snapshot(Connection):
     """A read transaction. protocol.py and index/index_set.py document the methods."""
 
-    vocabularies: Vocabularies  # All connections share both.
+    vocabularies: Vocabularies  # All connections share these.
     columns: facets.Columns
+    filters: FilterCache
 
     BYTES = "octet_length(CAST({} AS text))"
     RAW = "convert_to({}, 'UTF8')"
@@ -56,7 +58,6 @@ class Snapshot(Connection):
     beginnings = records.beginnings
     titles = records.titles
     matching = vectors.matching
-    list_matching = vectors.list_matching
     among = vectors.among
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
@@ -80,6 +81,9 @@ class Snapshot(Connection):
     as_json = staticmethod(as_sent)
 
     checksum = staticmethod(md5)
+
+    def list_matching(self, where: Predicate | None, collection: str) -> Revisions:
+        return self.filters.of(self, where, collection)
 
     def count_facets(
         self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
@@ -130,7 +134,7 @@ class Readers(ReadingThreads):
         super().__init__(readers, max(1, readers * 2 // 3), own)
         self._connections = pool
         self._vocabularies = Vocabularies()
-        self._columns = facets.Columns()
+        self._columns, self._filters = facets.Columns(), FilterCache()
 
     def _turn(self, *, own: bool) -> Turn:
         return _Read(None if own else share.get(), self._own)
@@ -153,7 +157,7 @@ class Readers(ReadingThreads):
             current.turn = turn
             snapshot = Snapshot(raw)
             snapshot.vocabularies = self._vocabularies
-            snapshot.columns = self._columns
+            snapshot.columns, snapshot.filters = self._columns, self._filters
             try:
                 snapshot.begin()
                 return query(snapshot)

@@ -303,7 +303,7 @@ def _count(column: Column, rows: _Rows, revisions: Revisions, most: int) -> Face
     facet = _Counted(column, rows, revisions).sum_up(most)
     if len(revisions) == len(rows.revisions):
         column.counted.append((rows, rows.revisions, most, facet))
-    elif not revisions.flags.writeable:  # SQLite's filter cache keeps this array until a write.
+    elif not revisions.flags.writeable:  # The filter cache keeps this array until a write.
         column.counted.append((rows, revisions, most, facet))
     return facet
 
