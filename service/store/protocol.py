@@ -145,6 +145,9 @@ class Snapshot(Protocol):
             The counts by field. None for a field with too many different values.
         """
 
+    def load_columns(self, declared: Sequence[str], collection: str) -> None:
+        """Reads the values of declared and of lately counted fields into memory, for `count_facets`."""
+
     def get_ids(self, revisions: Sequence[int]) -> dict[int, str]:
         """Returns the document ids of those of `revisions` that still exist, by revision."""
 
@@ -290,6 +293,13 @@ class Snapshot(Protocol):
         Args:
             word: The word.
             collection: Name of the collection.
+        """
+
+    def load_vocabulary(self, collection: str) -> None:
+        """Reads the terms that `nearest_terms` needs into memory.
+
+        SQLite's `nearest_terms` finds only known terms of a large collection if this was not called after
+        many writes.
         """
 
     def count_documents(self, terms: Sequence[str], collection: str) -> dict[str, int]:

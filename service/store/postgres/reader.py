@@ -96,6 +96,12 @@ class Snapshot(Connection):
     def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
 
+    def load_vocabulary(self, collection: str) -> None:
+        vocabulary.load(self, self.vocabularies, collection)
+
+    def load_columns(self, declared: Sequence[str], collection: str) -> None:
+        facets.load_columns(self, self.columns, declared, self.list_matching(None, collection), collection)
+
     def begin(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 

@@ -110,6 +110,12 @@ class Snapshot(sqlite3.Connection):
     def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
 
+    def load_vocabulary(self, collection: str) -> None:
+        vocabulary.load(self, self.vocabularies, collection)
+
+    def load_columns(self, declared: Sequence[str], collection: str) -> None:
+        facets.load_columns(self, self.columns, declared, self.list_matching(None, collection), collection)
+
 
 class Readers(ReadingThreads):
     """The reading threads of the store at `path`. `schema.migrate` must have created the file."""
