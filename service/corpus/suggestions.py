@@ -17,11 +17,11 @@ import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from operator import attrgetter, itemgetter
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -48,6 +48,7 @@ MAX_INDEX_BYTES = 64 << 20  # Of all collections.
 STEP = 500  # Titles that are read at a time.
 RENEW_SECONDS = 30.0  # An index is built again after this time, and after RENEW_SHARE times its own.
 RENEW_SHARE = 50
+WAITED_SECONDS = 0.05  # A request waits for candidates that were built faster, after a longer pause.
 LOOK_SECONDS = 1.0
 CHECKED_TITLES = (32, 512)  # Best candidates that are checked, until enough of them match.
 MAX_CHECKED_TITLES = 4096  # Matching titles that are read if these were not enough.
@@ -81,14 +82,45 @@ class _Beginnings(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class _Titles:
+    """The beginnings of titles and of words in them.
+
+    Attributes:
+        keys: First bytes of each beginning.
+        revisions: The document of each of them.
+        ranks: A smaller number is suggested first.
+        sums: Equal for equal titles.
+        read: The documents whose titles were read.
+        words: Number of words at which a title has a beginning.
+    """
+
+    keys: Keys
+    revisions: Revisions
+    ranks: NDArray[np.int32]
+    sums: NDArray[np.uint32]
+    read: Revisions
+    words: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in (self.keys, self.revisions, self.ranks, self.sums))
+
+    def select(self, rows: NDArray[Any] | slice) -> "_Titles":
+        columns = self.keys[rows], self.revisions[rows], self.ranks[rows], self.sums[rows]
+        return _Titles(*columns, read=self.read, words=self.words)
+
+    def find(self, prefix: str) -> "_Titles":
+        """Returns the beginnings with a prefix, as far as the keys tell."""
+        return self.select(_Beginnings(self.keys).find(prefix))
+
+
+@dataclass(frozen=True, slots=True)
 class Candidates:
     """What may be suggested in a collection. Immutable.
 
     Attributes:
-        titles: Beginnings of titles and of words in titles.
-        title_revisions: The document of each of them.
-        title_ranks: A smaller number is suggested first.
-        title_sums: Equal for equal titles.
+        revisions: All documents.
+        titles: Beginnings of titles and of words in titles, in order.
         terms: Beginnings of the terms.
         folded: The terms, folded.
         written: The terms as documents write them.
@@ -100,10 +132,8 @@ class Candidates:
         seconds: How long that took.
     """
 
-    titles: _Beginnings
-    title_revisions: Revisions
-    title_ranks: NDArray[np.int32]
-    title_sums: NDArray[np.uint32]
+    revisions: Revisions
+    titles: _Titles
     terms: _Beginnings
     folded: Sequence[str]
     written: Sequence[str]
@@ -116,8 +146,7 @@ class Candidates:
 
     @property
     def nbytes(self) -> int:
-        titles = self.titles.keys, self.title_revisions, self.title_ranks, self.title_sums
-        arrays = *titles, self.documents, self.sampled
+        arrays = self.titles, self.revisions, self.documents, self.sampled
         texts = len(self.folded) + len(self.queries)  # Each takes about as much.
         return sum(array.nbytes for array in arrays) + _WORD_BYTES * texts
 
@@ -168,9 +197,11 @@ class Suggestions:
         return await self._store.search(work, heavy=where is not None and not where.indexed)
 
     def _is_overdue(self, collection: str) -> bool:
-        """Returns whether a request must build the candidates, because `keep` will not."""
+        """Returns whether a request waits for new candidates: if there are none, or if they take no time."""
         candidates = self._candidates.get(collection)
-        return candidates is None or (candidates.is_old and collection not in self._used)
+        if candidates is None:
+            return True
+        return candidates.is_old and collection not in self._used and candidates.seconds < WAITED_SECONDS
 
     async def keep(self) -> None:
         """Builds old candidates again if they are used, one collection at a time, until it is canceled."""
@@ -186,7 +217,7 @@ class Suggestions:
                         self._used.discard(collection)
 
     async def _build(self, collection: str) -> None:
-        chosen = self._min_visitors, self._trusts
+        chosen = self._min_visitors, self._trusts, self._candidates.get(collection)
         self._candidates[collection] = await self._store.search(
             lambda snapshot: build(snapshot, collection, *chosen), heavy=True
         )
@@ -210,40 +241,68 @@ def _give_way() -> None:
 
 
 def build(
-    snapshot: Snapshot, collection: str, min_visitors: int, trusts: Callable[[str], bool]
+    snapshot: Snapshot,
+    collection: str,
+    min_visitors: int,
+    trusts: Callable[[str], bool],
+    before: Candidates | None = None,
 ) -> Candidates:
-    """Reads what may be suggested in a collection."""
+    """Reads what may be suggested in a collection.
+
+    Args:
+        snapshot: The store.
+        collection: Name of the collection.
+        min_visitors: Different visitors that must have clicked after a query. 0: no query is suggested.
+        trusts: Whether a key is trusted, by its name.
+        before: Earlier candidates of the collection. Only titles of new documents are read, because a
+            revision never changes.
+    """
     began = clock()
     revisions = snapshot.list_matching(None, collection)
-    steps = range(0, max(1, min(len(revisions), MAX_TITLES)), STEP)
-    words = max(1, min(TITLE_WORDS, MAX_TITLES // max(1, len(revisions))))
-    parts = [_index_titles(_read_titles(snapshot, revisions[at : at + STEP].tolist()), words) for at in steps]
-    titles, owners, ranks, sums = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(titles, kind="stable")
+    clicked = partial(snapshot.clicked_queries, collection, min_visitors, MAX_QUERIES, trusts)
+    queries = _sort_queries(clicked() if min_visitors else [])
+    if before is not None and np.array_equal(revisions, before.revisions):
+        return replace(before, queries=queries, built=clock(), seconds=clock() - began)
+    titles = _read_titles(snapshot, revisions[:MAX_TITLES], None if before is None else before.titles)
     sampled = revisions[:: max(1, -(-len(revisions) // SAMPLED))].copy()
     found = _sample_terms(snapshot, sampled)
     folded = sorted(term for term, (_, documents) in found.items() if len(documents) >= MIN_DOCUMENTS)
     lists = [found[term][1] for term in folded]
-    clicked = partial(snapshot.clicked_queries, collection, min_visitors, MAX_QUERIES, trusts)
-    queries = clicked() if min_visitors else []
     return Candidates(
-        titles=_Beginnings(titles[order]),
-        title_revisions=owners[order],
-        title_ranks=ranks[order],
-        title_sums=sums[order],
+        revisions=revisions,
+        titles=titles,
         terms=_Beginnings(np.array([term.encode()[:KEY_BYTES] for term in folded], KEY_TYPE)),
         folded=folded,
         written=[found[term][0] for term in folded],
         starts=np.cumsum([0, *map(len, lists)]),
         documents=np.concatenate([np.empty(0, np.int32), *(np.array(each, np.int32) for each in lists)]),
         sampled=sampled,
-        queries=_sort_queries(queries),
+        queries=queries,
         built=clock(),
         seconds=clock() - began,
     )
 
 
-def _read_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple[int, str]]:
+def _read_titles(snapshot: Snapshot, revisions: Revisions, before: _Titles | None) -> _Titles:
+    words = max(1, min(TITLE_WORDS, MAX_TITLES // max(1, len(revisions))))
+    parts, new = [], revisions
+    if before is not None and before.words == words:
+        parts = [before.select(np.isin(before.revisions, revisions))]
+        new = np.setdiff1d(revisions, before.read, assume_unique=True)
+    for at in range(0, max(1, len(new)), STEP):
+        parts.append(_index_titles(_fold_titles(snapshot, new[at : at + STEP].tolist()), words))
+    joined = _Titles(
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.revisions for part in parts]),
+        np.concatenate([part.ranks for part in parts]),
+        np.concatenate([part.sums for part in parts]),
+        read=revisions,
+        words=words,
+    )
+    return joined.select(np.argsort(joined.keys, kind="stable"))
+
+
+def _fold_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple[int, str]]:
     """Yields the folded titles of documents."""
     for at, (revision, title) in enumerate(snapshot.get_titles(revisions).items()):
         if at % 50 == 0:
@@ -252,10 +311,8 @@ def _read_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple
             yield revision, _normalize(title)
 
 
-def _index_titles(
-    titles: Iterable[tuple[int, str]], words: int
-) -> tuple[Keys, Revisions, NDArray[np.int32], NDArray[np.uint32]]:
-    """Returns the beginnings of titles at their first words, with their documents, ranks and sums."""
+def _index_titles(titles: Iterable[tuple[int, str]], words: int) -> _Titles:
+    """Returns the beginnings of titles at their first words."""
     rows = [
         (title[start:].encode()[:KEY_BYTES], revision, (place > 0) * MAX_TITLE + len(title), sums)
         for revision, title in titles
@@ -263,11 +320,13 @@ def _index_titles(
         for place, start in enumerate(_find_starts(title)[:words])
     ]
     keys, revisions, ranks, sums = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return (
+    return _Titles(
         np.array(keys, KEY_TYPE),
         np.array(revisions, np.int64),
         np.array(ranks, np.int32),
         np.array(sums, np.uint32),
+        read=np.empty(0, np.int64),
+        words=words,
     )
 
 
@@ -363,17 +422,17 @@ def _complete_queries(snapshot: Snapshot, candidates: Candidates, prefix: str, k
 def _complete_titles(
     snapshot: Snapshot, candidates: Candidates, prefix: str, k: int, where: Predicate | None, collection: str
 ) -> list[Suggestion]:
-    places = candidates.titles.find(prefix)
-    revisions, ranks = candidates.title_revisions[places], candidates.title_ranks[places]
+    titles = candidates.titles.find(prefix)
+    revisions, ranks = titles.revisions, titles.ranks
     # Different numbers, so that each step has the candidates of the step before.
     order = ranks.astype(np.int64) * max(1, len(ranks)) + np.arange(len(ranks))
     found: dict[str, Suggestion] = {}
 
     def read(some: Revisions) -> None:
         there = snapshot.among(where, np.unique(some), collection)
-        titles = snapshot.get_titles(there.tolist())
+        written = snapshot.get_titles(there.tolist())
         for revision in some.tolist():
-            title = " ".join(titles.get(revision, "").split())
+            title = " ".join(written.get(revision, "").split())
             folded = _normalize(title)
             if folded != prefix and f" {prefix}" in f" {folded}":
                 found.setdefault(folded, Suggestion(title, "title"))
@@ -387,7 +446,7 @@ def _complete_titles(
         done = most
     # The first ones have few different titles, or few of them match. One document of each title is enough.
     matching = np.flatnonzero(np.isin(revisions, snapshot.list_matching(where, collection)))
-    names = candidates.title_sums[places][matching].astype(np.int64) << 16 | ranks[matching]
+    names = titles.sums[matching].astype(np.int64) << 16 | ranks[matching]
     _, firsts = np.unique(names, return_index=True)
     best = matching[firsts]
     read(revisions[best[np.argsort(order[best])][:MAX_CHECKED_TITLES]])

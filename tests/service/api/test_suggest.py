@@ -250,6 +250,68 @@ def test_the_first_request_after_idle_time_waits_for_new_candidates(
     assert {*suggest(service, "idle", "red")} == {("Red reed", "title"), ("Red rose", "title")}
 
 
+def test_a_request_does_not_wait_for_slow_candidates(
+    service: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(service, "slow", *titled("Red rock"))
+    assert titles(service, "slow", "red") == ["Red rock"]
+    index = service.app.state.runtime.suggestions  # type: ignore[attr-defined]
+    monkeypatch.setattr(index, "_used", set())
+    monkeypatch.setattr(suggestions, "WAITED_SECONDS", 0.0)
+    put(service, "slow", *titled("Red rock", "Red rose"))
+    with monkeypatch.context() as patch:
+        patch.setattr(suggestions, "RENEW_SECONDS", 0.0)
+        patch.setattr(suggestions, "RENEW_SHARE", 0)
+        first = titles(service, "slow", "red")
+        until(lambda: titles(service, "slow", "red") == ["Red rock", "Red rose"])
+    assert first == ["Red rock"]
+
+
+def test_new_candidates_read_only_new_titles(service: TestClient) -> None:
+    """They equal those that are read from nothing."""
+    runtime: Any = service.app.state.runtime  # type: ignore[attr-defined]
+    assert service.portal is not None
+    read: list[int] = []
+
+    class Counting:
+        """A snapshot that lists the titles that are read."""
+
+        def __init__(self, snapshot: Any) -> None:
+            self._snapshot = snapshot
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._snapshot, name)
+
+        def get_titles(self, revisions: list[int]) -> Any:
+            read.extend(revisions)
+            return self._snapshot.get_titles(revisions)
+
+    def build(before: Any) -> Any:
+        read.clear()
+
+        async def ask() -> Any:
+            return await runtime.corpus.store.search(
+                lambda snapshot: suggestions.build(Counting(snapshot), "steps", 0, bool, before)  # type: ignore[arg-type]
+            )
+
+        return service.portal.call(ask)  # type: ignore[union-attr]
+
+    def rows(candidates: Any) -> list[tuple[Any, ...]]:
+        found = candidates.titles
+        return [*zip(found.keys, found.revisions, found.ranks, found.sums, strict=True)]
+
+    put(service, "steps", *titled(*(f"{word} river {at}" for at in range(20) for word in ("red", "old"))))
+    first = build(None)
+    assert len(read) == 40
+    assert rows(build(first)) == rows(first)
+    assert not read
+    service.delete("/collections/steps/documents/00003").raise_for_status()
+    put(service, "steps", {"title": "A red changed one"})
+    second = build(first)
+    assert len(read) == 1
+    assert rows(second) == rows(build(None)) != rows(first)
+
+
 def test_kinds_alternate_and_equal_texts_are_one(service: TestClient) -> None:
     put(service, "kinds", *titled("Red river", "Red rock", "red stone"), *[{"text": "redwood"}] * 2)
     click(service, "kinds", "RED RIVER", *PEOPLE)
