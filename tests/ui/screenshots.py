@@ -128,6 +128,7 @@ def _take_gain(browsing: Browsing, service: Service, pictures: Path) -> None:
         page.the(".version-card:has(.pill.active)").screenshot(path=pictures / "gain.png")
         page.open("search?q=bad+sound+on+calls")
         expect(page.the("li.hit").first).to_be_visible()
+        page.button("why this place?").first.click()
         page.page.screenshot(
             path=pictures / "hits.png", clip={"x": 0, "y": 0, "width": SIZES[0], "height": 560}
         )
