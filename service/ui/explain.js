@@ -29,7 +29,7 @@ function tables({ explanation: { terms = [], fusion } = {}, features = {}, contr
     fusion ? table("Both rankings", ["ranking", "score", "place", "weight", "share"], Object.entries(fusion).map(([name, { score, place, weight, share }]) =>
       [RANKINGS[name], score === null ? "–" : score.toFixed(3), place ?? "–", weight.toFixed(2), share.toFixed(3)])) : "",
     contributions ? table("Features", ["feature", "value", "part of the order"], parts.map(([name, part]) =>
-      [name, features[name].toFixed(3), signed(part)])) : "",
+      [name, features[name]?.toFixed(3) ?? "–", signed(part)])) : "",
   ];
 }
 

@@ -226,6 +226,22 @@ def test_a_correction_is_told_and_can_be_refused(shopping: Watched) -> None:
     expect(said).to_contain_text("Showing results for printer.")
 
 
+def test_a_part_without_a_feature_is_explained(shopping: Watched) -> None:
+    """A learned ranking adds trees, which combine several features."""
+
+    def learned(route: Route) -> None:
+        found = route.fetch().json()
+        found["hits"][0]["contributions"]["trees"] = 9.5
+        route.fulfill(json=found)
+
+    shopping.page.route("**/search?*", learned)
+    search(shopping, "printer paper", mode="hybrid")
+    card = shopping.the("li.hit").first
+    card.get_by_role("button", name="why this place?").click()
+    expect(card.locator(".reasons")).to_contain_text("has several signs of an answer at once")
+    expect(card.locator("tr", has_text="trees")).to_contain_text("+9.500")
+
+
 def test_quotes_and_minus_are_text_until_they_are_conditions(shopping: Watched) -> None:
     search(shopping, '"paper is damp" -umbrella', mode="lexical")
     expect(shopping.the("main")).to_contain_text("Quotes, minus and title: are read as plain text.")
