@@ -6,6 +6,9 @@
               with highlights
            ─▶ kill -9 during additions, start
 
+With `--features`, only searches without and with highlights, three facets and typo tolerance together, and
+suggestions are measured. A query with a typo has one random edit (typos.py).
+
 Documents are real texts from FILE, or with `--words` that many words of such texts. `python -m service
 import` imports them, and the model VERSION of SIMILE_MODELS_DIR embeds them. A static model
 (docs/METHODS.md) embeds far more than a thousand documents per second. One client searches without pause.
@@ -26,12 +29,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import numpy as np
 
 from benchmarks.command import (
     PROJECT,
@@ -46,8 +51,9 @@ from benchmarks.command import (
 from benchmarks.documents import draw_texts
 from benchmarks.load import Generator, Load, get_request, post_request
 from benchmarks.machine import memory_mb, process_seconds
-from benchmarks.processes import Server, call, request_ms
+from benchmarks.processes import Server, call, postgres, request_ms
 from benchmarks.rounds import Spread, p50_p99
+from benchmarks.typos import ONE, edit_query
 from models.store import ModelStore, models_dir
 
 QUERY_WORDS = 8
@@ -58,8 +64,11 @@ SEARCH_SECONDS = 20  # duration of the searches in each mode
 MODES = ("dense", "lexical", "hybrid")
 FIELDS = ("declared", "not_declared")  # metadata of each document, with the same values from 0 to 99
 FACETS = (*FIELDS, "kind")  # fields that are counted
+_FACETS = f"&facets={','.join(f'metadata.{field}' for field in FACETS)}"
 TITLE_WORDS = 4
 TYPED = (2, 3, 5, 8, 12)  # characters of a text to complete
+ALL_FEATURES = "&highlight=true&typos=true"
+ADDED_MS, SUGGEST_MS = (15.0, 40.0), 10.0  # Promises for SQLite: added p50 and p99, and p99 of suggestions.
 FILTERS = 10  # number of filters on each field in each mode
 WARM = 10  # searches
 _SEARCHES = ["search", "meanwhile", "searches/s", "p50 ms", "p99 ms", "processor ms"]
@@ -72,17 +81,28 @@ SPARE_SECONDS = 30  # additional time of the additions, because the searches mus
 def main() -> None:
     options = _parse_options()
     published = ModelStore(models_dir(os.environ))
-    adding = RATE * (SEARCH_SECONDS + SPARE_SECONDS)
-    last = 2 * ADDITIONS_BEFORE_KILL * BATCH  # interrupted by the kill
-    with scratch_folder(OSError, subprocess.CalledProcessError) as folder:
+    adding = 0 if options.features else RATE * (SEARCH_SECONDS + SPARE_SECONDS)
+    last = 0 if options.features else 2 * ADDITIONS_BEFORE_KILL * BATCH  # interrupted by the kill
+    with scratch_folder(OSError, subprocess.CalledProcessError) as folder, ExitStack() as stack:
         needed = options.documents + adding + last + QUERIES
         texts = draw_texts(options.corpus, needed, options.words)
         if len(texts) < needed:
             raise BenchError(f"{options.corpus} has only {len(texts):,} of {needed:,} distinct texts")
         shutil.copytree(published.folder(options.model), folder / "models" / options.model)
         ModelStore(folder / "models").request(options.model)
-        bench = _Bench(folder, texts[-QUERIES:])
+        database = stack.enter_context(postgres(folder)) if options.store == "postgres" else None
+        bench = _Bench(folder, texts[-QUERIES:], database)
         bench.fill(texts[: options.documents])
+        if options.features:
+            verdicts = bench.measure_features()
+            title = f"## {options.documents:,} documents in {options.store}"
+            report(
+                "features",
+                {"searches": bench.searches},
+                [title, format_table(_SEARCHES, bench.searches)],
+                verdicts,
+            )
+            return
         added = bench.search_and_add(texts[options.documents :][:adding])
         promised = bench.start_after_kill(texts[-QUERIES - last : -QUERIES])
     text = [
@@ -106,16 +126,18 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--model", required=True, metavar="VERSION", help="a version in SIMILE_MODELS_DIR")
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--words", type=int, default=0, metavar="N", help="of each document (0: whole texts)")
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--features", action="store_true", help="only highlights, facets, typos, suggestions")
     return parser.parse_args()
 
 
 class _Bench:
     """A service on one folder, and the rows of the report's tables."""
 
-    def __init__(self, folder: Path, queries: Sequence[str]) -> None:
-        self._folder, self._queries = folder, queries
+    def __init__(self, folder: Path, queries: Sequence[str], database: str | None) -> None:
+        self._folder, self._queries, self._database = folder, queries, database
         self.steps: list[list[object]] = []
-        self.searches: list[list[object]] = []
+        self.searches: list[list[Any]] = []
         self.filtered: list[list[object]] = []
         self.stored = 0
 
@@ -150,17 +172,8 @@ class _Bench:
             self._wait_until_idle(server, began)
             for mode in MODES:
                 self._search(server, mode, "nothing")
-            facets = f"&facets={','.join(f'metadata.{field}' for field in FACETS)}"
-            self._measure(
-                server,
-                "hybrid, 3 facets",
-                "nothing",
-                [_path(MODES[-1], text) + facets for text in self._queries],
-            )
-            beginnings = [text[:count] for text, count in zip(self._queries, cycle(TYPED), strict=False)]
-            self._measure(
-                server, "suggest", "nothing", [f"/suggest?q={quote(typed)}" for typed in beginnings]
-            )
+            self._search(server, MODES[-1], "nothing, with 3 facets", _FACETS)
+            self._suggest(server)
             self._filter(server)
             requests = [post_request("/documents", body) for body in self._bodies(more)]
             adding = SEARCH_SECONDS + SPARE_SECONDS
@@ -180,6 +193,29 @@ class _Bench:
         p50, p99 = p50_p99(outcomes.milliseconds)
         failed = len(outcomes.status) - answered
         return {"documents": answered * BATCH, "failed": failed, "seconds": seconds, "p50": p50, "p99": p99}
+
+    def measure_features(self) -> list[Verdict]:
+        """Measure what highlights, facets and typo tolerance add to searches, and suggestions."""
+        verdicts = []
+        random = np.random.default_rng(0)
+        queries = [" ".join(text.split()[:QUERY_WORDS]) for text in self._queries]
+        edited = [edit_query(text, ONE, random) or text for text in queries]
+        with self._server() as server:
+            self._wait_until_idle(server, time.monotonic())
+            for mode in MODES[1:]:
+                plain = [_path(mode, text) + "&typos=false" for text in queries]
+                self._measure(server, mode, "nothing", plain)
+                before = self.searches[-1][3:5]
+                for name, texts in {"all features": queries, "all features, a typo": edited}.items():
+                    paths = [_path(mode, text) + ALL_FEATURES + _FACETS for text in texts]
+                    self._measure(server, mode, name, paths)
+                    for what, old, new, most in zip(
+                        ("p50", "p99"), before, self.searches[-1][3:5], ADDED_MS, strict=True
+                    ):
+                        verdicts.append(Verdict(f"{mode}, {name}: added {what} in ms", new - old, most))
+            self._suggest(server)
+            verdicts.append(Verdict("suggestions: p99 in ms", self.searches[-1][4], SUGGEST_MS))
+        return verdicts
 
     def start_after_kill(self, more: Sequence[str]) -> int:
         """Kill the service while it adds the texts `more`, and start it again.
@@ -208,6 +244,8 @@ class _Bench:
 
     def _server(self, **settings: str) -> Server:
         settings |= {"SIMILE_MODELS_DIR": str(self._folder / "models"), "SIMILE_INDEXED_FIELDS": FIELDS[0]}
+        if self._database is not None:
+            settings["SIMILE_DATABASE"] = self._database
         return Server(self._folder / "data", settings=settings)
 
     def _first_search(self, name: str, server: Server) -> None:
@@ -241,6 +279,10 @@ class _Bench:
 
     def _search(self, server: Server, mode: str, meanwhile: str, options: str = "") -> None:
         self._measure(server, mode, meanwhile, [_path(mode, text) + options for text in self._queries])
+
+    def _suggest(self, server: Server) -> None:
+        beginnings = [text[:count] for text, count in zip(self._queries, cycle(TYPED), strict=False)]
+        self._measure(server, "suggest", "nothing", [f"/suggest?q={quote(typed)}" for typed in beginnings])
 
     def _measure(self, server: Server, name: str, meanwhile: str, paths: Sequence[str]) -> None:
         progress(f"searching, {name}; meanwhile {meanwhile}")

@@ -126,7 +126,6 @@ async def delete_collection(request: Request, runtime: Service) -> Response:
     deleted, sequence = await runtime.corpus.drop(name)
     if runtime.searches is not None:
         runtime.searches.forget(Selection(name))
-    runtime.suggestions.forget_queries(name)
     audit("delete-collection", request.scope, collection=name, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
 

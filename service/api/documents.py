@@ -283,10 +283,7 @@ async def delete_documents_by_filter(request: Request, runtime: Service) -> Resp
     if where is None or where.is_empty:
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
     collection = await existing(request, runtime)
-    try:
-        deleted, sequence = await runtime.corpus.delete(where, collection)
-    finally:  # Steps before an error are on disk.
-        runtime.suggestions.forget_queries(collection)
+    deleted, sequence = await runtime.corpus.delete(where, collection)
     audit("delete", request.scope, collection=collection, deleted=deleted)
     warnings = {} if deleted else await find_warnings(runtime, params.filter, collection)
     return json_response({"deleted": deleted, "sequence": sequence, **warnings})
@@ -298,8 +295,6 @@ async def delete_document(request: Request, runtime: Service, id: str) -> Respon
     check_parameters(request)
     collection = await existing(request, runtime)
     deleted, sequence = await runtime.corpus.store.delete_one(id, collection)
-    if deleted:
-        runtime.suggestions.forget_queries(collection)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

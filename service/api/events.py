@@ -219,14 +219,12 @@ async def delete_events(
     nothing is deleted. A key of role admin may delete any events. Events are deleted in steps, and other
     writes may run between the steps. After an error, only some events are deleted. Send the request again to
     delete the rest. Events that arrive during the deletion stay. Without `id` and `key`, the searches that
-    `GET /searches` counts are forgotten as well. `GET /suggest` suggests no queries until it has read the
-    events again.
+    `GET /searches` counts are forgotten as well.
     """
     selection = await to_forget(request, runtime, params)
     answer = await forget(request, "delete-events", selection, runtime.corpus.store.forget_events)
     if runtime.searches is not None:
         runtime.searches.forget(selection)
-    runtime.suggestions.forget_queries(selection.collection)
     return answer
 
 

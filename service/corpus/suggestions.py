@@ -7,6 +7,7 @@
 
 An index in memory, `Candidates`, finds candidates. It is some time behind the store. So each candidate is
 checked in the state of the request: some document that it comes from must still exist, and match the filter.
+Of a query, events of enough visitors must still exist.
 """
 
 import asyncio
@@ -14,13 +15,14 @@ import heapq
 import re
 import time
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
-from operator import itemgetter
-from typing import Literal, NamedTuple
+from itertools import islice, zip_longest
+from operator import attrgetter, itemgetter
+from typing import Any, Literal, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +31,15 @@ from models.search.terms import CJK_RUN, FUNCTION_WORDS, fold_case
 from service.store.filters.grammar import Predicate
 from service.store.protocol import DocumentStore, Snapshot
 from service.store.scheduling import pause
-from service.store.values import Revisions
+from service.store.values import ClickedQuery, Revisions
 
 clock = time.monotonic
 
 KEY_BYTES = 32  # Bytes of a folded beginning that the index compares.
 KEY_TYPE = f"S{KEY_BYTES}"
-MAX_TITLES = 250_000  # Documents of a collection whose titles are in the index.
+MAX_TITLES = 1_000_000  # Documents of a collection whose titles are in the index, and beginnings in all.
 MAX_TITLE = 200  # Characters. Longer titles are not suggested.
-TITLE_WORDS = 4  # Words of a title at which a completion may begin.
+TITLE_WORDS = 4  # Words of a title at which a completion may begin, in collections of MAX_TITLES / 4 or less.
 SAMPLED, SAMPLED_CHARACTERS = 2000, 2000  # Documents whose beginnings are read for terms.
 MIN_DOCUMENTS = 2  # Sampled documents that have a term.
 MAX_TERM = 32  # Characters.
@@ -46,8 +48,11 @@ MAX_INDEX_BYTES = 64 << 20  # Of all collections.
 STEP = 500  # Titles that are read at a time.
 RENEW_SECONDS = 30.0  # An index is built again after this time, and after RENEW_SHARE times its own.
 RENEW_SHARE = 50
+WAITED_SECONDS = 0.05  # A request waits for candidates that were built faster, after a longer pause.
 LOOK_SECONDS = 1.0
-CHECKED_TITLES = (32, 512, 4096)  # Candidates that are checked, until enough of them match.
+CHECKED_TITLES = (32, 512)  # Best candidates that are checked, until enough of them match.
+MAX_CHECKED_TITLES = 4096  # Matching titles that are read if these were not enough.
+CHECKED_QUERIES = 4  # Times the number of completions.
 CHECKED_TERMS, CHECKED_DOCUMENTS = 16, 16  # Terms that are checked, and documents of each.
 _WORD_BYTES = 200  # Of a term in addition to its characters.
 # Runs of letters, digits and marks. Signs outside of ASCII disappear when the run is folded.
@@ -77,41 +82,72 @@ class _Beginnings(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class _Titles:
+    """The beginnings of titles and of words in them.
+
+    Attributes:
+        keys: First bytes of each beginning.
+        revisions: The document of each of them.
+        ranks: A smaller number is suggested first.
+        sums: Equal for equal titles.
+        read: The documents whose titles were read.
+        words: Number of words at which a title has a beginning.
+    """
+
+    keys: Keys
+    revisions: Revisions
+    ranks: NDArray[np.int32]
+    sums: NDArray[np.uint32]
+    read: Revisions
+    words: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in (self.keys, self.revisions, self.ranks, self.sums))
+
+    def select(self, rows: NDArray[Any] | slice) -> "_Titles":
+        columns = self.keys[rows], self.revisions[rows], self.ranks[rows], self.sums[rows]
+        return _Titles(*columns, read=self.read, words=self.words)
+
+    def find(self, prefix: str) -> "_Titles":
+        """Returns the beginnings with a prefix, as far as the keys tell."""
+        return self.select(_Beginnings(self.keys).find(prefix))
+
+
+@dataclass(frozen=True, slots=True)
 class Candidates:
     """What may be suggested in a collection. Immutable.
 
     Attributes:
-        titles: Beginnings of titles and of words in titles.
-        title_revisions: The document of each of them.
-        title_ranks: A smaller number is suggested first.
+        revisions: All documents.
+        titles: Beginnings of titles and of words in titles, in order.
         terms: Beginnings of the terms.
         folded: The terms, folded.
         written: The terms as documents write them.
         starts: Start of the documents of each term in `documents`, and the end of the last.
         documents: Places in `sampled`.
         sampled: The sampled documents.
-        queries: Folded queries in order, each with the query and its visitors.
+        queries: Folded queries in order.
         built: When this was built.
         seconds: How long that took.
     """
 
-    titles: _Beginnings
-    title_revisions: Revisions
-    title_ranks: NDArray[np.int32]
+    revisions: Revisions
+    titles: _Titles
     terms: _Beginnings
     folded: Sequence[str]
     written: Sequence[str]
     starts: NDArray[np.int64]
     documents: NDArray[np.int32]
     sampled: Revisions
-    queries: Sequence[tuple[str, str, int]]
+    queries: Sequence[tuple[str, ClickedQuery]]
     built: float
     seconds: float
 
     @property
     def nbytes(self) -> int:
-        arrays = self.titles.keys, self.title_revisions, self.title_ranks, self.documents, self.sampled
-        texts = len(self.folded) + len(self.queries)
+        arrays = self.titles, self.revisions, self.documents, self.sampled
+        texts = len(self.folded) + len(self.queries)  # Each takes about as much.
         return sum(array.nbytes for array in arrays) + _WORD_BYTES * texts
 
     def list_documents(self, term: str) -> NDArray[np.int32]:
@@ -142,7 +178,6 @@ class Suggestions:
         self._candidates: OrderedDict[str, Candidates] = OrderedDict()  # By last use.
         self._used: set[str] = set()  # Collections with a request since their candidates were built.
         self._building = asyncio.Lock()
-        self._forgotten = Counter[str | None]()  # Calls of `forget_queries`.
 
     async def suggest(self, text: str, k: int, where: Predicate | None, collection: str) -> list[Suggestion]:
         """Returns at most `k` completions of a text.
@@ -151,7 +186,6 @@ class Suggestions:
         """
         try:
             if self._is_overdue(collection):
-                self._drop_queries(collection)
                 async with self._building:
                     if self._is_overdue(collection):
                         await self._build(collection)
@@ -163,9 +197,11 @@ class Suggestions:
         return await self._store.search(work, heavy=where is not None and not where.indexed)
 
     def _is_overdue(self, collection: str) -> bool:
-        """Returns whether a request must build the candidates, because `keep` will not."""
+        """Returns whether a request waits for new candidates: if there are none, or if they take no time."""
         candidates = self._candidates.get(collection)
-        return candidates is None or (candidates.is_old and collection not in self._used)
+        if candidates is None:
+            return True
+        return candidates.is_old and collection not in self._used and candidates.seconds < WAITED_SECONDS
 
     async def keep(self) -> None:
         """Builds old candidates again if they are used, one collection at a time, until it is canceled."""
@@ -180,36 +216,14 @@ class Suggestions:
                     finally:
                         self._used.discard(collection)
 
-    def forget_queries(self, collection: str | None) -> None:
-        """Removes all queries until the candidates are built again, because events were deleted.
-
-        They are built at their time, however often this is called.
-
-        Args:
-            collection: Name of the collection. None for all collections.
-        """
-        self._forgotten[collection] += 1
-        for name in [*self._candidates] if collection is None else [collection]:
-            self._drop_queries(name)
-
-    def _drop_queries(self, collection: str) -> None:
-        if (candidates := self._candidates.get(collection)) is not None:
-            self._candidates[collection] = replace(candidates, queries=())
-
     async def _build(self, collection: str) -> None:
-        before, chosen = self._count_forgotten(collection), (self._min_visitors, self._trusts)
-        candidates = await self._store.search(
+        chosen = self._min_visitors, self._trusts, self._candidates.get(collection)
+        self._candidates[collection] = await self._store.search(
             lambda snapshot: build(snapshot, collection, *chosen), heavy=True
         )
-        self._candidates[collection] = candidates
-        if before != self._count_forgotten(collection):  # It may have read events that were deleted since.
-            self._drop_queries(collection)
         self._candidates.move_to_end(collection)
         while len(self._candidates) > 1 and sum(map(_get_size, self._candidates.values())) > MAX_INDEX_BYTES:
             self._candidates.popitem(last=False)
-
-    def _count_forgotten(self, collection: str) -> int:
-        return self._forgotten[collection] + self._forgotten[None]
 
 
 def _get_size(candidates: Candidates) -> int:
@@ -227,38 +241,68 @@ def _give_way() -> None:
 
 
 def build(
-    snapshot: Snapshot, collection: str, min_visitors: int, trusts: Callable[[str], bool]
+    snapshot: Snapshot,
+    collection: str,
+    min_visitors: int,
+    trusts: Callable[[str], bool],
+    before: Candidates | None = None,
 ) -> Candidates:
-    """Reads what may be suggested in a collection."""
+    """Reads what may be suggested in a collection.
+
+    Args:
+        snapshot: The store.
+        collection: Name of the collection.
+        min_visitors: Different visitors that must have clicked after a query. 0: no query is suggested.
+        trusts: Whether a key is trusted, by its name.
+        before: Earlier candidates of the collection. Only titles of new documents are read, because a
+            revision never changes.
+    """
     began = clock()
     revisions = snapshot.list_matching(None, collection)
-    steps = range(0, max(1, min(len(revisions), MAX_TITLES)), STEP)
-    parts = [_index_titles(_read_titles(snapshot, revisions[at : at + STEP].tolist())) for at in steps]
-    titles, owners, ranks = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(titles, kind="stable")
+    clicked = partial(snapshot.clicked_queries, collection, min_visitors, MAX_QUERIES, trusts)
+    queries = _sort_queries(clicked() if min_visitors else [])
+    if before is not None and np.array_equal(revisions, before.revisions):
+        return replace(before, queries=queries, built=clock(), seconds=clock() - began)
+    titles = _read_titles(snapshot, revisions[:MAX_TITLES], None if before is None else before.titles)
     sampled = revisions[:: max(1, -(-len(revisions) // SAMPLED))].copy()
     found = _sample_terms(snapshot, sampled)
     folded = sorted(term for term, (_, documents) in found.items() if len(documents) >= MIN_DOCUMENTS)
     lists = [found[term][1] for term in folded]
-    clicked = partial(snapshot.clicked_queries, collection, min_visitors, MAX_QUERIES, trusts)
-    queries = clicked() if min_visitors else []
     return Candidates(
-        titles=_Beginnings(titles[order]),
-        title_revisions=owners[order],
-        title_ranks=ranks[order],
+        revisions=revisions,
+        titles=titles,
         terms=_Beginnings(np.array([term.encode()[:KEY_BYTES] for term in folded], KEY_TYPE)),
         folded=folded,
         written=[found[term][0] for term in folded],
         starts=np.cumsum([0, *map(len, lists)]),
         documents=np.concatenate([np.empty(0, np.int32), *(np.array(each, np.int32) for each in lists)]),
         sampled=sampled,
-        queries=_sort_queries(queries),
+        queries=queries,
         built=clock(),
         seconds=clock() - began,
     )
 
 
-def _read_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple[int, str]]:
+def _read_titles(snapshot: Snapshot, revisions: Revisions, before: _Titles | None) -> _Titles:
+    words = max(1, min(TITLE_WORDS, MAX_TITLES // max(1, len(revisions))))
+    parts, new = [], revisions
+    if before is not None and before.words == words:
+        parts = [before.select(np.isin(before.revisions, revisions))]
+        new = np.setdiff1d(revisions, before.read, assume_unique=True)
+    for at in range(0, max(1, len(new)), STEP):
+        parts.append(_index_titles(_fold_titles(snapshot, new[at : at + STEP].tolist()), words))
+    joined = _Titles(
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.revisions for part in parts]),
+        np.concatenate([part.ranks for part in parts]),
+        np.concatenate([part.sums for part in parts]),
+        read=revisions,
+        words=words,
+    )
+    return joined.select(np.argsort(joined.keys, kind="stable"))
+
+
+def _fold_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple[int, str]]:
     """Yields the folded titles of documents."""
     for at, (revision, title) in enumerate(snapshot.get_titles(revisions).items()):
         if at % 50 == 0:
@@ -267,22 +311,28 @@ def _read_titles(snapshot: Snapshot, revisions: Sequence[int]) -> Iterator[tuple
             yield revision, _normalize(title)
 
 
-def _index_titles(
-    titles: Iterable[tuple[int, str]],
-) -> tuple[Keys, Revisions, NDArray[np.int32]]:
-    """Returns the beginnings of titles and of words in them, with their documents and ranks."""
+def _index_titles(titles: Iterable[tuple[int, str]], words: int) -> _Titles:
+    """Returns the beginnings of titles at their first words."""
     rows = [
-        (title[start:].encode()[:KEY_BYTES], revision, (place > 0) * MAX_TITLE + len(title))
+        (title[start:].encode()[:KEY_BYTES], revision, (place > 0) * MAX_TITLE + len(title), sums)
         for revision, title in titles
-        for place, start in enumerate(_find_starts(title))
+        for sums in [crc32(title.encode())]
+        for place, start in enumerate(_find_starts(title)[:words])
     ]
-    keys, revisions, ranks = zip(*rows, strict=True) if rows else ((), (), ())
-    return np.array(keys, KEY_TYPE), np.array(revisions, np.int64), np.array(ranks, np.int32)
+    keys, revisions, ranks, sums = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return _Titles(
+        np.array(keys, KEY_TYPE),
+        np.array(revisions, np.int64),
+        np.array(ranks, np.int32),
+        np.array(sums, np.uint32),
+        read=np.empty(0, np.int64),
+        words=words,
+    )
 
 
 def _find_starts(title: str) -> list[int]:
-    """Returns where the first words of a folded title begin."""
-    return [0, *(found.end() for found in re.finditer(" ", title))][:TITLE_WORDS]
+    """Returns where the words of a folded title begin."""
+    return [0, *(found.end() for found in re.finditer(" ", title))]
 
 
 def _sample_terms(snapshot: Snapshot, sampled: Revisions) -> dict[str, tuple[str, list[int]]]:
@@ -320,14 +370,13 @@ def _split(word: str) -> Iterator[tuple[str, str]]:
             yield folded, part
 
 
-def _sort_queries(queries: Iterable[tuple[str, int]]) -> list[tuple[str, str, int]]:
+def _sort_queries(queries: Iterable[ClickedQuery]) -> list[tuple[str, ClickedQuery]]:
     """Returns folded queries in order. Of queries that are equal when folded, the most visited one counts."""
-    found: dict[str, tuple[str, int]] = {}
-    for query, visitors in queries:
-        folded = _normalize(query)
-        if folded and visitors > found.get(folded, ("", 0))[1]:
-            found[folded] = " ".join(query.split()), visitors
-    return sorted((folded, query, visitors) for folded, (query, visitors) in found.items())
+    found: dict[str, ClickedQuery] = {}
+    for each in queries:  # Those with most visitors first.
+        if folded := _normalize(each.query):
+            found.setdefault(folded, each)
+    return sorted(found.items())
 
 
 def complete(
@@ -348,8 +397,8 @@ def complete(
         return []
     check = partial(snapshot.among, where, collection=collection)
     lists: list[list[Suggestion]] = [
-        [] if where is not None else _complete_queries(candidates, prefix, k),
-        _complete_titles(snapshot, candidates, prefix, k, check),
+        [] if where is not None else _complete_queries(snapshot, candidates, prefix, k),
+        _complete_titles(snapshot, candidates, prefix, k, where, collection),
         _complete_terms(snapshot, candidates, text, prefix, k, check, filtered=where is not None),
     ]
     chosen: dict[str, Suggestion] = {}
@@ -360,37 +409,47 @@ def complete(
     return [*chosen.values()][:k]
 
 
-def _complete_queries(candidates: Candidates, prefix: str, k: int) -> list[Suggestion]:
+def _complete_queries(snapshot: Snapshot, candidates: Candidates, prefix: str, k: int) -> list[Suggestion]:
     queries = candidates.queries
-    ends = (bisect_left(queries, end, key=itemgetter(0)) for end in (prefix, prefix + "\U0010ffff"))
-    best = heapq.nlargest(k + 1, queries[slice(*ends)], key=itemgetter(2))
-    return [Suggestion(query, "query") for _, query, _ in best]
+    first, last = (bisect_left(queries, end, key=itemgetter(0)) for end in (prefix, prefix + "\U0010ffff"))
+    some = (each for _, each in queries[first:last])
+    best = heapq.nlargest(CHECKED_QUERIES * (k + 1), some, key=attrgetter("visitors"))
+    there = snapshot.existing_events([event for each in best for event in each.events]) if best else set()
+    shown = (each for each in best if there.issuperset(each.events))
+    return [Suggestion(" ".join(each.query.split()), "query") for each in islice(shown, k + 1)]
 
 
 def _complete_titles(
-    snapshot: Snapshot, candidates: Candidates, prefix: str, k: int, check: Check
+    snapshot: Snapshot, candidates: Candidates, prefix: str, k: int, where: Predicate | None, collection: str
 ) -> list[Suggestion]:
-    places = candidates.titles.find(prefix)
-    revisions = candidates.title_revisions[places]
+    titles = candidates.titles.find(prefix)
+    revisions, ranks = titles.revisions, titles.ranks
     # Different numbers, so that each step has the candidates of the step before.
-    ranks = candidates.title_ranks[places].astype(np.int64) * max(1, len(revisions)) + np.arange(
-        len(revisions)
-    )
+    order = ranks.astype(np.int64) * max(1, len(ranks)) + np.arange(len(ranks))
     found: dict[str, Suggestion] = {}
-    done = 0
-    for most in CHECKED_TITLES:
-        best = np.argpartition(ranks, most)[:most] if len(ranks) > most else np.arange(len(ranks))
-        best = best[np.argsort(ranks[best])][done:]
-        there = check(np.unique(revisions[best]))
-        titles = snapshot.get_titles(there.tolist())
-        for revision in revisions[best].tolist():
-            title = " ".join(titles.get(revision, "").split())
+
+    def read(some: Revisions) -> None:
+        there = snapshot.among(where, np.unique(some), collection)
+        written = snapshot.get_titles(there.tolist())
+        for revision in some.tolist():
+            title = " ".join(written.get(revision, "").split())
             folded = _normalize(title)
             if folded != prefix and f" {prefix}" in f" {folded}":
                 found.setdefault(folded, Suggestion(title, "title"))
-        if len(found) >= k or len(ranks) <= most:
-            break
+
+    done = 0
+    for most in CHECKED_TITLES:
+        best = np.argpartition(order, most)[:most] if len(order) > most else np.arange(len(order))
+        read(revisions[best[np.argsort(order[best])][done:]])
+        if len(found) >= k or len(order) <= most:
+            return [*found.values()][:k]
         done = most
+    # The first ones have few different titles, or few of them match. One document of each title is enough.
+    matching = np.flatnonzero(np.isin(revisions, snapshot.list_matching(where, collection)))
+    names = titles.sums[matching].astype(np.int64) << 16 | ranks[matching]
+    _, firsts = np.unique(names, return_index=True)
+    best = matching[firsts]
+    read(revisions[best[np.argsort(order[best])][:MAX_CHECKED_TITLES]])
     return [*found.values()][:k]
 
 

@@ -29,6 +29,7 @@ from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.corpus.recent_searches import RecentSearches
 from service.corpus.suggestions import Suggestions
+from service.corpus.warming import keep_warm
 from service.errors import ServiceError, StartupError, Unhealthy
 from service.http.bodies import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
@@ -213,10 +214,7 @@ class Runtime:
         self._keep("The lease of the replica", in_touch)
         await self._documents.joined()
         self._keep("The position of the store", self._documents.keep_noting)
-        expire = partial(keep_expiring, self._documents, self.settings.events_seconds)
-        self._keep("Deleting old events", expire)
-        self._keep("Reading candidates of suggestions", self.suggestions.keep)
-        self._keep("Computing checksums", partial(keep_filling, self._documents))
+        self._keep_store()
         if self.settings.ranking:
             self._keep("Reading judged queries", self.corpus.judged.keep)
             self._keep("Making token vectors", self.corpus.tokens.keep)
@@ -240,6 +238,16 @@ class Runtime:
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(lasting(name, work)))
+
+    def _keep_store(self) -> None:
+        """Starts the tasks that need only the store."""
+        expire = partial(keep_expiring, self._documents, self.settings.events_seconds)
+        self._keep("Deleting old events", expire)
+        self._keep("Reading candidates of suggestions", self.suggestions.keep)
+        fields = indexed_fields(self.settings.indexed_fields)
+        warm = partial(keep_warm, self._documents, fields, self.settings.corrects)
+        self._keep("Reading terms and values", warm)
+        self._keep("Computing checksums", partial(keep_filling, self._documents))
 
     def _serve_reranker(self) -> None:
         self.rerankers = Rerankers(

@@ -29,6 +29,7 @@ from service.store.values import (
     Active,
     Budget,
     Changes,
+    ClickedQuery,
     Column,
     Document,
     Embedding,
@@ -144,6 +145,9 @@ class Snapshot(Protocol):
             The counts by field. None for a field with too many different values.
         """
 
+    def load_columns(self, declared: Sequence[str], collection: str) -> None:
+        """Reads the values of declared and of lately counted fields into memory, for `count_facets`."""
+
     def get_ids(self, revisions: Sequence[int]) -> dict[int, str]:
         """Returns the document ids of those of `revisions` that still exist, by revision."""
 
@@ -152,8 +156,8 @@ class Snapshot(Protocol):
 
     def clicked_queries(
         self, collection: str, min_visitors: int, limit: int, trusts: Callable[[str], bool], /
-    ) -> list[tuple[str, int]]:
-        """Returns queries after which visitors clicked, with their numbers of different visitors.
+    ) -> list[ClickedQuery]:
+        """Returns queries after which visitors clicked.
 
         Only events that name a visitor, and whose keys were trusted at that time and still are, count.
 
@@ -163,6 +167,9 @@ class Snapshot(Protocol):
             limit: Maximum number of queries. Those with most visitors are returned.
             trusts: Whether a key is trusted, by its name.
         """
+
+    def existing_events(self, sequences: Sequence[int], /) -> set[int]:
+        """Returns those of some events, given by their numbers, that still exist."""
 
     def answered(
         self, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
@@ -286,6 +293,13 @@ class Snapshot(Protocol):
         Args:
             word: The word.
             collection: Name of the collection.
+        """
+
+    def load_vocabulary(self, collection: str) -> None:
+        """Reads the terms that `nearest_terms` needs into memory.
+
+        SQLite's `nearest_terms` finds only known terms of a large collection if this was not called after
+        many writes.
         """
 
     def count_documents(self, terms: Sequence[str], collection: str) -> dict[str, int]:

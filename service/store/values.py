@@ -462,6 +462,20 @@ class Selection:
     visitor: str | None = None
 
 
+class ClickedQuery(NamedTuple):
+    """A query after which visitors clicked.
+
+    Attributes:
+        query: The query.
+        visitors: Number of different visitors.
+        events: Numbers of events by as many different visitors as a suggested query needs.
+    """
+
+    query: str
+    visitors: int
+    events: tuple[int, ...]
+
+
 class Ranked(NamedTuple):
     """A document in a ranking, before the document is read.
 

@@ -24,12 +24,12 @@ function tables({ explanation: { terms = [], fusion } = {}, features = {}, contr
   const parts = Object.entries(contributions ?? {}).filter(([, part]) => part).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
   return [
     contributions ? h("p", { class: "reasons" }, reasons(features, contributions)) : "",
-    table("Words of the query", ["word", "rarity (idf)", "found in"], terms.map(({ term, idf, in: where }) =>
-      [term, idf?.toFixed(2) ?? "–", where.join(" and ")]), "No word of the query is in it."),
+    table("Words of the query", ["word", "rarity (idf)", "found in"], terms.map(({ term, from, idf, in: where }) =>
+      [from ? `${term} (${from})` : term, idf?.toFixed(2) ?? "–", where.join(" and ")]), "No word of the query is in it."),
     fusion ? table("Both rankings", ["ranking", "score", "place", "weight", "share"], Object.entries(fusion).map(([name, { score, place, weight, share }]) =>
       [RANKINGS[name], score === null ? "–" : score.toFixed(3), place ?? "–", weight.toFixed(2), share.toFixed(3)])) : "",
     contributions ? table("Features", ["feature", "value", "part of the order"], parts.map(([name, part]) =>
-      [name, features[name].toFixed(3), signed(part)])) : "",
+      [name, features[name]?.toFixed(3) ?? "–", signed(part)])) : "",
   ];
 }
 

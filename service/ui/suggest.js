@@ -54,6 +54,7 @@ export function suggesting(box, { filter, onpick, signal }) {
     const other = suggestions.filter(({ text }) => text !== typed.trim());
     list.replaceChildren(...other.map(({ text, kind }, at) => h("li", {
       id: `suggestion-${at}`, role: "option", onmousedown: (event) => event.preventDefault(), onclick: () => pick(text), // The box keeps the focus.
+      onmousemove: () => activate(at), // Unlike mouseenter, not when a list appears under a pointer that rests.
     }, foreign("span", {}, ...completed(text, typed)), KINDS[kind] ? h("span", { class: "note" }, KINDS[kind]) : "")));
     list.hidden = !other.length;
     box.setAttribute("aria-expanded", String(!list.hidden));

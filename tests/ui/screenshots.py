@@ -26,11 +26,12 @@ QUERY = "how+do+I+get+my+money+back"
 VIEWS = {
     "search": (f"search?q={QUERY}&mode=hybrid", "li.hit"),
     "counts": (f"search?q={QUERY}&mode=lexical&filter=%7B%22topic%22:%22support%22%7D", "li.hit"),
-    "why": ("search?q=mony+back", "li.hit"),
+    "why": ("search?q=mnoey+back", ".corrected"),
+    "syntax": ("search?q=%22working+days%22+-parcel&syntax=true", "li.hit"),
     "suggestions": ("search", ".steps li"),
     "steps": ("search", ".steps li"),
     "compare": (f"compare?q={QUERY}", ".column li.hit"),
-    "judge": (f"judge?q={QUERY}", "li.hit"),
+    "judge": (f"judge?q={QUERY}", "main:has(progress) li.hit"),
     "documents": ("documents?add=1", "li.document"),
     "document": ("document?id=support-refund-window", "li.hit"),
     "map": (f"map?q={QUERY}", ".panel ol li"),
@@ -127,6 +128,7 @@ def _take_gain(browsing: Browsing, service: Service, pictures: Path) -> None:
         page.the(".version-card:has(.pill.active)").screenshot(path=pictures / "gain.png")
         page.open("search?q=bad+sound+on+calls")
         expect(page.the("li.hit").first).to_be_visible()
+        page.button("why this place?").first.click()
         page.page.screenshot(
             path=pictures / "hits.png", clip={"x": 0, "y": 0, "width": SIZES[0], "height": 560}
         )

@@ -213,7 +213,10 @@ def test_a_correction_is_told_and_can_be_refused(shopping: Watched) -> None:
     search(shopping, "pritner paper", mode="lexical")
     said = shopping.the(".corrected")
     expect(said).to_have_text("Showing results for printer paper. Search instead for pritner paper")
-    expect(hit(shopping, "printer-0").locator("h2 mark")).to_have_text("printer")
+    first = hit(shopping, "printer-0")
+    expect(first.locator("h2 mark")).to_have_text("printer")
+    first.get_by_role("button", name="why this place?").click()
+    expect(first.locator(".why")).to_contain_text("printer (correction)")
     said.get_by_role("button").click()
     expect(said).to_have_count(0)
     expect(shopping.page).to_have_url(re.compile("typos=false"))
@@ -221,6 +224,22 @@ def test_a_correction_is_told_and_can_be_refused(shopping: Watched) -> None:
     expect(shopping.the("h2 mark")).to_have_count(0)
     shopping.the("#q").fill("pritner")
     expect(said).to_contain_text("Showing results for printer.")
+
+
+def test_a_part_without_a_feature_is_explained(shopping: Watched) -> None:
+    """A learned ranking adds trees, which combine several features."""
+
+    def learned(route: Route) -> None:
+        found = route.fetch().json()
+        found["hits"][0]["contributions"]["trees"] = 9.5
+        route.fulfill(json=found)
+
+    shopping.page.route("**/search?*", learned)
+    search(shopping, "printer paper", mode="hybrid")
+    card = shopping.the("li.hit").first
+    card.get_by_role("button", name="why this place?").click()
+    expect(card.locator(".reasons")).to_contain_text("has several signs of an answer at once")
+    expect(card.locator("tr", has_text="trees")).to_contain_text("+9.500")
 
 
 def test_quotes_and_minus_are_text_until_they_are_conditions(shopping: Watched) -> None:
@@ -255,6 +274,9 @@ def test_suggestions_are_chosen_by_keys(shopping: Watched) -> None:
     expect(shopping.the("[aria-selected=true]")).to_have_count(0)
     box.press("ArrowUp")
     expect(options.nth(count - 1)).to_have_attribute("aria-selected", "true")
+    options.nth(1).hover()
+    expect(shopping.the("[aria-selected=true]")).to_have_count(1)
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
     box.press("Escape")
     expect(options.first).to_be_hidden()
     expect(box).to_have_value("about the tra")  # Escape closes the list, and empties no box.

@@ -19,6 +19,7 @@ from models.search.terms import NO_WEIGHTS, Query, Weights
 from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres import documents, fulltext, generations, vectors, vocabulary
 from service.store.postgres.connection import Connection, Pool, Raw, is_lost, refusing
+from service.store.postgres.filter_cache import FilterCache
 from service.store.postgres.fulltext import BlockCache
 from service.store.postgres.vectors import FilterMatches
 from service.store.scheduling import ReadingThreads, Share, Turn, current, share
@@ -49,6 +50,7 @@ class Snapshot(Connection):
     blocks: BlockCache  # All connections share these.
     vocabularies: Vocabularies
     columns: facets.Columns
+    filters: FilterCache
 
     BYTES = "octet_length(CAST({} AS text))"
     RAW = "convert_to({}, 'UTF8')"
@@ -60,7 +62,6 @@ class Snapshot(Connection):
     beginnings = records.beginnings
     titles = records.titles
     matching = vectors.matching
-    list_matching = vectors.list_matching
     among = vectors.among
     get_vector = vectors.get_vector
     get_vectors = vectors.get_vectors
@@ -75,11 +76,15 @@ class Snapshot(Connection):
     get_synonyms = synonyms.get_synonyms
     get_titles = records.get_titles
     clicked_queries = feedback.clicked_queries
+    existing_events = feedback.existing_events
     require = generations.require
 
     as_json = staticmethod(as_sent)
 
     checksum = staticmethod(md5)
+
+    def list_matching(self, where: Predicate | None, collection: str) -> Revisions:
+        return self.filters.of(self, where, collection)
 
     def count_facets(
         self, fields: Sequence[str], revisions: Revisions, collection: str, most: int
@@ -107,6 +112,12 @@ class Snapshot(Connection):
 
     def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
+
+    def load_vocabulary(self, collection: str) -> None:
+        vocabulary.load(self, self.vocabularies, collection)
+
+    def load_columns(self, declared: Sequence[str], collection: str) -> None:
+        facets.load_columns(self, self.columns, declared, self.list_matching(None, collection), collection)
 
     def begin(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -146,7 +157,7 @@ class Readers(ReadingThreads):
         super().__init__(readers, max(1, readers * 2 // 3), own)
         self._connections = pool
         self._blocks, self._vocabularies = BlockCache(), Vocabularies()
-        self._columns = facets.Columns()
+        self._columns, self._filters = facets.Columns(), FilterCache()
 
     def _turn(self, *, own: bool) -> Turn:
         return _Read(None if own else share.get(), self._own)
@@ -169,7 +180,7 @@ class Readers(ReadingThreads):
             current.turn = turn
             snapshot = Snapshot(raw)
             snapshot.blocks, snapshot.vocabularies = self._blocks, self._vocabularies
-            snapshot.columns = self._columns
+            snapshot.columns, snapshot.filters = self._columns, self._filters
             try:
                 snapshot.begin()
                 return query(snapshot)

@@ -28,6 +28,12 @@ def nearest_terms(
     connection: Connection, vocabularies: Vocabularies, word: Word, collection: str
 ) -> Iterable[Near]:
     """Returns terms near to a word, as `protocol.Snapshot.nearest_terms` says."""
+    load(connection, vocabularies, collection)
+    return vocabularies.get(collection).find_nearest(word)
+
+
+def load(connection: Connection, vocabularies: Vocabularies, collection: str) -> None:
+    """Reads terms into memory, as `protocol.Snapshot.load_vocabulary` says."""
     vocabulary = vocabularies.get(collection)
     state: object = vocabulary.state
     last, known = state if isinstance(state, tuple) else (0, [])
@@ -46,7 +52,6 @@ def nearest_terms(
         texts = [listed, *(gained for _, gained in changes)]
         vocabulary.add(term for text in texts if text for term in text.split(" "))
     vocabulary.state = max(last, number), [each for each, _ in changes]
-    return vocabulary.find_nearest(word)
 
 
 def count_documents(connection: Connection, terms: Sequence[str], collection: str) -> dict[str, int]:

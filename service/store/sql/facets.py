@@ -220,6 +220,13 @@ class Columns:
                 self._columns.popitem(last=False)
         return {field: found.get(field) for field in fields}
 
+    def list_fields(self, declared: Sequence[str], collection: str) -> list[str]:
+        """Returns the fields of a collection with columns, and declared ones while there is room."""
+        with self._lock:
+            known = [field for name, field in self._columns if name == collection]
+            has_room = sum(column.nbytes for column in self._columns.values()) < MAX_BYTES // 2
+        return [*dict.fromkeys([*(declared if has_room else ()), *known])]
+
     def _refuse(self, key: tuple[str, str], rows: _Rows) -> None:
         """Remembers which documents had too many values, so that they are not read again."""
         self._refused.pop(key, None)
@@ -296,6 +303,13 @@ def count_facets(
     return found
 
 
+def load_columns(
+    connection: Reading, columns: Columns, declared: Sequence[str], revisions: Revisions, collection: str
+) -> None:
+    """Reads values into memory, as `protocol.Snapshot.load_columns` says. `revisions` are all documents."""
+    columns.load(connection, columns.list_fields(declared, collection), revisions, collection)
+
+
 def _count(column: Column, rows: _Rows, revisions: Revisions, most: int) -> Facet:
     for known, same, values, facet in column.counted:
         if known is rows and values == most and (same is revisions or np.array_equal(same, revisions)):
@@ -303,7 +317,7 @@ def _count(column: Column, rows: _Rows, revisions: Revisions, most: int) -> Face
     facet = _Counted(column, rows, revisions).sum_up(most)
     if len(revisions) == len(rows.revisions):
         column.counted.append((rows, rows.revisions, most, facet))
-    elif not revisions.flags.writeable:  # SQLite's filter cache keeps this array until a write.
+    elif not revisions.flags.writeable:  # The filter cache keeps this array until a write.
         column.counted.append((rows, revisions, most, facet))
     return facet
 

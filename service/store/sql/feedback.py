@@ -14,8 +14,9 @@ separately.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from math import inf
+from operator import itemgetter
 from secrets import token_hex
 from typing import Any, Literal
 
@@ -23,8 +24,10 @@ import orjson
 
 from service.errors import Conflict, Forbidden, NotFound, ServiceError
 from service.store.sql.connection import Connection, fact, fetch_column, fetch_value, note
+from service.store.sql.records import Reading
 from service.store.values import (
     NO_KEY,
+    ClickedQuery,
     Event,
     EventLimits,
     Judgment,
@@ -360,7 +363,7 @@ def _full(limit: int, what: str, setting: str) -> Conflict:
 
 def clicked_queries(
     connection: Connection, collection: str, min_visitors: int, limit: int, trusts: Callable[[str], bool]
-) -> list[tuple[str, int]]:
+) -> list[ClickedQuery]:
     """Returns queries after which visitors clicked, as `protocol.Snapshot.clicked_queries` says."""
     clicked = "collection = ? AND trusted = 1 AND visitor <> '' AND type <> 'skip'"
     keys = fetch_column(connection, f"SELECT DISTINCT key FROM events WHERE {clicked}", collection)
@@ -368,12 +371,24 @@ def clicked_queries(
     if not trusted:
         return []
     rows = connection.execute(
-        f"SELECT query, count(DISTINCT visitor) AS visitors FROM events WHERE {clicked} "
-        f"AND length(query) <= ? AND key IN ({', '.join('?' * len(trusted))}) GROUP BY query "
-        "HAVING count(DISTINCT visitor) >= ? ORDER BY visitors DESC, query LIMIT ?",
-        (collection, MAX_SUGGESTED_CHARACTERS, *trusted, min_visitors, limit),
+        "SELECT query, visitors, sequence FROM (SELECT query, max(sequence) AS sequence, "
+        "count(*) OVER (PARTITION BY query) AS visitors, "
+        "row_number() OVER (PARTITION BY query ORDER BY max(sequence) DESC) AS place "
+        f"FROM events WHERE {clicked} AND length(query) <= ? AND key IN ({', '.join('?' * len(trusted))}) "
+        "GROUP BY query, visitor) AS found WHERE visitors >= ? AND place <= ? "
+        "ORDER BY visitors DESC, query LIMIT ?",
+        (collection, MAX_SUGGESTED_CHARACTERS, *trusted, min_visitors, min_visitors, limit * min_visitors),
     )
-    return rows.fetchall()
+    return [
+        ClickedQuery(query, visitors, tuple(sequence for *_, sequence in some))
+        for (query, visitors), some in groupby(rows, key=itemgetter(0, 1))
+    ]
+
+
+def existing_events(connection: Reading, sequences: Sequence[int]) -> set[int]:
+    """Returns those of some events that still exist, as `protocol.Snapshot.existing_events` says."""
+    sql = f"SELECT sequence FROM events WHERE sequence {connection.AMONG}"
+    return {sequence for (sequence,) in connection.execute(sql, (connection.listed(sequences),))}
 
 
 def list_events(

@@ -79,6 +79,7 @@ class Snapshot(sqlite3.Connection):
     list_worded = fulltext.list_worded
     get_titles = records.get_titles
     clicked_queries = feedback.clicked_queries
+    existing_events = feedback.existing_events
 
     listed = staticmethod(orjson.dumps)
 
@@ -122,6 +123,12 @@ class Snapshot(sqlite3.Connection):
 
     def nearest_terms(self, word: Word, collection: str) -> Iterable[Near]:
         return vocabulary.nearest_terms(self, self.vocabularies, word, collection)
+
+    def load_vocabulary(self, collection: str) -> None:
+        vocabulary.load(self, self.vocabularies, collection)
+
+    def load_columns(self, declared: Sequence[str], collection: str) -> None:
+        facets.load_columns(self, self.columns, declared, self.list_matching(None, collection), collection)
 
 
 class Readers(ReadingThreads):

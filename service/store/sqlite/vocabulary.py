@@ -23,6 +23,8 @@ from service.store.vocabularies import Vocabularies
 # All terms are listed again after so many operations, or this share of the number of terms if that is more.
 # Cutting a document takes about 15 times as long as reading its postings.
 FAR, FAR_SHARE = 1000, 1 / 30
+LARGE = 50_000  # Terms. Above it, a search does not list all of them again, which `load` does soon.
+TOGETHER = 20_000  # Terms that are added at a time, in some 20 ms.
 _NONE = np.empty(0, np.int64)
 
 
@@ -34,19 +36,35 @@ def nearest_terms(
     if number is None:
         return []
     vocabulary = vocabularies.get(number)
-    _update(connection, vocabulary, number, collection)
+    _update(connection, vocabulary, number, collection, lists=len(vocabulary) <= LARGE)
     return vocabulary.find_nearest(word)
 
 
-def _update(connection: sqlite3.Connection, vocabulary: Vocabulary, number: int, collection: str) -> None:
-    """Adds the terms of all documents of this state that the vocabulary lacks."""
+def load(connection: sqlite3.Connection, vocabularies: Vocabularies, collection: str) -> None:
+    """Reads terms into memory, as `protocol.Snapshot.load_vocabulary` says."""
+    if (number := get_number(connection, collection)) is not None:
+        _update(connection, vocabularies.get(number), number, collection, lists=True)
+
+
+def _update(
+    connection: sqlite3.Connection, vocabulary: Vocabulary, number: int, collection: str, *, lists: bool
+) -> None:
+    """Adds the terms of all documents of this state that the vocabulary lacks.
+
+    With `lists` false, does nothing if many documents are new.
+    """
     now, state = sequence(connection), vocabulary.state
     known = state if isinstance(state, int) else None
     if known is not None and known >= now:
         return
     far = max(FAR, len(vocabulary) * FAR_SHARE)
+    if known is not None and now - known > far and not lists:
+        return
     new = None if known is None or now - known > far else _list_new(connection, known, now, collection)
-    vocabulary.add(_list_all(connection, number) if new is None else new)
+    terms = _list_all(connection, number) if new is None else [*new]
+    for start in range(0, len(terms), TOGETHER):
+        pause()
+        vocabulary.add(terms[start : start + TOGETHER])
     # Another thread may have added the terms of a later state meanwhile.
     vocabulary.state = max(now, vocabulary.state) if isinstance(vocabulary.state, int) else now
 

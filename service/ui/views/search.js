@@ -93,7 +93,7 @@ export async function show(main, { params, signal, keep }) {
     results.replaceChildren(
       h("p", { class: "note summary" },
         id === undefined ? "" : foreign("span", {}, `Like ${id}: `),
-        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${modeName}${student ? `, query encoded by ${session.nameOf(student)}` : ""}${reranker ? `, reranked by ${reranker}` : ""}` : "Nothing was found.",
+        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${modeName}${student ? `, query encoded by ${session.nameOf(student)}` : ""}${reranker ? `, reranked by ${session.nameOf(reranker)}` : ""}` : "Nothing was found.",
         hits.length || !asked.filter ? "" : " Remove a condition of the filter to see more."),
       corrected ? h("p", { class: "corrected" }, "Showing results for ", foreign("b", {}, corrected), ". ", again("typos", "false", "Search instead for ", foreign("span", {}, asked.q))) : "",
       syntaxNote(),

@@ -241,15 +241,75 @@ def test_the_first_request_after_idle_time_waits_for_new_candidates(
     assert len(suggest(service, "idle", "red")) == 3
     index = service.app.state.runtime.suggestions  # type: ignore[attr-defined]
     monkeypatch.setattr(index, "_used", set())
-    # As in another replica, so nothing is told of it.
-    monkeypatch.setattr(index, "forget_queries", lambda _: None)
     service.delete("/collections/idle/documents/00000").raise_for_status()
     put(service, "idle", {"id": "new", "title": "Red rose"})
-    assert suggest(service, "idle", "red") == [("red river", "query"), ("Red reed", "title")]
+    assert suggest(service, "idle", "red") == [("Red reed", "title")]
     monkeypatch.setattr(index, "_used", set())
     monkeypatch.setattr(suggestions, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(suggestions, "RENEW_SHARE", 0)
     assert {*suggest(service, "idle", "red")} == {("Red reed", "title"), ("Red rose", "title")}
+
+
+def test_a_request_does_not_wait_for_slow_candidates(
+    service: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(service, "slow", *titled("Red rock"))
+    assert titles(service, "slow", "red") == ["Red rock"]
+    index = service.app.state.runtime.suggestions  # type: ignore[attr-defined]
+    monkeypatch.setattr(index, "_used", set())
+    monkeypatch.setattr(suggestions, "WAITED_SECONDS", 0.0)
+    put(service, "slow", *titled("Red rock", "Red rose"))
+    with monkeypatch.context() as patch:
+        patch.setattr(suggestions, "RENEW_SECONDS", 0.0)
+        patch.setattr(suggestions, "RENEW_SHARE", 0)
+        first = titles(service, "slow", "red")
+        until(lambda: titles(service, "slow", "red") == ["Red rock", "Red rose"])
+    assert first == ["Red rock"]
+
+
+def test_new_candidates_read_only_new_titles(service: TestClient) -> None:
+    """They equal those that are read from nothing."""
+    runtime: Any = service.app.state.runtime  # type: ignore[attr-defined]
+    assert service.portal is not None
+    read: list[int] = []
+
+    class Counting:
+        """A snapshot that lists the titles that are read."""
+
+        def __init__(self, snapshot: Any) -> None:
+            self._snapshot = snapshot
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._snapshot, name)
+
+        def get_titles(self, revisions: list[int]) -> Any:
+            read.extend(revisions)
+            return self._snapshot.get_titles(revisions)
+
+    def build(before: Any) -> Any:
+        read.clear()
+
+        async def ask() -> Any:
+            return await runtime.corpus.store.search(
+                lambda snapshot: suggestions.build(Counting(snapshot), "steps", 0, bool, before)  # type: ignore[arg-type]
+            )
+
+        return service.portal.call(ask)  # type: ignore[union-attr]
+
+    def rows(candidates: Any) -> list[tuple[Any, ...]]:
+        found = candidates.titles
+        return [*zip(found.keys, found.revisions, found.ranks, found.sums, strict=True)]
+
+    put(service, "steps", *titled(*(f"{word} river {at}" for at in range(20) for word in ("red", "old"))))
+    first = build(None)
+    assert len(read) == 40
+    assert rows(build(first)) == rows(first)
+    assert not read
+    service.delete("/collections/steps/documents/00003").raise_for_status()
+    put(service, "steps", {"title": "A red changed one"})
+    second = build(first)
+    assert len(read) == 1
+    assert rows(second) == rows(build(None)) != rows(first)
 
 
 def test_kinds_alternate_and_equal_texts_are_one(service: TestClient) -> None:
@@ -284,6 +344,46 @@ def test_many_equal_beginnings_are_searched_within_limits(service: TestClient) -
     assert len({*found}) == MAX_SUGGESTIONS
     assert titles(service, "many", f"{beginning}19", k=3) == [f"{beginning}{at}" for at in (1900, 1901, 1902)]
     assert titles(service, "many", "a long", filter='{"n": 1}') == []
+
+
+def test_no_title_is_left_out(service: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Titles are suggested that come after many equal ones, or that alone match a filter."""
+    monkeypatch.setattr(suggestions, "CHECKED_TITLES", (8, 16))
+    monkeypatch.setattr(suggestions, "MAX_CHECKED_TITLES", 20)
+    rows = [{"title": "Untitled", "metadata": {"n": at}} for at in range(60)]
+    rows += [{"title": f"Until the day {at:02}", "metadata": {"n": 60 + at}} for at in range(60)]
+    put(service, "repeated", *rows)
+    days = [f"Until the day {at:02}" for at in range(60)]
+    assert titles(service, "repeated", "unti", k=20) == ["Untitled", *days[:18]]  # And the term "until".
+    for at in (0, 31, 59):
+        one = orjson.dumps({"n": {"$in": [3, 60 + at]}}).decode()
+        assert titles(service, "repeated", "unti", filter=one) == ["Untitled", days[at]]
+
+
+@pytest.mark.parametrize(("most", "words"), [(240, 4), (60, 3), (40, 2), (20, 1)])
+def test_large_collections_complete_fewer_words_of_a_title(
+    service: TestClient, monkeypatch: pytest.MonkeyPatch, most: int, words: int
+) -> None:
+    monkeypatch.setattr(suggestions, "MAX_TITLES", most)
+    put(service, f"large{most}", *titled(*(f"alpha beta gamma delta {at}" for at in range(20))))
+    found = [titles(service, f"large{most}", word, k=50) for word in ("al", "be", "ga", "de")]
+    assert [len(each) for each in found] == [20] * words + [0] * (4 - words)
+
+
+def test_a_query_is_suggested_only_while_enough_of_its_clicks_exist(service: TestClient) -> None:
+    """Other queries stay. After fresh candidates, other visitors may count instead."""
+    put(service, "witnesses", {"text": "x"})
+    click(service, "witnesses", "red river", *PEOPLE, "one-more")
+    click(service, "witnesses", "red rock", *PEOPLE[1:], "one-more")
+    shown = [("red river", "query"), ("red rock", "query")]
+    assert suggest(service, "witnesses", "red") == shown
+    params = {"user": PEOPLE[0]}
+    service.delete("/collections/witnesses/events", params=params).raise_for_status()
+    assert suggest(service, "witnesses", "red")[-1:] == shown[1:]
+    service.delete("/collections/witnesses/events", params={"query": "red rock"}).raise_for_status()
+    assert ("red rock", "query") not in suggest(service, "witnesses", "red")
+    service.delete("/collections/witnesses/events", params={"user": PEOPLE[1]}).raise_for_status()
+    assert suggest(service, "witnesses", "red") == []
 
 
 @pytest.mark.parametrize(
