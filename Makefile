@@ -6,6 +6,7 @@ GPU := $(if $(filter serve,$(MAKECMDGOALS)),$(filter cuda%,$(SIMILE_DEVICE)))
 VENV ?= $(if $(GPU),.venv-gpu,.venv)
 CLIENTS ?= .venv-clients
 CONTRACT ?= .venv-contract
+BULK ?= .venv-bulk
 UI ?= .venv-ui
 DEPLOY ?= .venv-deploy
 PEERS ?= .venv-peers
@@ -30,7 +31,7 @@ PIP_PROGRESS = sed -unE -e 's/^ *(Downloading .*\(([0-9]{2,}\.[0-9]+ MB|[0-9.]+ 
 test test-serving test-long test-postgres test-evaluation: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve train map test test-all test-serving test-long test-evaluation test-postgres test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
+.PHONY: help serve train map test test-all test-serving test-long test-evaluation test-postgres test-clients test-ui screenshots test-bulk test-contract test-deploy test-docker images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -78,6 +79,9 @@ test-ui: $(VENV)/.installed-cpu $(UI)/.installed  ## Click through the web page 
 screenshots: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(UI)/.installed  ## Take pictures of every view of the web page, into build/screenshots
 	@SERVICE_PYTHON=$(BIN)/python $(UI)/bin/python -m tests.ui.screenshots build/screenshots
 
+test-bulk: $(VENV)/.installed-all $(VENV)/.installed-ray $(BULK)/.installed  ## Embed in bulk on Ray, in an S3 bucket and through kills (0.5 GB more)
+	@MOTO_SERVER=$(BULK)/bin/moto_server $(BIN)/python -m pytest -m '' tests/models/bulk $(PYTEST_ARGS)
+
 test-contract: $(VENV)/.installed-all $(CONTRACT)/.installed  ## Hold the service to its OpenAPI document, with thousands of requests
 	@$(BIN)/python -m tests.contract --schemathesis $(CONTRACT)/bin/schemathesis $(CONTRACT_ARGS)
 
@@ -115,7 +119,7 @@ bench: $(VENV)/.installed-all $(MODEL_WHEEL)  ## Measure the service against the
 bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 
 clean:  ## Remove the virtual environments and caches; never the data
-	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(UI) $(CONTRACT) $(DEPLOY) $(CONTAINERS) $(DOCS) $(PEERS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(UI) $(CONTRACT) $(BULK) $(DEPLOY) $(CONTAINERS) $(DOCS) $(PEERS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
@@ -124,6 +128,7 @@ $(VENV)/.installed-openvino: EXTRAS := cpu,openvino
 $(VENV)/.installed-dev: EXTRAS := cpu,dev
 $(VENV)/.installed-map: EXTRAS := cpu,map
 $(VENV)/.installed-train: EXTRAS := cpu,train
+$(VENV)/.installed-ray: EXTRAS := cpu,ray
 $(VENV)/.installed-all: EXTRAS := cpu,dev,train,reference
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt
@@ -152,6 +157,13 @@ $(CONTRACT)/.installed: tests/contract/requirements.txt tests/contract/constrain
 	@test -x $(CONTRACT)/bin/python || $(PYTHON) -m venv $(CONTRACT)
 	@echo "Installing schemathesis into $(CONTRACT) …"
 	@$(CONTRACT)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/contract/constraints.txt -r tests/contract/requirements.txt
+	@touch $@
+
+# A server with the API of S3, whose packages clash with those of the service.
+$(BULK)/.installed: tests/models/bulk/requirements.txt
+	@test -x $(BULK)/bin/python || $(PYTHON) -m venv $(BULK)
+	@echo "Installing moto into $(BULK) …"
+	@$(BULK)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/models/bulk/requirements.txt
 	@touch $@
 
 # It knows other packages by other numbers, and nothing of it is imported here.

@@ -7,7 +7,6 @@ the values. cli/check.py checks the files that the settings name.
 import ipaddress
 import os
 import re
-from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,7 +15,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.engines.form import CPU, Place, parse_place
+from models.engines.form import CPU, Place, default_device, parse_place
 from models.manifest import Mode
 from models.messages import nearest
 from models.validation import sentence
@@ -36,18 +35,6 @@ HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _NO_TOKEN = re.compile(r"%(?![0-9A-Fa-f]{2})|%00")  # invalid percent-encoding
 _USUAL_PORT = {"http": ":80", "https": ":443"}
-
-
-def default_device() -> str:
-    """Returns the default device: `cuda` if the extra `gpu` is installed, otherwise `cpu`.
-
-    A GPU that cannot be used is then reported, instead of being ignored.
-    """
-    try:
-        version("onnxruntime-gpu")
-    except PackageNotFoundError:
-        return "cpu"
-    return "cuda"
 
 
 def default_admitted_mb(given: dict[str, Any]) -> int:

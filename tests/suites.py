@@ -58,6 +58,7 @@ SUITES: dict[str, Callable[[], str | None]] = {
     "test-evaluation": no_data,
     "test-ui": no_chromium,
     "test-clients": lambda: None,
+    "test-bulk": lambda: None,
     "test-contract": lambda: None,
     "test-deploy": lambda: None,
     "test-docker": no_docker,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from models.engines.form import default_device
 from models.errors import ModelError, install_command
 from models.messages import amount, positive
 from models.progress import step_to_stderr, to_stderr
@@ -53,8 +54,8 @@ def add_command(commands: Any, environ: Mapping[str, str] = os.environ) -> None:
     )
     command.add_argument(
         "--device",
-        default=environ.get("SIMILE_DEVICE", "cpu"),
-        help="cpu, cuda or cuda:N (default: SIMILE_DEVICE, else cpu)",
+        default=environ.get("SIMILE_DEVICE") or default_device(),
+        help="cpu, cuda or cuda:N (default: SIMILE_DEVICE, else cuda if the extra gpu is installed)",
     )
     command.add_argument(
         "--collection",
@@ -121,7 +122,10 @@ def _embed(environ: Mapping[str, str], store: ModelStore, options: argparse.Name
     job = plan(
         options.out, options.source, embedder, reading, half=options.half, with_text=not options.no_text
     )
-    counts = run(job, engine, to_stderr)
+    try:
+        counts = run(job, engine, to_stderr)
+    except KeyboardInterrupt:
+        raise ModelError("Interrupted. Run the same command again to continue.") from None
     written = f"{amount(counts['documents'], 'document')} in {amount(counts['parts'], 'part')}"
     sys.stdout.write(f"{written}: {options.out}\n")
     if counts["rejected"]:

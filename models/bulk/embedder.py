@@ -191,7 +191,10 @@ class BulkEmbedder:
         texts = table[self._text].cast(pa.string()).to_pylist()
         titled = self._title in table.column_names
         titles = table[self._title].cast(pa.string()).to_pylist() if titled else [None] * len(texts)
-        contents = [Content(text or "", title or "") for text, title in zip(texts, titles, strict=True)]
+        contents = [
+            Content(text, title or "") if text else Content(title or "")  # A title alone becomes the text.
+            for text, title in zip(texts, titles, strict=True)
+        ]
         pieces = [embedded.columns(half=self._half) for _, embedded in self.map(chunked(contents), list)]
         if not pieces:
             pieces = [self.embed([]).columns(half=self._half)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -57,6 +58,18 @@ def parse_place(name: str, memory_mb: int = 0) -> Place:
     if found is None:
         raise ValueError("name cpu, cuda or cuda:N")
     return CPU if name == "cpu" else Place("cuda", int(found[1] or 0), memory_mb)
+
+
+def default_device() -> str:
+    """Returns the default device: `cuda` if the extra `gpu` is installed, otherwise `cpu`.
+
+    A GPU that cannot be used is then reported, instead of being ignored.
+    """
+    try:
+        version("onnxruntime-gpu")
+    except PackageNotFoundError:
+        return "cpu"
+    return "cuda"
 
 
 class Engine(Protocol):

@@ -21,12 +21,12 @@ from models.store import ModelStore
 WORDS = "the red river garden engine paper window market stone bridge letter cat dog sleeps runs open".split()
 
 
-def documents(count: int, seed: int = 0) -> list[dict[str, Any]]:
+def documents(count: int, seed: int = 0, *, long_every: int = 10) -> list[dict[str, Any]]:
     """Documents of which every tenth is longer than a passage. Every third has a title."""
     generator = np.random.default_rng(seed)
     found = []
     for at in range(count):
-        length = int(generator.integers(150, 300)) if at % 10 == 0 else int(generator.integers(1, 30))
+        length = int(generator.integers(150, 300)) if at % long_every == 0 else int(generator.integers(1, 30))
         text = " ".join(str(word) for word in generator.choice(WORDS, length))
         title = f"Title {at}" if at % 3 == 0 else ""
         found.append({"id": f"d{at}", "title": title, "text": text, "year": 1900 + at % 100})

@@ -18,10 +18,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from models.bulk import inputs, job
 from models.bulk.vector_files import DONE, VectorFile, open_folder
 from tests.models.bulk import jobs
 
 PART_ROWS = 250
+# Small chunks, so that a part is open for most of the time.
+vars(inputs)["CHUNK"] = job.GROUP_ROWS = 50
 
 
 def main(models_dir: Path, folder: Path, kills: int) -> None:

@@ -359,7 +359,9 @@ KILLS = int(os.environ.get("KILLS", "100"))
 
 @pytest.mark.long
 def test_kills_lose_double_and_tear_no_part(tmp_path: Path, tiny_models_dir: Path) -> None:
-    jobs.write_jsonl(tmp_path / "in.jsonl", [*jobs.documents(5000), {"id": "empty", "text": ""}])
+    jobs.write_jsonl(
+        tmp_path / "in.jsonl", [*jobs.documents(5000, long_every=100), {"id": "empty", "text": ""}]
+    )
     command = [sys.executable, "-m", "tests.models.bulk.killed", str(tiny_models_dir), str(tmp_path)]
     done = subprocess.run([*command, str(KILLS)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -475,7 +475,7 @@ def rows_in_database(url: str) -> list[Any]:
     """Returns documents and vectors by id, counts, and how often each term occurs."""
     import psycopg
 
-    asked = (
+    queries = (
         "SELECT id, title, text, sent, encode(checksums, 'hex') FROM documents ORDER BY id",
         "SELECT id, passage, md5(vector::text) FROM vectors_1 JOIN documents USING (revision) ORDER BY 1, 2",
         "SELECT sum(documents), sum(tokens) FROM tally",
@@ -483,7 +483,7 @@ def rows_in_database(url: str) -> list[Any]:
         "SELECT term, sum(octet_length(body) - 1) > 0 FROM term_postings GROUP BY term ORDER BY term",
     )
     with psycopg.connect(url) as connection:
-        return [connection.execute(sql).fetchall() for sql in asked]
+        return [connection.execute(sql).fetchall() for sql in queries]
 
 
 def has_more(count: Callable[[], int], before: int, process: subprocess.Popen[bytes]) -> bool:
