@@ -122,7 +122,10 @@ def _embed(environ: Mapping[str, str], store: ModelStore, options: argparse.Name
     job = plan(
         options.out, options.source, embedder, reading, half=options.half, with_text=not options.no_text
     )
-    counts = run(job, engine, to_stderr)
+    try:
+        counts = run(job, engine, to_stderr)
+    except KeyboardInterrupt:
+        raise ModelError("Interrupted. Run the same command again to continue.") from None
     written = f"{amount(counts['documents'], 'document')} in {amount(counts['parts'], 'part')}"
     sys.stdout.write(f"{written}: {options.out}\n")
     if counts["rejected"]:

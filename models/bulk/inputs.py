@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count, filterfalse, islice
 from typing import Any, NamedTuple, TypeAlias
 
@@ -35,6 +37,8 @@ _TITLE = "title"
 _KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _READ_BYTES = 1 << 16
+_BUFFER_BYTES = 1 << 20
+_OPENED_TOGETHER = 16
 _SHOWN_CHARACTERS = 200
 
 
@@ -213,10 +217,11 @@ def find_inputs(place: str, columns: Columns) -> list[Input]:
         )
         if not infos:
             raise InputError(f"{place} has no file that ends with {', '.join(_KINDS)}.")
-    return [_describe(system, number, each, columns) for number, each in enumerate(infos)]
+    with ThreadPoolExecutor(_OPENED_TOGETHER) as pool:  # A bucket answers each request slowly.
+        return list(pool.map(partial(_describe, system, columns), *zip(*enumerate(infos), strict=True)))
 
 
-def _describe(system: fs.FileSystem, number: int, info: fs.FileInfo, columns: Columns) -> Input:
+def _describe(system: fs.FileSystem, columns: Columns, number: int, info: fs.FileInfo) -> Input:
     kind, groups = _kind(info.path), ()
     if kind == "parquet":
         file = _open_parquet(system, info.path)
@@ -546,7 +551,8 @@ def _finish(records: Records) -> Iterator[Record]:
 
 def _open_parquet(system: fs.FileSystem, path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, filesystem=system)
+        # A buffer, because otherwise the columns of a whole row group would be in memory.
+        return pq.ParquetFile(path, filesystem=system, buffer_size=_BUFFER_BYTES)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(f"{path} is not a whole Parquet file.") from error
 

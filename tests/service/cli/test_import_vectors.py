@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from service.lifecycle.builder import HARMLESS
 from service.store.sql.connection import UNINDEXED, fact
 from service.store.sqlite.loading import TOGETHER
 from service.store.sqlite.schema import DATABASE
+from tests import postgres
 from tests.parts.places import DOCUMENTS as PLACED
 from tests.parts.places import Place, count_embedded, place
 from tests.parts.vector_files import write_folder
@@ -416,7 +418,7 @@ def test_a_killed_load_continues_and_ends_as_if_it_had_not_been_killed(place: Pl
     for _ in range(KILLS):
         before = stored(data)
         with subprocess.Popen(command, env=environment) as process:
-            until(partial(has_more, data, before, process), pause=0.001)
+            until(partial(has_more, partial(stored, data), before, process), pause=0.001)
             time.sleep(rng.uniform(0, 0.5))
             process.send_signal(signal.SIGKILL)
         stopped += before < stored(data) < len(documents)
@@ -430,8 +432,62 @@ def test_a_killed_load_continues_and_ends_as_if_it_had_not_been_killed(place: Pl
         assert len(hits(place, QUERIES[0], "dense")) == 200
 
 
-def has_more(data: Path, before: int, process: subprocess.Popen[bytes]) -> bool:
-    return process.poll() is not None or stored(data) > before
+def test_a_killed_load_of_a_database_continues_and_ends_as_if_it_had_not_been_killed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "database" not in place.where:
+        pytest.skip("is about PostgreSQL")
+    from service.store.postgres import loading
+
+    documents = [
+        {"id": f"{at}", "text": TEXTS[at % 300], "metadata": {"n": at}} for at in range(4 * loading.TOGETHER)
+    ]
+    out = write(place, place.a, documents, parts=2)
+    url, rng, stopped = str(place.where["database"]), random.Random(7), 0
+    command = [sys.executable, "-m", "service", "import", str(out), "--vectors"]
+    models = str(place.folder / "models")
+    environment = plain_environment(SIMILE_DATABASE=url, SIMILE_MODELS_DIR=models)
+    for _ in range(KILLS):
+        before = stored_in_database(url)
+        with subprocess.Popen(command, env=environment) as process:
+            until(partial(has_more, partial(stored_in_database, url), before, process))
+            time.sleep(rng.uniform(0, 0.5))
+            process.send_signal(signal.SIGKILL)
+        stopped += before < stored_in_database(url) < len(documents)
+    assert stopped, "no process was killed in the middle of a load"
+    load(out)
+    other = postgres.new_database()
+    monkeypatch.setenv("SIMILE_DATABASE", other)
+    load(out)
+    assert rows_in_database(url) == rows_in_database(other)
+
+
+def stored_in_database(url: str) -> int:
+    import psycopg
+
+    with contextlib.suppress(psycopg.Error), psycopg.connect(url) as connection:
+        [found] = connection.execute("SELECT count(*) FROM documents").fetchone() or (0,)
+        return int(found)
+    return 0
+
+
+def rows_in_database(url: str) -> list[Any]:
+    """Returns documents and vectors by id, counts, and how often each term occurs."""
+    import psycopg
+
+    queries = (
+        "SELECT id, title, text, sent, encode(checksums, 'hex') FROM documents ORDER BY id",
+        "SELECT id, passage, md5(vector::text) FROM vectors_1 JOIN documents USING (revision) ORDER BY 1, 2",
+        "SELECT sum(documents), sum(tokens) FROM tally",
+        "SELECT sum(documents), sum(rows) FROM sizes",
+        "SELECT term, sum(octet_length(body) - 1) > 0 FROM term_postings GROUP BY term ORDER BY term",
+    )
+    with psycopg.connect(url) as connection:
+        return [connection.execute(sql).fetchall() for sql in queries]
+
+
+def has_more(count: Callable[[], int], before: int, process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None or count() > before
 
 
 def stored(data: Path) -> int:
