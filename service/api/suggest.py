@@ -38,7 +38,7 @@ class SuggestAnswer(BaseModel):
 
 
 @router.get("/suggest", **describe(Role.READ, SuggestAnswer, raises=[Empty, NotFound, Overloaded, Storage]))
-async def suggest(
+async def suggest_completions(
     request: Request, runtime: Service, params: Annotated[SuggestParameters, Query()]
 ) -> Response:
     """Suggest completions: titles and words of documents, and queries of several visitors with a click.
