@@ -42,7 +42,7 @@ def embed_on_ray(
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     on_gpu = parse_place(job.embedder.get("device", "cpu")).device == "cuda"
-    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call, unused-ignore]
     room = int(there.get("GPU", 0) if on_gpu else there.get("CPU", 0) // processors)
     if room < 1:
         needed = "a GPU" if on_gpu else f"{processors} processors"

@@ -50,7 +50,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
         yield found.address
     finally:
         ray.shutdown()
-        found.shutdown()  # type: ignore[no-untyped-call]
+        found.shutdown()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.*")
