@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPConnection
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from unittest.mock import patch
 from urllib.parse import quote
@@ -32,7 +32,8 @@ from benchmarks.command import (
     report,
     scratch_folder,
 )
-from benchmarks.million import QUERY_WORDS
+from benchmarks.machine import process_seconds
+from benchmarks.million import IDLE, LOOK_SECONDS, QUERY_WORDS, SETTLE_SECONDS
 from benchmarks.processes import POLL_SECONDS, READY_SECONDS, Server, request_ms
 from benchmarks.rounds import p50_p99
 from models.search.fusion import Scores, get_floor
@@ -41,10 +42,11 @@ from models.store import models_dir
 from service.app import create_app
 from service.corpus import search
 from service.settings import Settings
+from service.store.sql.bm25 import select_best
 from service.store.sqlite.documents import get_number
 from service.store.sqlite.postings import table
 from service.store.sqlite.reader import Snapshot
-from service.store.values import TIES, Ranking
+from service.store.values import Ranking
 
 K = 100  # Hits to compare.
 ROUNDING = 2e-6  # Relative. float32 rounds by 6e-8, and fusion subtracts scores.
@@ -99,10 +101,22 @@ def _path(query: str, mode: str, k: int) -> str:
 def _measure(data: Path, queries: Sequence[str], mode: str, ranking: int) -> tuple[float, float]:
     progress(f"searching, {mode}")
     with Server(data, settings={"SIMILE_RANKING": str(ranking), "SIMILE_MODELS_DIR": _models()}) as server:
+        _wait_until_idle(server.pid)
         connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
         times = [request_ms(connection, _path(query, mode, 10)) for query in queries]
         connection.close()
     return p50_p99(np.array(times))
+
+
+def _wait_until_idle(pid: int) -> None:
+    """Wait until the service has rebuilt an outgrown index."""
+    deadline, busy = time.monotonic() + SETTLE_SECONDS, IDLE + 1
+    while busy > IDLE:
+        if time.monotonic() > deadline:
+            raise BenchError(f"the service is still busy after {SETTLE_SECONDS:.0f} seconds")
+        before = process_seconds(pid)
+        time.sleep(LOOK_SECONDS)
+        busy = (process_seconds(pid) - before) / LOOK_SECONDS
 
 
 def _models() -> str:
@@ -120,6 +134,7 @@ def _compare(data: Path, queries: Sequence[str]) -> list[str]:
             if time.monotonic() > deadline:
                 raise BenchError("the service is not ready")
             time.sleep(POLL_SECONDS)
+        _wait_until_idle(os.getpid())  # A rebuilt index may find other vectors.
         for at, query in enumerate(queries):
             if at % 500 == 0:
                 progress(f"comparing, {at:,} of {len(queries):,}")
@@ -171,12 +186,17 @@ def rank(
         return np.empty(0, np.int64), np.empty(0, np.float32)
     name = table(number)
     part = f"SELECT rowid AS name, ? * -rank AS score FROM {name} WHERE {name} MATCH ?"
-    rows = snapshot.execute(
-        f"SELECT name, sum(score) FROM ({' UNION ALL '.join([part] * len(parts))}) GROUP BY name "
-        f"ORDER BY 2 DESC, 1 LIMIT {depth + TIES}",
+    ordered = snapshot.execute(
+        f"SELECT name, sum(score) FROM ({' UNION ALL '.join([part] * len(parts))}) "
+        "GROUP BY name ORDER BY 2 DESC",
         [value for match, weight in parts for value in (weight, match)],
-    ).fetchall()
-    return np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows], np.float32)
+    )
+    rows = ordered.fetchmany(depth)
+    last = np.float32(rows[-1][1]) if rows else None
+    # Scores that are equal as float32 tie, and the lowest revisions among them come first.
+    rows += takewhile(lambda row: np.float32(row[1]) == last, ordered)
+    revisions, scores = zip(*rows, strict=True) if rows else ((), ())
+    return select_best(np.array(revisions, np.int64), np.array(scores, np.float32), depth)
 
 
 class OneByOne:

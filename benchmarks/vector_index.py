@@ -36,6 +36,7 @@ COPIED = 10_000  # Vectors of one COPY.
 ROUNDING = 1e-6  # Of a cosine.
 MAX_SECONDS, MIN_RECALL = 300.0, 0.96
 GENERATION = 1
+SEARCHED = vectors.SEARCHED[0], 160, 250  # hnsw.ef_search; the service uses the first.
 
 
 def main() -> None:
@@ -60,14 +61,15 @@ def main() -> None:
             began = time.perf_counter()
             vectors.build_index(raw, GENERATION, rows.shape[1])
             built = time.perf_counter() - began
-            recall, p50 = _search(raw, rows, queries)
-    columns = ["rows", "memory", "workers", "COPY s", "index s", "recall@10", "p50 ms"]
-    row = [len(rows), options.memory, options.workers, copied, built, recall, p50]
+            found = [(searched, *_search(raw, rows, queries, searched)) for searched in SEARCHED]
+    columns = ["rows", "memory", "workers", "COPY s", "index s"]
+    row = [len(rows), options.memory, options.workers, copied, built]
     verdicts = [
         Verdict("seconds of the build", built, MAX_SECONDS),
-        Verdict("recall@10", recall, MIN_RECALL, at_least=True),
+        Verdict("recall@10", found[0][1], MIN_RECALL, at_least=True),
     ]
-    report("vector_index", {"rows": [row]}, [format_table(columns, [row])], verdicts)
+    text = [format_table(columns, [row]), format_table(["ef_search", "recall@10", "p50 ms"], found)]
+    report("vector_index", {"built": row, "searched": found}, text, verdicts)
 
 
 def _read(file: Path, count: int) -> Vectors:
@@ -99,8 +101,9 @@ def _copy(raw: Raw, rows: Vectors) -> float:
     return time.perf_counter() - began
 
 
-def _search(raw: Raw, rows: Vectors, queries: Vectors) -> tuple[float, float]:
+def _search(raw: Raw, rows: Vectors, queries: Vectors, searched: int) -> tuple[float, float]:
     """Return recall@10, and the median milliseconds of a search."""
+    raw.execute(f"SET hnsw.ef_search = {searched:d}".encode())
     found, times = 0, []
     for query in queries:
         began = time.perf_counter()
