@@ -311,7 +311,7 @@ def load_columns(
 
 
 def _count(column: Column, rows: _Rows, revisions: Revisions, most: int) -> Facet:
-    for known, same, values, facet in column.counted:
+    for known, same, values, facet in tuple(column.counted):  # Other threads append to it meanwhile.
         if known is rows and values == most and (same is revisions or np.array_equal(same, revisions)):
             return facet
     facet = _Counted(column, rows, revisions).sum_up(most)
