@@ -226,3 +226,20 @@ def test_no_more_is_kept_than_there_is_room_for(
     assert 0 < cache.terms.kept.nbytes <= 4000
     fulltext.nearest(store.now(), cache, "w19 w0", 5, None, DEFAULT_COLLECTION)
     assert reads == [*(f"w{word}" for word in range(20)), "w0"]
+
+
+def test_the_latest_state_stays_if_both_do_not_fit() -> None:
+    def build(sequence: int, size: int) -> postings._Lengths:
+        return postings._Lengths(sequence, np.zeros(size, np.int64), np.zeros(size, np.int64))
+
+    cache = state_cache.StateCache[postings._Lengths](max_bytes=16 * 1000 + 500)
+    cache.keep("few", build(1, 10))
+    for sequence, size in ((5, 900), (7, 901), (6, 899)):
+        cache.keep("many", build(sequence, size))
+    assert (found := cache.find("many", 8)) is not None
+    assert found.sequence == 7
+    cache.keep("few", build(2, 10))
+    cache.keep("too many", build(3, 1001))
+    assert cache.find("too many", 8) is None
+    assert cache.find("few", 2) is not None, "what cannot stay removes nothing else"
+    assert cache.kept.nbytes <= 16 * 1000 + 500
