@@ -117,7 +117,8 @@ class Snapshot(Connection):
         vocabulary.load(self, self.vocabularies, collection)
 
     def load_columns(self, declared: Sequence[str], collection: str) -> None:
-        facets.load_columns(self, self.columns, declared, self.list_matching(None, collection), collection)
+        if fields := self.columns.list_fields(declared, collection):
+            self.columns.load(self, fields, self.list_matching(None, collection), collection)
 
     def begin(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -4,21 +4,27 @@
     idf = ln((N - n + 0.5) / (n + 0.5)), at least 1e-6; n of the collection's N documents have the term
 
 A posting says how often a document has a term. Every posting of a query is scored, so the best documents are
-exact. A million postings take 20 ms. docs/decisions/words.md says why none is skipped.
+exact. A million postings take 20 ms. docs/decisions/words.md says why none is skipped. Many postings are
+scored in parts, which bounds the memory of a search.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.search.terms import Query, Weights, compute_idf
+from service.store.scheduling import pause
 from service.store.values import TIES, Ranking, Revisions
 
 Integers: TypeAlias = NDArray[np.integer[Any]]
 Scored: TypeAlias = tuple[Integers, NDArray[np.float64]]  # Revisions in ascending order, and scores.
+
+TOGETHER = 2_000_000  # Postings that are scored at a time, in 100 MB.
+SPACING = 1000  # Each of so many postings is sampled, to find where parts begin.
 
 
 class Postings(NamedTuple):
@@ -62,20 +68,43 @@ def compute_scores(
         postings: The postings of all terms of the query and the groups.
         size: Size of the collection.
     """
-    scored = {term: _score(found, size) for term, found in postings.items()}
+    idf = {term: compute_idf(size.documents, len(found.revisions)) for term, found in postings.items()}
     typed = [term for term in (*query.terms, *query.beginnings) if (term,) not in weights]
-    parts = [scored[term] for term in typed]
-    for group, weight in weights.items():
-        parts += _weigh([scored[term] for term in group], weight)
-    return _sum(parts)
+    sums: list[tuple[Revisions, NDArray[np.float32]]] = []
+    for part in _split(postings):
+        pause()
+        scored = {term: _score(found, idf[term], size) for term, found in part.items()}
+        parts = [scored[term] for term in typed]
+        for group, weight in weights.items():
+            parts += _weigh([scored[term] for term in group], weight)
+        sums.append(_sum(parts))
+    revisions, scores = zip(*sums, strict=True)
+    return np.concatenate(revisions), np.concatenate(scores)
 
 
-def _score(postings: Postings, size: Size) -> Scored:
+def _split(postings: Mapping[str, Postings]) -> Iterator[Mapping[str, Postings]]:
+    """Yields the postings of one range of revisions after the other, about TOGETHER at a time."""
+    columns = [found.revisions for found in postings.values()]
+    if sum(map(len, columns)) <= TOGETHER:
+        yield postings
+        return
+    sampled = np.sort(np.concatenate([revisions[::SPACING] for revisions in columns]))
+    step = TOGETHER // SPACING
+    borders = sampled[step::step]
+    cuts = [[0, *np.searchsorted(revisions, borders).tolist(), len(revisions)] for revisions in columns]
+    for ends in zip(*map(pairwise, cuts), strict=True):
+        yield {
+            term: Postings(*(column[slice(*inside)] for column in found))
+            for (term, found), inside in zip(postings.items(), ends, strict=True)
+        }
+
+
+def _score(postings: Postings, idf: float, size: Size) -> Scored:
     frequencies = postings.frequencies.astype(np.float64)
     saturation = postings.lengths * (1.2 * 0.75 * size.documents / max(size.tokens, 1))
     saturation += 1.2 * 0.25
     saturation += frequencies
-    frequencies *= 2.2 * compute_idf(size.documents, len(frequencies))
+    frequencies *= 2.2 * idf
     frequencies /= saturation
     return postings.revisions, frequencies
 

@@ -32,9 +32,13 @@ class BoundedCache(Generic[V]):
             return value
 
     def keep(self, name: Hashable, value: V) -> None:
+        """Keeps a value instead of an earlier one of this name, unless it alone has too many bytes."""
         with self._lock:
-            before = self._values.pop(name, None)
+            if (before := self._values.pop(name, None)) is not None:
+                self.nbytes -= before.nbytes
+            if value.nbytes > self._max_bytes:
+                return
             self._values[name] = value
-            self.nbytes += value.nbytes - (before.nbytes if before is not None else 0)
+            self.nbytes += value.nbytes
             while self.nbytes > self._max_bytes:
                 self.nbytes -= self._values.popitem(last=False)[1].nbytes

@@ -303,15 +303,8 @@ def count_facets(
     return found
 
 
-def load_columns(
-    connection: Reading, columns: Columns, declared: Sequence[str], revisions: Revisions, collection: str
-) -> None:
-    """Reads values into memory, as `protocol.Snapshot.load_columns` says. `revisions` are all documents."""
-    columns.load(connection, columns.list_fields(declared, collection), revisions, collection)
-
-
 def _count(column: Column, rows: _Rows, revisions: Revisions, most: int) -> Facet:
-    for known, same, values, facet in column.counted:
+    for known, same, values, facet in tuple(column.counted):  # Other threads append to it meanwhile.
         if known is rows and values == most and (same is revisions or np.array_equal(same, revisions)):
             return facet
     facet = _Counted(column, rows, revisions).sum_up(most)

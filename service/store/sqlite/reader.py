@@ -128,7 +128,8 @@ class Snapshot(sqlite3.Connection):
         vocabulary.load(self, self.vocabularies, collection)
 
     def load_columns(self, declared: Sequence[str], collection: str) -> None:
-        facets.load_columns(self, self.columns, declared, self.list_matching(None, collection), collection)
+        if fields := self.columns.list_fields(declared, collection):
+            self.columns.load(self, fields, self.list_matching(None, collection), collection)
 
 
 class Readers(ReadingThreads):

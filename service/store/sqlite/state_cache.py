@@ -33,10 +33,11 @@ class _States(NamedTuple, Generic[S]):
 class StateCache(Generic[S]):
     """Keeps the two latest states of each name, because searches read different states of the store.
 
-    All reading threads share it.
+    If both are too large together, keeps the latest. All reading threads share it.
     """
 
     def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self.kept = BoundedCache[_States[S]](max_bytes)
 
     def find(self, name: Hashable, now: int) -> S | None:
@@ -48,4 +49,5 @@ class StateCache(Generic[S]):
     def keep(self, name: Hashable, state: S) -> None:
         kept = self.kept.get(name)
         every = {each.sequence: each for each in (*(kept.states if kept else ()), state)}
-        self.kept.keep(name, _States(tuple(every[at] for at in sorted(every, reverse=True)[:STATES])))
+        states = _States(tuple(every[at] for at in sorted(every, reverse=True)[:STATES]))
+        self.kept.keep(name, states if states.nbytes <= self._max_bytes else _States(states.states[:1]))

@@ -448,3 +448,20 @@ def test_facets_count_what_conditions_corrections_and_synonyms_find(service: Tes
     synonyms = {"groups": [["printer", "plotter"]]}
     assert service.put(f"{path}/synonyms", json=synonyms).status_code == 200
     assert counted("printer") == {"a", "b", "c"}
+
+
+def test_results_of_other_threads_do_not_disturb_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = facets.Column()
+    column.add({1: ["a"], 2: ["b"], 3: ["a"], 4: []})
+    some, equal = np.array([1, 2]), np.array_equal
+    some.flags.writeable = False
+    facets._count(column, column.rows, some, 5)
+
+    def meanwhile(one: Any, other: Any) -> bool:
+        column.counted.append(column.counted[0])
+        return equal(one, other)
+
+    monkeypatch.setattr(np, "array_equal", meanwhile)
+    found = facets._count(column, column.rows, np.array([1, 3]), 5)
+    assert len(column.counted) == 2
+    assert found.values == [("a", 2)]

@@ -68,6 +68,25 @@ def test_terms_of_collections_without_corrections_are_not_read(
         assert not knows(client, "printer")
 
 
+def test_documents_are_not_listed_if_no_field_is_read(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warming, "LOOK_SECONDS", 0.02)
+    listed: list[str] = []
+    read = warming._read
+
+    def watched(snapshot: Any, collection: str, **rest: Any) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(snapshot), "list_matching", lambda *_: listed.append(collection))
+            read(snapshot, collection, **rest)
+
+    monkeypatch.setattr(warming, "_read", watched)
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
+        put(client, *TEXTS)
+        until(lambda: knows(client, "printer"))
+    assert not listed
+
+
 @pytest.mark.sqlite("PostgreSQL has a list of terms")
 def test_a_search_lists_the_terms_of_a_large_collection_only_if_it_has_none(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import orjson
 import pytest
 
 from models.search.content import Content
-from models.search.terms import expressions, parse_query
+from models.search.terms import expressions, get_terms, parse_query
 from service.store.filters.grammar import Predicate
-from service.store.sql.bm25 import Postings
+from service.store.sql import bm25
+from service.store.sql.bm25 import Postings, Size, compute_scores
 from service.store.sqlite import fulltext, postings, state_cache
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.postings import PostingCache
@@ -20,7 +22,7 @@ from service.store.sqlite.schema import connect, migrate
 from service.store.sqlite.secondary_indexes import bring_up_to_date
 from service.store.sqlite.writer import Transaction
 from service.store.sqlite.writes import upsert
-from service.store.values import DEFAULT_COLLECTION, Document, Embedding
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Ranking
 from tests.parts.bm25 import WEIGHTED, WORDS, check, rank
 from tests.service.deleting import delete
 
@@ -103,6 +105,8 @@ def test_over_random_writes_every_reader_gets_the_scores_of_its_own_moment(
     store: Store, monkeypatch: pytest.MonkeyPatch, reads: list[str], seed: int
 ) -> None:
     monkeypatch.setattr(state_cache, "FAR", 40)
+    monkeypatch.setattr(bm25, "TOGETHER", [2_000_000, 30, 5][seed])
+    monkeypatch.setattr(bm25, "SPACING", [1000, 4, 1][seed])
     rng, cache, requested = random.Random(seed), PostingCache(), 0
     readers = [store.now()]
     for _ in range(30):
@@ -130,6 +134,40 @@ def test_over_random_writes_every_reader_gets_the_scores_of_its_own_moment(
                 inside = find_texts(reader, where)
                 check(found, {name: score for name, score in expected.items() if name in inside}, depth)
     assert len(reads) < requested / 2, "the cache is of use"
+
+
+def test_many_postings_are_scored_in_parts_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+    texts = {
+        int(each): f"river {'stone' if each % 3 else 'owl owl'}" for each in rng.choice(9000, 2000, False)
+    }
+    counts = {revision: Counter(get_terms(text)) for revision, text in sorted(texts.items())}
+    having = {term: [each for each in counts if counts[each][term]] for term in ("river", "stone", "owl")}
+    found = {
+        term: Postings(np.array(some), np.array([counts[each][term] for each in some]), np.full(len(some), 3))
+        for term, some in having.items()
+    }
+    query, size = parse_query("river stone owl"), Size(len(texts), 3 * len(texts))
+    weights = {("owl",): 0.5, ("river", "stone"): 0.7}
+    whole = compute_scores(query, weights, found, size)
+    monkeypatch.setattr(bm25, "TOGETHER", 400)
+    monkeypatch.setattr(bm25, "SPACING", 10)
+    pauses: list[int] = []
+    monkeypatch.setattr(bm25, "pause", lambda: pauses.append(1))
+    most: list[int] = []
+    add = bm25._sum
+
+    def counted(parts: Sequence[bm25.Scored]) -> Ranking:
+        most.append(sum(len(revisions) for revisions, _ in parts))
+        return add(parts)
+
+    monkeypatch.setattr(bm25, "_sum", counted)
+    revisions, scores = compute_scores(query, weights, found, size)
+    assert revisions.dtype == np.int64
+    assert scores.dtype == np.float32
+    assert [*zip(revisions.tolist(), scores.tolist(), strict=True)] == [*zip(*whole, strict=True)]
+    assert len(pauses) >= 10
+    assert max(most) < 2 * 400
 
 
 def test_the_scores_are_those_of_fts5(store: Store) -> None:
@@ -188,3 +226,20 @@ def test_no_more_is_kept_than_there_is_room_for(
     assert 0 < cache.terms.kept.nbytes <= 4000
     fulltext.nearest(store.now(), cache, "w19 w0", 5, None, DEFAULT_COLLECTION)
     assert reads == [*(f"w{word}" for word in range(20)), "w0"]
+
+
+def test_the_latest_state_stays_if_both_do_not_fit() -> None:
+    def build(sequence: int, size: int) -> postings._Lengths:
+        return postings._Lengths(sequence, np.zeros(size, np.int64), np.zeros(size, np.int64))
+
+    cache = state_cache.StateCache[postings._Lengths](max_bytes=16 * 1000 + 500)
+    cache.keep("few", build(1, 10))
+    for sequence, size in ((5, 900), (7, 901), (6, 899)):
+        cache.keep("many", build(sequence, size))
+    assert (found := cache.find("many", 8)) is not None
+    assert found.sequence == 7
+    cache.keep("few", build(2, 10))
+    cache.keep("too many", build(3, 1001))
+    assert cache.find("too many", 8) is None
+    assert cache.find("few", 2) is not None, "what cannot stay removes nothing else"
+    assert cache.kept.nbytes <= 16 * 1000 + 500
