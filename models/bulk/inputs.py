@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from models.bulk.embedder import CHUNK, CHUNK_CHARACTERS, find_fault
-from models.bulk.vector_files import METADATA, OWN, VectorFileError, resolve
+from models.bulk.vector_files import METADATA, OWN, VectorFileError, resolve, shown
 from models.errors import ModelError
 from models.files import exact_json
 from models.files.lines import MARK, MAX_LINE_BYTES, BadRow, Record, Records, TextLine, TextLines, is_blank
@@ -204,11 +204,11 @@ def find_inputs(place: str, columns: Columns) -> list[Input]:
         raise InputError(str(error)) from error
     info = system.get_file_info(path)
     if info.type == fs.FileType.NotFound:
-        raise InputError(f"{place} does not exist.")
+        raise InputError(f"{shown(place)} does not exist.")
     if info.type == fs.FileType.File:
         infos, kinds = [info], [_kind(path)]
         if not kinds[0]:
-            raise InputError(f"{place} is not {', '.join(_KINDS)}. Convert it, or rename it.")
+            raise InputError(f"{shown(place)} is not {', '.join(_KINDS)}. Convert it, or rename it.")
     else:
         found = system.get_file_info(fs.FileSelector(path, recursive=True))
         infos = sorted(
@@ -216,7 +216,7 @@ def find_inputs(place: str, columns: Columns) -> list[Input]:
             key=lambda each: each.path,
         )
         if not infos:
-            raise InputError(f"{place} has no file that ends with {', '.join(_KINDS)}.")
+            raise InputError(f"{shown(place)} has no file that ends with {', '.join(_KINDS)}.")
     with ThreadPoolExecutor(_OPENED_TOGETHER) as pool:  # A bucket answers each request slowly.
         return list(pool.map(partial(_describe, system, columns), *zip(*enumerate(infos), strict=True)))
 

@@ -115,18 +115,10 @@ def plain(value: Any) -> Any:
     """
     if value is None or isinstance(value, str | bool):
         return value
-    if isinstance(value, int):
-        if not MIN_INTEGER <= value <= MAX_INTEGER:
-            raise BadRow(f"{value} is not from {MIN_INTEGER} to {MAX_INTEGER}. Write it as text")
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise BadRow(f"a value is {value}, which JSON does not have. Write null or a text")
-        return value
+    if isinstance(value, int | float | Decimal):
+        return _check_number(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Decimal):
-        return plain(int(value)) if value == value.to_integral_value() else float(value)
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if isinstance(value, dict):
@@ -137,3 +129,13 @@ def plain(value: Any) -> Any:
         except UnicodeDecodeError as error:
             raise BadRow("a value is bytes that are not UTF-8. Leave its column out") from error
     raise BadRow(f"a value has the type {type(value).__name__}, which JSON does not have")
+
+
+def _check_number(value: float | Decimal) -> int | float:
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
+        raise BadRow(f"{value} is not from {MIN_INTEGER} to {MAX_INTEGER}. Write it as text")
+    if not math.isfinite(value):
+        raise BadRow(f"a value is {value}, which JSON does not have. Write null or a text")
+    return value

@@ -319,7 +319,7 @@ def test_columns_of_tables_are_stored_exactly_or_rejected(
         return table.append_column("price", pa.array([1.5, 2.5, float("nan")]))
 
     edit(out, change)
-    with pytest.raises(CommandError, match="1 document was rejected. 2 documents are stored"):
+    with pytest.raises(CommandError, match=r"1 document was rejected. 2 documents are stored"):
         load(out)
     assert "document 'c': a value is nan, which JSON does not have" in capsys.readouterr().err
     edit(
