@@ -378,6 +378,46 @@ def test_the_format_lists_its_columns() -> None:
     assert all(f"\n    {name} " in documented for name in vector_files.OWN)
 
 
+def test_json_lines_keep_the_metadata_that_import_would_keep(tmp_path: Path, tiny_models_dir: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "text": "red", "metadata": {"n": 2**53 + 1, "deep": {"é": [None, ""]}}, "year": 3},
+        {"id": "b", "text": "red"},
+        {"id": "text", "text": "red", "metadata": "x"},
+        {"id": "other", "text": "red", "metadata": {}, "collection": "other"},
+        {"id": "twice", "text": "red", "metadata": {"year": 1}, "year": 2},
+    ]
+    jobs.write_jsonl(tmp_path / "in.jsonl", rows)
+
+    def kept(name: str, others: tuple[str, ...] | None) -> dict[str, Any]:
+        jobs.embed(tiny_models_dir, tmp_path / "in.jsonl", tmp_path / name, others=others)
+        [part] = (tmp_path / name).glob("part-*.parquet")
+        table = pq.read_table(part)
+        return {row["id"]: json.loads(row["metadata"]) for row in table.to_pylist()}
+
+    metadata = rows[0]["metadata"]
+    assert kept("object", ()) == {"a": metadata, "b": {}, "twice": {"year": 1}}
+    assert {each["row"]: each["reason"] for each in jobs.rejects(tmp_path / "object")} == {
+        3: "the field 'metadata' is not an object",
+        4: "it belongs to the collection 'other'. Export one collection to embed it",
+    }
+    assert kept("all", None) == {"a": {"year": 3} | metadata, "b": {}, "text": {"metadata": "x"}}
+    assert [each["row"] for each in jobs.rejects(tmp_path / "all")] == [4, 5]
+
+
+def test_inputs_that_cannot_be_read_as_asked_are_named(tmp_path: Path, tiny_models_dir: Path) -> None:
+    column = pa.array(["red"])
+    pq.write_table(pa.table([column] * 3, ["text", "x", "x"]), tmp_path / "in.parquet")
+    jobs.embed(tiny_models_dir, tmp_path / "in.parquet", tmp_path / "one")
+    with pytest.raises(InputError, match="two columns have the name 'x'"):
+        jobs.embed(tiny_models_dir, tmp_path / "in.parquet", tmp_path / "out", others=None)
+    pq.write_table(pa.table([column] * 2, ["text", "text"]), tmp_path / "in.parquet")
+    with pytest.raises(InputError, match="two columns have the name 'text'"):
+        jobs.embed(tiny_models_dir, tmp_path / "in.parquet", tmp_path / "out")
+    (tmp_path / "in.csv").write_text("id,text\na,red\n", encoding="utf-16")
+    with pytest.raises(InputError, match=r"is UTF-16, not UTF-8. Choose it with --encoding utf-16"):
+        jobs.embed(tiny_models_dir, tmp_path / "in.csv", tmp_path / "out")
+
+
 def test_a_folder_inside_of_the_inputs_is_refused(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
