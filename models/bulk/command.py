@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from models.engines.form import default_device
-from models.errors import ModelError, install_command
+from models.engines.form import default_device, parse_place
+from models.errors import ModelError, denied, install_command
+from models.files.lines import parse_separator
 from models.messages import amount, positive
 from models.progress import step_to_stderr, to_stderr
 from models.store import ModelStore
@@ -54,6 +55,7 @@ def add_command(commands: Any, environ: Mapping[str, str] = os.environ) -> None:
     )
     command.add_argument(
         "--device",
+        type=_device,
         default=environ.get("SIMILE_DEVICE") or default_device(),
         help="cpu, cuda or cuda:N (default: SIMILE_DEVICE, else cuda if the extra gpu is installed)",
     )
@@ -67,7 +69,13 @@ def add_command(commands: Any, environ: Mapping[str, str] = os.environ) -> None:
         "--part-rows", type=positive, default=100_000, metavar="N", help="rows of a part (default: 100,000)"
     )
     command.add_argument("--encoding", default="utf-8", help="encoding of text files (default: utf-8)")
-    command.add_argument("--delimiter", default="", metavar="C", help="separator of CSV (default: a comma)")
+    command.add_argument(
+        "--delimiter",
+        type=_separator,
+        default=None,
+        metavar="C",
+        help="separator of CSV, such as ; or tab (default: a comma)",
+    )
     command.add_argument(
         "--engine",
         choices=("local", "ray"),
@@ -90,6 +98,7 @@ def _embed(environ: Mapping[str, str], store: ModelStore, options: argparse.Name
     try:
         from models.bulk.inputs import Columns, Reading  # noqa: PLC0415  pyarrow is an extra
         from models.bulk.job import plan, run  # noqa: PLC0415
+        from models.bulk.vector_files import shown  # noqa: PLC0415
 
         engine = _find_engine(options)
     except ModuleNotFoundError as error:
@@ -116,23 +125,43 @@ def _embed(environ: Mapping[str, str], store: ModelStore, options: argparse.Name
         Columns(options.text, options.title, options.id, kept),
         options.part_rows,
         options.encoding,
-        options.delimiter,
+        options.delimiter or "",
     )
     step_to_stderr("finding the inputs")
-    job = plan(
-        options.out, options.source, embedder, reading, half=options.half, with_text=not options.no_text
-    )
+    out = shown(options.out)
+    try:
+        job = plan(
+            options.out, options.source, embedder, reading, half=options.half, with_text=not options.no_text
+        )
+    except OSError as error:
+        raise ModelError(denied(error, shown(options.source))) from error
     try:
         counts = run(job, engine, to_stderr)
     except KeyboardInterrupt:
         raise ModelError("Interrupted. Run the same command again to continue.") from None
+    except OSError as error:
+        raise ModelError(denied(error, out)) from error
     written = f"{amount(counts['documents'], 'document')} in {amount(counts['parts'], 'part')}"
-    sys.stdout.write(f"{written}: {options.out}\n")
+    sys.stdout.write(f"{written}: {out}\n")
     if counts["rejected"]:
         to_stderr(
             f"{amount(counts['rejected'], 'row was', 'rows were')} rejected; part-*.rejects.jsonl in "
-            f"{options.out} has the reasons."
+            f"{out} has the reasons."
         )
+
+
+def _separator(given: str) -> str:
+    if not (found := parse_separator(given)):
+        raise argparse.ArgumentTypeError(f"{given[:20]!r} cannot separate columns. Use one of , ; tab |.")
+    return found
+
+
+def _device(given: str) -> str:
+    try:
+        parse_place(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{given[:20]!r} is no device: {error}") from error
+    return given
 
 
 def _find_engine(options: argparse.Namespace) -> Engine:

@@ -10,6 +10,7 @@ becomes a reject with a reason, so every row of the input is in a part or in its
 
 from __future__ import annotations
 
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, lookup
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from models.bulk.embedder import CHUNK, CHUNK_CHARACTERS, find_fault
-from models.bulk.vector_files import METADATA, OWN, VectorFileError, resolve
+from models.bulk.vector_files import METADATA, OWN, VectorFileError, resolve, shown
 from models.errors import ModelError
 from models.files import exact_json
 from models.files.lines import MARK, MAX_LINE_BYTES, BadRow, Record, Records, TextLine, TextLines, is_blank
@@ -34,12 +35,14 @@ from models.search.content import Content, derived_id
 MAX_ID_CHARACTERS = 512  # As in service/api/openapi.py.
 _IDS = ("id", "_id")  # As in service/files/columns.py.
 _TITLE = "title"
+_EXPORTED = {"id", "title", "text", "metadata", "collection"}  # Fields of a line of an export.
 _KINDS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 _COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _READ_BYTES = 1 << 16
 _BUFFER_BYTES = 1 << 20
 _OPENED_TOGETHER = 16
 _SHOWN_CHARACTERS = 200
+_UTF16 = (BOM_UTF16_LE, BOM_UTF16_BE)
 
 
 class InputError(ModelError):
@@ -54,7 +57,7 @@ class Columns:
         text: Column of the text.
         title: Column of the title. None: `title`, if it exists. Empty: no title.
         id: Column of the id. None: `id` or `_id`, if one exists. Empty: ids are derived from the text.
-        others: Other columns to keep. None: all.
+        others: Other columns to keep. None: all. Empty: of JSON lines, the object `metadata`.
     """
 
     text: str = "text"
@@ -204,11 +207,11 @@ def find_inputs(place: str, columns: Columns) -> list[Input]:
         raise InputError(str(error)) from error
     info = system.get_file_info(path)
     if info.type == fs.FileType.NotFound:
-        raise InputError(f"{place} does not exist.")
+        raise InputError(f"{shown(place)} does not exist.")
     if info.type == fs.FileType.File:
         infos, kinds = [info], [_kind(path)]
         if not kinds[0]:
-            raise InputError(f"{place} is not {', '.join(_KINDS)}. Convert it, or rename it.")
+            raise InputError(f"{shown(place)} is not {', '.join(_KINDS)}. Convert it, or rename it.")
     else:
         found = system.get_file_info(fs.FileSelector(path, recursive=True))
         infos = sorted(
@@ -216,7 +219,7 @@ def find_inputs(place: str, columns: Columns) -> list[Input]:
             key=lambda each: each.path,
         )
         if not infos:
-            raise InputError(f"{place} has no file that ends with {', '.join(_KINDS)}.")
+            raise InputError(f"{shown(place)} has no file that ends with {', '.join(_KINDS)}.")
     with ThreadPoolExecutor(_OPENED_TOGETHER) as pool:  # A bucket answers each request slowly.
         return list(pool.map(partial(_describe, system, columns), *zip(*enumerate(infos), strict=True)))
 
@@ -238,6 +241,9 @@ def check_types(schema: pa.Schema, columns: Columns, file: str) -> None:
     """
     columns.check(schema.names, file)
     texts = {columns.text, columns.title_column(schema.names), columns.id_column(schema.names)} - {""}
+    for name in (*texts, *columns.kept(schema.names)):
+        if schema.names.count(name) > 1:
+            raise InputError(f"{file}: two columns have the name {name!r}. Rename one.")
     for name in texts:
         kind = schema.field(name).type
         inner = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -365,7 +371,7 @@ def _chunks(part: str, rows: Iterator[TextRow], kind: str, columns: Columns) -> 
             continue
         fields, text = row.fields, row.fields.get(columns.text)
         try:
-            others = _select(fields, columns)
+            others = _select(fields, columns, kind)
         except BadRow as error:
             chunk.rejects.append(Reject(row.number, str(error), _start(text)))
             continue
@@ -378,15 +384,32 @@ def _chunks(part: str, rows: Iterator[TextRow], kind: str, columns: Columns) -> 
         yield chunk
 
 
-def _select(fields: dict[str, Any], columns: Columns) -> dict[str, Any]:
+def _select(fields: dict[str, Any], columns: Columns, kind: str) -> dict[str, Any]:
     """Returns the other fields of a row to keep.
 
     Raises:
-        BadRow: A chosen field is missing.
+        BadRow: A chosen field is missing, or the line cannot be kept as it is.
     """
+    if kind == "jsonl":
+        _refuse_collections(fields, columns)
+    if kind == "jsonl" and columns.others == ():
+        given = fields.get(METADATA)
+        if not isinstance(given, dict | None):
+            raise BadRow(f"the field {METADATA!r} is not an object")
+        return given or {}
     if missing := [name for name in columns.others or () if name not in fields]:
         raise BadRow(f"the field {missing[0]!r} (--columns) is missing")
-    return {name: fields[name] for name in columns.kept(fields)}
+    kept = {name: fields[name] for name in columns.kept(fields)}
+    return _merged(kept) if kind == "jsonl" else kept
+
+
+def _refuse_collections(fields: dict[str, Any], columns: Columns) -> None:
+    """Rejects a line of an export of several collections, in which equal ids would collide."""
+    chosen = "collection" in (columns.text, columns.title, columns.id, *(columns.others or ()))
+    if not chosen and fields.keys() <= _EXPORTED and isinstance(fields.get("collection"), str):
+        raise BadRow(
+            f"it belongs to the collection {fields['collection'][:64]!r}. Export one collection to embed it"
+        )
 
 
 def _kept_columns(rows: list[dict[str, Any]], kind: str) -> dict[str, pa.Array]:
@@ -395,15 +418,22 @@ def _kept_columns(rows: list[dict[str, Any]], kind: str) -> dict[str, pa.Array]:
         return {
             name: pa.array([row[name] for row in rows], pa.string()) for name in (rows[0] if rows else ())
         }
-    return {METADATA: pa.array([orjson.dumps(_merged(row)).decode() for row in rows], pa.string())}
+    return {METADATA: pa.array([orjson.dumps(row).decode() for row in rows], pa.string())}
 
 
 def _merged(fields: dict[str, Any]) -> dict[str, Any]:
-    """Merges the object `metadata` of a line with the other fields, which have priority."""
+    """Merges the object `metadata` of a line with the other fields.
+
+    Raises:
+        BadRow: A name occurs in both.
+    """
     inner = fields.get(METADATA)
     if not isinstance(inner, dict):
         return fields
-    return inner | {name: value for name, value in fields.items() if name != METADATA}
+    others = {name: value for name, value in fields.items() if name != METADATA}
+    if twice := [name for name in inner if name in others]:
+        raise BadRow(f"{twice[0]!r} is a field of the line and of its metadata. Rename one of the two")
+    return others | inner
 
 
 def _add(chunk: Chunk, row: int, columns: Columns, id: Any, title: Any, text: Any) -> bool:
@@ -490,6 +520,8 @@ class _Lines:
         with self._system.open_input_file(self._path) as file:
             stream = pa.CompressedInputStream(file, codec) if codec else file
             while piece := stream.read(_READ_BYTES):
+                if not self.read and piece.startswith(_UTF16) and lookup(self._encoding).name == "utf-8":
+                    raise InputError(f"{self._path} is UTF-16, not UTF-8. Choose it with --encoding utf-16.")
                 self.read = file.tell()
                 yield from lines.feed(piece)
         yield from lines.feed(b"", final=True)

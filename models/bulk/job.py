@@ -34,10 +34,13 @@ from models.bulk.vector_files import (
     JOB,
     Description,
     VectorFile,
+    VectorFileError,
+    absolute,
     build_schema,
     part_names,
     read_json,
     resolve,
+    shown,
 )
 from models.errors import ModelError
 from models.files.fsync import sync
@@ -169,6 +172,13 @@ def plan(
     Raises:
         ModelError: The version or an input cannot be read.
     """
+    source, out = absolute(source), absolute(out)  # Workers may run in other folders.
+    (system, folder), (other, inside) = resolve(source), resolve(out)
+    if system.equals(other) and f"{inside}/".startswith(f"{folder}/"):
+        raise JobError(
+            f"{shown(out)} is inside of {shown(source)}, so the results would be inputs of a restart. Name "
+            "another folder."
+        )
     inputs = find_inputs(source, reading.columns)
     description = BulkEmbedder.describe(**embedder)
     return Job(source, out, embedder, description, tuple(inputs), reading, half, with_text)
@@ -314,6 +324,7 @@ class _Part:
 
 
 _PART, _REJECTS = ".parquet", ".rejects.jsonl"
+_TEMPORARY = (".part-", f".{JOB}-", f".{DONE}-")
 
 
 def _start(job: Job, system: fs.FileSystem, out: str) -> list[Finished]:
@@ -325,26 +336,32 @@ def _start(job: Job, system: fs.FileSystem, out: str) -> list[Finished]:
     system.create_dir(out, recursive=True)
     specification = job.specification()
     before = read_json(system, f"{out}/{JOB}")
+    found = system.get_file_info(fs.FileSelector(out))
+    left = [info for info in found if info.base_name.startswith(_TEMPORARY)]  # A killed run left them.
     if before is None:
-        if system.get_file_info(fs.FileSelector(out)):
-            raise JobError(f"{job.out} has files that are not of this job. Name an empty or new folder.")
+        if len(found) > len(left):
+            raise JobError(
+                f"{shown(job.out)} has files that are not of this job. Name an empty or new folder."
+            )
         _write_json(system, f"{out}/{JOB}", specification)
-        return []
-    if before != specification:
+    elif before != specification:
         raise JobError(
-            f"{job.out} has the results of another job: {_difference(before, specification)}. Run the same "
-            "command as before to continue it, or name another folder."
+            f"{shown(job.out)} has the results of another job: "
+            f"{_difference(before, specification)}. Run the same command as before to continue it, or name "
+            "another folder."
         )
-    for info in system.get_file_info(fs.FileSelector(out)):
-        if info.base_name.startswith(".part-"):  # A killed run left it.
-            system.delete_file(info.path)
+    for info in left:
+        system.delete_file(info.path)
     with ThreadPoolExecutor(OPENED_TOGETHER) as pool:
         names = part_names(system, out)
         return list(pool.map(lambda name: _read_finished(job, system, out, name), names))
 
 
 def _read_finished(job: Job, system: fs.FileSystem, out: str, name: str) -> Finished:
-    part = VectorFile(f"{out}/{name}", system)
+    try:
+        part = VectorFile(f"{out}/{name}", system)
+    except VectorFileError as error:
+        raise JobError(f"{error} Delete the file, then run the same command again.") from error
     if part.note("job") != job.digest:
         raise JobError(f"{name} belongs to another job. Name another folder.")
     counts = [int(part.note(count) or 0) for count in ("documents", "rejected")]

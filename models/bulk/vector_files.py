@@ -19,6 +19,7 @@ footer is written last, so a file that was cut off cannot be opened.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ OWN = ("id", "title", "text", "vector", "vector_end", "truncated", "passages")
 METADATA = "metadata"  # The other fields of JSON lines, as a string with a JSON object.
 UNSPLIT, DEFAULT = "none", "default"  # Values of `Description.passages`.
 _PREFIX = "simile."
+_CREDENTIALS = re.compile(r"://[^@]*:[^@]*@")
 _LENGTH_ERROR = 0.01  # fp16 rounds each component by at most 2^-11 of its size.
 
 
@@ -313,24 +315,29 @@ def open_folder(place: str) -> list[VectorFile]:
     system, path = resolve(place)
     found = system.get_file_info(path)
     if found.type == fs.FileType.NotFound:
-        raise VectorFileError(f"{place} does not exist.")
+        raise VectorFileError(f"{shown(place)} does not exist.")
     if found.type == fs.FileType.File:
         return [VectorFile(path, system)]
     done = read_json(system, f"{path}/{DONE}")
     if done is None:
         raise VectorFileError(
-            f"{place} is not complete: it has no {DONE}. Run the command `python -m models embed` again, "
-            "which continues the job."
+            f"{shown(place)} is not complete: it has no {DONE}. Run the command `python -m models embed` "
+            "again, which continues the job."
         )
     parts = [VectorFile(f"{path}/{name}", system) for name in part_names(system, path)]
-    if len(parts) != done["parts"] or sum(part.rows for part in parts) != done["documents"]:
+    counted = {"parts": len(parts), "documents": sum(part.rows for part in parts)}
+    said = {name: done.get(name) for name in counted} if isinstance(done, dict) else {}
+    if counted != said:
         raise VectorFileError(
-            f"{place} has {len(parts)} parts, and its {DONE} says {done['parts']} with {done['documents']} "
-            "documents. Embed again into an empty folder."
+            f"{shown(place)} has {counted}, and its {DONE} says {said}. Embed again into an empty folder."
         )
     for part in parts[1:]:
         if part.description != parts[0].description:
             raise VectorFileError(f"{part.path} has vectors of another model than {parts[0].path}.")
+        if part.note("job") != parts[0].note("job"):
+            raise VectorFileError(
+                f"{part.path} is of another job than {parts[0].path}. Embed again into an empty folder."
+            )
     return parts
 
 
@@ -341,12 +348,22 @@ def resolve(place: str) -> tuple[fs.FileSystem, str]:
         VectorFileError: The scheme is unknown.
     """
     if "://" not in place:
-        return fs.LocalFileSystem(), str(Path(place).expanduser().absolute())
+        return fs.LocalFileSystem(), absolute(place)
     try:
         system, path = fs.FileSystem.from_uri(place)
     except pa.ArrowInvalid as error:
-        raise VectorFileError(f"{place}: {_first(error)}.") from error
+        raise VectorFileError(f"{shown(place)}: {shown(_first(error))}.") from error
     return system, path.rstrip("/")
+
+
+def absolute(place: str) -> str:
+    """Returns a place that is the same in every folder."""
+    return place if "://" in place else str(Path(place).expanduser().resolve())
+
+
+def shown(place: str) -> str:
+    """Returns a place for messages, without credentials such as `s3://KEY:SECRET@bucket`."""
+    return _CREDENTIALS.sub("://", place)
 
 
 def part_names(system: fs.FileSystem, folder: str) -> list[str]:
@@ -360,11 +377,19 @@ def part_names(system: fs.FileSystem, folder: str) -> list[str]:
 
 
 def read_json(system: fs.FileSystem, path: str) -> Any:
-    """Reads a small JSON file. Returns None if it does not exist."""
+    """Reads a small JSON file. Returns None if it does not exist.
+
+    Raises:
+        VectorFileError: The file is damaged.
+    """
     if system.get_file_info(path).type != fs.FileType.File:
         return None
     with system.open_input_stream(path) as stream:
-        return json.loads(stream.read())
+        content = stream.read()
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise VectorFileError(f"{path} is damaged. Embed again into an empty folder.") from error
 
 
 def _numbers(vectors: pa.Array) -> NDArray[np.float32]:

@@ -201,6 +201,15 @@ class Records:
         return Record(self._first, self._last, BadRow(reason))
 
 
+def parse_separator(mark: str) -> str:
+    """Returns the character that a user chose to separate columns: one character, or a name such as `tab`.
+
+    Returns an empty text if the character cannot be a separator.
+    """
+    found = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}.get(mark.lower(), mark)
+    return "" if len(found) != 1 or found in '"\r\n\0' or found.isalnum() else found
+
+
 def is_blank(record: Record) -> bool:
     """Returns whether every cell is empty, as in the rows that Excel writes below a table."""
     return not isinstance(record.cells, BadRow) and not any(map(str.strip, record.cells))

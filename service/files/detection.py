@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import PurePath
 from typing import NamedTuple
 
-from models.files.lines import MARK, MAX_LINE_BYTES, decoded, said_separator
+from models.files.lines import MARK, MAX_LINE_BYTES, decoded, parse_separator, said_separator
 from models.messages import did_you_mean
 from service.files.values import BadFile, Format, Spelling
 
@@ -215,8 +215,7 @@ def checked_separator(mark: str, spell: Spelling) -> str:
         BadFile: The character cannot be a separator.
 
     """
-    found = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}.get(mark.lower(), mark)
-    if len(found) != 1 or found in '"\r\n\0' or found.isalnum():
+    if not (found := parse_separator(mark)):
         raise BadFile(f"{mark[:20]!r} cannot separate columns ({spell('delimiter')}). Use one of , ; tab |.")
     return found
 

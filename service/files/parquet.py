@@ -1,5 +1,7 @@
 """Reads documents from Parquet files. Start at `ParquetReader.rows`. Needs pyarrow, of the extra `bulk`."""
 
+import contextlib
+import math
 from collections.abc import Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -9,6 +11,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from models.errors import install_command
+from models.files.exact_json import MAX_INTEGER, MIN_INTEGER
 from service.files.reader import Options, build_fields
 from service.files.values import BadFile, BadRow, Row
 
@@ -55,7 +58,7 @@ class ParquetReader:
             names = [column for column in schema.names if column not in left_out]
             self._options.columns.check(names)
             for batch in opened.iter_batches(BATCH_ROWS, columns=names):
-                for values in batch.to_pylist():
+                for values in read_rows(batch):
                     number += 1
                     yield Row(self._name, number, _build(values, self._options, own=bool(left_out)))
                 self.share = number / opened.metadata.num_rows
@@ -66,7 +69,21 @@ class ParquetReader:
             yield Row(self._name, 1, None, note="the file has no rows.")
 
 
-def _build(values: dict[str, Any], options: Options, *, own: bool) -> dict[str, Any] | BadRow:
+def read_rows(batch: Any) -> list[dict[str, Any] | BadRow]:
+    """Returns the rows of an Arrow batch as dictionaries. A row that Python cannot represent is a BadRow."""
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, OverflowError) as error:
+        if batch.num_rows > 1:
+            return [row for at in range(batch.num_rows) for row in read_rows(batch.slice(at, 1))]
+        if isinstance(error, UnicodeDecodeError):
+            return [BadRow("a value is bytes that are not UTF-8. Leave its column out")]
+        return [BadRow("a time has nanoseconds, or a year that is not 1 to 9999. Write it as text")]
+
+
+def _build(values: dict[str, Any] | BadRow, options: Options, *, own: bool) -> dict[str, Any] | BadRow:
+    if isinstance(values, BadRow):
+        return values
     try:
         if own:
             parse_metadata(values)
@@ -78,28 +95,30 @@ def _build(values: dict[str, Any], options: Options, *, own: bool) -> dict[str, 
 def parse_metadata(values: dict[str, Any]) -> None:
     """Replaces the column `metadata` of a file that `python -m models embed` wrote by the object in it.
 
-    Raises:
-        BadRow: The column is not JSON.
+    A table may have a column of this name with other values, which stay.
     """
-    try:
-        if (json := values.pop(_METADATA, None)) is not None:
-            values[_METADATA] = orjson.loads(json)
-    except orjson.JSONDecodeError as error:
-        raise BadRow("its column 'metadata' is not valid JSON") from error
+    given = values.get(_METADATA)
+    if given is None:
+        values.pop(_METADATA, None)
+    elif isinstance(given, str):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            parsed = orjson.loads(given)
+            if isinstance(parsed, dict):
+                values[_METADATA] = parsed
 
 
 def plain(value: Any) -> Any:
     """Converts a value of Arrow to a value of JSON: times to ISO 8601, decimals to numbers.
 
     Raises:
-        BadRow: Another type, such as bytes that are not UTF-8.
+        BadRow: Another type, such as bytes that are not UTF-8, or a number that JSON does not have.
     """
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or isinstance(value, str | bool):
         return value
+    if isinstance(value, int | float | Decimal):
+        return _check_number(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if isinstance(value, dict):
@@ -110,3 +129,13 @@ def plain(value: Any) -> Any:
         except UnicodeDecodeError as error:
             raise BadRow("a value is bytes that are not UTF-8. Leave its column out") from error
     raise BadRow(f"a value has the type {type(value).__name__}, which JSON does not have")
+
+
+def _check_number(value: float | Decimal) -> int | float:
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
+        raise BadRow(f"{value} is not from {MIN_INTEGER} to {MAX_INTEGER}. Write it as text")
+    if not math.isfinite(value):
+        raise BadRow(f"a value is {value}, which JSON does not have. Write null or a text")
+    return value

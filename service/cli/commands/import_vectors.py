@@ -26,7 +26,7 @@ from models.store import ModelStore, activate_command
 from service.errors import CommandError, ServiceError, StartupError, Stopped, Validation
 from service.files.columns import merge_metadata
 from service.files.metadata import check_metadata
-from service.files.parquet import parse_metadata, plain
+from service.files.parquet import parse_metadata, plain, read_rows
 from service.files.values import BadRow
 from service.lifecycle.model_loader import requested_form, stored_form
 from service.runtime.data_lock import InUse, locked
@@ -319,7 +319,7 @@ class _Load:
         """Yields documents with distinct ids, and their embeddings. The last of equal ids wins."""
         for part in self.parts:
             for rows in part.batches(self.rows):
-                others = rows.others.to_pylist() if rows.others.num_columns else [{}] * len(rows.ids)
+                others = read_rows(rows.others) if rows.others.num_columns else [{}] * len(rows.ids)
                 embeddings = _build_embeddings(rows, normalize=part.half)
                 batch: dict[str, tuple[Document, Embedding]] = {}
                 for at, id in enumerate(rows.ids):
@@ -333,7 +333,7 @@ class _Load:
                     documents, chosen = zip(*batch.values(), strict=True)
                     yield documents, chosen
 
-    def _check(self, rows: "Rows", at: int, others: dict[str, Any]) -> str:
+    def _check(self, rows: "Rows", at: int, others: dict[str, Any] | BadRow) -> str:
         """Checks that a document could be stored through the service. Returns its metadata as JSON.
 
         Raises:
@@ -347,6 +347,8 @@ class _Load:
             raise BadRow("it has the character U+0000, which cannot be stored")
         if not text or text.isspace() or title.isspace():
             raise BadRow("its text or its title is empty, or white space only")
+        if isinstance(others, BadRow):
+            raise others
         if not others:
             return "{}"
         parse_metadata(others)

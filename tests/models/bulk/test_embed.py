@@ -1,5 +1,6 @@
 """`embed` computes what the service computes, and loses, doubles or tears no row."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +23,7 @@ from models.bulk import vector_files
 from models.bulk.embedder import BulkEmbedder
 from models.bulk.inputs import InputError
 from models.bulk.job import JobError
-from models.bulk.vector_files import DONE, VectorFile, VectorFileError, open_folder
+from models.bulk.vector_files import DONE, JOB, VectorFile, VectorFileError, open_folder
 from models.search.content import Content, derived_id
 from models.store import ModelStore
 from service.store.sqlite.schema import DATABASE
@@ -374,3 +376,112 @@ def test_kills_lose_double_and_tear_no_part(tmp_path: Path, tiny_models_dir: Pat
 def test_the_format_lists_its_columns() -> None:
     documented = vector_files.__doc__ or ""
     assert all(f"\n    {name} " in documented for name in vector_files.OWN)
+
+
+def test_json_lines_keep_the_metadata_that_import_would_keep(tmp_path: Path, tiny_models_dir: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "a", "text": "red", "metadata": {"n": 2**53 + 1, "deep": {"é": [None, ""]}}, "year": 3},
+        {"id": "b", "text": "red"},
+        {"id": "text", "text": "red", "metadata": "x"},
+        {"id": "other", "text": "red", "metadata": {}, "collection": "other"},
+        {"id": "twice", "text": "red", "metadata": {"year": 1}, "year": 2},
+    ]
+    jobs.write_jsonl(tmp_path / "in.jsonl", rows)
+
+    def kept(name: str, others: tuple[str, ...] | None) -> dict[str, Any]:
+        jobs.embed(tiny_models_dir, tmp_path / "in.jsonl", tmp_path / name, others=others)
+        [part] = (tmp_path / name).glob("part-*.parquet")
+        table = pq.read_table(part)
+        return {row["id"]: json.loads(row["metadata"]) for row in table.to_pylist()}
+
+    metadata = rows[0]["metadata"]
+    assert kept("object", ()) == {"a": metadata, "b": {}, "twice": {"year": 1}}
+    assert {each["row"]: each["reason"] for each in jobs.rejects(tmp_path / "object")} == {
+        3: "the field 'metadata' is not an object",
+        4: "it belongs to the collection 'other'. Export one collection to embed it",
+    }
+    assert kept("all", None) == {"a": {"year": 3} | metadata, "b": {}, "text": {"metadata": "x"}}
+    assert [each["row"] for each in jobs.rejects(tmp_path / "all")] == [4, 5]
+
+
+def test_inputs_that_cannot_be_read_as_asked_are_named(tmp_path: Path, tiny_models_dir: Path) -> None:
+    column = pa.array(["red"])
+    pq.write_table(pa.table([column] * 3, ["text", "x", "x"]), tmp_path / "in.parquet")
+    jobs.embed(tiny_models_dir, tmp_path / "in.parquet", tmp_path / "one")
+    with pytest.raises(InputError, match="two columns have the name 'x'"):
+        jobs.embed(tiny_models_dir, tmp_path / "in.parquet", tmp_path / "out", others=None)
+    pq.write_table(pa.table([column] * 2, ["text", "text"]), tmp_path / "in.parquet")
+    with pytest.raises(InputError, match="two columns have the name 'text'"):
+        jobs.embed(tiny_models_dir, tmp_path / "in.parquet", tmp_path / "out")
+    (tmp_path / "in.csv").write_text("id,text\na,red\n", encoding="utf-16")
+    with pytest.raises(InputError, match=r"is UTF-16, not UTF-8. Choose it with --encoding utf-16"):
+        jobs.embed(tiny_models_dir, tmp_path / "in.csv", tmp_path / "out")
+
+
+def test_a_folder_inside_of_the_inputs_is_refused(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    jobs.write_jsonl(tmp_path / "in" / "a.jsonl", jobs.documents(3))
+    for out in ("in", "in/out"):
+        with pytest.raises(JobError, match="would be inputs of a restart"):
+            jobs.embed(tiny_models_dir, tmp_path / "in", tmp_path / out)
+    monkeypatch.chdir(tmp_path / "in")
+    assert jobs.embed(tiny_models_dir, ".", "../out")["documents"] == 3
+
+
+def test_a_torn_or_mixed_folder_says_what_to_do(tmp_path: Path, tiny_models_dir: Path) -> None:
+    source = jobs.write_jsonl(tmp_path / "in.jsonl", jobs.documents(6))
+    out, other = tmp_path / "out", tmp_path / "other"
+    out.mkdir()
+    (out / ".job.json-0123abcd").write_text("{")  # A kill before the first file was renamed.
+    jobs.embed(tiny_models_dir, source, out, part_rows=3)
+    assert [*out.glob(".*")] == []
+    jobs.embed(tiny_models_dir, source, other, part_rows=3, others=None)
+    first, second = sorted(out.glob("part-*.parquet"))
+    shutil.copy(other / first.name, first)
+    with pytest.raises(VectorFileError, match="is of another job than"):
+        open_folder(str(out))
+    second.write_bytes(second.read_bytes()[:-9])
+    shutil.copy(second, first)
+    with pytest.raises(JobError, match="Delete the file, then run the same command again"):
+        jobs.embed(tiny_models_dir, source, out, part_rows=3)
+    first.unlink()
+    second.unlink()
+    assert jobs.embed(tiny_models_dir, source, out, part_rows=3)["documents"] == 6
+    assert [*jobs.by_id(out)] == [f"d{at}" for at in range(6)]
+    for name, read in ((DONE, open_folder), (JOB, lambda place: jobs.embed(tiny_models_dir, source, place))):
+        (out / name).write_text("{")
+        with pytest.raises(VectorFileError, match=r"is damaged. Embed again into an empty folder"):
+            read(str(out))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--delimiter", "xx"), "'xx' cannot separate columns"),
+        (("--device", "tpu"), "name cpu, cuda or cuda:N"),
+        (("s3://KEY:SECRET@bucket/x?y=1",), "s3://bucket/x?y=1: "),
+        (("ftp://KEY:SECRET@bucket/x",), "ftp://bucket/x: "),
+        (("file/out",), "file/out"),
+    ],
+)
+def test_wrong_arguments_are_named_without_credentials(
+    tmp_path: Path,
+    tiny_models_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: Any,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    jobs.write_csv(tmp_path / "in.csv", jobs.documents(3))
+    out = () if arguments[0][0] != "-" else ("out",)
+    with contextlib.suppress(SystemExit):
+        assert main(["--models-dir", str(tiny_models_dir), "embed", "in.csv", *arguments, *out]) == 1
+    told = capsys.readouterr().err
+    assert said in told
+    assert "SECRET" not in told
+    assert "Traceback" not in told
+    assert str(tiny_models_dir) not in told

@@ -78,6 +78,33 @@ def test_rows_that_cannot_be_stored_are_named(
     assert "rows.parquet:3: a value is bytes that are not UTF-8" in told
 
 
+def test_values_that_json_does_not_have_fail_their_rows_only(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {
+        "number": pa.array([1.5, float("nan"), float("inf"), 0.5, 0.5, 0.5]),
+        "time": pa.array([1000, 0, 0, 1, 0, 0], pa.timestamp("ns")),
+        "size": pa.array(
+            [Decimal(2**64 - 1), *[Decimal(0)] * 3, Decimal(2**64), Decimal(0)], pa.decimal128(30, 0)
+        ),
+        "name": pa.array([b"a"] * 5 + [b"\xff"]).cast(pa.string(), safe=False),
+    }
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": [*"abcdef"], "text": ["red"] * 6, **rows}), file)
+    said = imported(service, file, "--metadata-all")
+    assert said == "Error: 5 lines failed; 1 document is stored."
+    told = capsys.readouterr().err
+    for row, reason in enumerate(("is nan", "is inf", "nanoseconds", f"{2**64} is not from", "not UTF-8"), 2):
+        assert f"rows.parquet:{row}: " in told
+        assert reason in told
+    assert service.client.get("/documents/a").json()["metadata"] == {
+        "number": 1.5,
+        "time": "1970-01-01T00:00:00.000001",
+        "size": 2**64 - 1,
+        "name": "a",
+    }
+
+
 def test_files_that_cannot_be_read_are_refused(service: Service, tmp_path: Path) -> None:
     file = write(tmp_path, ROWS[:3])
     assert "the column 'text' is missing" in imported(service, file)

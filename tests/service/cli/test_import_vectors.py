@@ -308,6 +308,32 @@ def test_stored_documents_are_replaced_and_bad_ones_are_rejected(
         assert count(place) == 0
 
 
+def test_columns_of_tables_are_stored_exactly_or_rejected(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A column `metadata` of a table is not JSON."""
+    out = write(place, place.a, [{"id": id, "text": "red"} for id in "abc"])
+
+    def change(table: pa.Table) -> pa.Table:
+        table = table.drop(["metadata"]).append_column("metadata", pa.array(["plain", "7", None]))
+        return table.append_column("price", pa.array([1.5, 2.5, float("nan")]))
+
+    edit(out, change)
+    with pytest.raises(CommandError, match=r"1 document was rejected. 2 documents are stored"):
+        load(out)
+    assert "document 'c': a value is nan, which JSON does not have" in capsys.readouterr().err
+    edit(
+        out,
+        lambda table: table.drop(["metadata", "price"]).append_column("metadata", pa.array([{"n": 1}] * 3)),
+    )
+    with place.serving() as client:
+        found = [client.get(f"/documents/{id}").json()["metadata"] for id in "ab"]
+        assert found == [{"metadata": "plain", "price": 1.5}, {"metadata": "7", "price": 2.5}]
+    load(out)
+    with place.serving() as client:
+        assert client.get("/documents/c").json()["metadata"] == {"n": 1}
+
+
 def edit(out: Path, change: Any) -> None:
     [part] = out.glob("part-*")
     table = change(pq.read_table(part))
