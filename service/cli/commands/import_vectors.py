@@ -23,7 +23,6 @@ from models.manifest import Manifest
 from models.messages import amount
 from models.progress import Progress, to_stderr
 from models.store import ModelStore, activate_command
-from service.cli.commands.client import own_url
 from service.errors import CommandError, ServiceError, StartupError, Stopped, Validation
 from service.files.columns import merge_metadata
 from service.files.metadata import check_metadata
@@ -31,7 +30,7 @@ from service.files.parquet import parse_metadata, plain, read_rows
 from service.files.values import BadRow
 from service.lifecycle.model_loader import requested_form, stored_form
 from service.runtime.data_lock import InUse, locked
-from service.settings import Settings, get_models_dir
+from service.settings import Settings, get_models_dir, own_url
 from service.store.filters.grammar import indexed_fields
 from service.store.values import (
     COLLECTION_NAME,
