@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,7 @@ from models.bulk.vector_files import (
     shown,
 )
 from models.errors import ModelError
+from models.files.folders import lock
 from models.files.fsync import sync
 from models.messages import amount
 from models.progress import Progress
@@ -141,26 +143,28 @@ def run(job: Job, engine: Engine, say: Callable[[str], None]) -> dict[str, int]:
         OSError: The folder cannot be written.
     """
     system, out = resolve(job.out)
-    finished = {part.part: part for part in _start(job, system, out)}
-    rows = sum(part.rows for part in finished.values())
-    if finished:
-        say(f"{amount(len(finished), 'part is', 'parts are')} complete and kept ({amount(rows, 'row')}).")
-    work = [each for each in list_work([*job.inputs], job.reading) if not _is_done(each, finished)]
-    total = sum(each.work for each in job.inputs)
-    done = rows if all(each.kind == "parquet" for each in job.inputs) else 0
-    with Progress("texts", total, "embedding", first=rows) as progress:
-        for step in engine(job, work, frozenset(finished)):
-            rows, done = rows + step.rows, done + step.work
-            if step.finished is not None:
-                finished[step.finished.part] = step.finished
-            progress.tell(rows, done)
-    counts = {
-        "format": FORMAT,
-        "parts": len(finished),
-        "documents": sum(part.documents for part in finished.values()),
-        "rejected": sum(part.rejected for part in finished.values()),
-    }
-    _write_json(system, f"{out}/{DONE}", counts)
+    system.create_dir(out, recursive=True)
+    with _locked(system, out):
+        finished = {part.part: part for part in _start(job, system, out)}
+        rows = sum(part.rows for part in finished.values())
+        if finished:
+            say(f"{amount(len(finished), 'part is', 'parts are')} complete and kept ({amount(rows, 'row')}).")
+        work = [each for each in list_work([*job.inputs], job.reading) if not _is_done(each, finished)]
+        total = sum(each.work for each in job.inputs)
+        done = rows if all(each.kind == "parquet" for each in job.inputs) else 0
+        with Progress("texts", total, "embedding", first=rows) as progress:
+            for step in engine(job, work, frozenset(finished)):
+                rows, done = rows + step.rows, done + step.work
+                if step.finished is not None:
+                    finished[step.finished.part] = step.finished
+                progress.tell(rows, done)
+        counts = {
+            "format": FORMAT,
+            "parts": len(finished),
+            "documents": sum(part.documents for part in finished.values()),
+            "rejected": sum(part.rejected for part in finished.values()),
+        }
+        _write_json(system, f"{out}/{DONE}", counts)
     return counts
 
 
@@ -327,13 +331,30 @@ _PART, _REJECTS = ".parquet", ".rejects.jsonl"
 _TEMPORARY = (".part-", f".{JOB}-", f".{DONE}-")
 
 
+@contextlib.contextmanager
+def _locked(system: fs.FileSystem, out: str) -> Iterator[None]:
+    """Locks a local folder. A second process would delete the unfinished parts of the first.
+
+    Raises:
+        JobError: Another process has locked it.
+    """
+    if not isinstance(system, fs.LocalFileSystem):
+        yield
+        return
+    if (descriptor := lock(Path(out))) is None:
+        raise JobError(f"Another process embeds into {out}. Wait for it, or name another folder.")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _start(job: Job, system: fs.FileSystem, out: str) -> list[Finished]:
-    """Creates the folder or continues in it. Returns its complete parts.
+    """Begins a job in a folder or continues it. Returns its complete parts.
 
     Raises:
         JobError: The folder belongs to another job, or contains other files.
     """
-    system.create_dir(out, recursive=True)
     specification = job.specification()
     before = read_json(system, f"{out}/{JOB}")
     found = system.get_file_info(fs.FileSelector(out))

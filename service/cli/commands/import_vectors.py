@@ -30,7 +30,7 @@ from service.files.parquet import parse_metadata, plain, read_rows
 from service.files.values import BadRow
 from service.lifecycle.model_loader import requested_form, stored_form
 from service.runtime.data_lock import InUse, locked
-from service.settings import Settings, get_models_dir
+from service.settings import Settings, get_models_dir, own_url
 from service.store.filters.grammar import indexed_fields
 from service.store.values import (
     COLLECTION_NAME,
@@ -93,9 +93,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         CommandError: Nothing was stored, or the load ended early, or some documents were rejected.
 
     """
-    for name in _OF_OTHERS:
-        if getattr(arguments, name):
-            raise CommandError(f"--{name.replace('_', '-')} is not for --vectors: `embed` chose it already.")
+    defaults = {"text": "text", "url": own_url()}
+    for name in (*_OF_OTHERS, *defaults):
+        if (given := getattr(arguments, name)) and given != defaults.get(name):
+            raise CommandError(
+                f"--{name.replace('_', '-')} is not for --vectors, which opens the store itself and takes "
+                "columns as `embed` chose them."
+            )
     collection: str = arguments.collection or DEFAULT_COLLECTION
     if not COLLECTION_NAME.fullmatch(collection):
         raise CommandError(f"--collection {collection!r} cannot be a collection. {NAME_RULE}")
@@ -123,7 +127,7 @@ def _open_parts(places: Sequence[str]) -> list["VectorFile"]:
 
     """
     try:  # The extra is optional.
-        from models.bulk.vector_files import open_folder  # noqa: PLC0415
+        from models.bulk.vector_files import open_folder, shown  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CommandError(f"--vectors needs the extra bulk: {install_command('bulk')}") from error
     try:
@@ -141,12 +145,11 @@ def _open_parts(places: Sequence[str]) -> list["VectorFile"]:
                 part.check()
                 progress.add(part.rows)
     except (ModelError, OSError) as error:  # Arrow reports some damage as an OSError.
-        said = (
-            str(error) if isinstance(error, ModelError) else f"{', '.join(places)} cannot be read ({error})."
-        )
+        named = ", ".join(map(shown, places))
+        said = str(error) if isinstance(error, ModelError) else f"{named} cannot be read ({error})."
         raise CommandError(f"{said} Nothing was stored.") from error
     if not parts:
-        raise CommandError(f"{', '.join(places)}: no documents.")
+        raise CommandError(f"{', '.join(map(shown, places))}: no documents.")
     return parts
 
 

@@ -24,6 +24,7 @@ from models.bulk.embedder import BulkEmbedder
 from models.bulk.inputs import InputError
 from models.bulk.job import JobError
 from models.bulk.vector_files import DONE, JOB, VectorFile, VectorFileError, open_folder
+from models.files.folders import lock
 from models.search.content import Content, derived_id
 from models.store import ModelStore
 from service.store.sqlite.schema import DATABASE
@@ -428,6 +429,17 @@ def test_a_folder_inside_of_the_inputs_is_refused(
             jobs.embed(tiny_models_dir, tmp_path / "in", tmp_path / out)
     monkeypatch.chdir(tmp_path / "in")
     assert jobs.embed(tiny_models_dir, ".", "../out")["documents"] == 3
+
+
+def test_a_second_process_of_a_folder_is_refused(tmp_path: Path, tiny_models_dir: Path) -> None:
+    source = jobs.write_jsonl(tmp_path / "in.jsonl", jobs.documents(3))
+    (tmp_path / "out").mkdir()
+    descriptor = lock(tmp_path / "out")
+    assert descriptor is not None
+    with pytest.raises(JobError, match="Another process embeds into"):
+        jobs.embed(tiny_models_dir, source, tmp_path / "out")
+    os.close(descriptor)
+    assert jobs.embed(tiny_models_dir, source, tmp_path / "out")["documents"] == 3
 
 
 def test_a_torn_or_mixed_folder_says_what_to_do(tmp_path: Path, tiny_models_dir: Path) -> None:

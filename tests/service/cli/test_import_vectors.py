@@ -423,6 +423,9 @@ def test_an_unused_store_takes_the_version_that_its_service_would_start_with(pla
 def test_options_of_other_files_are_refused(place: Place) -> None:
     with pytest.raises(CommandError, match="--title is not for --vectors"):
         load(write(place, place.a, DOCUMENTS[:1]), "--title", "x")
+    for option in (("--text", "body"), ("--url", "http://127.0.0.1:1")):
+        with pytest.raises(CommandError, match=f"{option[0]} is not for --vectors"):
+            load(place.folder / "out", *option)
     with pytest.raises(CommandError, match="does not exist"):
         load(place.folder / "absent")
 
