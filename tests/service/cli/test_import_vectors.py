@@ -24,6 +24,7 @@ import pytest
 from models.bulk.vector_files import DONE
 from models.store import ModelStore
 from service.__main__ import parser, run
+from service.cli.commands import import_vectors
 from service.cli.commands.import_vectors import BATCH_ROWS
 from service.errors import CommandError
 from service.lifecycle.builder import HARMLESS
@@ -306,6 +307,18 @@ def test_stored_documents_are_replaced_and_bad_ones_are_rejected(
         found = client.get("/collections/some/search", params={"q": "new", "mode": "lexical"}).json()["hits"]
         assert [hit["id"] for hit in found] == ["new"]
         assert count(place) == 0
+
+
+def test_rows_that_a_later_row_replaces_are_counted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_vectors, "BATCH_ROWS", 2)  # Equal ids are in one transaction, and in several.
+    rows = [DOCUMENTS[0], *({"id": "same", "text": TEXTS[at]} for at in range(4)), DOCUMENTS[1]]
+    said = load(write(place, place.a, rows))
+    assert "3 documents are stored" in said
+    assert said.endswith("; 3 rows were replaced by a later one with the same id.")
+    with place.serving() as client:
+        assert count(place) == 3
+        assert client.get("/documents/same").json()["text"] == TEXTS[3]
+    assert "; 3 of them had been stored before; 3 rows" in load(place.folder / "out")
 
 
 def test_columns_of_tables_are_stored_exactly_or_rejected(
