@@ -42,6 +42,7 @@ METADATA = "metadata"  # The other fields of JSON lines, as a string with a JSON
 UNSPLIT, DEFAULT = "none", "default"  # Values of `Description.passages`.
 _PREFIX = "simile."
 _CREDENTIALS = re.compile(r"://[^@]*:[^@]*@")
+_ONE_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 _LENGTH_ERROR = 0.01  # fp16 rounds each component by at most 2^-11 of its size.
 
 
@@ -357,7 +358,15 @@ def resolve(place: str) -> tuple[fs.FileSystem, str]:
 
 
 def absolute(place: str) -> str:
-    """Returns a place that is the same in every folder."""
+    """Returns a place that is the same in every folder.
+
+    Raises:
+        VectorFileError: A slash of the scheme is missing, as in `s3:/bucket`.
+    """
+    if _ONE_SLASH.match(place):
+        raise VectorFileError(
+            f"A place has one slash after its scheme. Write {shown(place.replace(':/', '://', 1))}"
+        )
     return place if "://" in place else str(Path(place).expanduser().resolve())
 
 

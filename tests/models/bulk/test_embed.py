@@ -475,6 +475,7 @@ def test_a_torn_or_mixed_folder_says_what_to_do(tmp_path: Path, tiny_models_dir:
         (("--device", "tpu"), "name cpu, cuda or cuda:N"),
         (("s3://KEY:SECRET@bucket/x?y=1",), "s3://bucket/x?y=1: "),
         (("ftp://KEY:SECRET@bucket/x",), "ftp://bucket/x: "),
+        (("s3:/KEY:SECRET@bucket/x",), "one slash after its scheme. Write s3://bucket/x"),
         (("file/out",), "file/out"),
     ],
 )
