@@ -76,7 +76,7 @@ Numbers = NDArray[np.int64]
 
 
 class Postings(NamedTuple):
-    """bm25.Postings of postings, sorted by owner and then by revision. An owner is the number of a term.
+    """Columns of postings, sorted by owner and then by revision. An owner is the number of a term.
 
     Frequencies count the term in the text. Lengths count all tokens of the text.
     """

@@ -24,6 +24,7 @@ from service.store.filters.grammar import INT64, values_at
 from service.store.filters.ranges import cut_numbers, cut_times
 from service.store.filters.times import parse_time, show_time
 from service.store.scheduling import pause
+from service.store.sql.bounded_cache import BoundedCache
 from service.store.sql.records import Reading, parse_metadata
 from service.store.values import Facet, FacetValue, Revisions
 
@@ -167,7 +168,7 @@ class _Refused(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.revisions.nbytes + self.counts.nbytes
+        return max(self.revisions.nbytes + self.counts.nbytes, MAX_REFUSED_BYTES // MAX_REFUSED)
 
     def are_among(self, revisions: Revisions) -> bool:
         """Returns whether `revisions` have almost all of the values."""
@@ -180,7 +181,7 @@ class Columns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._refused: OrderedDict[tuple[str, str], _Refused] = OrderedDict()
+        self._refused = BoundedCache[_Refused](MAX_REFUSED_BYTES)
         self._columns: OrderedDict[tuple[str, str], Column] = OrderedDict()  # By last use.
 
     def load(
@@ -190,8 +191,7 @@ class Columns:
 
         The result has None for a field with too many different values.
         """
-        with self._lock:
-            refused = {field: self._refused.get((collection, field)) for field in fields}
+        refused = {field: self._refused.get((collection, field)) for field in fields}
         given = [field for field, some in refused.items() if some is None or not some.are_among(revisions)]
         with self._lock:
             columns = {field: self._columns.setdefault((collection, field), Column()) for field in given}
@@ -215,7 +215,8 @@ class Columns:
                 if found[field] is not None:
                     self._columns[collection, field] = column
                 else:
-                    self._refuse((collection, field), column.rows)
+                    counts = np.diff(column.rows.starts).astype(np.int32)
+                    self._refused.keep((collection, field), _Refused(column.rows.revisions, counts))
             while sum(column.nbytes for column in self._columns.values()) > MAX_BYTES:
                 self._columns.popitem(last=False)
         return {field: found.get(field) for field in fields}
@@ -226,16 +227,6 @@ class Columns:
             known = [field for name, field in self._columns if name == collection]
             has_room = sum(column.nbytes for column in self._columns.values()) < MAX_BYTES // 2
         return [*dict.fromkeys([*(declared if has_room else ()), *known])]
-
-    def _refuse(self, key: tuple[str, str], rows: _Rows) -> None:
-        """Remembers which documents had too many values, so that they are not read again."""
-        self._refused.pop(key, None)
-        self._refused[key] = _Refused(rows.revisions, np.diff(rows.starts).astype(np.int32))
-        while (
-            len(self._refused) > MAX_REFUSED
-            or sum(some.nbytes for some in self._refused.values()) > MAX_REFUSED_BYTES
-        ):
-            self._refused.popitem(last=False)
 
     def _fill(self, connection: Reading, columns: Mapping[str, Column], revisions: Revisions) -> None:
         lacking = [column.lacks(revisions) for column in columns.values()]
