@@ -2,11 +2,10 @@
 
 import random
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
@@ -14,12 +13,8 @@ from service.store.filters.grammar import Predicate
 from service.store.sqlite import filter_cache, state_cache
 from service.store.sqlite.filter_cache import FilterCache
 from service.store.sqlite.filters import compile_filter, matching
-from service.store.sqlite.schema import connect, migrate
-from service.store.sqlite.secondary_indexes import bring_up_to_date
-from service.store.sqlite.writer import Transaction
-from service.store.sqlite.writes import upsert
-from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Revisions, encode_json
-from tests.service.deleting import delete
+from service.store.values import DEFAULT_COLLECTION, Document, Revisions, encode_json
+from tests.parts import sqlite_store
 
 DECLARED = ["third"]
 FILTERS: list[dict[str, Any]] = [
@@ -30,23 +25,9 @@ FILTERS: list[dict[str, Any]] = [
     {},
     {"third": 7},
 ]
-VECTOR = Embedding(np.array([1, 0], np.float32), truncated=False)
 
 
-class Store:
-    """A store, and reading connections to it."""
-
-    def __init__(self, path: Path) -> None:
-        migrate(path)
-        self.path = path
-        self.connection = connect(path)
-        bring_up_to_date(self.connection, DECLARED)
-        self.connection.execute(
-            "INSERT INTO generations (version, fingerprint, form, dimension, state) "
-            "VALUES ('v', 'f', 'form', 2, 'active')"
-        )
-        self.readers: list[sqlite3.Connection] = []
-
+class Store(sqlite_store.Store):
     def put(self, *ids: int, collection: str = DEFAULT_COLLECTION, change: int = 0) -> None:
         documents = [
             Document(
@@ -54,32 +35,14 @@ class Store:
             )
             for id in ids
         ]
-        given = {1: dict.fromkeys(range(len(ids)), VECTOR)}
-        self._do(lambda transaction: upsert(transaction, documents, given, collection=collection))
-
-    def delete(self, where: Predicate) -> None:
-        self._do(lambda transaction: delete(transaction, where))
-
-    def _do(self, job: Callable[[Transaction], object]) -> None:
-        self.connection.execute("BEGIN IMMEDIATE")
-        job(Transaction(self.connection))
-        self.connection.execute("COMMIT")
-
-    def now(self) -> sqlite3.Connection:
-        """Returns a reader whose transaction sees the store as it is now."""
-        reader = connect(self.path, read_only=True)
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM documents").fetchone()
-        self.readers.append(reader)
-        return reader
+        self.write(documents, collection)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "simile.db")
+    store = Store(tmp_path / "simile.db", DECLARED)
     yield store
-    for connection in (store.connection, *store.readers):
-        connection.close()
+    store.close()
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +90,7 @@ def test_over_random_writes_every_reader_gets_what_passes_at_its_own_moment(
         if rng.random() < 0.6:
             store.put(*some, change=step)
         elif rng.random() < 0.8:
-            store.delete(
+            store.remove(
                 Predicate(
                     "id IN (SELECT value FROM json_each(?))",
                     [orjson.dumps([str(id) for id in some]).decode()],
@@ -150,7 +113,7 @@ def test_a_filter_is_searched_for_once_and_brought_forward_over_writes_without_e
     for step in range(20):
         check(kept, store.now(), FILTERS[:2])
         store.put(step, step + 60, change=step)
-        store.delete(Predicate("id = ?", [str(step + 30)]))
+        store.remove(Predicate("id = ?", [str(step + 30)]))
         store.put(step, collection="other")
     assert len(searches) == 2
 

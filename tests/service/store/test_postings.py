@@ -18,60 +18,26 @@ from service.store.sql.bm25 import Postings, Size, compute_scores
 from service.store.sqlite import fulltext, postings, state_cache
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.postings import PostingCache
-from service.store.sqlite.schema import connect, migrate
-from service.store.sqlite.secondary_indexes import bring_up_to_date
-from service.store.sqlite.writer import Transaction
-from service.store.sqlite.writes import upsert
-from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Ranking
+from service.store.values import DEFAULT_COLLECTION, Document, Ranking
+from tests.parts import sqlite_store
 from tests.parts.bm25 import WEIGHTED, WORDS, check, rank
-from tests.service.deleting import delete
-
-VECTOR = Embedding(np.array([1, 0], np.float32), truncated=False)
 
 
-class Store:
-    """A store, and reading connections to it."""
-
-    def __init__(self, path: Path) -> None:
-        migrate(path)
-        self.path = path
-        self.connection = connect(path)
-        bring_up_to_date(self.connection)
-        self.connection.execute(
-            "INSERT INTO generations (version, fingerprint, form, dimension, state) "
-            "VALUES ('v', 'f', 'form', 2, 'active')"
-        )
-        self.readers: list[sqlite3.Connection] = []
-
+class Store(sqlite_store.Store):
     def put(self, texts: Mapping[int, str], collection: str = DEFAULT_COLLECTION) -> None:
         documents = [Document(str(id), text) for id, text in texts.items()]
-        given = {1: dict.fromkeys(range(len(texts)), VECTOR)}
-        self.connection.execute("BEGIN IMMEDIATE")
-        upsert(Transaction(self.connection), documents, given, collection=collection)
-        self.connection.execute("COMMIT")
+        self.write(documents, collection)
 
     def delete(self, ids: Sequence[int]) -> None:
         listed = orjson.dumps([str(id) for id in ids]).decode()
-        self.connection.execute("BEGIN IMMEDIATE")
-        where = Predicate("id IN (SELECT value FROM json_each(?))", [listed])
-        delete(Transaction(self.connection), where)
-        self.connection.execute("COMMIT")
-
-    def now(self) -> sqlite3.Connection:
-        """Returns a reader whose transaction sees the store as it is now."""
-        reader = connect(self.path, read_only=True)
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM documents").fetchone()
-        self.readers.append(reader)
-        return reader
+        self.remove(Predicate("id IN (SELECT value FROM json_each(?))", [listed]))
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(tmp_path / "simile.db")
     yield store
-    for connection in (store.connection, *store.readers):
-        connection.close()
+    store.close()
 
 
 @pytest.fixture
