@@ -1,4 +1,4 @@
-"""Reads into memory in the background what a search would otherwise wait for. Start at `keep_warm`.
+"""Reads terms and field values in the background, before searches need them. Start at `keep_warm`.
 
     terms     by which misspelled words are corrected (store/vocabularies.py)
     columns   the values of declared fields, and of fields whose values were counted (store/sql/facets.py)
@@ -25,7 +25,7 @@ MAX_COLLECTIONS = 20  # Only the largest ones.
 
 
 async def keep_warm(store: DocumentStore, fields: Sequence[str], corrects: Callable[[str], bool]) -> None:
-    """Reads what is new after each change of the store, one collection at a time, until it is canceled.
+    """Reads new terms and values after each change of the store, one collection at a time, until canceled.
 
     Args:
         store: The document store.
