@@ -25,7 +25,7 @@ _PATTERN = re.compile(rf"{COLLECTION_NAME.pattern}|({COLLECTION_NAME.pattern})?\
 
 
 class ScopeError(ValueError):
-    """Raised if a scope is malformed. The message says what is allowed."""
+    """Raised if a scope is malformed. The message says what is allowed, and never quotes the scope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ def parse_scope(text: str) -> KeyScope:
         given = None
     if not isinstance(given, dict):
         raise ScopeError(f"the scope must be a JSON object such as {EXAMPLE}.")
-    if unknown := sorted(given.keys() - FIELDS):
-        raise ScopeError(f"a scope has no field {unknown[0][:80]!r}; it has {', '.join(sorted(FIELDS))}.")
+    if given.keys() - FIELDS:
+        raise ScopeError(f"a scope has no other fields than {', '.join(sorted(FIELDS))}.")
     return KeyScope(
         _parse_collections(given.get("collections")),
         _parse_filter(given["filter"]) if "filter" in given else (),
@@ -115,11 +115,10 @@ def _parse_collections(given: object) -> tuple[str, ...]:
         )
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_COLLECTIONS:
         raise ScopeError(f'"collections" must be a list of 1 to {MAX_COLLECTIONS} names or prefixes.')
-    for name in given:
+    for at, name in enumerate(given, 1):
         if not isinstance(name, str) or not _PATTERN.fullmatch(name):
             raise ScopeError(
-                f'"collections" has {str(name)[:80]!r}, which is neither the name of a collection nor a '
-                "prefix such as acme-*."
+                f'entry {at} of "collections" is neither the name of a collection nor a prefix like acme-*.'
             )
     return tuple(dict.fromkeys(given))
 
@@ -130,14 +129,14 @@ def _parse_filter(given: object) -> tuple[tuple[str, Scalar], ...]:
     for name, value in given.items():
         if not name or name.startswith("$") or "." in name or not _is_plain(name):
             raise ScopeError(
-                f'"filter" has the field {name[:80]!r}; allowed are names of metadata without dots, which do '
-                "not begin with $."
+                f'the fields of "filter" must be names of metadata with 1 to {MAX_CHARACTERS} characters, '
+                "without dots, which do not begin with $."
             )
         finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
         if not (finite and abs(value) < 2**53) and not (isinstance(value, str) and _is_plain(value)):
             raise ScopeError(
-                f'"filter": {name[:80]!r} must be a text of at most {MAX_CHARACTERS} characters, a number, '
-                "true or false."
+                f'each value of "filter" must be a text of at most {MAX_CHARACTERS} printable characters, a '
+                "number of less than 2^53, true or false."
             )
     return tuple(sorted(given.items()))
 

@@ -166,18 +166,22 @@ def remove(file: Path, name: str) -> str:
 
 
 def table(keys: list[Key]) -> str:
-    """Formats a table of names, roles, limits, trust and scopes. Hashes are not shown."""
+    """Formats a table of names, roles, limits and trust, and of scopes if any key has one.
+
+    Hashes are not shown.
+    """
     rows = [("name", "role", "requests/min", "tokens/min", "trust", "scope")]
     for key in keys:
         limits = _limit(key.requests_per_minute), _limit(key.tokens_per_minute)
-        trust, scope = (
-            TRUSTED if key.trusted else UNTRUSTED,
-            "everything" if key.scope is None else str(key.scope),
-        )
-        rows.append((key.name, key.role.value, *limits, trust, scope))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        trust = TRUSTED if key.trusted else UNTRUSTED
+        rows.append((key.name, key.role.value, *limits, trust, str(key.scope or "everything")))
+    columns = [*zip(*rows, strict=True)]
+    if all(key.scope is None for key in keys):
+        del columns[-1]
+    widths = [max(map(len, column)) for column in columns]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
     )
 
 

@@ -31,7 +31,9 @@ def test_documents_are_stamped_on_every_way_in(world: World) -> None:
     raw = {"content-type": "application/octet-stream"}
     table = b"id,text,tenant\nw5,Five,acme\nw6,Six,rival\n"
     told = world.acme.send("POST", "@/files?name=t.csv&metadata=*", content=table, headers=raw).json()
-    assert told["rows"] == 1 and told["failed"] == 1 and "metadata.tenant" in told["errors"][0]["error"]
+    assert told["rows"] == 1
+    assert told["failed"] == 1
+    assert "metadata.tenant" in told["errors"][0]["error"]
     for id in ("w1", "w2", "w4", "w5"):
         assert metadata_of(world, id)["tenant"] == "acme"
     assert metadata_of(world, "w2") == {"tenant": "acme", "n": 1}
@@ -49,8 +51,8 @@ def test_another_value_than_that_of_the_filter_is_refused(world: World, value: A
     answer = world.acme.send("POST", "@/documents", json=body)
     assert answer.status_code == 422
     assert answer.json()["error"] == (
-        "The document 'v' must have metadata.tenant = \"acme\", the value of the key's filter. Leave the field "
-        "out, and it is added."
+        "The document 'v' must have metadata.tenant = \"acme\", the value of the key's filter. Leave the "
+        "field out, and it is added."
     )
     assert world.boss.send("GET", "@/documents/v1").status_code == 404
 
@@ -65,7 +67,8 @@ def test_a_document_of_others_is_never_replaced(world: World, id: str) -> None:
     lines = "".join(json.dumps(document) + "\n" for document in body["documents"])
     headers = {"content-type": "application/x-ndjson"}
     told = world.acme.send("POST", "@/documents", content=lines.encode(), headers=headers).json()
-    assert told["upserted"] == 1 and told["errors"] == [{"line": 2, "error": TAKEN}]
+    assert told["upserted"] == 1
+    assert told["errors"] == [{"line": 2, "error": TAKEN}]
     assert world.boss.get(f"@/documents/{id}") == before
     assert world.acme.send("DELETE", "@/documents/mine").json()["deleted"] == 1
 
@@ -105,7 +108,8 @@ def test_a_quota_of_documents_holds_before_anything_is_embedded(world: World) ->
     world.small.put(*({"id": f"q{at}", "text": "t"} for at in range(3)))
     body = {"documents": [{"id": "q7", "text": "t"}, {"id": "q8", "text": "t"}]}
     answer = world.small.send("POST", "@/documents", json=body)
-    assert answer.status_code == 409 and answer.json()["error_type"] == "Conflict"
+    assert answer.status_code == 409
+    assert answer.json()["error_type"] == "Conflict"
     assert "quota: 4 documents and 900 bytes. It has 3 documents" in answer.json()["error"]
     assert stored(world) == 3
     world.small.put({"id": "q3", "text": "t"})
@@ -113,7 +117,8 @@ def test_a_quota_of_documents_holds_before_anything_is_embedded(world: World) ->
     lines = b"".join(b'{"id":"q%d","text":"t"}\n' % at for at in range(4, 9))
     headers = {"content-type": "application/x-ndjson"}
     told = world.small.send("POST", "@/documents", content=lines, headers=headers)
-    assert told.status_code == 409 and "Nothing of the import was stored." in told.json()["error"]
+    assert told.status_code == 409
+    assert "Nothing of the import was stored." in told.json()["error"]
     assert world.small.send("DELETE", "@/documents/q1").json()["deleted"] == 1
     world.small.put({"id": "q9", "text": "t"})  # The room of a deleted document is free at once.
     assert stored(world) == 4
