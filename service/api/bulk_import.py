@@ -28,10 +28,12 @@ from models.files import exact_json
 from models.files.lines import MAX_LINE_BYTES
 from models.messages import plural
 from service.api.embedding import VERSION_HEADER
+from service.auth.access import get_scope
 from service.corpus.corpus import Stored
 from service.errors import (
     Backend,
     Empty,
+    Forbidden,
     Overloaded,
     ServiceError,
     Timeout,
@@ -133,6 +135,7 @@ class Import:
         self._runtime = runtime
         self._corpus = runtime.corpus
         self._collection = collection
+        self._scope = get_scope(request.scope)
         self._flow: StreamedBody = request.scope["flow"]
         self._group = Group()
         self._under_way: deque[tuple[Group, asyncio.Task[None]]] = deque()
@@ -239,14 +242,15 @@ class Import:
     async def _store(self, rows: list[tuple[Span, Document]]) -> None:
         """Stores the documents of a group.
 
-        If the model or the tokenizer fails, stores each half by itself, to find the documents at fault.
+        If the model or the tokenizer fails, or the key may not write a document, stores each half by itself,
+        to find the documents at fault.
         """
         if not rows:
             return
         documents = {document.id: document for _, document in rows}  # The last of two equal ids wins.
         try:
             stored = await self._patiently(list(documents.values()))
-        except (Backend, Tokenizer, Validation) as error:
+        except (Backend, Tokenizer, Validation, Forbidden) as error:
             if len(rows) > 1:
                 middle = len(rows) // 2
                 await self._store(rows[:middle])
@@ -262,7 +266,7 @@ class Import:
     async def _patiently(self, documents: list[Document]) -> Stored:
         while True:
             try:
-                return await self._corpus.put(documents, self._collection)
+                return await self._corpus.put(documents, self._collection, self._scope)
             except (Overloaded, Timeout, Unhealthy) as error:
                 if self._runtime.stopping:
                     raise

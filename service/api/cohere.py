@@ -26,6 +26,7 @@ from service.api.openapi import (
     EMBEDS,
     TIMED,
     Dimensions,
+    OpenTo,
     Role,
     ShownAs,
     Text,
@@ -95,7 +96,9 @@ class EmbeddingsByType(BaseModel):
     meta: Meta
 
 
-@router.post("/v2/embed", **describe(Role.READ, EmbeddingsByType, raises=EMBEDS, headers=TIMED))
+@router.post(
+    "/v2/embed", **describe(Role.READ, EmbeddingsByType, open_to=OpenTo.SCOPED, raises=EMBEDS, headers=TIMED)
+)
 async def embed_texts(request: Request, runtime: Service, body: EmbedByTypeRequest) -> Response:
     """Embed texts. The answer has one list of vectors for each requested type."""
     texts = parse_texts(

@@ -20,12 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from models.manifest import is_version
-from service.api.openapi import DocumentId, Role, ShownAs, StoredQuery, describe
+from service.api.openapi import DocumentId, OpenTo, Role, ShownAs, StoredQuery, describe
+from service.auth.access import get_scope
 from service.auth.audit import audit
+from service.corpus.tenants import build_bounds
 from service.errors import Empty, NotFound, Storage, Validation
 from service.http.bodies import STORED, JsonChunks, Slices, check_parameters, json_response, validated
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
+from service.store.filters.grammar import Predicate
 from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION, NAME_RULE, Selection
 
 PARAMETER = "collection"
@@ -60,12 +63,27 @@ def get_collection(request: Request, given: str | None = None) -> str:
 
     Raises:
         Validation: The name is not a valid name of a collection.
+        NotFound: The collection is outside of the key's scope.
 
     """
     name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION) if given is None else given
     if not COLLECTION_NAME.fullmatch(name):
         raise Validation(f"{name[:80]!r} cannot be a collection. {NAME_RULE}")
+    scope = get_scope(request.scope)
+    if scope is not None and not scope.allows(name):
+        raise _missing(name)
     return name
+
+
+def find_bounds(request: Request, runtime: Runtime) -> Predicate | None:
+    """Returns the filter of the key's scope as a condition, or None if the key sees all documents."""
+    return build_bounds(runtime.corpus.store, get_scope(request.scope))
+
+
+def find_tenant(request: Request) -> str:
+    """Returns whose searches a request may refer to: equal for keys with the same filter, else empty."""
+    scope = get_scope(request.scope)
+    return scope.tenant if scope is not None and scope.filter else ""
 
 
 async def existing(request: Request, runtime: Runtime, given: str | None = None) -> str:
@@ -78,10 +96,15 @@ async def existing(request: Request, runtime: Runtime, given: str | None = None)
     """
     name = get_collection(request, given)
     if name != DEFAULT_COLLECTION and not await runtime.corpus.store.has_collection(name):
-        raise NotFound(
-            f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
-        )
+        raise _missing(name)
     return name
+
+
+def _missing(name: str) -> NotFound:
+    """Returns the error for a collection that does not exist, or does not exist for the key."""
+    return NotFound(
+        f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
+    )
 
 
 def in_collections(plain: APIRouter) -> APIRouter:
@@ -103,15 +126,30 @@ def in_collections(plain: APIRouter) -> APIRouter:
     return scoped
 
 
-@router.get("", **describe(Role.READ, CollectionsOut, raises=[Storage]))
+@router.get("", **describe(Role.READ, CollectionsOut, open_to=OpenTo.SCOPED, raises=[Storage]))
 async def list_collections(request: Request, runtime: Service) -> Response:
-    """List every collection, with the number of documents."""
+    """List every collection that the key may use, with the number of documents that it may see."""
     check_parameters(request)
-    found = await runtime.corpus.store.collections()
+    store, scope = runtime.corpus.store, get_scope(request.scope)
+    if scope is None:
+        found = await store.collections()
+    else:
+        where = find_bounds(request, runtime)
+        names = filter(scope.allows, await store.collection_names())
+        found = [(name, await store.count(where, name)) for name in names]
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
 
 
-@router.delete(f"/{{{PARAMETER}}}", **describe(Role.WRITE, Dropped, raises=[Storage], parameters=[DESCRIBED]))
+@router.delete(
+    f"/{{{PARAMETER}}}",
+    **describe(
+        Role.WRITE,
+        Dropped,
+        open_to=OpenTo.COLLECTIONS,
+        raises=[Storage],
+        parameters=[DESCRIBED],
+    ),
+)
 async def delete_collection(request: Request, runtime: Service) -> Response:
     """Delete a collection with all documents, judgments, events, remembered searches and maps.
 
@@ -228,7 +266,7 @@ class Map(BaseModel):
     copies: list[tuple[int, int]] = Field(description="Indexes in ids of pairs of near-duplicates")
 
 
-@map_router.get("/map", **describe(Role.READ, Map, raises=[NotFound, Storage]))
+@map_router.get("/map", **describe(Role.READ, Map, open_to=OpenTo.SCOPED, raises=[NotFound, Storage]))
 async def read_map_of_the_documents(
     request: Request, runtime: Service, params: Annotated[MapParameters, Query()]
 ) -> Response:
@@ -236,16 +274,20 @@ async def read_map_of_the_documents(
 
     A map belongs to one model version, and shows the documents as they were when the map was computed.
     Without `version`, the answer is the map of the active version, or of the latest version with a map if the
-    active one has none.
+    active one has none. Keys with a filter get no map, because it shows all documents.
     """
     collection = await existing(request, runtime)
-    maps = runtime.settings.maps_dir
+    maps, bounds = runtime.settings.maps_dir, find_bounds(request, runtime)
     version = params.version or runtime.active.generation.version
     if not is_version(version):
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.")
     file = maps / version / f"{collection}.json"
-    made = [] if params.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
-    for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
+    made = (
+        []
+        if params.version or bounds
+        else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
+    )
+    for found in () if bounds else (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
         if await asyncio.to_thread(found.is_file):
             content = await asyncio.to_thread(found.read_bytes)
             return JsonChunks([content], {"cache-control": "no-cache"})  # A new map may replace the file.

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from models.search.content import derived_id
 from service.api.bulk_import import Imported, import_lines
-from service.api.collections import existing, get_collection
+from service.api.collections import existing, find_bounds, get_collection
 from service.api.embedding import VERSION_HEADER, check_count
 from service.api.openapi import (
     COUNT,
@@ -23,6 +23,7 @@ from service.api.openapi import (
     FilterText,
     Limit,
     Metadata,
+    OpenTo,
     Role,
     ShownAs,
     StoredText,
@@ -32,6 +33,7 @@ from service.api.openapi import (
     example,
 )
 from service.api.search_plan import find_warnings, parse_where
+from service.auth.access import get_scope
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.files.metadata import check_metadata
@@ -51,6 +53,7 @@ from service.http.bodies import (
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
 from service.settings import Settings
+from service.store.filters.grammar import parse_filter
 from service.store.values import MAX_ID_CHARACTERS, Document, Record
 
 
@@ -134,6 +137,7 @@ _LINE = {"type": "string", "description": "One JSON object per line: a document 
 _UPSERTS = describe(
     Role.WRITE,
     Upserted | Imported,
+    open_to=OpenTo.SCOPED,
     raises=_WRITES,
     headers={**VERSIONED, "x-compute-tokens": COUNT},
     reads={"application/json": DocumentsRequest, NDJSON: _LINE},
@@ -154,7 +158,7 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     documents, every_id = await _documents(request, runtime.settings)
     # The last of two equal ids wins.
     distinct = list({document.id: document for document in documents}.values())
-    stored = await runtime.corpus.put(distinct, get_collection(request))
+    stored = await runtime.corpus.put(distinct, get_collection(request), get_scope(request.scope))
     ids = {} if every_id else {"ids": [document.id for document in documents]}
     counts = {"truncated": stored.truncated, "unknown": stored.unknown}
     answer = {"upserted": len(documents), **counts, "sequence": stored.sequence}
@@ -213,7 +217,7 @@ def _copied(text: str) -> str:
     return text if len(text) > SMALL_CHARACTERS else text.encode().decode()
 
 
-@router.get("", **describe(Role.READ, Page, raises=[Overloaded, Storage]))
+@router.get("", **describe(Role.READ, Page, open_to=OpenTo.SCOPED, raises=[Overloaded, Storage]))
 async def list_documents(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
     """List documents in the order of their ids, after the id `after`.
 
@@ -225,23 +229,23 @@ async def list_documents(request: Request, runtime: Service, params: Annotated[L
     """
     if params.id is not None and len(params.model_fields_set) > 1:
         raise Validation("id names one document; after, limit and filter are for listing. Leave them out.")
-    where = parse_where(runtime, params.filter)
+    where = parse_where(request, runtime, params.filter)
     collection, store = await existing(request, runtime), runtime.corpus.store
     if params.id is None:
         most = runtime.settings.max_answer_bytes
         found, more = await store.page(params.after, params.limit, where, most, collection)
     else:
-        document = await store.document(params.id, collection)
+        document = await store.document(params.id, collection, where)
         found, more = [] if document is None else [document], False
     following = found[-1].id if more else None
     rows = in_chunks(json_array(map(_as_json, found)))
     tail: dict[str, Any] = {"next": following}
-    if not found and where is not None:
-        tail |= await find_warnings(runtime, params.filter, collection)
+    if not found and params.filter is not None:
+        tail |= await find_warnings(request, runtime, params.filter, collection)
     return JsonChunks([b'{"documents":', *rows, b"," + orjson.dumps(tail)[1:]])
 
 
-@router.get("/count", **describe(Role.READ, Counted, raises=[Storage]))
+@router.get("/count", **describe(Role.READ, Counted, open_to=OpenTo.SCOPED, raises=[Storage]))
 async def count_documents(
     request: Request, runtime: Service, params: Annotated[Filtered, Query()]
 ) -> Response:
@@ -249,26 +253,35 @@ async def count_documents(
 
     To read a document whose id is `count`, send `GET /documents?id=count`.
     """
-    where = parse_where(runtime, params.filter)
+    where = parse_where(request, runtime, params.filter)
     collection = await existing(request, runtime)
     found = await runtime.corpus.store.count(where, collection)
-    warnings = {} if found else await find_warnings(runtime, params.filter, collection)
+    warnings = {} if found else await find_warnings(request, runtime, params.filter, collection)
     return json_response({"count": found, **warnings})
 
 
-@router.get("/{id:anything}", **describe(Role.READ, DocumentOut, raises=[NotFound, Storage]))
+@router.get(
+    "/{id:anything}", **describe(Role.READ, DocumentOut, open_to=OpenTo.SCOPED, raises=[NotFound, Storage])
+)
 async def read_document(request: Request, runtime: Service, id: str) -> Response:
     """Read a document by its percent-encoded id."""
     check_parameters(request)
     collection = await existing(request, runtime)
-    document = await runtime.corpus.store.document(id, collection)
+    document = await runtime.corpus.store.document(id, collection, find_bounds(request, runtime))
     if document is None:
         raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
     return JsonChunks(_as_json(document))
 
 
 @router.delete(
-    "", **describe(Role.WRITE, DeletedSome, raises=[Storage], parameters=[FILTER_WITH_A_CONDITION])
+    "",
+    **describe(
+        Role.WRITE,
+        DeletedSome,
+        open_to=OpenTo.SCOPED,
+        raises=[Storage],
+        parameters=[FILTER_WITH_A_CONDITION],
+    ),
 )
 async def delete_documents_by_filter(request: Request, runtime: Service) -> Response:
     """Delete the documents that match the filter at the time of the request.
@@ -279,22 +292,22 @@ async def delete_documents_by_filter(request: Request, runtime: Service) -> Resp
     delete the rest.
     """
     params = read_query(request, Filtered)
-    where = parse_where(runtime, params.filter)
-    if where is None or where.is_empty:
+    where = parse_where(request, runtime, params.filter)
+    if where is None or params.filter is None or not parse_filter(params.filter):
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
     collection = await existing(request, runtime)
     deleted, sequence = await runtime.corpus.delete(where, collection)
     audit("delete", request.scope, collection=collection, deleted=deleted)
-    warnings = {} if deleted else await find_warnings(runtime, params.filter, collection)
+    warnings = {} if deleted else await find_warnings(request, runtime, params.filter, collection)
     return json_response({"deleted": deleted, "sequence": sequence, **warnings})
 
 
-@router.delete("/{id:anything}", **describe(Role.WRITE, Deleted, raises=[Storage]))
+@router.delete("/{id:anything}", **describe(Role.WRITE, Deleted, open_to=OpenTo.SCOPED, raises=[Storage]))
 async def delete_document(request: Request, runtime: Service, id: str) -> Response:
     """Delete one document. If no document has this id, `deleted` is 0."""
     check_parameters(request)
     collection = await existing(request, runtime)
-    deleted, sequence = await runtime.corpus.store.delete_one(id, collection)
+    deleted, sequence = await runtime.corpus.store.delete_one(id, collection, find_bounds(request, runtime))
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
-from service.api.collections import existing
+from service.api.collections import existing, find_bounds, find_tenant
 from service.api.openapi import (
     MAX_K,
     MAX_OFFSET,
@@ -20,6 +20,7 @@ from service.api.openapi import (
     Count,
     DocumentId,
     EventName,
+    OpenTo,
     Role,
     ShownAs,
     StoredQuery,
@@ -43,7 +44,7 @@ from service.api.selection import (
     parse_each,
     to_forget,
 )
-from service.corpus.recent_searches import RecentSearches, SearchShown
+from service.corpus.recent_searches import SearchShown
 from service.errors import Conflict, Empty, NotFound, Overloaded, ServiceError, Storage, Validation
 from service.http.bodies import STORED, Slices, json_response, validated
 from service.http.routing import RoleRoute
@@ -132,7 +133,10 @@ class EventsPage(BaseModel):
     next: int | None
 
 
-@router.post("", **describe(Role.WRITE, Recorded, raises=[NotFound, Conflict, Overloaded, Storage]))
+@router.post(
+    "",
+    **describe(Role.WRITE, Recorded, open_to=OpenTo.SCOPED, raises=[NotFound, Conflict, Overloaded, Storage]),
+)
 async def store_events(
     request: Request, runtime: Service, body: Annotated[EventsRequest, STORED]
 ) -> Response:
@@ -166,13 +170,16 @@ async def store_events(
     for place, event in enumerate(given):
         await slices.rest()
         try:
-            whole[place] = _completed(event, runtime, searches, collection, sender, now)
+            search = searches.get(event.search_id, find_tenant(request))
+            whole[place] = _completed(event, runtime, search, collection, sender, now)
         except ServiceError as error:
             refused[place] = error
     if whole:
         limits = EventLimits(settings.events_per_key, settings.events_per_document, settings.max_events)
         with runtime.queued_rows.admitted(len(whole)):
-            recorded = await runtime.corpus.store.record_events([*whole.values()], limits)
+            recorded = await runtime.corpus.store.record_events(
+                [*whole.values()], limits, find_bounds(request, runtime)
+            )
         places = [*whole]
         refused |= {places[at]: error for at, error in recorded.refused.items()}
         for at in recorded.new:
@@ -187,7 +194,7 @@ async def store_events(
     return json_response({"stored": len(given) - len(refused), "refused": said})
 
 
-@router.get("", **describe(Role.READ, EventsPage, raises=SELECTS))
+@router.get("", **describe(Role.READ, EventsPage, open_to=OpenTo.SCOPED, raises=SELECTS))
 async def list_events(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
     """List events in the order of their arrival, after the event number `after`.
 
@@ -201,14 +208,14 @@ async def list_events(request: Request, runtime: Service, params: Annotated[List
     return await list_rows(request, runtime, params, "events", read, EventOut, at=moment)
 
 
-@router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
+@router.get("/count", **describe(Role.READ, Count, open_to=OpenTo.SCOPED, raises=SELECTS))
 async def count_events(request: Request, runtime: Service, params: Annotated[Selected, Query()]) -> Response:
     """Count the events that `GET /events` lists with the same parameters, on all pages together."""
     selection = await build_selection(request, runtime, params)
     return json_response({"count": await runtime.corpus.store.count_events(selection)})
 
 
-@router.delete("", **describe(Role.WRITE, Forgotten, raises=SELECTS))
+@router.delete("", **describe(Role.WRITE, Forgotten, open_to=OpenTo.SCOPED, raises=SELECTS))
 async def delete_events(
     request: Request, runtime: Service, params: Annotated[Forgetting, Query()]
 ) -> Response:
@@ -251,7 +258,12 @@ def _parse_event(value: object, name: str) -> EventIn:
 
 
 def _completed(
-    event: EventIn, runtime: Runtime, searches: RecentSearches, collection: str, sender: Sender, now: float
+    event: EventIn,
+    runtime: Runtime,
+    search: SearchShown | None,
+    collection: str,
+    sender: Sender,
+    now: float,
 ) -> Event:
     """Builds the event to store: takes missing fields from the search that the event names, and adds the key.
 
@@ -261,7 +273,6 @@ def _completed(
         Validation: The time of the event is in the future or before 1970, or the query contains U+0000.
 
     """
-    search = searches.get(event.search_id)
     if search is not None and search.collection != collection:
         search = None
     query = event.query if event.query is not None else search and search.query

@@ -7,8 +7,19 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool
 from starlette.responses import Response
 
-from service.api.collections import existing
-from service.api.openapi import USER, Count, DocumentId, Role, ShownAs, StoredQuery, User, describe, example
+from service.api.collections import existing, find_bounds
+from service.api.openapi import (
+    USER,
+    Count,
+    DocumentId,
+    OpenTo,
+    Role,
+    ShownAs,
+    StoredQuery,
+    User,
+    describe,
+    example,
+)
 from service.api.selection import (
     HASHED,
     SELECTS,
@@ -94,7 +105,10 @@ class FeedbackPage(BaseModel):
     next: int | None
 
 
-@router.post("", **describe(Role.WRITE, Judged, raises=[NotFound, Conflict, Overloaded, Storage]))
+@router.post(
+    "",
+    **describe(Role.WRITE, Judged, open_to=OpenTo.SCOPED, raises=[NotFound, Conflict, Overloaded, Storage]),
+)
 async def store_judgments(
     request: Request, runtime: Service, body: Annotated[FeedbackRequest, STORED]
 ) -> Response:
@@ -118,7 +132,9 @@ async def store_judgments(
     if not well_formed and isinstance(given[0], ServiceError):
         raise given[0]
     with runtime.queued_rows.admitted(len(well_formed)):
-        sequence, unknown = await runtime.corpus.store.judge(well_formed, collection, sender.key, limits)
+        sequence, unknown = await runtime.corpus.store.judge(
+            well_formed, collection, sender.key, limits, find_bounds(request, runtime)
+        )
     stored = [judgment for judgment in well_formed if judgment.id not in unknown]
     for judgment in stored:
         runtime.metrics.feedback.labels(str(judgment.relevant).lower()).inc()
@@ -162,7 +178,7 @@ def _judgment(value: object, name: str, runtime: Runtime, sender: Sender) -> Jud
     return Judgment(given.query, given.id, given.relevant, visitor=visitor, trusted=sender.trusted)
 
 
-@router.get("", **describe(Role.READ, FeedbackPage, raises=SELECTS))
+@router.get("", **describe(Role.READ, FeedbackPage, open_to=OpenTo.SCOPED, raises=SELECTS))
 async def list_judgments(request: Request, runtime: Service, params: Annotated[Listing, Query()]) -> Response:
     """List judgments in the order of their arrival, after the judgment number `after`.
 
@@ -173,7 +189,7 @@ async def list_judgments(request: Request, runtime: Service, params: Annotated[L
     return await list_rows(request, runtime, params, "feedback", read, JudgmentOut)
 
 
-@router.get("/count", **describe(Role.READ, Count, raises=SELECTS))
+@router.get("/count", **describe(Role.READ, Count, open_to=OpenTo.SCOPED, raises=SELECTS))
 async def count_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
@@ -189,7 +205,7 @@ class Summary(BaseModel):
     answered: int = Field(description="Queries with a relevant document, which a retraining can measure with")
 
 
-@router.get("/summary", **describe(Role.READ, Summary, raises=SELECTS))
+@router.get("/summary", **describe(Role.READ, Summary, open_to=OpenTo.SCOPED, raises=SELECTS))
 async def sum_up_judgments(
     request: Request, runtime: Service, params: Annotated[Selected, Query()]
 ) -> Response:
@@ -199,7 +215,7 @@ async def sum_up_judgments(
     return json_response(found._asdict())
 
 
-@router.delete("", **describe(Role.WRITE, Forgotten, raises=SELECTS))
+@router.delete("", **describe(Role.WRITE, Forgotten, open_to=OpenTo.SCOPED, raises=SELECTS))
 async def delete_judgments(
     request: Request, runtime: Service, params: Annotated[Forgetting, Query()]
 ) -> Response:

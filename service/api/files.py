@@ -19,7 +19,7 @@ from models.messages import amount
 from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally, body_pieces, import_response
 from service.api.collections import get_collection
 from service.api.documents import build_document
-from service.api.openapi import COUNT, EMBEDS, VERSIONED, Role, describe
+from service.api.openapi import COUNT, EMBEDS, VERSIONED, OpenTo, Role, describe
 from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
 from service.files.columns import Placed
 from service.files.detection import find_format
@@ -109,7 +109,7 @@ class FileImported(BaseModel):
 _RAW = {RAW_FILE: {"type": "string", "format": "binary"}}
 
 
-@router.post("/preview", **describe(Role.WRITE, PreviewOut, reads=_RAW))
+@router.post("/preview", **describe(Role.WRITE, PreviewOut, open_to=OpenTo.SCOPED, reads=_RAW))
 async def preview_a_file(request: Request, params: Annotated[PreviewQuery, Query()]) -> Response:
     """Show how the start of a file is read, and guess the purpose of each column. Nothing is stored."""
     _require_raw(request)
@@ -130,6 +130,7 @@ async def preview_a_file(request: Request, params: Annotated[PreviewQuery, Query
 _IMPORT = describe(
     Role.WRITE,
     FileImported,
+    open_to=OpenTo.SCOPED,
     raises=(*EMBEDS, Storage),
     headers={**VERSIONED, "x-compute-tokens": COUNT},
     reads=_RAW,

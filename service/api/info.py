@@ -16,11 +16,11 @@ from models.encoder import Encoder
 from models.manifest import Mode
 from models.messages import simile_version
 from service.active import ActiveReranker
-from service.api.openapi import Role, describe
-from service.auth.access import Account
+from service.api.openapi import OpenTo, Role, describe
+from service.auth.access import Access, Account, get_scope
 from service.corpus.examples import example_rows
 from service.errors import Unhealthy
-from service.http.bodies import check_parameters, json_response
+from service.http.bodies import check_parameters, collect_fields, json_response
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
 
@@ -125,12 +125,14 @@ class Info(BaseModel):
         description="Threads that compute a single text together, after their start"
     )
     workers: WorkersInfo
-    cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
-    index: IndexInfo
+    cache: CacheInfo | None = Field(
+        description="null without one (SIMILE_CACHE_MB=0), and for a key with a scope"
+    )
+    index: IndexInfo | None = Field(description="null for a key with a scope, as it counts all documents")
 
 
-@router.get("/info", tags=["models"], **describe(Role.READ, Info))
-async def describe_service_and_model(runtime: Service) -> Response:
+@router.get("/info", tags=["models"], **describe(Role.READ, Info, open_to=OpenTo.SCOPED))
+async def describe_service_and_model(request: Request, runtime: Service) -> Response:
     """Describe the active model and its engine.
 
     The answer has the fields of text-embeddings-inference, and more.
@@ -141,6 +143,8 @@ async def describe_service_and_model(runtime: Service) -> Response:
     `cuda:0`.
     """
     models_id = await asyncio.to_thread(runtime.store.id)  # Another service may renew it.
+    scope = get_scope(request.scope)
+    reranked = [name for name in runtime.settings.reranked if scope is None or scope.allows(name)]
     with runtime.active.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
         largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.layout
@@ -161,7 +165,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
             "form": str(encoder.form),
             "form_cost": _cost(encoder),
             "query_encoder": _query_encoder(encoder),
-            "reranker": _reranker(runtime.active.reranker, runtime.settings.reranked),
+            "reranker": _reranker(runtime.active.reranker, reranked),
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
@@ -185,7 +189,8 @@ async def describe_service_and_model(runtime: Service) -> Response:
                 "recall_queries": measured and measured.queries,
             },
         }
-    return json_response(answer)
+    hidden: dict[str, Any] = {} if scope is None else {"cache": None, "index": None}
+    return json_response(answer | hidden)
 
 
 def _reranker(active: ActiveReranker, collections: Sequence[str]) -> dict[str, Any] | None:
@@ -221,18 +226,28 @@ def _cost(encoder: Encoder) -> dict[str, Any] | None:
     return {"texts": turned.texts, "cosine_mean": mean, "cosine_least": least, "same_neighbours": None}
 
 
+class ScopeOut(BaseModel):
+    collections: list[str] = Field(description="Names of collections, and prefixes that end with *")
+    filter: dict[str, str | float | bool] = Field(description="Metadata of all documents that the key sees")
+    max_documents: int | None
+    max_bytes: int | None
+
+
 class Caller(BaseModel):
     name: str | None = Field(description="The name of the key. null on a service without keys")
     role: Role = Field(description="admin on a service without keys")
+    scope: ScopeOut | None = Field(description="null: the key sees everything")
 
 
-@router.get("/me", tags=["operation"], **describe(Role.READ, Caller))
+@router.get("/me", tags=["operation"], **describe(Role.READ, Caller, open_to=OpenTo.SCOPED))
 async def show_key(request: Request) -> Response:
-    """Return the name and the role of the API key that was sent."""
+    """Return the name, the role and the scope of the API key that was sent."""
     check_parameters(request)
     account: Account | None = request.scope.get("account")
     name, role = (None, Role.ADMIN) if account is None else (account.key.name, account.key.role)
-    return json_response({"name": name, "role": role})
+    scope = get_scope(request.scope)
+    shown = None if scope is None else collect_fields(ScopeOut, scope, filter=scope.conditions)
+    return json_response({"name": name, "role": role, "scope": shown})
 
 
 class Health(BaseModel):
@@ -273,7 +288,14 @@ async def check_readiness(request: Request) -> Response:
 
 @router.get("/metrics", tags=["operation"], **describe(None, also=["text/plain"]))
 async def read_metrics(request: Request) -> Response:
-    """Return metrics in Prometheus' text format. docs/METRICS.md lists them."""
+    """Return metrics in Prometheus' text format. docs/METRICS.md lists them.
+
+    If any key has a scope, this needs a key of role read without a scope, because the counts are of all
+    tenants.
+    """
+    access: Access | None = request.app.state.access
+    if access is not None and access.has_scopes:
+        access.admit(request.scope, Role.READ)
     text = await asyncio.to_thread(request.app.state.runtime.scrape)  # off the event loop
     return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
@@ -288,7 +310,7 @@ class Examples(BaseModel):
     documents: list[Example]
 
 
-@router.get("/examples", tags=["documents"], **describe(Role.READ, Examples))
+@router.get("/examples", tags=["documents"], **describe(Role.READ, Examples, open_to=OpenTo.SCOPED))
 async def read_example_texts(request: Request) -> Response:
     """Return a few hundred short texts to try the search with. Each has `metadata.example = true`."""
     check_parameters(request)

@@ -24,7 +24,8 @@ from models.manifest import (
     require_kind,
 )
 from models.store import ModelStore, RequestedReranker
-from service.api.openapi import Role, describe
+from service.api.openapi import OpenTo, Role, describe
+from service.auth.access import get_scope
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
 from service.http.bodies import json_response
@@ -126,8 +127,8 @@ class Report(RootModel[dict[str, Any]]):
     """The report of the promotion gate about a version."""
 
 
-@router.get("/models", **describe(Role.READ, ModelsAnswer))
-async def list_versions_and_their_states(runtime: Service) -> Response:
+@router.get("/models", **describe(Role.READ, ModelsAnswer, open_to=OpenTo.SCOPED))
+async def list_versions_and_their_states(request: Request, runtime: Service) -> Response:
     """List every published version and its state.
 
     `done` and `total` count documents while a version is built.
@@ -140,6 +141,9 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     stopped or overdue) and the state as a sentence (`says`). It is null without a schedule. Its `progress`
     describes the running retraining, which the schedule or an operator started: its activity (`doing`),
     `step` of `steps`, the `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
+
+    For a key with a scope, what could tell of others' documents is empty or null: `done`, `total`,
+    `eta_seconds`, `reason`, `canary`, `scores` and `schedule`.
     """
     manifests, problems, wanted, schedule, away = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states() | runtime.controller.reranker_states()
@@ -159,12 +163,16 @@ async def list_versions_and_their_states(runtime: Service) -> Response:
     listed = [shown | {"loaded": shown["version"] in loaded} for shown in listed]
     answer = {"active": runtime.active.generation.version, "wanted": wanted, "models": listed}
     reranker, requested = runtime.active.reranker, runtime.rerankers.requested
+    scoped = get_scope(request.scope) is not None
     in_use = {
         "active": reranker.version,
         "wanted": requested.version,
         "previous": requested.previous,
-        "reason": reranker.trouble or None,
+        "reason": None if scoped else reranker.trouble or None,
     }
+    if scoped:
+        hidden = dict.fromkeys(("done", "total", "eta_seconds", "reason", "canary")) | {"scores": {}}
+        answer["models"], schedule = [shown | hidden for shown in listed], None
     return json_response(answer | {"reranker": in_use, "schedule": schedule})
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.responses import Response
 
 from service.api.embedding import Plan, embed, in_base64, parse_inputs, with_prompt
-from service.api.openapi import EMBEDS, TIMED, Inputs, Role, describe, example
+from service.api.openapi import EMBEDS, TIMED, Inputs, OpenTo, Role, describe, example
 from service.http.bodies import json_response
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Service
@@ -62,7 +62,7 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
-_EMBEDS = describe(Role.READ, EmbeddingList, raises=EMBEDS, headers=TIMED)
+_EMBEDS = describe(Role.READ, EmbeddingList, open_to=OpenTo.SCOPED, raises=EMBEDS, headers=TIMED)
 
 
 @router.post("/v1/embeddings", **_EMBEDS)
@@ -95,7 +95,7 @@ async def embed_texts(request: Request, runtime: Service, body: EmbeddingsReques
     return json_response(content, embedded.headers)
 
 
-@router.get("/v1/models", **describe(Role.READ, ModelList))
+@router.get("/v1/models", **describe(Role.READ, ModelList, open_to=OpenTo.SCOPED))
 async def list_versions(runtime: Service) -> Response:
     """List the published versions."""
     manifests = await asyncio.to_thread(runtime.store.versions)

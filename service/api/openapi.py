@@ -32,7 +32,8 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from starlette.responses import FileResponse, Response
 
 from service import errors
-from service.auth.keys import Role as Role  # noqa: PLC0414  routes import it with describe()
+from service.auth.key_scope import OpenTo as OpenTo  # noqa: PLC0414  routes import it with describe()
+from service.auth.keys import Role as Role  # noqa: PLC0414
 from service.errors import NotFound, ServiceError
 from service.http.bodies import refuses_unknown
 from service.http.error_responses import family, status_in
@@ -318,6 +319,7 @@ def describe(
     role: Role | None,
     answer: Any = None,
     *,
+    open_to: OpenTo = OpenTo.UNSCOPED,
     raises: Sequence[type[ServiceError]] = (),
     statuses: Sequence[int] = (200,),
     also: Sequence[str] = (),
@@ -330,6 +332,7 @@ def describe(
     Args:
         role: The role that the route needs. None means that no key is needed.
         answer: The Pydantic model of JSON answers, or a union of models.
+        open_to: The scopes of keys that the endpoint keeps to.
         raises: Errors in addition to those that every route of this kind can raise.
         statuses: Status codes of successful answers.
         also: Other media types of the answers.
@@ -339,7 +342,8 @@ def describe(
 
     """
     needed = OPEN if role is None else role.value
-    extra: dict[str, Any] = {"x-role": needed, _RAISES: [kind.__name__ for kind in raises]}
+    extra: dict[str, Any] = {"x-role": needed, "x-open-to": open_to.value}
+    extra[_RAISES] = [kind.__name__ for kind in raises]
     if parameters:
         extra["parameters"] = [*parameters]
     if reads is not None:

@@ -19,7 +19,7 @@ from models.manifest import Manifest, is_version
 from models.messages import did_you_mean
 from models.tokens.pairs import Pair
 from service.api.embedding import VERSION_HEADER, check_count, inference_headers, parse_texts
-from service.api.openapi import EMBEDS, TIMED, Role, ShownAs, Text, Texts, describe, example
+from service.api.openapi import EMBEDS, TIMED, OpenTo, Role, ShownAs, Text, Texts, describe, example
 from service.api.tei import Direction
 from service.batching.request import Lane
 from service.errors import Conflict, NotFound, Validation
@@ -30,7 +30,7 @@ from service.settings import Settings
 
 router = APIRouter(route_class=RoleRoute, tags=["rerank"])
 
-_SCORES: dict[str, Any] = {"raises": EMBEDS, "headers": TIMED}
+_SCORES: dict[str, Any] = {"open_to": OpenTo.SCOPED, "raises": EMBEDS, "headers": TIMED}
 ONLY_LABEL = "LABEL_0"  # Name of a single output, as in TEI.
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from service.api.collections import existing
+from service.api.collections import existing, find_bounds, find_tenant
 from service.api.embedding import inference_headers, pinned
 from service.api.openapi import (
     EMBEDS,
@@ -23,6 +23,7 @@ from service.api.openapi import (
     Filter,
     FilterText,
     NumberId,
+    OpenTo,
     Role,
     ShownAs,
     Text,
@@ -286,7 +287,11 @@ class QueriesAnswer(BaseModel):
     without_results: list[QueryCount] = Field(description="Queries without a hit, most searches first")
 
 
-_SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
+_SEARCHES: dict[str, Any] = {
+    "open_to": OpenTo.SCOPED,
+    "raises": (*EMBEDS, NotFound, Storage),
+    "headers": TIMED,
+}
 
 
 @router.get("/search", **describe(Role.READ, SearchAnswer, **_SEARCHES))
@@ -356,7 +361,8 @@ async def _plan(
         queries=queries,
         options=options,
         filter=options.filter,
-        where=parse_where(runtime, options.filter),
+        where=parse_where(request, runtime, options.filter),
+        bounds=find_bounds(request, runtime),
         shown=parse_fields(fields),
         collection=await existing(request, runtime),
         version=pinned(request, model, runtime),
@@ -455,13 +461,15 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         if runtime.searches is not None:
             visitor = runtime.hash_visitor(plan.options.user)
             place, pinned = (plan.collection, search.offset), plan.version is not None
-            note = partial(runtime.searches.note, *place, visitor=visitor, pinned=pinned)
+            note = partial(
+                runtime.searches.note, *place, visitor=visitor, pinned=pinned, tenant=find_tenant(request)
+            )
             search_ids = [note(text, ids) for text, ids in zip(texts, stages.shown_ids, strict=True)]
         embedded = embedded._replace(tokens=[*embedded.tokens, *stages.tokens])
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(stages.shown_ids):
-            notes |= await find_warnings(runtime, plan.filter, plan.collection)
-        unknown = await find_facet_warnings(runtime, plan.facets, stages.pages, plan.collection)
+            notes |= await find_warnings(request, runtime, plan.filter, plan.collection)
+        unknown = await find_facet_warnings(request, runtime, plan.facets, stages.pages, plan.collection)
         stages.facet_faults |= dict.fromkeys(unknown)
     stages.add_to(notes, runtime.metrics)
     if plan.facets:

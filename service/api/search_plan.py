@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import orjson
+from fastapi import Request
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
@@ -18,6 +19,7 @@ from models.search.fusion import get_mode, get_weight
 from models.search.ranking import RERANKED
 from models.search.syntax import SyntaxProblem, parse_syntax
 from service.active import Generation
+from service.api.collections import find_bounds
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
 from service.batching.request import Answer, Timing
@@ -32,6 +34,7 @@ from service.store.filters.grammar import (
     MAX_FIELD_PARTS,
     FilterError,
     Predicate,
+    both,
     check_field,
     objects_in,
     parse_filter,
@@ -239,9 +242,11 @@ def _show_facet(facet: Facet) -> dict[str, Any]:
 
 
 async def find_facet_warnings(
-    runtime: Runtime, facets: Sequence[str], pages: Sequence[Page], collection: str
+    request: Request, runtime: Runtime, facets: Sequence[str], pages: Sequence[Page], collection: str
 ) -> list[str]:
-    """Returns sentences about facets that no document has."""
+    """Returns sentences about facets that no document has. Keys with a filter get none."""
+    if find_bounds(request, runtime) is not None:
+        return []
     counted = [page.facets for page in pages if page.facets is not None]
     suspect = {
         field
@@ -258,24 +263,34 @@ def _has_field(facet: Facet) -> bool:
     return bool(facet.values or facet.ranges or facet.other)
 
 
-def parse_where(runtime: Runtime, filter: object) -> Predicate | None:
-    """Parses a filter into a SQL condition. Returns None if there is no filter.
+def parse_where(request: Request, runtime: Runtime, filter: object) -> Predicate | None:
+    """Parses the filter of a request into a SQL condition, and adds the filter of the key's scope.
+
+    Returns None if there is no filter.
 
     Raises:
         Validation: The filter is invalid.
 
     """
-    if filter is None:
-        return None
-    try:
-        parsed = parse_filter(filter) if isinstance(filter, str) else filter
-        return runtime.corpus.store.filter(parsed)
-    except FilterError as error:
-        raise Validation(f"filter: {error}") from error
+    where = None
+    if filter is not None:
+        try:
+            parsed = parse_filter(filter) if isinstance(filter, str) else filter
+            where = runtime.corpus.store.filter(parsed)
+        except FilterError as error:
+            raise Validation(f"filter: {error}") from error
+    return both(find_bounds(request, runtime), where)
 
 
-async def find_warnings(runtime: Runtime, filter: object, collection: str) -> dict[str, list[str]]:
-    """Returns the field `warnings` for an answer without hits, or no field if no mistake was found."""
+async def find_warnings(
+    request: Request, runtime: Runtime, filter: object, collection: str
+) -> dict[str, list[str]]:
+    """Returns the field `warnings` for an answer without hits, or no field if no mistake was found.
+
+    A warning may name fields and values of any document, so keys with a filter get none.
+    """
+    if find_bounds(request, runtime) is not None:
+        return {}
     parsed = parse_filter(filter) if isinstance(filter, str) else filter
     if not isinstance(parsed, dict) or not parsed:
         return {}
@@ -313,7 +328,8 @@ class Plan:
         options: The options as sent. `search` chooses the mode if none was sent.
         passages: Whether to compare queries with all passages, or only with the head of each document.
         filter: The filter as sent.
-        where: The parsed filter.
+        where: The parsed filter, with that of the key's scope.
+        bounds: The filter of the key's scope alone.
         shown: The fields of a hit to return.
         collection: The collection to search.
         version: The version that must answer. None means the active version.
@@ -333,6 +349,7 @@ class Plan:
     passages: bool
     filter: object
     where: Predicate | None
+    bounds: Predicate | None
     shown: Shown
     collection: str
     version: str | None
@@ -383,6 +400,7 @@ class Plan:
             weight=get_weight(learned),
             unrelated=generation.encoder.unrelated,
             where=self.where,
+            bounds=self.bounds,
             min_score=options.min_score,
             passages=self.passages,
             max_bytes=settings.max_answer_bytes,

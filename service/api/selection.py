@@ -111,9 +111,12 @@ def trusted_now(request: Request, row: Event | Judgment) -> bool:
 async def build_selection(request: Request, runtime: Runtime, params: Selected) -> Selection:
     """Returns the selection of rows that the query parameters describe.
 
+    A key with a filter selects only rows that it sent itself, because the other rows of a shared collection
+    may be of other tenants.
+
     Raises:
         Empty: A parameter is empty.
-        Validation: The name of the collection is invalid.
+        Validation: The name of the collection is invalid, or the selection reaches beyond the key's scope.
         NotFound: The collection does not exist.
 
     """
@@ -122,10 +125,18 @@ async def build_selection(request: Request, runtime: Runtime, params: Selected) 
         if getattr(params, name) == "":
             raise Empty(f"{name} is empty, and nothing stored has that. Leave it out, or name one.")
     collection: str | None = None
+    account: Account | None = request.scope.get("account")
+    scope = None if account is None else account.key.scope
     if params.collection != EVERY_COLLECTION:
         collection = await existing(request, runtime, params.collection)
+    elif scope is not None:
+        raise Validation("The key has a scope, so name one of its collections; GET /collections lists them.")
     key = NO_KEY if params.key == WITHOUT_KEY else params.key
     visitor = None if params.user is None else runtime.hash_visitor(params.user)
+    if account is not None and scope is not None and scope.filter:
+        if key not in {None, account.key.name}:
+            raise Validation("The key has a filter, so it selects only what it sent itself. Leave key out.")
+        key = account.key.name
     query, id = (params.query, params.id) if isinstance(params, Forgetting) else (None, None)
     return Selection(collection, query, id, key, visitor)
 
@@ -181,7 +192,7 @@ async def to_forget(request: Request, runtime: Runtime, params: Forgetting) -> S
 
     """
     selection = await build_selection(request, runtime, params)
-    if selection == Selection(selection.collection):
+    if not {"query", "id", "key", "user"} & params.model_fields_set:
         route = request.url.path.rpartition("/")[2]
         raise Validation(
             f"Deleting needs a query, an id, a key or a user: DELETE /{route}?query=…&id=…&key=…&user=…."

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from service.api.collections import existing
-from service.api.openapi import FilterText, Role, Text, describe
+from service.api.openapi import FilterText, OpenTo, Role, Text, describe
 from service.api.search_plan import parse_where
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.http.bodies import json_response
@@ -37,7 +37,12 @@ class SuggestAnswer(BaseModel):
     suggestions: list[SuggestionOut] = Field(description="Best first")
 
 
-@router.get("/suggest", **describe(Role.READ, SuggestAnswer, raises=[Empty, NotFound, Overloaded, Storage]))
+@router.get(
+    "/suggest",
+    **describe(
+        Role.READ, SuggestAnswer, open_to=OpenTo.SCOPED, raises=[Empty, NotFound, Overloaded, Storage]
+    ),
+)
 async def suggest_completions(
     request: Request, runtime: Service, params: Annotated[SuggestParameters, Query()]
 ) -> Response:
@@ -52,7 +57,7 @@ async def suggest_completions(
             f"q has {len(params.q)} characters; at most {MAX_CHARACTERS} are completed. Send the end of the "
             "text, or no request."
         )
-    where = parse_where(runtime, params.filter)
+    where = parse_where(request, runtime, params.filter)
     collection = await existing(request, runtime)
     found = await runtime.suggestions.suggest(params.q, params.k, where, collection)
     return json_response({"suggestions": [each._asdict() for each in found]})

@@ -20,7 +20,7 @@ from models.search.synonyms import (
 )
 from models.search.terms import CJK_RUN
 from service.api.collections import DESCRIBED, PARAMETER, existing
-from service.api.openapi import Role, ShownAs, describe, example
+from service.api.openapi import OpenTo, Role, ShownAs, describe, example
 from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.http.bodies import STORED, Slices, check_parameters, json_response, validated
@@ -69,7 +69,16 @@ class SynonymsVersion(BaseModel):
     version: int
 
 
-@router.get(_PATH, **describe(Role.READ, SynonymsOut, raises=[NotFound, Storage], parameters=[DESCRIBED]))
+@router.get(
+    _PATH,
+    **describe(
+        Role.READ,
+        SynonymsOut,
+        open_to=OpenTo.SCOPED,
+        raises=[NotFound, Storage],
+        parameters=[DESCRIBED],
+    ),
+)
 async def read_synonyms(request: Request, runtime: Service) -> Response:
     """Return the synonyms of a collection. They can be sent again as they are."""
     check_parameters(request)
@@ -79,7 +88,11 @@ async def read_synonyms(request: Request, runtime: Service) -> Response:
 @router.put(
     _PATH,
     **describe(
-        Role.WRITE, SynonymsVersion, raises=[Conflict, Empty, NotFound, Storage], parameters=[DESCRIBED]
+        Role.WRITE,
+        SynonymsVersion,
+        open_to=OpenTo.COLLECTIONS,
+        raises=[Conflict, Empty, NotFound, Storage],
+        parameters=[DESCRIBED],
     ),
 )
 async def replace_synonyms(
@@ -113,7 +126,14 @@ async def replace_synonyms(
 
 
 @router.delete(
-    _PATH, **describe(Role.WRITE, SynonymsVersion, raises=[NotFound, Storage], parameters=[DESCRIBED])
+    _PATH,
+    **describe(
+        Role.WRITE,
+        SynonymsVersion,
+        open_to=OpenTo.COLLECTIONS,
+        raises=[NotFound, Storage],
+        parameters=[DESCRIBED],
+    ),
 )
 async def delete_synonyms(request: Request, runtime: Service) -> Response:
     """Delete all synonyms of a collection. The version grows, unless there are none."""

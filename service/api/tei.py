@@ -40,6 +40,7 @@ from service.api.openapi import (
     VERSIONED,
     Dimensions,
     Inputs,
+    OpenTo,
     Role,
     ShownAs,
     Text,
@@ -60,9 +61,9 @@ router = APIRouter(route_class=RoleRoute, tags=["embedding"])
 
 RAW = "application/octet-stream"
 _ROWS = {"x-embedding-shape": {"description": f"Rows, columns; with {RAW}", "schema": {"type": "string"}}}
-_INFERS: dict[str, Any] = {"raises": EMBEDS, "headers": TIMED}
-_EMBEDS: dict[str, Any] = {"raises": EMBEDS, "headers": {**TIMED, **_ROWS}, "also": [RAW]}
-_SAYS: dict[str, Any] = {"raises": (NotFound, Conflict, Tokenizer), "headers": VERSIONED}
+_INFERS: dict[str, Any] = {"open_to": OpenTo.SCOPED, "raises": EMBEDS, "headers": TIMED}
+_EMBEDS: dict[str, Any] = _INFERS | {"headers": {**TIMED, **_ROWS}, "also": [RAW]}
+_SAYS: dict[str, Any] = _INFERS | {"raises": (NotFound, Conflict, Tokenizer), "headers": VERSIONED}
 _SLICE = 4096  # tokens written as JSON in one call, which holds the interpreter lock
 Steps: TypeAlias = Generator[None, None, bytes]
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")

@@ -16,6 +16,7 @@ from pathlib import Path
 from prometheus_client import Counter
 from starlette.types import Scope
 
+from service.auth.key_scope import KeyScope, OpenTo
 from service.auth.keys import Key, KeysFile, Role
 from service.errors import Forbidden, RateLimited, Unauthorized
 from service.observability.metrics import Metrics
@@ -82,6 +83,7 @@ class Access:
         self._metrics = metrics
         self._file = KeysFile(file)
         self._accounts: dict[str, Account] = {}
+        self._by_digest: dict[bytes, Account] = {}
         self._open_accounts()
 
     def _open_accounts(self) -> None:
@@ -90,6 +92,8 @@ class Access:
             account = before.get(key.name) or Account(key, self._settings, self._metrics)
             account.update(key)
             self._accounts[key.name] = account
+        self._by_digest = {account.key.digest: account for account in self._accounts.values()}
+        self.has_scopes = any(key.scope is not None for key in self._file.keys)
 
     def identify(self, scope: Scope) -> Account:
         """Returns the account of the API key in a request's headers.
@@ -104,12 +108,8 @@ class Access:
         given = key.strip()
         if scheme.lower() != b"bearer" or not given:
             raise _unauthorized("This needs a key. Send it in the header `Authorization: Bearer KEY`.")
-        digest = hashlib.sha256(given).digest()
-        found: Account | None = None
-        # Compares all keys completely, so the time reveals nothing about a guess.
-        for account in self._accounts.values():
-            if hmac.compare_digest(account.key.digest, digest):
-                found = account
+        # The time of the lookup depends on the hash, from which a guess learns nothing about a key.
+        found = self._by_digest.get(hashlib.sha256(given).digest())
         if found is None:
             raise _unauthorized("This key is not known here. Check it, or ask for a new one.")
         return found
@@ -119,12 +119,17 @@ class Access:
         account = self._accounts.get(name)
         return account is None or account.key.trusted
 
-    def admit(self, scope: Scope, needed: Role) -> None:
+    def admit(self, scope: Scope, needed: Role, open_to: OpenTo = OpenTo.UNSCOPED) -> None:
         """Checks the API key of a request, stores the account in `scope`, and counts the request.
+
+        Args:
+            scope: ASGI scope of the request.
+            needed: The role that the route needs.
+            open_to: The scopes that the route keeps to.
 
         Raises:
             Unauthorized: The key is missing or unknown.
-            Forbidden: The role of the key is not sufficient.
+            Forbidden: The role of the key is not sufficient, or the route does not keep to the key's scope.
             RateLimited: The key has used its requests or tokens for this minute.
 
         """
@@ -134,7 +139,17 @@ class Access:
             raise Forbidden(
                 f"This needs a key of role {needed}; {account.key.name!r} has the role {account.key.role}."
             )
+        if not open_to.admits(account.key.scope):
+            raise Forbidden(
+                f"The key {account.key.name!r} has a scope, and this goes beyond it. Use a key without one."
+            )
         account.spend()
+
+
+def get_scope(scope: Scope) -> KeyScope | None:
+    """Returns the scope of the key that sent a request, or None if the request may see everything."""
+    account: Account | None = scope.get("account")
+    return None if account is None else account.key.scope
 
 
 def _unauthorized(message: str) -> Unauthorized:

@@ -1,10 +1,11 @@
 """Reads the keys file, at the start and after each change. Start reading at `KeysFile`.
 
-    name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust]]]
+    name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust[:scope]]]]
 
 Each line describes one key. Empty lines and lines that begin with # are ignored. If a limit is missing, the
-setting applies. The limit 0 means no limit. `trust` is `trusted` (the default) or `untrusted`, and says
-whether retraining learns from the events and judgments of the key. The file contains only hashes of keys.
+setting applies. The limit 0 means no limit. `trust` is `trusted` or `untrusted`, and says whether retraining
+learns from the events and judgments of the key. If it is missing, a key is trusted unless its scope has a
+filter. `scope` is JSON (key_scope.py), and the rest of the line. The file contains only hashes of keys.
 Error messages give the number of a line and never quote the line, because a line may contain a key by
 mistake.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from models.messages import amount
 from service.auth.audit import audit
+from service.auth.key_scope import KeyScope, ScopeError, parse_scope
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ MAX_BYTES = 1 << 20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")  # suits metric labels and the audit log
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _LIMIT = re.compile(r"[0-9]{1,12}")
-_FIELDS = "name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust]]]"
+_FIELDS = "name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute[:trust[:scope]]]]"
 TRUSTED, UNTRUSTED = "trusted", "untrusted"
 
 
@@ -57,6 +59,7 @@ class Key:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     trusted: bool = True  # Retraining learns from the key's events and judgments.
+    scope: KeyScope | None = None  # Without one, the key sees everything.
 
 
 class KeysError(ValueError):
@@ -93,11 +96,11 @@ def parse(text: str, *, may_be_empty: bool = False) -> list[Key]:
 
 
 def _key(line: str) -> Key:
-    fields = [part.strip() for part in line.split(":")]
-    if not 3 <= len(fields) <= 6:
+    fields = [part.strip() for part in line.split(":", 6)]
+    if len(fields) < 3:
         raise KeysError(f"it has {amount(len(fields), 'field')}; write {_FIELDS}.")
     name, role, digest, *limits = fields[:5]
-    trust = fields[5] if len(fields) == 6 else ""
+    trust, scope = [*fields[5:], "", ""][:2]
     if not NAME.fullmatch(name):
         raise KeysError("the name must be 1 to 64 letters, digits and . _ @ -, a letter or digit first.")
     if role not in list(Role):
@@ -110,9 +113,21 @@ def _key(line: str) -> Key:
     if not all(limit == "" or _LIMIT.fullmatch(limit) for limit in limits):
         raise KeysError("a limit must be a whole number per minute, 0 for none, or empty for the setting's.")
     if trust not in {"", TRUSTED, UNTRUSTED}:
-        raise KeysError(f"the sixth field must be {TRUSTED}, {UNTRUSTED}, or empty for {TRUSTED}.")
+        raise KeysError(f"the sixth field must be {TRUSTED}, {UNTRUSTED}, or empty.")
     requests, tokens = [int(limit) if limit else None for limit in (*limits, "", "")][:2]
-    return Key(name, Role(role), bytes.fromhex(digest), requests, tokens, trust != UNTRUSTED)
+    bounds = _parse_scope(scope, role) if scope else None
+    # Judgments of a tenant must not train or rank what others search, unless the operator says so.
+    trusted = trust == TRUSTED or (trust == "" and not (bounds and bounds.filter))
+    return Key(name, Role(role), bytes.fromhex(digest), requests, tokens, trusted, bounds)
+
+
+def _parse_scope(text: str, role: str) -> KeyScope:
+    if role == Role.ADMIN:
+        raise KeysError("a key of role admin sees everything, so it cannot have a scope. Use read or write.")
+    try:
+        return parse_scope(text)
+    except ScopeError as error:
+        raise KeysError(str(error)) from None
 
 
 def read_keys(file: Path) -> list[Key]:

@@ -14,8 +14,11 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
+
 from models.files.fsync import replaced
 from service.auth.audit import audit
+from service.auth.key_scope import ScopeError, parse_scope
 from service.auth.keys import NAME, TRUSTED, UNTRUSTED, Key, KeysError, Role, parse, read_keys
 from service.settings import PREFIX, keys_file
 
@@ -37,10 +40,19 @@ def describe(parser: argparse.ArgumentParser) -> None:
         add.add_argument(f"--{name}-per-minute", type=int, metavar="N", help=about)
     add.set_defaults(trust="")
     group = add.add_mutually_exclusive_group()
-    for trust, does in ((TRUSTED, "learns from (default)"), (UNTRUSTED, "ignores")):
+    for trust, does in ((TRUSTED, "learns from (default without --filter)"), (UNTRUSTED, "ignores")):
         about = f"its events and judgments, which a retraining {does}"
         group.add_argument(f"--{trust}", dest="trust", action="store_const", const=trust, help=about)
-    commands.add_parser("list", parents=[file], help="names, roles, limits and trust")
+    scope = add.add_argument_group("tenants", "the key sees nothing else (docs/ACCESS.md)")
+    scope.add_argument(
+        "--collections", metavar="NAME,PREFIX*", help="its collections: names, and prefixes that end with *"
+    )
+    scope.add_argument(
+        "--filter", metavar="JSON", help='its documents: {"tenant":"acme"}, which is added to what it stores'
+    )
+    for name in ("documents", "bytes"):
+        scope.add_argument(f"--max-{name}", type=int, metavar="N", help=f"the {name} that it may hold")
+    commands.add_parser("list", parents=[file], help="names, roles, limits, trust and scopes")
     commands.add_parser("remove", parents=[file], help="the key stops working").add_argument("name")
 
 
@@ -70,20 +82,51 @@ def run(arguments: argparse.Namespace) -> str:
             if arguments.change == "remove":
                 return remove(file, arguments.name)
             limits = (arguments.requests_per_minute, arguments.tokens_per_minute)
-            return add(file, arguments.name, Role(arguments.role), limits, arguments.trust)
+            scope = _read_scope(arguments)
+            return add(file, arguments.name, Role(arguments.role), limits, arguments.trust, scope)
     except KeysError as error:
         raise KeysError(f"{file}: {error}") from error
     except OSError as error:
         raise KeysError(f"{file} cannot be changed ({error.strerror}).") from error
 
 
+def _read_scope(arguments: argparse.Namespace) -> str:
+    """Returns the scope in the arguments as in a line of the keys file, or an empty text.
+
+    Raises:
+        KeysError: The scope is malformed.
+
+    """
+    given: dict[str, object] = {
+        name: getattr(arguments, name)
+        for name in ("max_documents", "max_bytes")
+        if getattr(arguments, name) is not None
+    }
+    if arguments.collections is not None:
+        given["collections"] = [name.strip() for name in arguments.collections.split(",")]
+    if arguments.filter is not None:
+        try:
+            given["filter"] = orjson.loads(arguments.filter)
+        except orjson.JSONDecodeError as error:
+            raise KeysError(f'--filter is not JSON ({error}). Give it as {{"tenant":"acme"}}.') from error
+    try:
+        return str(parse_scope(orjson.dumps(given).decode())) if given else ""
+    except ScopeError as error:
+        raise KeysError(str(error)) from None
+
+
 def add(
-    file: Path, name: str, role: Role, limits: tuple[int | None, int | None] = (None, None), trust: str = ""
+    file: Path,
+    name: str,
+    role: Role,
+    limits: tuple[int | None, int | None] = (None, None),
+    trust: str = "",
+    scope: str = "",
 ) -> str:
     """Creates a key, adds a line with its hash to `file`, and returns the key.
 
     Raises:
-        KeysError: The name is already in the file, or the file is invalid.
+        KeysError: The name is already in the file, the file is invalid, or the role cannot have a scope.
 
     """
     text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
@@ -91,7 +134,9 @@ def add(
         raise KeysError(f"there is a key {name!r} already. Choose another name, or remove that one first.")
     key = SHOWN + secrets.token_urlsafe(32)
     numbers = ["" if limit is None else str(limit) for limit in limits]
-    line = ":".join([name, role, hashlib.sha256(key.encode()).hexdigest(), *numbers, trust]).rstrip(":")
+    line = ":".join([name, role, hashlib.sha256(key.encode()).hexdigest(), *numbers, trust, scope]).rstrip(
+        ":"
+    )
     changed = text + ("\n" if text and not text.endswith("\n") else "") + line + "\n"
     parse(changed)
     _replace(file, changed)
@@ -121,14 +166,22 @@ def remove(file: Path, name: str) -> str:
 
 
 def table(keys: list[Key]) -> str:
-    """Formats a table of names, roles, limits and trust. Hashes are not shown."""
-    rows = [("name", "role", "requests/min", "tokens/min", "trust")]
+    """Formats a table of names, roles, limits and trust, and of scopes if any key has one.
+
+    Hashes are not shown.
+    """
+    rows = [("name", "role", "requests/min", "tokens/min", "trust", "scope")]
     for key in keys:
         limits = _limit(key.requests_per_minute), _limit(key.tokens_per_minute)
-        rows.append((key.name, key.role.value, *limits, TRUSTED if key.trusted else UNTRUSTED))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        trust = TRUSTED if key.trusted else UNTRUSTED
+        rows.append((key.name, key.role.value, *limits, trust, str(key.scope or "everything")))
+    columns = [*zip(*rows, strict=True)]
+    if all(key.scope is None for key in keys):
+        del columns[-1]
+    widths = [max(map(len, column)) for column in columns]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
     )
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from models.messages import amount
 from models.search.content import Content
 from service.active import ActiveGeneration, Generation
+from service.auth.key_scope import KeyScope
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
@@ -27,6 +28,7 @@ from service.corpus.judged import JudgedQueries, Remembered
 from service.corpus.reranking import NotReranked, Reranking
 from service.corpus.rewriting import Rewritten, rewrite_all
 from service.corpus.search import Judged, Page, Query, Search, find
+from service.corpus.tenants import Tenants, build_bounds, stamp
 from service.corpus.tokens import TokenVectors
 from service.errors import Conflict, Hung, Overloaded, ServiceError, Storage, Timeout, Unhealthy
 from service.observability.logs import safe_message
@@ -89,6 +91,7 @@ class Corpus:
         self.store = store
         self._batcher = batcher
         self._settings = settings
+        self._tenants = Tenants(store)
         self._encoder = DocumentEncoder(batcher, passages=settings.passages)
         self.judged = JudgedQueries(active, store, self.embed_queries)
         self.tokens = TokenVectors(active, batcher, store)
@@ -101,12 +104,35 @@ class Corpus:
         """Number of threads that compute a single text together. 1 means that this is off."""
         return self._batcher.single_text.threads
 
-    async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
+    async def put(
+        self,
+        documents: Sequence[Document],
+        collection: str = DEFAULT_COLLECTION,
+        scope: KeyScope | None = None,
+    ) -> Stored:
         """Stores documents with distinct ids. Unchanged titles and texts are not embedded again.
 
         Followers embed the changes at the same time as the active generation. A write does not wait for
         followers, and does not fail if they fail. Missing vectors of followers are added later.
+
+        Args:
+            documents: The documents.
+            collection: Name of the collection, which is in the scope.
+            scope: The scope of the key that sends the documents. None: there are no bounds.
+
+        Raises:
+            Validation: A document contradicts the filter of the scope.
+            Forbidden: An id belongs to a document outside of the scope.
+            Conflict: A quota of the scope would be exceeded, or there are too many collections.
         """
+        if scope is not None:
+            documents = stamp(scope, documents)
+        within = build_bounds(self.store, scope)
+        await self.store.check_ids([document.id for document in documents], collection, within)
+        async with self._tenants.reserved(scope, documents, collection):
+            return await self._put(documents, collection, within)
+
+    async def _put(self, documents: Sequence[Document], collection: str, within: Predicate | None) -> Stored:
         same = await self.store.unchanged(documents, collection)
         embedded: dict[int, dict[int, Embedding]] = {}
         write = _Write(documents, collection, {*range(len(documents))} - same, embedded)
@@ -128,6 +154,7 @@ class Corpus:
                         split=self._settings.passages,
                         collection=collection,
                         max_collections=self._settings.max_collections,
+                        within=within,
                     )
                     # Tokens of followers are not charged to the client.
                     made = embedded[active.number].values()

@@ -31,6 +31,7 @@ class SearchShown(NamedTuple):
     shown: tuple[str, ...]
     visitor: str = ""  # hash of the user's id
     pinned: bool = False  # Whether the request named a version, as a comparison does.
+    tenant: str = ""  # Only keys of this tenant may refer to the search, if it has one.
 
 
 class SearchSummary(NamedTuple):
@@ -58,11 +59,12 @@ class RecentSearches:
         visitor: str = "",
         *,
         pinned: bool = False,
+        tenant: str = "",
     ) -> str:
         """Stores a search and returns its search_id. A search with no or too much text is not stored."""
         search_id = secrets.token_urlsafe(_RANDOM_BYTES)
         if query and len(query) <= MAX_QUERY_CHARACTERS:
-            search = SearchShown(collection, offset, query, tuple(shown), visitor, pinned)
+            search = SearchShown(collection, offset, query, tuple(shown), visitor, pinned, tenant)
             self._searches[search_id] = search
             self._characters += _size(search)
             while self._characters > self._max_characters:
@@ -70,9 +72,13 @@ class RecentSearches:
                 self._characters -= _size(oldest)
         return search_id
 
-    def get(self, search_id: str) -> SearchShown | None:
-        """Returns a search, or None if the search is unknown or forgotten, or was not stored."""
-        return self._searches.get(search_id)
+    def get(self, search_id: str, tenant: str = "") -> SearchShown | None:
+        """Returns a search, or None if the search is unknown, forgotten, not stored, or of another tenant.
+
+        Without `tenant`, the search may be of any.
+        """
+        found = self._searches.get(search_id)
+        return found if found is not None and tenant in {"", found.tenant} else None
 
     def of(self, collection: str) -> list[SearchShown]:
         """Returns the searches of a collection, oldest first."""

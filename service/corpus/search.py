@@ -99,6 +99,7 @@ class Search:
         weight: Weight of the dense ranking in hybrid search.
         unrelated: Mean cosine of unrelated texts, for hybrid search. 1 if unknown.
         where: Filter. None matches all documents.
+        bounds: Condition of the documents that exist for the client, which `where` contains. None: all.
         min_score: Lowest cosine in dense search.
         passages: Whether to compare all passages of a document, or only the first passage.
         max_bytes: Maximum size of all hits in bytes.
@@ -127,6 +128,7 @@ class Search:
     weight: float = DENSE_WEIGHT
     unrelated: float = 1.0
     where: Predicate | None = None
+    bounds: Predicate | None = None
     min_score: float | None = None
     passages: bool = True
     max_bytes: float = inf
@@ -334,7 +336,7 @@ def find(
         if state != search.judgments:
             raise Judged(state)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
-    resolved = [_resolved(snapshot, generation, query, search.collection) for query in queries]
+    resolved = [_resolved(snapshot, generation, query, search) for query in queries]
     allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
     rankings = _rank_all(snapshot, moment, [query for query, _ in resolved], search, allowed)
     pages: list[_Found] = []
@@ -566,7 +568,7 @@ def _existing(snapshot: Snapshot, ranking: _Ranking, count: int) -> list[tuple[R
 
 
 def _resolved(
-    snapshot: Snapshot, generation: Generation, query: Query, collection: str
+    snapshot: Snapshot, generation: Generation, query: Query, search: Search
 ) -> tuple[Query, int | None]:
     """Replaces a query that names a document by a query with that document's stored vector.
 
@@ -574,7 +576,10 @@ def _resolved(
     """
     if query.similar_to is None:
         return query, None
-    stored = snapshot.get_vector(generation.number, query.similar_to, collection)
+    stored = snapshot.get_vector(generation.number, query.similar_to, search.collection)
+    if stored is not None and search.bounds is not None:
+        there = snapshot.among(search.bounds, np.array([stored[0]]), search.collection)
+        stored = stored if len(there) else None
     if stored is None:
         raise NotFound(f"There is no document {query.similar_to[:512]!r}.")
     revision, vector = stored

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.auth.key_scope import OpenTo
 from service.auth.keys import Role
 from service.errors import Validation
 from service.http.bodies import STORED, read_body, read_query
@@ -47,6 +48,7 @@ class RoleRoute(APIRoute):
             raise TypeError(f"{path} must say who may call it: describe(role).")
         options.setdefault("summary", endpoint.__name__.replace("_", " ").capitalize())
         self.role = None if extra["x-role"] == OPEN else Role(extra["x-role"])
+        self.open_to = OpenTo(extra["x-open-to"])
         self.body: type[BaseModel] | None = None  # the model of its JSON body
         self._stored = False  # the body's values are stored
         self._readers: dict[str, Callable[[Request], Any]] = {}
@@ -105,7 +107,7 @@ class RoleRoute(APIRoute):
         access = state.access
         if access is not None and self.role is not None:
             if scope["method"] in (self.methods or ()):
-                access.admit(scope, self.role)
+                access.admit(scope, self.role, self.open_to)
             else:
                 access.identify(scope)
         account = scope.get("account")

@@ -49,6 +49,7 @@ from service.store.values import (
     Selection,
     Step,
     Unembedded,
+    Usage,
     Vector,
     Verdict,
 )
@@ -318,14 +319,32 @@ class Snapshot(Protocol):
 class Documents(Protocol):
     """Stores, reads and deletes the documents of each collection."""
 
+    async def collection_names(self) -> list[str]:
+        """Returns the sorted names of all collections."""
+
+    async def measure(
+        self, chosen: Callable[[str], bool], where: Predicate | None, ids: Sequence[str] | None = None, /
+    ) -> Usage:
+        """Measures documents that match a filter, in the collections whose names are `chosen`.
+
+        With `ids`, only documents with these ids count.
+        """
+
+    async def check_ids(self, ids: Sequence[str], collection: str, within: Predicate | None, /) -> None:
+        """Checks ids before a write, which checks them again.
+
+        Raises:
+            Forbidden: A stored document with one of the ids does not match `within`.
+        """
+
     async def collections(self) -> list[tuple[str, int]]:
         """Returns the collections by name, each with its number of documents."""
 
     async def has_collection(self, name: str, /) -> bool:
         """Returns whether the collection exists."""
 
-    async def document(self, id: str, collection: str, /) -> Record | None:
-        """Returns a document, or None if it does not exist.
+    async def document(self, id: str, collection: str, where: Predicate | None = None, /) -> Record | None:
+        """Returns a document, or None if it does not exist, or does not match the filter.
 
         Raises:
             DamagedDocument: The document is damaged.
@@ -389,6 +408,7 @@ class Documents(Protocol):
         split: bool = False,
         collection: str = DEFAULT_COLLECTION,
         max_collections: int = MAX_COLLECTIONS,
+        within: Predicate | None = None,
     ) -> Put:
         """Stores documents.
 
@@ -400,8 +420,10 @@ class Documents(Protocol):
             split: Whether stored vectors count as missing if the text was truncated instead of split.
             collection: Name of the collection, which is created if it does not exist.
             max_collections: Maximum number of collections.
+            within: A filter that replaced documents must match.
 
         Raises:
+            Forbidden: A stored document with one of the ids does not match `within`.
             NeedsVectors: Some documents have no vector of the active generation. This process serves the
                 active generation when this is raised.
             Conflict: The store would have too many collections.
@@ -417,8 +439,12 @@ class Documents(Protocol):
     async def without_checksums(self) -> int:
         """Returns the number of documents without checksums."""
 
-    async def delete_one(self, id: str, collection: str, /) -> tuple[int, int]:
-        """Deletes a document and its events. If there are many events, they are deleted first, in steps.
+    async def delete_one(
+        self, id: str, collection: str, within: Predicate | None = None, /
+    ) -> tuple[int, int]:
+        """Deletes a document and its events, if the document matches the filter `within`.
+
+        If there are many events, they are deleted first, in steps.
 
         The document's judgments stay, but they are not listed until a document with the same id is stored.
 
@@ -496,9 +522,10 @@ class Feedback(Protocol):
         collection: str,
         key: str = NO_KEY,
         limits: Limits | None = None,
+        within: Predicate | None = None,
         /,
     ) -> tuple[int, set[str]]:
-        """Stores judgments of one key.
+        """Stores judgments of one key. Documents that do not match `within` count as missing.
 
         A newer judgment of the same query and document replaces the older one.
 
@@ -590,8 +617,12 @@ class Feedback(Protocol):
 class Events(Protocol):
     """Stores, lists and deletes events of searches, such as clicks."""
 
-    async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded:
+    async def record_events(
+        self, events: Sequence[Event], limits: EventLimits, within: Predicate | None = None, /
+    ) -> Recorded:
         """Stores events of one key and collection in steps. Each step is durable before the next one starts.
+
+        Documents that do not match `within` count as missing.
 
         Returns:
             Which events are new, and which were rejected and why. Events that were stored before are in

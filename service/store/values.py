@@ -242,6 +242,19 @@ class Loaded(NamedTuple):
     different: int = 0
 
 
+class Usage(NamedTuple):
+    """Number of documents, and bytes of their titles, texts and metadata."""
+
+    documents: int
+    bytes: int
+
+    def plus(self, other: "Usage") -> "Usage":
+        return Usage(self.documents + other.documents, self.bytes + other.bytes)
+
+    def minus(self, other: "Usage") -> "Usage":
+        return Usage(self.documents - other.documents, self.bytes - other.bytes)
+
+
 class Step(NamedTuple):
     """One step of a deletion.
 

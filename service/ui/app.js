@@ -84,7 +84,7 @@ async function drawStatus() {
   const [{ active, models }, { collections }] = await Promise.all([get("models"), get("collections")]);
   session.models = models;
   const total = collections.find(({ name }) => name === session.collection)?.documents ?? 0;
-  const names = [...new Set(["default", session.collection, ...collections.map(({ name }) => name)])];
+  const names = [...new Set([...(session.scope ? [] : ["default"]), session.collection, ...collections.map(({ name }) => name)])];
   const choose = (name) => { session.collection = name; forgetJudgements(); show(); drawStatus(); };
   const status = document.getElementById("status");
   if (status.contains(document.activeElement)) return;

@@ -10,6 +10,7 @@ export const session = {
   known: false,
   name: null, // name of the key; null if the service has no keys
   role: "read",
+  scope: null, // collections and filter of the key; null if it sees everything
   models: [], // of GET /models
 
   async load() {
@@ -23,7 +24,7 @@ export const session = {
   },
 
   forget() {
-    Object.assign(this, { known: false, name: null, role: "read" });
+    Object.assign(this, { known: false, name: null, role: "read", scope: null });
   },
 
   /** Returns whether the key's role includes `role`. */
@@ -32,7 +33,7 @@ export const session = {
   },
 
   get collection() {
-    return sessionStorage.getItem(COLLECTION) ?? "default";
+    return sessionStorage.getItem(COLLECTION) ?? this.scope?.collections.find((name) => !name.endsWith("*")) ?? "default";
   },
 
   set collection(name) {

@@ -68,6 +68,12 @@ class Predicate:
 EVERYTHING = Predicate("TRUE", [], "and")  # The filter `{}`.
 
 
+def both(first: Predicate | None, second: Predicate | None) -> Predicate | None:
+    """Returns the condition that two filters match. None is no condition."""
+    given = [part for part in (first, second) if part is not None and not part.is_empty]
+    return _joined("and", given) if given else first or second
+
+
 def scoped(where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
     """Returns SQL and parameters for the documents in a collection that match a filter, by a scan."""
     if where is None:

@@ -7,6 +7,7 @@ ids, so writes never cause a deadlock.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from service.store.filters.grammar import Predicate, scoped
 from service.store.postgres import documents, fulltext, vectors
 from service.store.postgres.connection import Again, Connection
 from service.store.postgres.documents import sequence
@@ -17,7 +18,7 @@ from service.store.sql import feedback, tokens
 from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, store_events
 from service.store.sql.generations import get_active_number, kept_numbers
-from service.store.sql.records import has_collection, refuse_another, unembedded
+from service.store.sql.records import has_collection, refuse_another, refuse_hidden, unembedded
 from service.store.sql.synonyms import forget_synonyms
 from service.store.values import (
     DEFAULT_COLLECTION,
@@ -57,6 +58,7 @@ def put(
     split: bool = False,
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
+    within: Predicate | None = None,
 ) -> Put:
     """Stores documents, as `protocol.Documents.put` says, with one statement for all of them."""
     share_states(connection)
@@ -64,6 +66,7 @@ def put(
     numbers = {active, *kept_numbers(connection)}
     _make_collection(connection, collection, max_collections)
     before = find_stored(connection, documents, collection)
+    refuse_hidden(connection, [documents[at].id for at in before], collection, within)
     embedded = dict(embedded)  # The event loop may add embeddings meanwhile.
     same = {at: found.revision for at, found in before.items() if found.same_content}
     given: dict[int, dict[int, Embedding]] = {}  # New embeddings, by position.
@@ -206,12 +209,16 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
     return terms
 
 
-def delete_one(connection: Connection, id: str, collection: str) -> Step:
-    """Deletes a document. If the document has many events, deletes only some events, and `done` is 0."""
+def delete_one(connection: Connection, id: str, collection: str, within: Predicate | None = None) -> Step:
+    """Deletes a document that matches a filter.
+
+    If the document has many events, deletes only some events, and `done` is 0.
+    """
     share_states(connection)
+    sql, parameters = scoped(within, collection)
     # Waits for an update in progress, which changes the revision.
-    sql = "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE"
-    revisions = fetch_column(connection, sql, collection, id)
+    sql = f"SELECT revision FROM documents WHERE {sql} AND id = ? FOR UPDATE"
+    revisions = fetch_column(connection, sql, *parameters, id)
     if not revisions:
         return Step(1, 0, sequence(connection))
     return delete_some(connection, revisions, collection)
@@ -236,11 +243,14 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
     return Step(len(some), len(removed), _sequence(connection, len(removed)))
 
 
-def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
+def record_events(
+    connection: Connection, given: Sequence[Event], limits: EventLimits, within: Predicate | None = None
+) -> Recorded:
     """Stores events like `store_events`. Deletes of their documents wait for the transaction."""
-    sql = "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE"
-    there = fetch_column(connection, sql, given[0].collection, [event.id for event in given])
-    return in_turn(store_events)(connection, given, limits, {*there})
+    sql, parameters = scoped(within, given[0].collection)
+    sql = f"SELECT id FROM documents WHERE {sql} AND id = ANY(?) ORDER BY id FOR KEY SHARE"
+    there = fetch_column(connection, sql, *parameters, [event.id for event in given])
+    return in_turn(store_events)(connection, given, limits, there={*there})
 
 
 def replace_clicked(

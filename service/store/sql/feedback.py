@@ -23,8 +23,9 @@ from typing import Any, Literal
 import orjson
 
 from service.errors import Conflict, Forbidden, NotFound, ServiceError
+from service.store.filters.grammar import EVERYTHING, Predicate
 from service.store.sql.connection import Connection, fact, fetch_column, fetch_value, note
-from service.store.sql.records import Reading
+from service.store.sql.records import Reading, find_among
 from service.store.values import (
     NO_KEY,
     ClickedQuery,
@@ -61,8 +62,11 @@ def store_judgments(
     collection: str,
     key: str = NO_KEY,
     limits: Limits | None = None,
+    within: Predicate | None = None,
 ) -> tuple[int, set[str]]:
     """Stores the judgments of a key. The last judgment of a query and a document counts.
+
+    Documents that do not match the filter `within` count as missing.
 
     Returns:
         The number of the last judgment, and the ids of documents that do not exist. Judgments of these
@@ -73,7 +77,7 @@ def store_judgments(
         Conflict: The key would have more judgments than a limit allows.
     """
     ids = [*dict.fromkeys(judgment.id for judgment in judgements)]
-    there = _living(connection, collection, ids)
+    there = _living(connection, collection, ids, within)
     unknown = [id for id in ids if id not in there]
     if not there:
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
@@ -103,9 +107,12 @@ def store_judgments(
     return int(fetch_value(connection, "SELECT max(sequence) FROM feedback")), {*unknown}
 
 
-def _living(connection: Connection, collection: str, ids: Sequence[str]) -> set[str]:
-    living, given = "d.collection = ? AND d.id = given.column1", [(id,) for id in ids]
-    return {id for (id,) in _matches(connection, "documents d", "d.id", living, (collection,), given)}
+def _living(
+    connection: Connection, collection: str, ids: Sequence[str], within: Predicate | None
+) -> set[str]:
+    """Returns those of some ids whose documents exist and match the filter `within`."""
+    where = within or EVERYTHING
+    return {*find_among(connection, ids, collection, where.sql, *where.parameters)}
 
 
 def _whose(key: str) -> str:
@@ -263,7 +270,11 @@ def sum_up_judgments(connection: Connection, selection: Selection) -> JudgmentSu
 
 
 def store_events(
-    connection: Connection, events: Sequence[Event], limits: EventLimits, there: Container[str] | None = None
+    connection: Connection,
+    events: Sequence[Event],
+    limits: EventLimits,
+    within: Predicate | None = None,
+    there: Container[str] | None = None,
 ) -> Recorded:
     """Stores events of one key and collection. Returns which are new, and why others were rejected.
 
@@ -271,6 +282,7 @@ def store_events(
         connection: A connection to SQLite or PostgreSQL.
         events: Events of one key and collection.
         limits: Limits on stored events.
+        within: A filter. Documents that do not match it count as missing.
         there: Ids of the existing documents, which are locked against deletes. None if no other writer
             exists; the ids are then looked up here.
     """
@@ -281,7 +293,7 @@ def store_events(
     )
     seen = {event_id for (event_id,) in before}
     if there is None:
-        there = _living(connection, collection, [*dict.fromkeys(event.id for event in events)])
+        there = _living(connection, collection, [*dict.fromkeys(event.id for event in events)], within)
     room = _Room(connection, limits, events)
     new: list[int] = []
     refused: dict[int, ServiceError] = {}

@@ -16,7 +16,7 @@ from service.store.scheduling import ReadingThreads
 from service.store.sql import feedback, generations, records, synonyms, tokens
 from service.store.sql.connection import fact, note, unfinished_copy, visitor_secret
 from service.store.sql.feedback import DELETED_ROWS, Table, delete_some, forget
-from service.store.values import Active, Event, EventLimits, Recorded, Selection, Step
+from service.store.values import Active, Event, EventLimits, Record, Recorded, Selection, Step
 
 log = logging.getLogger(__name__)
 
@@ -129,14 +129,17 @@ class CommonMethods:
     def after_writes(self: Any, work: Callable[[], None]) -> None:
         self.writer.submit(lambda _: None, last=True).add_done_callback(lambda _: work())
 
-    async def delete_one(self: Any, id: str, collection: str) -> tuple[int, int]:
-        step: Step = await self._delete_one(id, collection)
+    async def delete_one(
+        self: Any, id: str, collection: str, within: Predicate | None = None
+    ) -> tuple[int, int]:
+        step: Step = await self._delete_one(id, collection, within)
         while not step.done:
-            step = await self._delete_one(id, collection)
+            step = await self._delete_one(id, collection, within)
         return step.deleted, step.sequence
 
     has_collection = reading(records.has_collection)
-    document = reading(records.get)
+    collection_names = reading(records.collections)
+    measure = reading(records.measure)
     without_checksums = reading_itself(records.count_without_checksums)
     page = reading(records.page)
     sample = reading(records.sample)
@@ -152,7 +155,17 @@ class CommonMethods:
     forget_judgments = forgetting("feedback")
     drop_judgments = writing(partial(delete_some, "feedback", "collection = ?"))
 
-    async def record_events(self: Any, given: Sequence[Event], limits: EventLimits) -> Recorded:
+    async def document(self, id: str, collection: str, where: Predicate | None = None) -> Record | None:
+        # Not by `reading`, because a filter on one document is no long read.
+        return await self.readers.read(lambda snapshot: records.get(snapshot, id, collection, where))
+
+    async def check_ids(self, ids: Sequence[str], collection: str, within: Predicate | None) -> None:
+        if within is not None:
+            await self.readers.read(lambda it: records.refuse_hidden(it, ids, collection, within))
+
+    async def record_events(
+        self: Any, given: Sequence[Event], limits: EventLimits, within: Predicate | None = None
+    ) -> Recorded:
         """Stores events in steps, so that other writes can run between the steps.
 
         Raises:
@@ -161,7 +174,7 @@ class CommonMethods:
         found = Recorded([], {})
         for first in range(0, len(given), STEP_EVENTS):
             try:
-                step = await self._record_some(given[first : first + STEP_EVENTS], limits)
+                step = await self._record_some(given[first : first + STEP_EVENTS], limits, within)
             except (Storage, Timeout, Unhealthy) as error:
                 said = f"{error.message} The first {first} of {len(given)} events were handled before that. "
                 said += "Send all of them again: none is stored twice."

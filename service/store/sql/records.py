@@ -21,16 +21,17 @@ from typing import Any, Final, Protocol
 import orjson
 
 from models.search.content import Content
-from service.errors import Conflict, Storage
+from service.errors import Conflict, Forbidden, Storage
 from service.store.filters.explain import FieldSample
-from service.store.filters.grammar import Predicate
+from service.store.filters.grammar import Predicate, scoped
 from service.store.scheduling import pause, reads
 from service.store.sql.connection import Connection, fetch_column, fetch_value
-from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, TooMuch, Unembedded
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record, TooMuch, Unembedded, Usage
 
 PARTS: Final = ("id", "title", "text", "metadata")
 CHECKSUM_BYTES: Final = 4  # Bytes of the checksum of a part.
 FILL_DOCUMENTS = 128  # Documents of one step.
+IDS_TOGETHER = 256  # Ids of one statement.
 SHOWN_CHARACTERS = 80  # Characters of an id in a message.
 
 Checksum = Callable[[bytes], bytes]
@@ -164,12 +165,68 @@ def refuse_another(connection: Connection, name: str, most: int) -> None:
         )
 
 
-def get(connection: Reading, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:
-    """Returns a document, or None if it does not exist. Raises DamagedDocument."""
+def get(
+    connection: Reading, id: str, collection: str = DEFAULT_COLLECTION, where: Predicate | None = None
+) -> Record | None:
+    """Returns a document, or None if it does not exist or match the filter. Raises DamagedDocument."""
+    sql, parameters = scoped(where, collection)
     row = connection.execute(
-        f"SELECT {_columns(connection)} FROM documents WHERE collection = ? AND id = ?", (collection, id)
+        f"SELECT {_columns(connection)} FROM documents WHERE {sql} AND id = ?", [*parameters, id]
     ).fetchone()
     return None if row is None else _record(connection, row)
+
+
+def find_among(
+    connection: Connection, ids: Sequence[str], collection: str, condition: str = "TRUE", *values: object
+) -> list[str]:
+    """Returns those of some ids whose documents exist in a collection and meet a condition in SQL.
+
+    The ids are one parameter each, because one may contain U+0000, which SQLite's JSON functions cannot read.
+    """
+    found: list[str] = []
+    for first in range(0, len(ids), IDS_TOGETHER):
+        some = ids[first : first + IDS_TOGETHER]
+        among = ", ".join("?" * len(some))
+        sql = f"SELECT id FROM documents WHERE collection = ? AND id IN ({among}) AND {condition}"
+        found += fetch_column(connection, sql, collection, *some, *values)
+    return found
+
+
+def refuse_hidden(
+    connection: Connection, ids: Sequence[str], collection: str, within: Predicate | None
+) -> None:
+    """Raises Forbidden if a stored document with one of the ids does not match `within`."""
+    if within is None:
+        return
+    hidden = f"NOT coalesce(({within.sql}), FALSE)"
+    if find_among(connection, ids, collection, hidden, *within.parameters):
+        raise Forbidden(
+            "The key may not write one of these ids. Tenants share the ids of a collection, so begin each id "
+            "with a prefix of your own."
+        )
+
+
+def measure(
+    connection: Reading,
+    chosen: Callable[[str], bool],
+    where: Predicate | None,
+    ids: Sequence[str] | None = None,
+) -> Usage:
+    """Measures documents, as `protocol.Documents.measure` says."""
+    total = Usage(0, 0)
+    for name in filter(chosen, collections(connection)):
+        sql, parameters = scoped(where, name)
+        for first in range(0, 1 if ids is None else len(ids), IDS_TOGETHER):
+            some = [] if ids is None else ids[first : first + IDS_TOGETHER]
+            among = f" AND id IN ({', '.join('?' * len(some))})" if some else ""
+            row = connection.execute(
+                f"SELECT count(*), coalesce(sum({_bytes(connection, COLUMNS)}), 0) FROM documents "
+                f"WHERE {sql}{among}",
+                [*parameters, *some],
+            ).fetchone()
+            total = total.plus(Usage(*map(int, row)))
+        pause()
+    return total
 
 
 def page(

@@ -10,11 +10,12 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from service.store.filters.grammar import Predicate, scoped
 from service.store.sql import tokens
 from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
-from service.store.sql.records import compute_checksums, encode_parts, refuse_another
+from service.store.sql.records import compute_checksums, encode_parts, refuse_another, refuse_hidden
 from service.store.sql.synonyms import forget_synonyms
 from service.store.sqlite import secondary_indexes, vectors
 from service.store.sqlite.documents import get_number, sequence
@@ -46,8 +47,10 @@ def upsert(
     split: bool = False,
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
+    within: Predicate | None = None,
 ) -> Put:
     """Stores documents, as `protocol.Documents.put` says."""
+    refuse_hidden(transaction, [document.id for document in documents], collection, within)
     active = get_active_number(transaction.connection)
     others = kept_numbers(transaction.connection) - {active}
     job = _Upsert(transaction, collection, active, others, split, set(), set())
@@ -69,10 +72,14 @@ def upsert(
     return Put(truncated, _sequence(transaction), frozenset(job.gaps), len(job.created))
 
 
-def delete_one(transaction: Transaction, id: str, collection: str) -> Step:
-    """Deletes a document. If the document has many events, deletes only some events, and `done` is 0."""
-    sql = "SELECT revision FROM documents WHERE collection = ? AND id = ?"
-    found = fetch_column(transaction, sql, collection, id)
+def delete_one(transaction: Transaction, id: str, collection: str, within: Predicate | None = None) -> Step:
+    """Deletes a document that matches a filter.
+
+    If the document has many events, deletes only some events, and `done` is 0.
+    """
+    sql, parameters = scoped(within, collection)
+    sql = f"SELECT revision FROM documents WHERE {sql} AND id = ?"
+    found = fetch_column(transaction, sql, *parameters, id)
     return delete_some(transaction, found, collection) if found else Step(1, 0, _sequence(transaction))
 
 
