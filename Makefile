@@ -122,9 +122,9 @@ clean:  ## Remove the virtual environments and caches; never the data
 	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(UI) $(CONTRACT) $(BULK) $(DEPLOY) $(CONTAINERS) $(DOCS) $(PEERS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
-$(VENV)/.installed-cpu: EXTRAS := cpu
-$(VENV)/.installed-gpu: EXTRAS := gpu
-$(VENV)/.installed-openvino: EXTRAS := cpu,openvino
+$(VENV)/.installed-cpu: EXTRAS := cpu,mcp
+$(VENV)/.installed-gpu: EXTRAS := gpu,mcp
+$(VENV)/.installed-openvino: EXTRAS := cpu,mcp,openvino
 $(VENV)/.installed-dev: EXTRAS := cpu,dev
 $(VENV)/.installed-map: EXTRAS := cpu,map
 $(VENV)/.installed-train: EXTRAS := cpu,train

@@ -36,6 +36,7 @@ try:
         import_files,
         import_vectors,
         map_documents,
+        mcp,
         restore,
     )
     from service.errors import CommandError, StartupError, Stopped
@@ -61,6 +62,7 @@ COMMANDS = {
     "restore": (restore, "restore a backup into an unused data directory"),
     "copy": (copy, "copy the whole store from a data directory to PostgreSQL, or back"),
     "map": (map_documents, "compute the documents' coordinates for the page's map"),
+    "mcp": (mcp, "answer an agent over stdin and stdout, from a running service"),
     "keys": (keys, "create, list and remove API keys"),
 }
 # Commands that need a data directory, with advice for a database.
@@ -139,7 +141,7 @@ def run(arguments: argparse.Namespace) -> str:
         logs.install("info", "text")
     if command == "import" and arguments.vectors:
         return import_vectors.run(arguments, read())
-    if command in {"keys", "import", "export"}:
+    if command in {"keys", "import", "export", "mcp"}:
         return str(COMMANDS[command][0].run(arguments))
     refuse_clashes()
     settings = read()

@@ -17,6 +17,7 @@ from service.api import (
     feedback,
     files,
     info,
+    mcp,
     models,
     openai,
     openapi,
@@ -39,7 +40,7 @@ from service.settings import Settings, allowed_hosts, allowed_origins
 
 MODULES = (
     *(tei, openai, cohere, rerank, search, suggest, documents, files, feedback, events),
-    *(collections, synonyms, info, models),
+    *(collections, synonyms, info, models, mcp),
 )
 SCOPED = (search, suggest, documents, files, feedback, events)  # also below /collections/{collection}
 

@@ -41,7 +41,7 @@ def make(venv: Path, target: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("target", "stamp", "extras"),
     [
-        ("serve", "cpu", "cpu"),
+        ("serve", "cpu", "cpu,mcp"),
         ("train", "train", "cpu,train"),
         ("map", "map", "cpu,map"),
         ("setup", "all", "cpu,dev,train,reference"),

@@ -359,6 +359,7 @@ class RequestContext:
             traceparent=headers.get(b"traceparent", b"").decode("latin-1"),
             tracestate=headers.get(b"tracestate", b"").decode("latin-1"),
             steps=self._steps,
+            collection=self._scope.get("path_params", {}).get("collection"),
         )
 
 

@@ -30,7 +30,13 @@ log = logging.getLogger(__name__)
 access_log = logging.getLogger("simile.access")
 access_log.setLevel(logging.INFO)  # SIMILE_LOG_LEVEL does not apply. SIMILE_ACCESS_LOG turns it on.
 
-TRACED = {"started", "traceparent", "tracestate", "steps"}  # fields of a request's record for traces only
+TRACED = {
+    "started",
+    "traceparent",
+    "tracestate",
+    "steps",
+    "collection",
+}  # fields of a request's record for traces only
 MAX_STEPS = 300  # Limit per request, because an import has thousands of steps.
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
@@ -189,6 +195,7 @@ class RequestRecord:
     traceparent: str  # This header and the next come from the client, or are empty.
     tracestate: str
     steps: list[Step]
+    collection: str | None  # of the path; it may not exist
 
 
 def write_line(record: RequestRecord) -> None:

@@ -19,6 +19,15 @@ from models.messages import simile_version
 from service.errors import StartupError
 from service.observability.logs import RequestRecord
 
+# Operations by method and route, named by the semantic conventions for generative AI (version 1.44, status
+# development). Attributes with texts of queries and documents, which they allow, are never set.
+_EMBEDDINGS, _RETRIEVAL = "embeddings", "retrieval"
+_EMBEDDING_ROUTES = ("/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed")
+_SEARCH_ROUTES = ("/search", "/collections/{collection}/search")
+_OPERATIONS = {
+    **{("POST", route): _EMBEDDINGS for route in _EMBEDDING_ROUTES},
+    **{(method, route): _RETRIEVAL for method in ("GET", "POST") for route in _SEARCH_ROUTES},
+}
 CLOSE_SECONDS = 5.0  # time to send the last spans when the service stops
 
 
@@ -81,6 +90,7 @@ class Tracing:
             "simile.key": record.key,
             "simile.model_version": record.model_version,
             "simile.tokens": record.tokens,
+            **_describe_operation(record),
         }
         span = self._tracer.start_span(
             f"{record.method} {record.route}",
@@ -108,6 +118,24 @@ class Tracing:
         timer.start()
         self._provider.shutdown()
         timer.cancel()
+
+
+def _describe_operation(record: RequestRecord) -> dict[str, str | int | None]:
+    """Returns the attributes `gen_ai.*` of a request that embeds or searches, or an empty dictionary."""
+    operation = _OPERATIONS.get((record.method, record.route))
+    if operation is None:
+        return {}
+    described: dict[str, str | int | None] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "simile",
+        "gen_ai.request.model": record.model_version,
+        "gen_ai.response.model": record.model_version,
+        "gen_ai.usage.input_tokens": record.tokens,
+    }
+    # A collection that does not exist is a text of the client.
+    if operation == _RETRIEVAL and record.status == 200:
+        described["gen_ai.data_source.id"] = record.collection or "default"
+    return described
 
 
 def _nanoseconds(seconds: float) -> int:

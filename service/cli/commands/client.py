@@ -82,7 +82,7 @@ class Remote:
         self._root, scope, _ = self._base.partition("/collections/")
         self.scoped = bool(scope)
         self.url = url
-        self._headers = {} if key_file is None else {"Authorization": f"Bearer {_key(key_file)}"}
+        self._headers = {} if key_file is None else {"Authorization": f"Bearer {read_key(key_file)}"}
 
     def close(self) -> None:
         self._connection.close()
@@ -149,7 +149,7 @@ def build_path(collection: str | None) -> str:
     return "" if collection is None else f"/collections/{collection}"
 
 
-def _key(file: Path) -> str:
+def read_key(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
