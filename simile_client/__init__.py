@@ -3,6 +3,7 @@
 from simile_client.clients import AsyncClient, Client
 from simile_client.values import (
     Document,
+    DocumentPage,
     Highlights,
     Hit,
     Imported,
@@ -18,6 +19,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Document",
+    "DocumentPage",
     "Highlights",
     "Hit",
     "Imported",

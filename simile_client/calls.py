@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
-from simile_client.values import Document, Highlights, Hit, SearchAnswer, Snippet, Version
+from simile_client.values import Document, DocumentPage, Highlights, Hit, SearchAnswer, Snippet, Version
 
 T = TypeVar("T")
 Mode = Literal["dense", "lexical", "hybrid"]
+Event = Literal["click", "open", "convert", "skip"]
 Filter = Mapping[str, Any]
 
 
@@ -43,6 +44,10 @@ def _part(name: str) -> str:
 
 def read_document(answer: Any) -> Document:
     return Document(answer["text"], answer["id"], answer["metadata"], answer.get("title", ""))
+
+
+def read_page(answer: Any) -> DocumentPage:
+    return DocumentPage(tuple(map(read_document, answer["documents"])), answer["next"])
 
 
 def read_versions(answer: Any) -> tuple[Version, ...]:

@@ -15,15 +15,26 @@ import httpx2
 
 from simile_client.calls import (
     Call,
+    Event,
     Filter,
     Mode,
     build_path,
     build_synonyms_path,
     read_document,
+    read_page,
     read_search,
     read_versions,
 )
-from simile_client.values import Document, Imported, Rank, SearchAnswer, SimileError, Suggestion, Version
+from simile_client.values import (
+    Document,
+    DocumentPage,
+    Imported,
+    Rank,
+    SearchAnswer,
+    SimileError,
+    Suggestion,
+    Version,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -248,6 +259,38 @@ class Client(_Options):
         path = build_path(collection, "/documents", id)
         return self._do(Call("DELETE", path, lambda answer: int(answer["deleted"])))
 
+    def delete_matching(self, filter: Filter, *, collection: str = "default") -> int:
+        """Deletes the documents that match a filter. Returns their number."""
+        params = {"filter": json.dumps(filter)}
+        path = build_path(collection, "/documents")
+        return self._do(Call("DELETE", path, lambda answer: int(answer["deleted"]), params=params))
+
+    def count(self, filter: Filter | None = None, *, collection: str = "default") -> int:
+        """Returns the number of documents that match a filter, or of all documents."""
+        params = {} if filter is None else {"filter": json.dumps(filter)}
+        path = build_path(collection, "/documents/count")
+        return self._do(Call("GET", path, lambda answer: int(answer["count"]), params=params))
+
+    def list_documents(
+        self,
+        filter: Filter | None = None,
+        *,
+        after: str = "",
+        limit: int = 100,
+        collection: str = "default",
+    ) -> DocumentPage:
+        """Returns a page of documents in the order of their ids.
+
+        Args:
+            filter: Which documents to list; None for all.
+            after: The id before the page: `next` of the previous page.
+            limit: Maximum number of documents of the page.
+        """
+        params = {"limit": limit} | ({"after": after} if after else {})
+        named = {} if filter is None else {"filter": json.dumps(filter)}
+        path = build_path(collection, "/documents")
+        return self._do(Call("GET", path, read_page, params=params | named))
+
     def judge(
         self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
     ) -> int:
@@ -257,6 +300,39 @@ class Client(_Options):
         """
         body = {"query": query, "id": id, "relevant": relevant} | ({} if user is None else {"user": user})
         path = build_path(collection, "/feedback")
+        return self._do(Call("POST", path, lambda answer: int(answer["stored"]), body))
+
+    def report(
+        self,
+        search_id: str,
+        id: str,
+        event: Event = "click",
+        *,
+        query: str | None = None,
+        shown: Sequence[str] | None = None,
+        position: int | None = None,
+        user: str | None = None,
+        collection: str = "default",
+    ) -> int:
+        """Stores what a visitor did with a hit. Retrainings learn from events. See docs/SEARCH.md.
+
+        Args:
+            search_id: `search_id` of the answer that had the hit.
+            id: The id of the document.
+            event: What the visitor did.
+            query: The query; None if the service remembers the search.
+            shown: Ids of the hits on the page, best first.
+            position: Rank of the hit, from 1; None for its place in `shown`.
+            user: Opaque id of the visitor; None for that of the search.
+
+        Returns:
+            The number of stored events.
+        """
+        options: dict[str, Any] = {"query": query, "position": position, "user": user}
+        options["shown"] = None if shown is None else list(shown)
+        body: dict[str, Any] = {"search_id": search_id, "id": id, "type": event}
+        body |= {name: value for name, value in options.items() if value is not None}
+        path = build_path(collection, "/events")
         return self._do(Call("POST", path, lambda answer: int(answer["stored"]), body))
 
     def synonyms(self, *, collection: str = "default") -> dict[str, Any]:
@@ -373,7 +449,11 @@ class AsyncClient(_Options):
     put = _awaited(Client.put)
     get = _awaited(Client.get)
     delete = _awaited(Client.delete)
+    delete_matching = _awaited(Client.delete_matching)
+    count = _awaited(Client.count)
+    list_documents = _awaited(Client.list_documents)
     judge = _awaited(Client.judge)
+    report = _awaited(Client.report)
     synonyms = _awaited(Client.synonyms)
     replace_synonyms = _awaited(Client.replace_synonyms)
     delete_synonyms = _awaited(Client.delete_synonyms)

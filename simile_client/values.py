@@ -38,6 +38,14 @@ class Document:
 
 
 @dataclass(frozen=True)
+class DocumentPage:
+    """A page of documents. `next` is the `after` of the following page; None on the last page."""
+
+    documents: tuple[Document, ...]
+    next: str | None
+
+
+@dataclass(frozen=True)
 class Snippet:
     """A part of a hit's text, with its start and end in characters."""
 

@@ -282,3 +282,18 @@ def test_every_page_has_its_place_in_the_site() -> None:
     folders = (".", "docs", "docs/decisions", "training", "docker")
     known = [page.relative_to(ROOT).as_posix() for each in folders for page in (ROOT / each).glob("*.md")]
     assert sorted(listed) == sorted(known)
+
+
+def test_the_citation_and_the_issue_forms_are_complete() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["license"] == project["license"]
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    forms = [form for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if form.stem != "config"]
+    assert len(forms) == 2
+    for form in forms:
+        described = yaml.safe_load(form.read_text(encoding="utf-8"))
+        assert {"name", "description", "body"} <= described.keys()
+        fields = [field for field in described["body"] if field["type"] != "markdown"]
+        assert len({field["id"] for field in fields}) == len(fields)
+        assert all({"label", "description"} <= field["attributes"].keys() for field in fields)

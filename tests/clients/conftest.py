@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import uuid
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from simile_client import AsyncClient, Client
 from tests.clients.running import Running
 from tests.parts.skipped import skipped_unless
 
@@ -23,6 +25,7 @@ if INSTALLED:
     # Clients read these at their import. Offline mode blocks loopback, too. The keys would override ours.
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGINGFACE_API_KEY"):
         os.environ.pop(name, None)
+    os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
 
@@ -52,6 +55,19 @@ def service(request: pytest.FixtureRequest) -> Running:
     """Runs a test twice: with a service without keys, and with one whose client sends a reading key."""
     found: Running = request.getfixturevalue(f"{request.param}_service")
     return found
+
+
+@pytest.fixture
+def clients(open_service: Running) -> Iterator[tuple[Client, AsyncClient]]:
+    """Simile's own clients. The second one ends with the event loop that the test has."""
+    with Client(open_service.url) as client:
+        yield client, AsyncClient(open_service.url)
+
+
+@pytest.fixture
+def collection() -> str:
+    """The name of a collection that does not exist."""
+    return uuid.uuid4().hex
 
 
 @pytest.fixture(autouse=True)

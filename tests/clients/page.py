@@ -3,11 +3,12 @@
 import re
 from typing import Any
 
-from tests.clients.running import Running
+from tests.clients.running import WRITER, Running
 from tests.parts.served import ROOT
 
 PAGE = ROOT / "docs" / "CLIENTS.md"
 ADDRESS = "http://127.0.0.1:8000"
+WRITING = {"A LangChain vector store", "A LlamaIndex vector store", "A Haystack document store"}
 
 
 def text() -> str:
@@ -33,13 +34,13 @@ def curls() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Returns {package: version} of the page's table of versions."""
-    return dict(re.findall(r"^\| `([a-z_-]+)` ([0-9.]+) \|", text(), flags=re.MULTILINE))
+    """Returns {package: version} of the page's tables."""
+    return dict(re.findall(r"\| `([a-z_-]+)` (\d[0-9.]+)(?= \|)", text()))
 
 
-def here(source: str, service: Running) -> str:
-    """Returns `source` with the service's address and key instead of the page's."""
-    return re.sub(r"\bKEY\b", service.key, source.replace(ADDRESS, service.url))
+def here(source: str, service: Running, key: str | None = None) -> str:
+    """Returns `source` with the service's address and a key instead of the page's."""
+    return re.sub(r"\bKEY\b", key or service.key, source.replace(ADDRESS, service.url))
 
 
 def run(heading: str, service: Running) -> dict[str, Any]:
@@ -47,6 +48,6 @@ def run(heading: str, service: Running) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "snippet"}
     lines_before = text().partition(snippets()[heading])[0].count("\n")
     # The empty lines give a traceback the line numbers of the page.
-    source = "\n" * lines_before + here(snippets()[heading], service)
+    source = "\n" * lines_before + here(snippets()[heading], service, WRITER if heading in WRITING else None)
     exec(compile(source, str(PAGE), "exec"), names)
     return names

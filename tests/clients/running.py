@@ -12,9 +12,11 @@ from tests.parts.served import PYTHON, ROOT, Served
 from tests.waiting import until
 
 READER = "for-tests-a-reader"
+WRITER = "for-tests-a-writer"
 HURRIED = "for-tests-one-request-a-minute"
 KEYS = [
     f"reader:read:{hashlib.sha256(READER.encode()).hexdigest()}",
+    f"writer:write:{hashlib.sha256(WRITER.encode()).hexdigest()}",
     f"hurried:read:{hashlib.sha256(HURRIED.encode()).hexdigest()}:1",
 ]
 
@@ -31,7 +33,7 @@ ModelStore(root).request_reranker(publish_reranker(root))
 class Running(Served):
     """A service with the default model and the example corpus.
 
-    With `keys`, the service accepts only the keys READER and HURRIED. Clients send `key`.
+    With `keys`, the service accepts only the keys READER, WRITER and HURRIED. Clients send `key`.
     """
 
     def __init__(self, folder: Path, *, keys: bool = False) -> None:

@@ -21,13 +21,18 @@ def test_every_snippet_runs_as_it_stands(heading: str, service: Running) -> None
 
 def test_every_client_has_a_snippet() -> None:
     clients = ["openai", "A pinned version", "huggingface_hub", "LlamaIndex", "LangChain", "cohere", "Chroma"]
-    retrievers = ["A LangChain retriever", "A LlamaIndex retriever"]
-    assert list(page.snippets()) == [*clients, *retrievers, "Raw vectors"]
+    integrations = [
+        "A LangChain vector store",
+        "A LangChain retriever",
+        "A LlamaIndex vector store",
+        "A Haystack document store",
+    ]
+    assert list(page.snippets()) == [*clients, *integrations, "Raw vectors"]
 
 
 def test_the_versions_of_the_page_are_pinned_and_installed() -> None:
     said = page.versions()
-    assert len(said) == 8
+    assert len(said) == 12
     assert said == {name: version(name) for name in said}
     pins = (ROOT / "tests/clients/requirements.txt").read_text(encoding="utf-8").splitlines()
     direct = dict(line.split("==") for line in pins if re.match(r"[a-z]", line))

@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 
 from models.publishing.publish import publish
 from models.store import ModelStore
-from simile_client import AsyncClient, Client, Document, SimileError, Suggestion
+from simile_client import AsyncClient, Client, Document, DocumentPage, SimileError, Suggestion
 from tests.parts.json_server import json_server
 from tests.parts.rerankers import publish_reranker
 from tests.service.process import Service, free_port
@@ -55,6 +56,41 @@ def test_documents_are_stored_found_judged_and_deleted(service: str) -> None:
         elsewhere = client.put([Document("paper")], collection="other")
         assert len(elsewhere.ids) == 1
         assert client.search("paper", collection="other").hits[0].id == elsewhere.ids[0]
+
+
+def test_documents_are_listed_counted_and_deleted_by_a_filter(service: str) -> None:
+    documents = [Document(text, str(at), {"n": at}) for at, text in enumerate(TEXTS)]
+    with Client(service) as client:
+        client.put(documents, collection="listed")
+        page = client.list_documents(limit=2, collection="listed")
+        assert page == DocumentPage((documents[0], documents[1]), "1")
+        page = client.list_documents(after="1", limit=2, collection="listed")
+        assert page == DocumentPage((documents[2],), None)
+        assert client.list_documents({"n": 1}, collection="listed").documents == (documents[1],)
+        assert client.count(collection="listed") == 3
+        assert client.count({"n": {"$lt": 2}}, collection="listed") == 2
+        assert client.delete_matching({"$ids": ["0", "2", "none"]}, collection="listed") == 2
+        assert client.list_documents(collection="listed").documents == (documents[1],)
+        with pytest.raises(SimileError, match="a filter with a condition"):
+            client.delete_matching({}, collection="listed")
+
+
+def test_an_event_is_stored_with_its_search(service: str) -> None:
+    with Client(service) as client:
+        client.put([Document(text, str(at)) for at, text in enumerate(TEXTS)], collection="clicked")
+        answer = client.search("red paper", user="visitor-7", collection="clicked")
+        shown = [hit.id for hit in answer.hits]
+        assert answer.search_id
+        assert client.report(answer.search_id, shown[1], collection="clicked") == 1
+        named = {"user": "visitor-8", "collection": "clicked"}
+        client.report("made-up", shown[0], "convert", query="red", shown=shown, position=1, **named)
+        [click, convert] = httpx2.get(f"{service}/collections/clicked/events").json()["events"]
+        assert (click["search_id"], click["id"], click["type"]) == (answer.search_id, shown[1], "click")
+        assert (click["query"], click["position"], click["shown"]) == ("red paper", 2, shown)
+        assert (convert["id"], convert["type"], convert["position"]) == (shown[0], "convert", 1)
+        assert click["user"] != convert["user"]
+        with pytest.raises(SimileError, match="no document 'gone'"):
+            client.report(answer.search_id, "gone", collection="clicked")
 
 
 def test_versions_tell_their_kind(service: str) -> None:
@@ -182,6 +218,9 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                 assert marked.hits == waiting.search("window", highlight=True).hits
                 assert await client.suggest("win") == waiting.suggest("win")
                 assert await client.judge("window", "async", relevant=False, user="7") == 1
+                assert await client.report("made-up", "async", query="window") == 1
+                assert await client.count({"n": 9}) == waiting.count({"n": 9})
+                assert await client.list_documents({"n": 9}) == waiting.list_documents({"n": 9})
                 assert await client.replace_synonyms([["a", "b"]]) == waiting.synonyms()["version"]
                 assert await client.synonyms() == waiting.synonyms()
                 assert await client.delete_synonyms() == waiting.synonyms()["version"]
@@ -191,7 +230,8 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                     await client.retrain()
                 with pytest.raises(SimileError, match="No schedule of retrainings runs"):
                     waiting.retrain()
-                assert await client.delete("async") == 1
+                assert await client.delete_matching({"n": 9}) == 1
+                assert await client.delete("async") == 0
 
     asyncio.run(requested())
 

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+from zipfile import ZipFile
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -46,7 +47,13 @@ def test_the_wheel_imports_only_what_it_requires(tmp_path: Path) -> None:
     shown = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     place, required, imported = json.loads(shown.stdout)
     assert place.startswith(str(wheel))
+    required = [each for each in required if "extra ==" not in each]
     assert required == ["httpx2"]
+    with ZipFile(wheel) as files:
+        [license] = [name for name in files.namelist() if name.endswith("licenses/LICENSE")]
+        assert files.read(license) == (ROOT / "LICENSE").read_bytes()
+        metadata = files.read(f"simile_client-{project['version']}.dist-info/METADATA").decode()
+    assert "# simile-client" in metadata, "the index shows the README"
     needed = closure(required)
     assert needed.isdisjoint({"onnx", "onnxruntime", "fastapi", "numpy", "tokenizers", "torch", "simile"})
     owners = packages_distributions()
