@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from models.encoder import Encoder
 from models.manifest import Mode
-from models.messages import simile_version
+from models.version import VERSION
 from service.active import ActiveReranker
 from service.api.openapi import Role, describe
 from service.auth.access import Account
@@ -155,7 +155,7 @@ async def describe_service_and_model(runtime: Service) -> Response:
             "max_client_batch_size": settings.max_inputs,
             "auto_truncate": True,
             "tokenization_workers": layout.workers,
-            "version": simile_version(),
+            "version": VERSION,
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),
