@@ -34,14 +34,20 @@ try:
     from models.sources.folder import LONGEST, NO_OVERRIDES, Overrides
     from models.store import ModelStore, RequestedReranker, activate_command, models_dir
 except ModuleNotFoundError as missing:
-    sys.exit(not_installed("models", missing))
+    sys.exit(not_installed("python -m models", missing))
 
 REASON_CHARACTERS = 60  # Limit of a reason in the table; `--json` and `show` print all of it.
 _HEADS = ("VERSION", "PUBLISHED", "STATE", "SCORE", "VERDICT")
 
 
-def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    options = _parser(environ).parse_args(arguments)
+PROG = "python -m models"
+
+
+def main(
+    arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ, prog: str = PROG
+) -> int:
+    """Runs a command. `prog` is the program as the user typed it. Returns the exit status."""
+    options = parser(environ, prog).parse_args(arguments)
     store = ModelStore(options.models_dir)
     try:
         options.run(store, options)
@@ -54,12 +60,12 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         said = denied(error, options.models_dir)
     else:
         return 0
-    print(f"python -m models: {said}", file=sys.stderr)
+    print(f"{prog}: {said}", file=sys.stderr)
     return 1
 
 
-def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m models", description="Published versions of embedding models.")
+def parser(environ: Mapping[str, str] = os.environ, prog: str = PROG) -> argparse.ArgumentParser:
+    parser = Parser(prog=prog, description="Published versions of embedding models.")
     add_version(parser)
     place: dict[str, Any] = {
         "type": Path,

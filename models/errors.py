@@ -22,9 +22,13 @@ ModelError
 from __future__ import annotations
 
 import errno
+import json
 import shlex
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+
+from models.version import DISTRIBUTION, VERSION
 
 FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}  # The disk or the quota is full.
 
@@ -142,29 +146,39 @@ class TooLong(BadInput):
         self.allowed = allowed
 
 
-def not_installed(program: str, error: ModuleNotFoundError) -> str:
-    """Returns the message that `python -m PROGRAM` prints if a package is not installed.
+def not_installed(prog: str, error: ModuleNotFoundError, extra: str = "cpu") -> str:
+    """Returns the message of a program whose packages are not installed.
+
+    Args:
+        prog: The program as the user typed it.
+        error: The failed import.
+        extra: The extra that the program needs.
 
     Raises:
         ModuleNotFoundError: `error` itself, if the missing module belongs to Simile.
     """
     package = (error.name or "").partition(".")[0]
-    if package in {"", "service", "models", "training"}:
+    if package in {"", "simile", "service", "models", "training"}:
         raise error
     return (
-        f"python -m {program} needs {package}, which is not installed for {sys.executable}. In Simile's "
-        f"folder, `make {'train' if program == 'training' else 'serve'}` installs all it needs; then run "
-        f".venv/bin/python -m {program}."
+        f"{prog} needs {package}, which is not installed for {sys.executable}. Install all it needs: "
+        f"{install_command(extra)}"
     )
 
 
 def install_command(extra: str) -> str:
     """Returns a command that adds an extra to this environment, from any working directory.
 
-    The extras are in Simile's sources only. If this environment has none, the command needs a checkout.
+    It installs from where this Simile came: the sources, the wheel or address that pip noted, or else the
+    package index.
     """
     python, sources = shlex.quote(sys.executable), Path(__file__).parents[1]
     if (sources / "pyproject.toml").is_file():
         pins, wanted = shlex.quote(str(sources / "constraints.txt")), shlex.quote(f"{sources}[{extra}]")
         return f"{python} -m pip install -c {pins} -e {wanted}"
-    return f"in a checkout of Simile, {python} -m pip install -c constraints.txt '.[{extra}]'"
+    try:
+        noted = distribution(DISTRIBUTION).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return f"in a checkout of Simile, {python} -m pip install -c constraints.txt '.[{extra}]'"
+    wanted = f" @ {json.loads(noted)['url']}" if noted else f"=={VERSION}"
+    return f"{python} -m pip install {shlex.quote(f'{DISTRIBUTION}[{extra}]{wanted}')}"

@@ -11,8 +11,9 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
+
+from models.version import VERSION
 
 MAX_CHARACTERS = 80  # Limit of names and values that error messages repeat.
 _ALIKE = 0.7  # difflib's ratio. With its default of 0.6, PROVIDER would resemble PORT.
@@ -129,16 +130,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Adds `--version`, from the metadata of the installed package."""
-    parser.add_argument("--version", action="version", version=f"Simile {simile_version()}")
-
-
-def simile_version() -> str:
-    """Returns the version of the installed distribution, or "unknown" if Simile was never installed here."""
-    try:
-        return version("simile-search")  # `simile` on the package index is another project.
-    except PackageNotFoundError:
-        return "unknown"
+    parser.add_argument("--version", action="version", version=f"Simile {VERSION}")
 
 
 def positive(text: str) -> int:

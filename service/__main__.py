@@ -15,7 +15,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from importlib.metadata import distributions
 from typing import NoReturn
 
@@ -25,28 +26,18 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 from models.errors import install_command, not_installed
 from models.messages import Parser, add_version
+from service.cli import CHECK, COMMANDS, SERVE
 
 try:
     from service.auth.keys import KeysError
-    from service.cli import keys
-    from service.cli.commands import (
-        backup,
-        copy,
-        export,
-        import_files,
-        import_vectors,
-        map_documents,
-        mcp,
-        restore,
-    )
     from service.errors import CommandError, StartupError, Stopped
-    from service.observability import logs
     from service.settings import PREFIX, Settings, read
 except ModuleNotFoundError as missing:
-    print(not_installed("service", missing), file=sys.stderr)
+    print(not_installed("python -m service", missing), file=sys.stderr)
     sys.exit(os.EX_CONFIG)
 
 
+PROG = "python -m service"
 STOPPED = 130  # exit status of a command that Ctrl-C stopped, as in a shell
 
 # Distributions that install the same import folder. pip does not notice that two of them break each other.
@@ -55,16 +46,6 @@ FAMILIES = {
     "faiss": {"faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs", "faiss-gpu-cu11", "faiss-gpu-cu12"},
 }
 
-COMMANDS = {
-    "import": (import_files, "import documents from files into a running service"),
-    "export": (export, "export documents as JSON lines"),
-    "backup": (backup, "back up the whole store; the service may run"),
-    "restore": (restore, "restore a backup into an unused data directory"),
-    "copy": (copy, "copy the whole store from a data directory to PostgreSQL, or back"),
-    "map": (map_documents, "compute the documents' coordinates for the page's map"),
-    "mcp": (mcp, "answer an agent over stdin and stdout, from a running service"),
-    "keys": (keys, "create, list and remove API keys"),
-}
 # Commands that need a data directory, with advice for a database.
 OFFLINE = {
     "backup": "back it up with pg_dump, or copy it into a data directory with `copy --from`",
@@ -73,37 +54,51 @@ OFFLINE = {
 }
 
 
-def main() -> None:
-    arguments = parser().parse_args()
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> None:
+    """Runs a command.
+
+    Args:
+        arguments: The command line. None means that of this process.
+        prog: The program as the user typed it.
+
+    """
+    line = sys.argv[1:] if arguments is None else arguments
+    command = next((each for each in line if not each.startswith("-")), None)
+    serves = command in {None, "serve"}
     try:
-        if text := run(arguments):
+        if text := run(parser(prog, command).parse_args(line)):
             print(text, flush=True)
+    except ModuleNotFoundError as missing:
+        _refuse(not_installed(prog, missing), serves=serves)
     except StartupError as error:
-        _refuse(arguments.command, f"Simile cannot start: {error}")
+        _refuse(f"Simile cannot start: {error}", serves=serves)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(STOPPED)
-    except (KeysError, CommandError) as error:
-        _refuse(arguments.command, str(error))
+    except CommandError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_status)
+    except KeysError as error:
+        _refuse(str(error), serves=serves)
     except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
-        if arguments.command not in {None, "serve"}:
+        if not serves:
             print("Stopped. Answered requests and finished files are kept.", file=sys.stderr)
             sys.exit(STOPPED)
         # The next start repeats an interrupted start-up step.
         sys.exit("Stopped before the service had started.")
 
 
-def _refuse(command: str | None, message: str) -> NoReturn:
+def _refuse(message: str, *, serves: bool) -> NoReturn:
     """Prints an error message and ends the process.
 
     If the service cannot start, the status is 78, which tells a process manager that another attempt does not
     help. For other commands it is 1.
     """
     print(message, file=sys.stderr)
-    sys.exit(os.EX_CONFIG if command in {None, "serve"} else 1)
+    sys.exit(os.EX_CONFIG if serves else 1)
 
 
 class ServiceParser(Parser):
@@ -117,20 +112,29 @@ class ServiceParser(Parser):
         return super().hint(message) if setting is None else f" Set {PREFIX}{setting.upper()} instead."
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = PROG, only: str | None = "") -> argparse.ArgumentParser:
+    """Builds the parser.
+
+    Args:
+        prog: The program as the user typed it.
+        only: The command whose arguments are declared, so that no other module is imported. Empty: all.
+
+    """
     described = ServiceParser(
-        prog="python -m service",
+        prog=prog,
         description="Serve embeddings, documents and search. Settings come from SIMILE_ variables.",
     )
     add_version(described)
     commands = described.add_subparsers(dest="command")
-    commands.add_parser("serve", help="run the service (the default)")
-    check = commands.add_parser("check", help="print each setting and what would run, without starting")
+    commands.add_parser("serve", help=f"{SERVE} (the default)")
+    check = commands.add_parser("check", help=CHECK)
     check.add_argument(
         "--data", action="store_true", help="check the data directory instead; exit status 1 if it is damaged"
     )
-    for name, (module, about) in COMMANDS.items():
-        module.describe(commands.add_parser(name, help=about))
+    for name, command in COMMANDS.items():
+        declared = commands.add_parser(name, help=command.about)
+        if only in {"", name}:
+            import_module(command.module).describe(declared)
     return described
 
 
@@ -138,17 +142,21 @@ def run(arguments: argparse.Namespace) -> str:
     """Runs the command and returns the text to print."""
     command: str | None = arguments.command
     if command == "keys":
+        from service.observability import logs  # noqa: PLC0415
+
         logs.install("info", "text")
     if command == "import" and arguments.vectors:
+        from service.cli.commands import import_vectors  # noqa: PLC0415
+
         return import_vectors.run(arguments, read())
-    if command in {"keys", "import", "export", "mcp"}:
-        return str(COMMANDS[command][0].run(arguments))
+    if command in COMMANDS and not COMMANDS[command].reads_settings:
+        return str(import_module(COMMANDS[command].module).run(arguments))
     refuse_clashes()
     settings = read()
     if command in OFFLINE and settings.database is not None and getattr(arguments, "data_dir", None) is None:
         raise CommandError(f"The documents are in the database of SIMILE_DATABASE: {OFFLINE[command]}.")
     if command in COMMANDS:
-        return str(COMMANDS[command][0].run(arguments, settings))
+        return str(import_module(COMMANDS[command].module).run(arguments, settings))
     # Importing the application and its runtimes takes half a second, and no other command needs them.
     from service import server  # noqa: PLC0415
     from service.cli import check  # noqa: PLC0415

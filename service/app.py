@@ -8,7 +8,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from models.messages import simile_version
+from models.version import VERSION
 from service.api import (
     cohere,
     collections,
@@ -85,7 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = App(
         title="Simile",
-        version=simile_version(),
+        version=VERSION,
         description="Sentence embeddings and search that retrain themselves.",
         lifespan=lifespan,
         redirect_slashes=False,

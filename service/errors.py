@@ -36,6 +36,8 @@ class Unusable(ValueError):
 class CommandError(Exception):
     """Raised if a command failed. The message contains the reason, the work done so far, and advice."""
 
+    exit_status: ClassVar[int] = 1
+
 
 class Stopped(CommandError):
     """Raised if Ctrl-C ended a command. The message contains the work done so far."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from models.errors import ModelError, denied, not_installed
 from models.messages import Parser, add_version
 
+PROG = "python -m training"
 ABOUT = "Train, evaluate and publish sentence encoders."
 NAMES = (  # of the commands, for --help while packages are missing
     "train",
@@ -50,7 +51,7 @@ try:
 except ModuleNotFoundError as missing:
     if {"-h", "--help"} & {*sys.argv}:
         print(f"usage: python -m training COMMAND …\n\n{ABOUT}\nCommands: {', '.join(NAMES)}\n")
-    sys.exit(not_installed("training", missing))
+    sys.exit(not_installed(PROG, missing, "train"))
 except KeyboardInterrupt:  # importing takes seconds
     sys.exit(130)
 
@@ -71,25 +72,26 @@ COMMANDS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
+    """Runs a command. `prog` is the program as the user typed it. Returns the exit status."""
+    options = parser(prog).parse_args(arguments)
     try:
         return int(options.run(options))
     except ModuleNotFoundError as error:
-        sys.exit(not_installed("training", error))
+        sys.exit(not_installed(prog, error, "train"))
     except (errors.TrainingError, ModelError, SafetensorError) as error:
-        print(f"python -m training: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"python -m training: {denied(error, 'the output')}", file=sys.stderr)
+        print(f"{prog}: {denied(error, 'the output')}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
 
 
-def parser() -> argparse.ArgumentParser:
-    described = Parser(prog="python -m training", description=ABOUT)
+def parser(prog: str = PROG) -> argparse.ArgumentParser:
+    described = Parser(prog=prog, description=ABOUT)
     add_version(described)
     commands = described.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from models.encoder import Encoder
 from models.manifest import Mode
-from models.messages import simile_version
+from models.version import VERSION
 from service.active import ActiveReranker
 from service.api.openapi import OpenTo, Role, describe
 from service.auth.access import Access, Account, get_scope
@@ -159,7 +159,7 @@ async def describe_service_and_model(request: Request, runtime: Service) -> Resp
             "max_client_batch_size": settings.max_inputs,
             "auto_truncate": True,
             "tokenization_workers": layout.workers,
-            "version": simile_version(),
+            "version": VERSION,
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import RedirectResponse, Response
 
-from models.messages import simile_version
+from models.version import VERSION
 from service.api.openapi import describe
 from service.errors import NotFound
 from service.http.bodies import json_response
@@ -66,7 +66,7 @@ async def find_the_page(request: Request) -> Response:
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("ui/")
     links = {"ui": "/ui/", "docs": "/docs", "openapi": "/openapi.json"}
-    return json_response({"name": "Simile", "version": simile_version(), "links": links})
+    return json_response({"name": "Simile", "version": VERSION, "links": links})
 
 
 @router.get("/ui", include_in_schema=False, **describe(None, also=["text/html"]))

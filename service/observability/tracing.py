@@ -15,7 +15,7 @@ from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from models.errors import install_command
-from models.messages import simile_version
+from models.version import VERSION
 from service.errors import StartupError
 from service.observability.logs import RequestRecord
 
@@ -74,7 +74,7 @@ class Tracing:
             self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         except ValueError as error:
             raise StartupError(f"An OTEL_ variable has a value that cannot be used: {error}") from error
-        self._tracer = self._provider.get_tracer("simile", simile_version())
+        self._tracer = self._provider.get_tracer("simile", VERSION)
 
     def record(self, record: RequestRecord) -> None:
         """Creates the spans of an answered request. If the client sent a span, it becomes their parent."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
-from models.__main__ import _parser as models_parser
+from models.__main__ import parser as models_parser
 from service import __main__ as service
 from service.observability.metrics import Metrics
 from service.runtime.watchdog import EXIT_STATUS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.__main__ import _parser as models_parser
+from models.__main__ import parser as models_parser
 from service.__main__ import parser as service_parser
 from service.app import create_app
 from service.settings import Settings

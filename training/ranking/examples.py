@@ -20,9 +20,9 @@ from models.search.features import (
     Vectors,
     build,
 )
+from models.search.measures import dcg, judge
 from models.search.ranking import MAX_RANKED, RERANKED, RerankerWeight, rerank
 from training.evaluation.modes import Scores
-from training.evaluation.retrieval import dcg, judge
 
 
 class Example(NamedTuple):

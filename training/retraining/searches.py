@@ -25,11 +25,12 @@ import numpy as np
 from models.manifest import Mode, SearchDefaults
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, get_mode, get_weight
+from models.search.measures import judge
 from models.search.passages import learned_tokens
 from training.evaluation import modes
 from training.evaluation.encoding import remembering
 from training.evaluation.geometry import directions
-from training.evaluation.retrieval import Collection, judge
+from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
 from training.mining.pairs import folded, get_body
 from training.ranking.examples import Example, Texts, build_example

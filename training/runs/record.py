@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.messages import simile_version
+from models.version import VERSION
 from training.runs.options import Told
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Record:
 
 def versions() -> dict[str, str]:
     packages = ("torch", "transformers", "tokenizers", "numpy")
-    ours = {"python": platform.python_version(), "simile": simile_version()}
+    ours = {"python": platform.python_version(), "simile": VERSION}
     return ours | {name: metadata.version(name) for name in packages}
 
 

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from models.files.fsync import sync
 from models.manifest import TEACHER, Manifest
-from models.messages import simile_version
 from models.progress import Progress, silent, to_stderr
 from models.publishing.fingerprint import compute_fingerprint
 from models.publishing.from_torch.export import prepare_trained
 from models.sources.folder import read_source
+from models.version import VERSION
 from training.errors import NothingToLearn
 from training.methods.loading import load_encoder
 from training.methods.recipe import Recipe
@@ -147,7 +147,7 @@ def build_identity(
         "seed": recipe.seed,
         "steps": steps,
         "precision": "bf16" if bf16 else "fp32",
-        "code": simile_version(),
+        "code": VERSION,
         "result": recipe.result,
     } | ({TEACHER: _fingerprint(base)} if recipe.reads("teacher") else {})
 

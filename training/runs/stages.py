@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 from models.files.bounded import parse_json
 from models.files.fsync import replace_text
-from models.messages import amount, simile_version
+from models.messages import amount
 from models.progress import silent
 from models.sources.folder import read_source
+from models.version import VERSION
 from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
@@ -154,7 +155,7 @@ def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Option
         "parent": options.parent or find_version(base),
         "steps": None,  # of each stage: the plan
         "precision": options.precision,
-        "code": simile_version(),
+        "code": VERSION,
         "result": "encoder",
     }
 

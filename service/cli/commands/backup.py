@@ -28,9 +28,10 @@ from models.errors import ModelError
 from models.files.bounded import read_json
 from models.files.folders import copy_tree, lock
 from models.files.fsync import sync, sync_tree
-from models.messages import amount, simile_version
+from models.messages import amount
 from models.progress import Progress
 from models.store import ModelStore
+from models.version import VERSION
 from service.errors import CommandError, unwritable
 from service.settings import Settings, get_models_dir
 from service.store.sqlite.offline import DATABASE, SCHEMA_VERSION, copy
@@ -214,7 +215,7 @@ def _copy_store(data_dir: Path, folder: Path) -> Contents:
     if not facts.active:
         raise CommandError(f"{data_dir} has no active version: no service has started on it yet.")
     return Contents(
-        simile=simile_version(),
+        simile=VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         sequence=facts.sequence,
         documents=facts.documents,

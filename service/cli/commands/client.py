@@ -87,24 +87,35 @@ class Remote:
     def close(self) -> None:
         self._connection.close()
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str, version: str = "") -> Answer:
         """Sends a GET request and returns the answer. Repeats the request after a 429 or 503.
 
         At most PATIENCE repetitions are sent, each after a pause. Then the last answer is returned.
+
+        Args:
+            path: Path below the address.
+            version: The model version that must answer. Empty: the active one.
 
         Raises:
             CommandError: The service does not answer, or the server is not Simile.
 
         """
         for _ in range(PATIENCE):
-            answer = self.send("GET", path)
+            answer = self.send("GET", path, version=version)
             if answer.status not in BUSY:
                 return answer
             pause(answer.wait_seconds)
-        return self.send("GET", path)
+        return self.send("GET", path, version=version)
 
     def send(
-        self, method: str, path: str, body: bytes | None = None, kind: str = "", *, whole: bool = False
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        kind: str = "",
+        *,
+        whole: bool = False,
+        version: str = "",
     ) -> Answer:
         """Sends a request once, and returns the answer, whatever the status is.
 
@@ -114,6 +125,7 @@ class Remote:
             body: The body, if any.
             kind: Content type of the body.
             whole: Whether `path` is relative to the service, even if the address names a collection.
+            version: The model version that must answer. Empty: the active one.
 
         Raises:
             NoAnswer: The service does not answer.
@@ -121,6 +133,7 @@ class Remote:
 
         """
         headers = self._headers | ({"Content-Type": kind} if kind else {})
+        headers |= {"x-model-version": version} if version else {}
         try:
             if self._connection.sock is None:
                 self._connection.connect()
@@ -156,13 +169,23 @@ def read_key(file: Path) -> str:
         raise CommandError(f"The key file {file} cannot be read ({error}).") from error
 
 
-def connect_to(parser: argparse.ArgumentParser) -> None:
-    """Declares the options for the address, the API key and the collection."""
+def connect_to(parser: argparse.ArgumentParser, role: str = "write", *, every: bool = True) -> None:
+    """Declares the options for the address, the API key and the collection.
+
+    Args:
+        parser: Parser of the command.
+        role: The role that the key needs.
+        every: Whether the command can work on all collections.
+
+    """
     parser.add_argument("--url", default=own_url(), help="address of the running service (%(default)s)")
-    parser.add_argument("--key-file", type=Path, metavar="FILE", help="contains a key of role write")
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help=f"contains a key of role {role}")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--collection", metavar="NAME", help="instead of `default`, or of the one in --url")
-    which.add_argument("--all-collections", action="store_true", help="each line has a `collection`")
+    if every:
+        which.add_argument("--all-collections", action="store_true", help="each line has a `collection`")
+    else:
+        parser.set_defaults(all_collections=False)
 
 
 def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | None:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.search.measures import mean
 from tests.evaldata import FOLDER, needs
 from training.evaluation.data import load
 from training.evaluation.encoding import Vectors
 from training.evaluation.modes import whole
-from training.evaluation.retrieval import judge_all, mean, search
+from training.evaluation.retrieval import judge_all, search
 from training.evaluation.retrieval import load as load_collection
 from training.evaluation.sts import similarity
 

@@ -14,6 +14,7 @@ import pytest
 from models.manifest import FUSION, SearchDefaults
 from models.search.content import Content
 from models.search.fusion import fuse
+from models.search.measures import judge, mean
 from service.store.sqlite import fulltext, secondary_indexes
 from service.store.sqlite.postings import PostingCache
 from service.store.sqlite.schema import connect, migrate
@@ -24,7 +25,7 @@ from tests.training.evaluation.pairs import encode
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.modes import CANDIDATES, Passages, WordIndex, find, get_passages, whole
-from training.evaluation.retrieval import Collection, collections, judge, load, mean, retrieval
+from training.evaluation.retrieval import Collection, collections, load, retrieval
 from training.evaluation.scorable import Scorable
 from training.retraining.searches import score
 
