@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.errors import install_command
-from service.api.openapi import Role, describe
+from service.api.openapi import OpenTo, Role, describe
 from service.errors import Conflict, TooLarge, Validation
 from service.http.bodies import MEGABYTE, require_json, values_in
 from service.http.routing import RoleRoute
@@ -29,7 +29,7 @@ def _import_server() -> ModuleType:
     return server
 
 
-@router.post("/mcp", **describe(Role.READ, raises=[Conflict, TooLarge]))
+@router.post("/mcp", **describe(Role.READ, open_to=OpenTo.SCOPED, raises=[Conflict, TooLarge]))
 async def answer_agent(request: Request) -> ASGIApp:
     """Answer a message of the Model Context Protocol (Streamable HTTP without sessions).
 
