@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     max_connections: int = Field(1000, ge=1)
     idle_seconds: int = Field(75, ge=1)  # of a connection between two requests
     max_inputs: int = Field(2048, ge=1)
-    max_collections: int = Field(1000, ge=1)
+    max_collections: int = Field(2000, ge=1)
     # From here to max_queue_events, 0 means no limit.
     feedback_per_key: int = Field(10_000, ge=0)  # judgments
     feedback_per_query: int = Field(100, ge=0)  # per key

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from service.api.collections import existing
 from service.api.embedding import check_count
 from service.api.openapi import Limit, Role, User
-from service.auth.access import Account
+from service.auth.access import Account, get_scope
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
 from service.http.bodies import Slices, collect_fields, json_response, validated
@@ -126,7 +126,7 @@ async def build_selection(request: Request, runtime: Runtime, params: Selected) 
             raise Empty(f"{name} is empty, and nothing stored has that. Leave it out, or name one.")
     collection: str | None = None
     account: Account | None = request.scope.get("account")
-    scope = None if account is None else account.key.scope
+    scope = get_scope(request.scope)
     if params.collection != EVERY_COLLECTION:
         collection = await existing(request, runtime, params.collection)
     elif scope is not None:

@@ -134,7 +134,7 @@ class Access:
 
         """
         account = self.identify(scope)
-        scope["account"] = account
+        scope["account"], scope["key_scope"] = account, account.key.scope
         if needed not in account.allows:
             raise Forbidden(
                 f"This needs a key of role {needed}; {account.key.name!r} has the role {account.key.role}."
@@ -148,8 +148,9 @@ class Access:
 
 def get_scope(scope: Scope) -> KeyScope | None:
     """Returns the scope of the key that sent a request, or None if the request may see everything."""
-    account: Account | None = scope.get("account")
-    return None if account is None else account.key.scope
+    # Not from the account, because the keys file may change during the request.
+    found: KeyScope | None = scope.get("key_scope")
+    return found
 
 
 def _unauthorized(message: str) -> Unauthorized:

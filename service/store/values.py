@@ -32,7 +32,7 @@ NAME_RULE = (
 )
 MAX_ID_CHARACTERS = 512  # Of a document.
 DELETE_DOCUMENTS = 128  # Documents of one job. Other writes wait some tens of milliseconds.
-MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
+MAX_COLLECTIONS = 2000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # The name of callers without a key.
 # Limit of a query in a judgment or an event. Percent-encoded, it fits a URL of 64 KiB, so it can be deleted.
 MAX_QUERY_CHARACTERS = 4096

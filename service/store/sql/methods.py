@@ -16,7 +16,16 @@ from service.store.scheduling import ReadingThreads
 from service.store.sql import feedback, generations, records, synonyms, tokens
 from service.store.sql.connection import fact, note, unfinished_copy, visitor_secret
 from service.store.sql.feedback import DELETED_ROWS, Table, delete_some, forget
-from service.store.values import Active, Event, EventLimits, Record, Recorded, Selection, Step
+from service.store.values import (
+    DEFAULT_COLLECTION,
+    Active,
+    Event,
+    EventLimits,
+    Record,
+    Recorded,
+    Selection,
+    Step,
+)
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +164,9 @@ class CommonMethods:
     forget_judgments = forgetting("feedback")
     drop_judgments = writing(partial(delete_some, "feedback", "collection = ?"))
 
-    async def document(self, id: str, collection: str, where: Predicate | None = None) -> Record | None:
+    async def document(
+        self, id: str, collection: str = DEFAULT_COLLECTION, where: Predicate | None = None
+    ) -> Record | None:
         # Not by `reading`, because a filter on one document is no long read.
         return await self.readers.read(lambda snapshot: records.get(snapshot, id, collection, where))
 

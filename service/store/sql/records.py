@@ -158,7 +158,7 @@ def has_collection(connection: Connection, name: str) -> bool:
 
 def refuse_another(connection: Connection, name: str, most: int) -> None:
     """Raises Conflict if one more collection would exceed the limit of `most` collections."""
-    if len(collections(connection)) >= most:
+    if fetch_value(connection, "SELECT count(*) FROM collections") >= most:
         raise Conflict(
             f"There are {most} collections, and {name!r} would be one more than SIMILE_MAX_COLLECTIONS "
             "allows. Delete one, or raise the setting."

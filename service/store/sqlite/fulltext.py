@@ -31,7 +31,7 @@ from models.search.terms import (
 )
 from service.store.scheduling import pause
 from service.store.sql.bm25 import compute_scores, is_in, select_best
-from service.store.sql.connection import fetch_column
+from service.store.sql.connection import fetch_column, fetch_value
 from service.store.sqlite.documents import get_number
 from service.store.sqlite.filter_cache import FilterMatches
 from service.store.sqlite.filters import read_revisions
@@ -46,6 +46,10 @@ _NONE: Ranking = np.empty(0, np.int64), np.empty(0, np.float32)
 
 def make(connection: sqlite3.Connection, number: int) -> None:
     connection.execute(f"CREATE VIRTUAL TABLE {table(number)} USING {TABLE}")
+
+
+def has_table(connection: sqlite3.Connection, number: int) -> bool:
+    return fetch_value(connection, "SELECT 1 FROM sqlite_master WHERE name = ?", table(number)) is not None
 
 
 def drop(connection: sqlite3.Connection, number: int) -> None:

@@ -56,7 +56,7 @@ plain:write:{"4" * 64}:::
     [
         (f"{SECRET}", "1 field; write name:role:sha256-of-key"),
         (f"ci:{HASH}", "2 fields"),
-        (f"ci:read:{HASH}:1:2:trusted:4", "7 fields"),
+        (f"ci:read:{HASH}:1:2:trusted:4", "the scope must be a JSON object"),
         (f"ci:read:{HASH}:1:2:yes", "the sixth field must be trusted, untrusted"),
         (f":read:{HASH}", "the name must be"),
         (f"{'n' * 65}:read:{HASH}", "the name must be"),
@@ -308,7 +308,8 @@ def test_keys_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
         "while not Path(sys.argv[1] + '.go').exists(): time.sleep(0.001)\n"
         "for at in range(10):\n"
         "    keyring.run(type('A', (), dict(file=Path(sys.argv[1]), change='add', name=f'{sys.argv[2]}{at}',"
-        " role=keyring.Role.READ, requests_per_minute=None, tokens_per_minute=None, trust='')))"
+        " role=keyring.Role.READ, requests_per_minute=None, tokens_per_minute=None, trust='',"
+        " collections=None, filter=None, max_documents=None, max_bytes=None)))"
     )
     running = [
         subprocess.Popen([sys.executable, "-c", script, str(file), name], env=plain_environment())

@@ -45,6 +45,22 @@ def put(store: sqlite3.Connection, *texts: str, collection: str = DEFAULT_COLLEC
         secondary_indexes.add(store, revision)
 
 
+def test_new_collections_seldom_change_the_schema(store: sqlite3.Connection) -> None:
+    """Every connection parses a changed schema again, which takes long with many collections."""
+    versions = set()
+    for at in range(2 * secondary_indexes.SPARE_TABLES):
+        secondary_indexes.add_collection(store, f"c{at}")
+        put(store, "a word", collection=f"c{at}")
+        versions.add(store.execute("PRAGMA schema_version").fetchone()[0])
+    assert len(versions) == 2
+    assert secondary_indexes.unequal(store) == []
+    bring_up_to_date(store)  # A start drops the spare tables.
+    assert len(fulltext.numbers(store)) == 1 + 2 * secondary_indexes.SPARE_TABLES
+    secondary_indexes.add_collection(store, "last")
+    put(store, "another word", collection="last")
+    assert secondary_indexes.unequal(store) == []
+
+
 def matching(store: sqlite3.Connection, revisions: Iterable[int]) -> FilterMatches:
     listed = Predicate("revision IN (SELECT value FROM json_each(?))", [json.dumps([*revisions])])
     return FilterMatches(store, FilterCache(), listed, DEFAULT_COLLECTION)

@@ -66,14 +66,16 @@ class World:
         self.boss = Caller(client, "sk-change-me", shared)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=["sqlite", "sqlite indexed", "postgres"])
 def world(request: Any, tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("tenants")
     lines = [
         line(name, "write", f"sk-{name}", "", "", "", json.dumps(scope)) for name, scope in SCOPES.items()
     ]
     lines.append(line("acme2", "read", "sk-acme2", "", "", "", json.dumps(SCOPES["acme"])))
-    place = {"database": postgres.new_database()} if request.param == "postgres" else {"database": None}
+    place: dict[str, Any] = {"database": postgres.new_database() if request.param == "postgres" else None}
+    if request.param.endswith("indexed"):  # The filter is a lookup.
+        place["indexed_fields"] = "tenant,no"
     settings = new_settings(folder, tiny_models_dir, api_keys_file=keys_file(folder, *lines), **place)
     with TestClient(create_app(settings)) as client:
         wait_until_ready(client)
