@@ -361,7 +361,7 @@ def _add_vectors(documents: Iterable[Document], vectors: Iterable[list[float]]) 
 
 def _read_document(document: StoredDocument | Hit) -> Document:
     title = {"title": document.title} if document.title else {}
-    return Document(id=document.id, content=document.text, meta=title | dict(document.metadata))
+    return Document(id=document.id or "", content=document.text, meta=title | dict(document.metadata))
 
 
 def _read_hits(answer: SearchAnswer | None) -> list[Document]:

@@ -257,9 +257,9 @@ class SimileVectorStore(VectorStore):
     def _delete(self, ids: list[str] | None, filter: Filter | None) -> Steps[int]:
         if (ids is None) == (filter is None):
             raise ValueError("Give ids, or a filter. To delete all documents, delete the collection.")
-        if ids is not None:
-            return (yield from self._operations.delete(ids))
-        return (yield from self._operations.delete_matching(_translate(filter)))
+        if filter is not None:
+            return (yield from self._operations.delete_matching(_translate(filter)))
+        return (yield from self._operations.delete(ids or []))
 
     def _search(
         self, query: str, k: int, *, filter: Filter | None = None, mode: Mode | None = None, **options: Any
@@ -280,7 +280,7 @@ class SimileVectorStore(VectorStore):
         hits = yield from self._search(query, fetch_k, **options)
         if not hits:
             return []
-        vectors = yield from self._operations.embed([query, *(hit.text for hit in hits)])
+        vectors = yield from self._operations.embed([query, *map(_get_embedded, hits)])
         chosen = maximal_marginal_relevance(np.array(vectors[0]), vectors[1:], lambda_mult, k)
         return [_read_document(hits[at]) for at in chosen]
 
@@ -321,7 +321,7 @@ class SimileRetriever(BaseRetriever):
     def _build_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the options of a search. Those that a call gives replace the retriever's own."""
         own = {name: getattr(self, name) for name in ("collection", "k", "mode", "filter", "user")}
-        options = own | self.options | given
+        options: dict[str, Any] = own | self.options | dict(given)
         return options | {"filter": None if options["filter"] is None else _translate(options["filter"])}
 
 
@@ -342,6 +342,11 @@ def _refuse_vector(method: str) -> NoReturn:
 def _read_document(document: StoredDocument | Hit) -> Document:
     title = {"title": document.title} if document.title else {}
     return Document(document.text, id=document.id, metadata=title | dict(document.metadata))
+
+
+def _get_embedded(hit: Hit) -> str:
+    """Returns the text that the service embeds for a document."""
+    return f"{hit.title}\n{hit.text}" if hit.title else hit.text
 
 
 def _read_hits(answer: SearchAnswer) -> list[Document]:

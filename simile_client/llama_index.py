@@ -140,7 +140,9 @@ class SimileVectorStore(BasePydanticVectorStore):
         mode: Mode | None = None,
         ignore_embeddings: bool = False,
     ) -> None:
-        super().__init__(collection=collection, mode=mode, ignore_embeddings=ignore_embeddings)
+        super().__init__(
+            stores_text=True, collection=collection, mode=mode, ignore_embeddings=ignore_embeddings
+        )
         self._client = client
         self._operations = Operations(client, async_client, collection)
 
@@ -244,9 +246,10 @@ class SimileVectorStore(BasePydanticVectorStore):
 
     def _search(self, query: VectorStoreQuery, options: dict[str, Any]) -> Steps[VectorStoreQueryResult]:
         _check_query(query, ignore_embeddings=self.ignore_embeddings)
-        conditions = [_select(query.node_ids, query.filters)]
-        conditions.append(query.doc_ids and {"ref_doc_id": {"$in": query.doc_ids}})
-        given = [each for each in conditions if each]
+        sources = {"ref_doc_id": {"$in": query.doc_ids}} if query.doc_ids else None
+        # The retriever of an index gives an empty list of ids, which selects nothing in particular.
+        selected = _select(query.node_ids or None, query.filters)
+        given = [each for each in (selected, sources) if each]
         answer = yield from self._operations.search(
             query.query_str or "",
             k=query.similarity_top_k,
@@ -279,14 +282,17 @@ def _read_node(document: Document | Hit) -> BaseNode:
 
 
 def _read_answer(answer: SearchAnswer | None) -> VectorStoreQueryResult:
-    hits = () if answer is None else answer.hits
-    nodes = [*map(_read_node, hits)]
-    for node in nodes if answer else ():
+    if answer is None:
+        return VectorStoreQueryResult(nodes=[], similarities=[], ids=[])
+    nodes = [*map(_read_node, answer.hits)]
+    for node in nodes:
         node.metadata[_SEARCH_ID] = answer.search_id
         node.excluded_embed_metadata_keys.append(_SEARCH_ID)
         node.excluded_llm_metadata_keys.append(_SEARCH_ID)
     return VectorStoreQueryResult(
-        nodes=nodes, similarities=[hit.score for hit in hits], ids=[hit.id for hit in hits]
+        nodes=nodes,
+        similarities=[hit.score for hit in answer.hits],
+        ids=[hit.id for hit in answer.hits],
     )
 
 

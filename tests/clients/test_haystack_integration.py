@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from haystack import AsyncPipeline, Document, Pipeline
+from haystack import Document, Pipeline
 from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.errors import FilterError
@@ -145,9 +145,9 @@ def test_documents_that_simile_cannot_store_as_they_are_are_refused(store: Simil
 async def test_a_pipeline_retrieves_and_reports_a_click(
     store: SimileDocumentStore, open_service: Running, clients: Any, asynchronous: bool
 ) -> None:
-    pipeline = AsyncPipeline() if asynchronous else Pipeline()
+    pipeline = Pipeline()
     pipeline.add_component("retriever", SimileRetriever(store, filters=condition("<", 3), top_k=2))
-    pipeline = type(pipeline).from_dict(pipeline.to_dict())
+    pipeline = Pipeline.from_dict(pipeline.to_dict(), allowed_modules=["simile_client.haystack"])
     inputs = {"retriever": {"query": "paper comes out white", "user": "visitor-7"}}
     result = await pipeline.run_async(inputs) if asynchronous else pipeline.run(inputs)
     documents = result["retriever"]["documents"]

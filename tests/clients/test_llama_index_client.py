@@ -1,4 +1,4 @@
-"""LlamaIndex: its embeddings for TEI, and a retriever over `GET /search`."""
+"""LlamaIndex: its embeddings and its reranker for TEI."""
 
 import asyncio
 
@@ -33,21 +33,6 @@ def test_a_refusal_looks_as_the_page_says(service: Running) -> None:
         model.get_text_embedding("")
     with pytest.raises(ValidationError, match="'error': 'inputs"):
         model.get_text_embedding_batch(["a", ""])
-
-
-def test_the_retriever_finds_what_search_finds(service: Running) -> None:
-    names = page.run("A LlamaIndex retriever", service)
-    hits = service.get("/search", q="how do I get my money back", k=3, filter='{"topic": "support"}')["hits"]
-    assert len(hits) == 3
-    assert hits[0]["id"] == "support-refund-window"
-    assert [
-        {"id": found.node_id, "score": found.score, "text": found.text, "metadata": found.metadata}
-        for found in names["nodes"]
-    ] == hits
-    unfiltered = names["SimileRetriever"](url=service.url, key=service.key)
-    assert len(unfiltered.retrieve("anything")) == 10
-    with pytest.raises(RuntimeError, match="k must be between"):
-        names["SimileRetriever"](url=service.url, key=service.key, k=0).retrieve("anything")
 
 
 def test_nodes_are_reranked_as_by_the_native_route(service: Running) -> None:

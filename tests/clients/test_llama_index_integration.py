@@ -1,4 +1,4 @@
-"""`simile_client.llama_index`: the methods of LlamaIndex's base classes. LlamaIndex ships no standard tests."""
+"""`simile_client.llama_index`: the methods of LlamaIndex's base classes, which has no standard tests."""
 
 from typing import Any
 
