@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -40,7 +41,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     for trust, does in ((TRUSTED, "learns from (default)"), (UNTRUSTED, "ignores")):
         about = f"its events and judgments, which a retraining {does}"
         group.add_argument(f"--{trust}", dest="trust", action="store_const", const=trust, help=about)
-    commands.add_parser("list", parents=[file], help="names, roles, limits and trust")
+    listing = commands.add_parser("list", parents=[file], help="names, roles, limits and trust")
+    listing.add_argument("--json", action="store_true", help="for programs")
     commands.add_parser("remove", parents=[file], help="the key stops working").add_argument("name")
 
 
@@ -65,7 +67,8 @@ def run(arguments: argparse.Namespace) -> str:
     file: Path = arguments.file.resolve()  # A link stays a link.
     try:
         if arguments.change == "list":
-            return table(read_keys(file))
+            keys = read_keys(file)
+            return json.dumps(listed(keys), indent=2) if arguments.json else table(keys)
         with _locked(file):
             if arguments.change == "remove":
                 return remove(file, arguments.name)
@@ -118,6 +121,20 @@ def remove(file: Path, name: str) -> str:
     _replace(file, "".join(line for line in lines if line.partition(":")[0].strip() != name))
     audit("key-removed", name=name)
     return f"{name} is removed."
+
+
+def listed(keys: list[Key]) -> list[dict[str, str | int | bool | None]]:
+    """Returns each key without its hash. A limit of null is that of the setting; 0 is no limit."""
+    return [
+        {
+            "name": key.name,
+            "role": key.role.value,
+            "requests_per_minute": key.requests_per_minute,
+            "tokens_per_minute": key.tokens_per_minute,
+            "trusted": key.trusted,
+        }
+        for key in keys
+    ]
 
 
 def table(keys: list[Key]) -> str:
