@@ -31,7 +31,7 @@ PIP_PROGRESS = sed -unE -e 's/^ *(Downloading .*\(([0-9]{2,}\.[0-9]+ MB|[0-9.]+ 
 test test-serving test-long test-postgres test-evaluation: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve train map test test-all test-serving test-long test-evaluation test-postgres test-clients test-ui screenshots test-bulk test-contract test-deploy test-docker images check setup docs bench bench-peers clean
+.PHONY: help serve train map test test-all test-serving test-long test-evaluation test-postgres test-clients test-ui screenshots test-bulk test-contract test-deploy test-docker test-release dist images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -92,6 +92,12 @@ test-deploy: $(VENV)/.installed-all $(DEPLOY)/.installed  ## Check deploy/ and d
 test-docker: SHELL := bash
 test-docker: $(VENV)/.installed-all $(MODEL_WHEEL) $(CONTAINERS)/.installed  ## Run the images and the compose file on a Docker engine (ten minutes)
 	@$(if $(DOCKER_ENGINE),source "$(DOCKER_ENGINE)" &&) TEST_DOCKER=1 HADOLINT=$(CONTAINERS)/bin/hadolint $(BIN)/python -m pytest tests/docker $(wildcard tests/monitoring) $(PYTEST_ARGS)
+
+test-release: $(VENV)/.installed-all  ## Install the wheel into an empty environment and run the README's pip section (five minutes, needs an index)
+	@TEST_RELEASE=1 $(BIN)/python -m pytest tests/test_release.py $(PYTEST_ARGS)
+
+dist: $(VENV)/.installed-dev  ## Build the wheel and the sdist in dist/
+	@$(BIN)/python -m hatchling build -d dist
 
 images: SHELL := bash
 images:  ## Build the images of docker-compose.yml, labelled with the revision of this checkout and its date

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
 def build_parser(prog: str) -> argparse.ArgumentParser:
     """Builds one parser of all commands. Programs whose packages are missing are left out."""
     programs = {name: parser for name in ("service", "models", "training") if (parser := _load(name))}
-    described = Parser(prog=prog)
+    described: argparse.ArgumentParser = Parser(prog=prog)
     commands = described.add_subparsers()
     for name, command in COMMANDS.items():
         if (parser := programs.get(command.program)) is not None:

@@ -62,6 +62,7 @@ SUITES: dict[str, Callable[[], str | None]] = {
     "test-contract": lambda: None,
     "test-deploy": lambda: None,
     "test-docker": no_docker,
+    "test-release": lambda: None,
 }
 
 

@@ -1,6 +1,6 @@
 """Printed install commands install this project's extras, and never another project of the same name."""
 
-import importlib.metadata
+import json
 import re
 import shlex
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 
 import models.errors
 from models.errors import install_command
-from models.messages import simile_version
+from models.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -38,10 +38,32 @@ def test_a_command_names_an_extra_of_these_sources_from_any_folder(extra: str) -
     assert rest[5:] == ["-e", f"{ROOT}[{extra}]"]
 
 
-def test_without_sources_a_command_asks_for_a_checkout(
+@pytest.mark.parametrize(
+    ("noted", "wanted"),
+    [
+        (json.dumps({"url": "file:///wheels/x.whl"}), "simile-search[map] @ file:///wheels/x.whl"),
+        (None, f"simile-search[map]=={VERSION}"),
+    ],
+    ids=["from a wheel", "from an index"],
+)
+def test_without_sources_a_command_installs_from_where_this_distribution_came(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, noted: str | None, wanted: str
+) -> None:
+    folder = tmp_path / f"simile_search-{VERSION}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: simile-search\nVersion: {VERSION}\n")
+    if noted is not None:
+        (folder / "direct_url.json").write_text(noted)
+    monkeypatch.setattr(models.errors, "__file__", str(tmp_path / "models" / "errors.py"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert shlex.split(install_command("map")) == [sys.executable, "-m", "pip", "install", wanted]
+
+
+def test_without_a_distribution_a_command_asks_for_a_checkout(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(models.errors, "__file__", str(tmp_path / "models" / "errors.py"))
+    monkeypatch.setattr(sys, "path", [])
     assert install_command("map").startswith("in a checkout of Simile, ")
 
 
@@ -59,14 +81,3 @@ def test_a_command_of_a_checkout_keeps_the_editable_install() -> None:
     ]
     installed_for_all = [line for line in copied if "/usr/local/lib/simile/" in line]
     assert [line for line in copied if line not in installed_for_all and "checkout" not in line] == []
-
-
-def test_the_version_is_that_of_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert simile_version() in {PROJECT["version"], "unknown"}
-
-    def missing(name: str) -> str:
-        assert name == PROJECT["name"] != "simile"
-        raise importlib.metadata.PackageNotFoundError
-
-    monkeypatch.setattr("models.messages.version", missing)
-    assert simile_version() == "unknown"

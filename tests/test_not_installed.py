@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from models.errors import install_command
 from training.__main__ import ABOUT, NAMES, parser
 from training.arguments import LOADING
 
@@ -40,7 +41,7 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_do(
     assert said.startswith(
         f"python -m {program} needs {package}, which is not installed for {sys.executable}."
     )
-    assert f"`make {'train' if program == 'training' else 'serve'}`" in said
+    assert install_command("train" if program == "training" else "cpu") in said
     assert said.count("\n") == 1, "no traceback"
 
 

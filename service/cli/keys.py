@@ -9,10 +9,12 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -52,7 +54,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     for name in ("documents", "bytes"):
         scope.add_argument(f"--max-{name}", type=int, metavar="N", help=f"the {name} that it may hold")
-    commands.add_parser("list", parents=[file], help="names, roles, limits, trust and scopes")
+    listing = commands.add_parser("list", parents=[file], help="names, roles, limits, trust and scopes")
+    listing.add_argument("--json", action="store_true", help="for programs")
     commands.add_parser("remove", parents=[file], help="the key stops working").add_argument("name")
 
 
@@ -77,7 +80,8 @@ def run(arguments: argparse.Namespace) -> str:
     file: Path = arguments.file.resolve()  # A link stays a link.
     try:
         if arguments.change == "list":
-            return table(read_keys(file))
+            keys = read_keys(file)
+            return json.dumps(listed(keys), indent=2) if arguments.json else table(keys)
         with _locked(file):
             if arguments.change == "remove":
                 return remove(file, arguments.name)
@@ -163,6 +167,24 @@ def remove(file: Path, name: str) -> str:
     _replace(file, "".join(line for line in lines if line.partition(":")[0].strip() != name))
     audit("key-removed", name=name)
     return f"{name} is removed."
+
+
+def listed(keys: list[Key]) -> list[dict[str, Any]]:
+    """Returns each key without its hash.
+
+    A limit of null is that of the setting; 0 is no limit. Without a scope, the key sees everything.
+    """
+    return [
+        {
+            "name": key.name,
+            "role": key.role.value,
+            "requests_per_minute": key.requests_per_minute,
+            "tokens_per_minute": key.tokens_per_minute,
+            "trusted": key.trusted,
+            "scope": None if key.scope is None else key.scope.given,
+        }
+        for key in keys
+    ]
 
 
 def table(keys: list[Key]) -> str:

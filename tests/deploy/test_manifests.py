@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from models.store import models_dir
+from models.version import VERSION
 from service.__main__ import parser as service_parser
 from service.__main__ import run
 from service.api import info
@@ -274,11 +274,10 @@ def test_the_retrain_toml_of_the_job_is_one(tmp_path: Any) -> None:
 
 
 def test_images_are_those_that_compose_builds() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     built = {name: service["image"].split(":")[0] for name, service in compose()["services"].items()}
     images = {here.name: here.container["image"] for here in pods()}
-    assert set(images.values()) == {f"{built['service']}:{version}", f"{built['trainer']}:{version}"}
-    assert images["simile-retrain"] == f"{built['trainer']}:{version}"
+    assert set(images.values()) == {f"{built['service']}:{VERSION}", f"{built['trainer']}:{VERSION}"}
+    assert images["simile-retrain"] == f"{built['trainer']}:{VERSION}"
 
 
 def test_volumes_lie_where_compose_has_them() -> None:

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import hashlib
+import json
 import logging
 import os
 import stat
@@ -240,6 +241,14 @@ def test_keys_are_added_listed_and_removed_and_the_rest_of_the_file_stays(tmp_pa
         f"job:write:{hashes[1]}:0",
         f"page:write:{hashes[2]}:::untrusted",
     ]
+    listed = json.loads(run(file, "list", "--json"))
+    assert [tuple(key.values()) for key in listed] == [
+        ("ops", "admin", None, None, True),
+        ("web", "read", None, 5000, True),
+        ("job", "write", 0, None, True),
+        ("page", "write", None, None, False),
+    ]
+    assert hashes[0] not in json.dumps(listed)
     assert run(file, "list").splitlines() == [
         "name  role   requests/min  tokens/min  trust",
         "ops   admin  setting's     setting's   trusted",

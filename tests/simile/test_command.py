@@ -1,0 +1,94 @@
+"""`simile` finds the program of each command, and says its own name in help and errors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.version import VERSION
+from service.cli import COMMANDS as OF_THE_SERVICE
+from simile.__main__ import main
+from simile.commands import COMMANDS
+from training.__main__ import NAMES
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_each_command_names_it_as_it_was_typed(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: simile {name} ")
+
+
+def test_the_help_lists_every_command_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = re.findall(r"^    ([a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE)
+    assert listed == [*COMMANDS, "completion"]
+    assert {*OF_THE_SERVICE} < {*listed}
+    assert {name for name, command in COMMANDS.items() if command.program == "training"} <= {
+        *NAMES,
+        "training",
+    }
+
+
+def test_a_group_has_all_commands_of_its_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["training", "compare", "--help"])
+    assert capsys.readouterr().out.startswith("usage: simile training compare ")
+
+
+def test_errors_name_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "show", "nothing", "--models-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith("simile models: There is no published version 'nothing'.")
+    with pytest.raises(SystemExit) as ended:
+        main(["modls"])
+    assert ended.value.code == 2
+    assert "Did you mean models? See `simile --help`." in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["keys", "lst"])
+    assert ended.value.code == 2
+    assert "Did you mean list? See `simile keys --help`." in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"Simile {VERSION}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "unneeded"),
+    [
+        (["--help"], {"numpy", "pydantic", "fastapi", "torch", "onnxruntime", "faiss", "shtab"}),
+        (
+            ["search", "--url", "http://127.0.0.1:1", "x"],
+            {"fastapi", "torch", "onnxruntime", "faiss", "shtab"},
+        ),
+        (["models", "list"], {"fastapi", "torch", "faiss", "shtab"}),
+    ],
+    ids=["help", "search", "models"],
+)
+def test_a_command_imports_nothing_that_it_does_not_need(line: list[str], unneeded: set[str]) -> None:
+    code = (
+        "import sys\nfrom simile.__main__ import main\n"
+        f"try:\n    main({line!r})\nexcept SystemExit:\n    pass\n"
+        f"print(sorted({unneeded!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_completion_knows_commands_and_their_options(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab", reason="needs shtab, which the distribution requires")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    for word in ("check-search", "--min-ndcg", "rollback", "--from-service"):
+        assert word in script
