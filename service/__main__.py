@@ -8,7 +8,7 @@ Other exit statuses are 70 or 1 if the process hung (runtime/watchdog.py), 78 if
 1 if another command failed, and 130 if Ctrl-C stopped one.
 
 docs/DOCUMENTS.md describes `import`, `export`, `backup`, `restore` and `check --data`. docs/PAGE.md describes
-`map`.
+`map`. docs/AGENTS.md describes `mcp`.
 """
 
 import argparse

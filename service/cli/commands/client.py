@@ -9,7 +9,7 @@ import json
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from service.errors import CommandError
 from service.settings import own_url
@@ -69,15 +69,9 @@ class Remote:
     """
 
     def __init__(self, url: str, key_file: Path | None = None) -> None:
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            host = port = None
-        if host is None or parts.scheme not in {"http", "https"}:
-            raise CommandError(f"--url {url!r} is not an address. Write it as {DEFAULT_URL}.")
+        parts = parse_address(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(host, port, timeout=TIMEOUT_SECONDS)
+        self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
         self._base = parts.path.rstrip("/")
         self._root, scope, _ = self._base.partition("/collections/")
         self.scoped = bool(scope)
@@ -155,6 +149,23 @@ class Remote:
             raise CommandError(f"The server at {self.url} is not Simile (it sent no JSON).") from error
         except RecursionError as error:
             raise CommandError(f"The answer of {self.url} is nested too deeply to be read.") from error
+
+
+def parse_address(url: str) -> SplitResult:
+    """Parses the value of the option --url.
+
+    Raises:
+        CommandError: It is not the address of a host.
+
+    """
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.hostname is not None and parts.scheme in {"http", "https"} and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise CommandError(f"--url {url!r} is not an address. Write it as {DEFAULT_URL}.")
+    return parts
 
 
 def build_path(collection: str | None) -> str:

@@ -6,10 +6,11 @@ The tools send requests to a running service (service/agents/tools.py).
 import argparse
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 from models.errors import install_command
-from service.cli.commands.client import TIMEOUT_SECONDS, read_key
+from service.cli.commands.client import TIMEOUT_SECONDS, parse_address, read_key
 from service.errors import CommandError
 from service.settings import own_url
 
@@ -36,7 +37,10 @@ def run(arguments: argparse.Namespace) -> str:
         from service.agents.server import answer_stdio  # noqa: PLC0415  an extra, which takes a second to import
     except ModuleNotFoundError as error:
         raise CommandError(f"{error.name} is not installed: {install_command('mcp')}") from error
+    parse_address(arguments.url)
     file = arguments.key_file
     key = os.environ.get("SIMILE_API_KEY", "") if file is None else read_key(file)
+    # Ctrl-C ends the process at once. Otherwise it would wait for the thread that reads stdin.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     asyncio.run(answer_stdio(arguments.url, key, TIMEOUT_SECONDS))
     return ""

@@ -31,7 +31,7 @@ TABLE = """
 open GET /health /ready /metrics /docs /docs/{file} / /ui /ui/{file:path} /openapi.json
 open HEAD /openapi.json
 read POST / /embed /similarity /tokenize /decode /embeddings /v1/embeddings /v2/embed /search
-read POST /rerank /v1/rerank /v2/rerank /predict
+read POST /rerank /v1/rerank /v2/rerank /predict /mcp
 read GET /v1/models /search /suggest /documents /documents/count /documents/{id:anything} /feedback
 read GET /feedback/count /feedback/summary /me /map /events /events/count /info /examples /models /collections
 read GET /collections/{collection}/synonyms

@@ -243,10 +243,10 @@ def test_keys_are_added_listed_and_removed_and_the_rest_of_the_file_stays(tmp_pa
     ]
     listed = json.loads(run(file, "list", "--json"))
     assert [tuple(key.values()) for key in listed] == [
-        ("ops", "admin", None, None, True),
-        ("web", "read", None, 5000, True),
-        ("job", "write", 0, None, True),
-        ("page", "write", None, None, False),
+        ("ops", "admin", None, None, True, None),
+        ("web", "read", None, 5000, True, None),
+        ("job", "write", 0, None, True, None),
+        ("page", "write", None, None, False, None),
     ]
     assert hashes[0] not in json.dumps(listed)
     assert run(file, "list").splitlines() == [

@@ -120,6 +120,11 @@ def test_a_request_is_a_span_of_its_callers_trace_with_what_its_texts_waited_for
         "simile.request_id": "mine",
         "simile.model_version": answer.headers["x-model-version"],
         "simile.tokens": int(answer.headers["x-compute-tokens"]),
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": "simile",
+        "gen_ai.request.model": answer.headers["x-model-version"],
+        "gen_ai.response.model": answer.headers["x-model-version"],
+        "gen_ai.usage.input_tokens": int(answer.headers["x-compute-tokens"]),
     }
     children = [span for span in spans if span.parent_span_id == request.span_id]
     assert [span.name for span in children] == ["queue", "tokenize", "inference"]
@@ -165,6 +170,77 @@ def test_a_failure_and_a_search_are_told_by_template_and_type_and_a_key_by_its_n
     assert (attributes(absent)["error.type"], absent.status.code) == ("NotFound", 0)
     assert named(roots, "GET unmatched")
     assert all(MARKER.encode() not in body for body in collector.bodies)
+
+
+def test_a_search_is_a_retrieval_in_its_collection_without_the_text_of_its_query(
+    tmp_path: Path, tiny_models_dir: Path, collector: Collector
+) -> None:
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
+        client.post("/collections/birds/documents", json={"documents": [{"text": "an owl"}]})
+        found = client.get("/search", params={"q": MARKER})
+        assert client.post("/collections/birds/search", json={"queries": [MARKER]}).status_code == 200
+        assert client.get(f"/collections/{MARKER}/search", params={"q": "a"}).status_code == 404
+        assert client.post("/tokenize", json={"inputs": MARKER}).status_code == 200
+        assert client.get("/").status_code == 200
+    spans = collector.spans()
+    default = attributes(named(spans, "GET /search"))
+    assert default["gen_ai.operation.name"] == "retrieval"
+    assert default["gen_ai.data_source.id"] == "default"
+    assert default["gen_ai.request.model"] == found.headers["x-model-version"]
+    assert default["gen_ai.usage.input_tokens"] == int(found.headers["x-compute-tokens"])
+    birds = attributes(named(spans, "POST /collections/{collection}/search"))
+    assert birds["gen_ai.data_source.id"] == "birds"
+    absent = attributes(named(spans, "GET /collections/{collection}/search"))
+    assert absent["gen_ai.operation.name"] == "retrieval"
+    assert "gen_ai.data_source.id" not in absent
+    for name in ("POST /tokenize", "GET /", "POST /collections/{collection}/documents"):
+        assert not [key for key in attributes(named(spans, name)) if key.startswith("gen_ai.")]
+    assert all(MARKER.encode() not in body for body in collector.bodies)
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        "nonsense",
+        f"00-{'0' * 32}-{CALLER}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"ff-{TRACE}-{CALLER}-01",
+        "ü" * 9,
+    ],
+)
+def test_an_invalid_context_of_a_caller_is_ignored(
+    traceparent: str, tmp_path: Path, tiny_models_dir: Path, collector: Collector
+) -> None:
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
+        headers = {"traceparent": traceparent.encode("latin-1"), "tracestate": b"=,=;\xff"}
+        assert client.post("/tokenize", json={"inputs": "a"}, headers=headers).status_code == 200
+    span = named(collector.spans(), "POST /tokenize")
+    assert span.trace_id.hex() not in {TRACE, "0" * 32}
+    assert not span.parent_span_id
+
+
+def test_a_page_of_an_allowed_origin_may_send_its_trace(
+    tmp_path: Path, tiny_models_dir: Path, collector: Collector
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir, cors_origins="https://shop.example")
+    with serving(settings) as client:
+        asks = {
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "traceparent,tracestate",
+        }
+        allowed = client.options("/tokenize", headers=asks | {"origin": "https://shop.example"})
+        assert allowed.status_code == 200
+        assert {"traceparent", "tracestate"} <= {
+            name.strip() for name in allowed.headers["access-control-allow-headers"].split(",")
+        }
+        assert (
+            client.options("/tokenize", headers=asks | {"origin": "https://other.example"}).status_code == 403
+        )
+        sent = {"origin": "https://shop.example", "traceparent": f"00-{TRACE}-{CALLER}-01"}
+        assert client.post("/tokenize", json={"inputs": "a"}, headers=sent).status_code == 200
+    span = named(collector.spans(), "POST /tokenize")
+    assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, CALLER)
 
 
 def test_a_collector_that_is_down_delays_no_answer_and_no_stop(

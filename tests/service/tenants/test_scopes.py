@@ -17,7 +17,7 @@ HASH = "a" * 64
 # A route that touches documents, or tells of them, belongs here only with an attack in test_attacks.py.
 SCOPED = """
 POST / /embed /similarity /tokenize /decode /embeddings /v1/embeddings /v2/embed
-POST /rerank /v1/rerank /v2/rerank /predict
+POST /rerank /v1/rerank /v2/rerank /predict /mcp
 GET /v1/models /info /me /models /examples /collections /collections/{collection}/synonyms
 POST /search /documents /files /files/preview /feedback /events
 GET /search /suggest /documents /documents/count /documents/{id:anything} /map
