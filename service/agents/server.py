@@ -31,7 +31,7 @@ from mcp_types import (
 from mcp_types import Tool as DescribedTool
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from models.messages import simile_version
+from models.version import VERSION
 from service.agents.tools import (
     MAX_TEXT_CHARACTERS,
     MAX_URI_CHARACTERS,
@@ -106,7 +106,7 @@ def build_server(client: httpx2.AsyncClient) -> Server[Any]:
 
     server: Server[Any] = Server(
         "simile",
-        version=simile_version(),
+        version=VERSION,
         title="Simile",
         instructions=INSTRUCTIONS,
         get_tool_input_schema=_INPUTS.get,

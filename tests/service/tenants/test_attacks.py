@@ -310,6 +310,34 @@ def test_the_search_of_another_tenant_is_unknown(world: World, who: str) -> None
     world.acme.send("DELETE", "@/events", params={"id": "a0"})
 
 
+def use_tool(caller: Caller, name: str, **arguments: Any) -> dict[str, Any]:
+    """Returns the result of a tool for agents."""
+    params = {"name": name, "arguments": arguments}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {"accept": "application/json, text/event-stream"}
+    answer = caller.send("POST", "/mcp", json=message, headers=headers)
+    assert answer.status_code == 200, answer.text
+    result: dict[str, Any] = answer.json()["result"]
+    return result
+
+
+def test_the_tools_of_agents_keep_to_the_scope(world: World) -> None:
+    found = use_tool(world.acme, "search", query="quasar zebrafish", collection="shared", top_k=50)
+    assert {hit["id"] for hit in found["structuredContent"]["documents"]} == {"a0", "a1", "a2"}
+    listed = use_tool(world.acme, "list_collections")
+    assert [each["name"] for each in listed["structuredContent"]["collections"]] == ["shared"]
+    hidden = use_tool(world.acme, "read_document", collection="shared", id="rival-0")
+    missing = use_tool(world.acme, "read_document", collection="shared", id="nobody-0")
+    assert hidden["isError"]
+    assert str(hidden).replace("rival-0", "nobody-0") == str(missing)
+    for arguments in ({"collection": "rival-own"}, {"collection": "solo"}, {}):
+        assert use_tool(world.acme, "search", query="quasar", **arguments)["isError"]
+    document = {"id": "rival-0", "text": "Mine now"}
+    assert use_tool(world.acme, "add_documents", documents=[document], collection="shared")["isError"]
+    assert world.rival.get("@/documents/rival-0")["text"] != "Mine now"
+    assert is_clean(json.dumps([found, listed]))
+
+
 def test_a_map_is_not_shown_to_keys_with_a_filter(world: World) -> None:
     runtime = world.client.app.state.runtime  # type: ignore[attr-defined]
     version = runtime.active.generation.version
