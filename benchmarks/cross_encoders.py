@@ -23,10 +23,11 @@ import numpy as np
 
 from benchmarks.command import build_parser, format_table, progress, report
 from benchmarks.workloads import evaluation_folder
+from models.search.measures import judge
 from models.tokens.pairs import Pair
 from training.__main__ import main as command
 from training.evaluation.data import load as load_pairs
-from training.evaluation.retrieval import Collection, judge, retrieval, search
+from training.evaluation.retrieval import Collection, retrieval, search
 from training.evaluation.retrieval import load as load_collection
 from training.evaluation.scorable import open_scorable
 from training.evaluation.sts import similarity, spearman

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from benchmarks.command import build_parser, format_table, progress, report, scratch_folder
 from benchmarks.workloads import evaluation_folder
 from models.search.features import FEATURES
+from models.search.measures import judge
 from models.search.ranking import Ranking
 from training.evaluation.modes import Passages, Scores, WordIndex, find, get_passages
-from training.evaluation.retrieval import Collection, judge, load
+from training.evaluation.retrieval import Collection, load
 from training.evaluation.scorable import open_scorable
 from training.mining.pairs import folded
 from training.ranking.cross_validation import COMING, NEW, Comparison, Fold, compare, draw_folds, learn, limit

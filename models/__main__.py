@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import DamagedRequest, InUse, ModelError, UnknownVersion, denied, not_installed
-from models.messages import Parser, add_version, did_you_mean, positive
+from models.messages import Parser, add_version, as_typed, did_you_mean, positive
 
 try:
     from models import cpus
@@ -60,7 +60,7 @@ def main(
         said = denied(error, options.models_dir)
     else:
         return 0
-    print(f"{prog}: {said}", file=sys.stderr)
+    print(f"{prog}: {as_typed(said, prog)}", file=sys.stderr)
     return 1
 
 

@@ -66,6 +66,7 @@ def amount(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {plural(number, one, many)}"
 
 
+_MODULE = re.compile(r"python -m (service|models|training)\b")
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (.+)")
 _KINDS = {"int": "whole number", "float": "number"}
@@ -131,6 +132,18 @@ class Parser(argparse.ArgumentParser):
 
 def add_version(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"Simile {VERSION}")
+
+
+def as_typed(message: str, prog: str) -> str:
+    """Returns an error message whose commands begin with `simile` if the user typed that.
+
+    Args:
+        message: A message that may name commands, as `python -m models list`.
+        prog: The program as the user typed it.
+    """
+    if prog.partition(" ")[0] != "simile":
+        return message
+    return _MODULE.sub(lambda found: "simile" if found[1] == "service" else f"simile {found[1]}", message)
 
 
 def positive(text: str) -> int:

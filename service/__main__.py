@@ -25,7 +25,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from models.errors import install_command, not_installed
-from models.messages import Parser, add_version
+from models.messages import Parser, add_version, as_typed
 from service.cli import CHECK, COMMANDS, SERVE
 
 try:
@@ -71,15 +71,15 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> None:
     except ModuleNotFoundError as missing:
         _refuse(not_installed(prog, missing), serves=serves)
     except StartupError as error:
-        _refuse(f"Simile cannot start: {error}", serves=serves)
+        _refuse(as_typed(f"Simile cannot start: {error}", prog), serves=serves)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(STOPPED)
     except CommandError as error:
-        print(error, file=sys.stderr)
+        print(as_typed(str(error), prog), file=sys.stderr)
         sys.exit(error.exit_status)
     except KeysError as error:
-        _refuse(str(error), serves=serves)
+        _refuse(as_typed(str(error), prog), serves=serves)
     except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -38,8 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if reached.returncode:
         pytest.skip(f"needs a package index: {reached.stderr.strip().splitlines()[-1]}")
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", folder / "dist"], cwd=ROOT, check=True)
-    tickets = [sys.executable, ROOT / "docs/tutorial/tickets.py", folder / "tickets"]
-    subprocess.run(tickets, check=True)
+    subprocess.run([sys.executable, ROOT / "docs/tutorial/tickets.py", folder / "tickets"], check=True)
     return folder
 
 

@@ -31,12 +31,11 @@ def test_every_program_says_its_version(
     assert capsys.readouterr().out == f"Simile {VERSION}\n"
 
 
-def test_the_client_the_image_and_the_api_have_the_version_of_the_package() -> None:
+def test_the_client_and_the_api_have_the_version_of_the_package() -> None:
     assert PROJECT["dynamic"] == ["version"]
     assert PROJECT["name"] == DISTRIBUTION
     client = tomllib.loads((ROOT / "simile_client/pyproject.toml").read_text(encoding="utf-8"))
     assert client["project"]["version"] == VERSION
-    assert f"ARG VERSION={VERSION}\n" in (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")
     assert create_app(Settings()).openapi()["info"]["version"] == VERSION
     assert f"/simile_search-{VERSION}-py3-none-any.whl" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

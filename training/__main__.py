@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError, denied, not_installed
-from models.messages import Parser, add_version
+from models.messages import Parser, add_version, as_typed
 
 PROG = "python -m training"
 ABOUT = "Train, evaluate and publish sentence encoders."
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     except ModuleNotFoundError as error:
         sys.exit(not_installed(prog, error, "train"))
     except (errors.TrainingError, ModelError, SafetensorError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
+        print(f"{prog}: {as_typed(str(error), prog)}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"{prog}: {denied(error, 'the output')}", file=sys.stderr)

@@ -46,11 +46,17 @@ def test_a_group_has_all_commands_of_its_program(capsys: pytest.CaptureFixture[s
 
 def test_errors_name_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "show", "nothing", "--models-dir", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.startswith("simile models: There is no published version 'nothing'.")
+    said = "There is no published version 'nothing'."
+    assert capsys.readouterr().err == f"simile models: {said} `simile models list` shows them.\n"
     with pytest.raises(SystemExit) as ended:
         main(["modls"])
     assert ended.value.code == 2
     assert "Did you mean models? See `simile --help`." in capsys.readouterr().err
+    (tmp_path / "keys").touch()
+    with pytest.raises(SystemExit) as ended:
+        main(["keys", "list", "--file", str(tmp_path / "keys")])
+    assert ended.value.code == 1
+    assert "`simile keys add NAME --role ROLE` makes one." in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         main(["keys", "lst"])
     assert ended.value.code == 2

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("scipy", reason="needs the extra train")
 
+from models.search.measures import judge
 from models.search.ranking import RERANKED, Ranking, RerankerWeight, get_default
 from tests.training.ranking.judged import HYBRID, judged_queries
-from training.evaluation.retrieval import judge
 from training.ranking.cross_validation import COMING, compare, draw_folds
 from training.ranking.examples import Example
 from training.ranking.fitting import Procedure, fit
