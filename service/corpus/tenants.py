@@ -2,8 +2,8 @@
 
 A quota is checked before documents are embedded. Each scope has an upper bound of what it holds: the last
 count, plus all writes since then as if every document were new. Only if the bound exceeds the quota, or is
-old, the store counts again. So one process never exceeds a quota. Replicas do not see each other's writes in
-progress, so they count before each write near the quota. Each can exceed it by the write that is in progress.
+old, the store counts again. So one process never exceeds a quota. Replicas count before each write, and can
+exceed a quota by the writes that are in progress on the others.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ from service.store.values import Document, Usage
 clock = time.monotonic
 COUNTED_SECONDS = 10.0  # A count is renewed after this time.
 NOTHING = Usage(0, 0)
-NEAR = 0.9  # Share of a quota from which replicas count before each write.
 
 
 @dataclass
@@ -80,9 +79,8 @@ class Tenants:
     async def _check(
         self, scope: KeyScope, bound: _Bound, size: Usage, documents: Sequence[Document], collection: str
     ) -> None:
-        is_old = clock() > bound.counted_at + COUNTED_SECONDS
-        near = self._store.others > 0 and _exceeds(bound.total.plus(size), scope, NEAR)
-        if not is_old and not near and not _exceeds(bound.total.plus(size), scope):
+        is_old = self._store.others > 0 or clock() > bound.counted_at + COUNTED_SECONDS
+        if not is_old and not _exceeds(bound.total.plus(size), scope):
             return
         where = build_bounds(self._store, scope)
         bound.since, bound.counted_at = NOTHING, clock()  # Before the state of the store that is counted.
@@ -139,9 +137,9 @@ def _count_bytes(document: Document) -> int:
     return sum(len(part.encode()) for part in (document.title, document.text, document.metadata_json))
 
 
-def _exceeds(usage: Usage, scope: KeyScope, share: float = 1.0) -> bool:
+def _exceeds(usage: Usage, scope: KeyScope) -> bool:
     limits = (scope.max_documents, usage.documents), (scope.max_bytes, usage.bytes)
-    return any(limit is not None and used > share * limit for limit, used in limits)
+    return any(limit is not None and used > limit for limit, used in limits)
 
 
 def _describe(scope: KeyScope) -> str:

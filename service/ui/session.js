@@ -9,8 +9,7 @@ const ROLES = ["read", "write", "admin"];
 export const session = {
   known: false,
   name: null, // name of the key; null if the service has no keys
-  role: "read",
-  scope: null, // collections and filter of the key; null if it sees everything
+  role: "read", // and scope: collections and filter of the key; null if it sees everything
   models: [], // of GET /models
 
   async load() {

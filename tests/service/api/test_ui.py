@@ -235,10 +235,11 @@ def test_without_the_page_the_service_is_as_it_was(tmp_path: Path, tiny_models_d
 
 
 def test_me_names_the_key_and_its_role(client: TestClient, tmp_path: Path, tiny_models_dir: Path) -> None:
-    assert client.get("/me").json() == {"name": None, "role": "admin"}
+    assert client.get("/me").json() == {"name": None, "role": "admin", "scope": None}
     settings = new_settings(tmp_path, tiny_models_dir, api_keys_file=keys_file(tmp_path))
     with serving(settings) as keyed:
         assert keyed.get("/ui/").status_code == 200
         assert keyed.get("/me").status_code == 401
         for name, key in KEYS.items():
-            assert keyed.get("/me", headers=bearer(key)).json() == {"name": name, "role": ROLES[name]}
+            me = {"name": name, "role": ROLES[name], "scope": None}
+            assert keyed.get("/me", headers=bearer(key)).json() == me

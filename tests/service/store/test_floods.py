@@ -181,11 +181,11 @@ def test_a_step_that_fails_says_how_far_it_came_and_the_same_events_sent_again_a
     steps: list[int] = []
     some = type(store)._record_some
 
-    async def failing(self: Any, given: list[Event], limits: EventLimits) -> Any:
+    async def failing(self: Any, given: list[Event], limits: EventLimits, within: None) -> Any:
         steps.append(len(given))
         if len(steps) == 2:
             raise Storage("The disk is full.")
-        return await some(self, given, limits)
+        return await some(self, given, limits, within)
 
     given = events("ann", STEP_EVENTS + 3)
     monkeypatch.setattr(type(store), "_record_some", failing)
