@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
-from weakref import WeakKeyDictionary
 
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack.document_stores.errors import DuplicateDocumentError
@@ -39,7 +38,7 @@ class _Connection:
         self._url = url
         self._api_key = api_key
         self._client: Client | None = None
-        self._async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = WeakKeyDictionary()
+        self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
 
     def build_operations(self, collection: str = "default", *, asynchronous: bool = False) -> Operations:
         key = None if self._api_key is None else self._api_key.resolve_value()
@@ -49,6 +48,8 @@ class _Connection:
             return Operations(self._client, None, collection)
         loop = asyncio.get_running_loop()
         if loop not in self._async_clients:
+            clients = self._async_clients.items()
+            self._async_clients = {each: client for each, client in clients if not each.is_closed()}
             self._async_clients[loop] = AsyncClient(self._url, key=key)
         return Operations(self._client, self._async_clients[loop], collection)
 

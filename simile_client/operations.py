@@ -22,8 +22,9 @@ T = TypeVar("T")
 ClientCall: TypeAlias = Callable[[Client], Any]
 Steps: TypeAlias = Generator[ClientCall, Any, T]
 
-MAX_COUNT = 64  # Documents, texts or ids of one request. The service stores documents in such groups, too.
-MAX_CHARACTERS = 2 << 20  # A body has at most 16 MiB by default, and a character at most 6 bytes.
+MAX_COUNT = 64  # Documents or ids of one request. Metadata may have 64 KiB each, and a body 16 MiB.
+MAX_TEXTS = 512  # Texts of one request.
+MAX_CHARACTERS = 2 << 20  # Characters of the texts of one request, of at most 6 bytes each.
 MAX_URL_CHARACTERS = 16_384  # Proxies accept less than the service, whose limit is 64 KiB.
 
 
@@ -147,18 +148,20 @@ class Operations:
     def embed(self, texts: Iterable[str], prompt_name: str | None = None) -> Steps[list[list[float]]]:
         """Embeds texts, with a prompt of the model if one is named."""
         vectors: list[list[float]] = []
-        for batch in _split(texts, len, MAX_CHARACTERS):
+        for batch in _split(texts, len, MAX_CHARACTERS, MAX_TEXTS):
             vectors += yield partial(Client.embed, texts=batch, prompt_name=prompt_name)
         return vectors
 
 
-def _split(items: Iterable[T], measure: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Yields lists of at most `MAX_COUNT` items and, unless an item alone has more, `limit` characters."""
+def _split(
+    items: Iterable[T], measure: Callable[[T], int], limit: int, max_count: int = MAX_COUNT
+) -> Iterator[list[T]]:
+    """Yields lists of at most `max_count` items and, unless an item alone has more, `limit` characters."""
     batch: list[T] = []
     size = 0
     for item in items:
         characters = measure(item)
-        if batch and (len(batch) == MAX_COUNT or size + characters > limit):
+        if batch and (len(batch) == max_count or size + characters > limit):
             yield batch
             batch, size = [], 0
         batch.append(item)

@@ -1,5 +1,6 @@
 """`simile_client.haystack`: Haystack's standard tests of document stores, and what they do not ask."""
 
+import asyncio
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -179,6 +180,12 @@ async def test_embedders_give_the_vectors_of_embed(open_service: Running) -> Non
         documents.run([Document(id="d")])
     with pytest.raises(SimileError, match="The model has no prompt 'query'"):
         SimileTextEmbedder(open_service.url, None, "query").run("a")
+
+
+def test_each_event_loop_has_a_client(store: SimileDocumentStore) -> None:
+    for _ in range(3):
+        assert asyncio.run(store.count_documents_async()) == 3
+    assert len(store._connection._async_clients) == 1, "clients of closed loops are dropped"
 
 
 def test_a_saved_store_names_the_variable_of_its_key(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.indexing import InMemoryRecordManager, index
 from langchain_core.retrievers import BaseRetriever
 from langchain_tests.integration_tests import (
     EmbeddingsIntegrationTests,
@@ -166,6 +167,22 @@ def test_documents_are_deleted_by_a_filter_and_never_all(store: SimileVectorStor
             store.delete(ids, filter=filter)
     assert asyncio.run(SimileVectorStore(store._operations._client).adelete([])) is True
     assert found(store, {}) == ["c"]
+
+
+def test_an_index_of_langchain_stores_and_deletes_what_changed(clients: Any, collection: str) -> None:
+    store = SimileVectorStore(clients[0], collection=collection)
+    records = InMemoryRecordManager(collection)
+    records.create_schema()
+    documents = [Document(f"Text {at}.", metadata={"source": at}) for at in range(3)]
+
+    def run(documents: list[Document]) -> tuple[int, int, int]:
+        done = index(documents, records, store, cleanup="full", key_encoder="blake2b")
+        return done["num_added"], done["num_skipped"], done["num_deleted"]
+
+    assert run(documents) == (3, 0, 0)
+    assert run([*documents[1:], Document("Another text.")]) == (1, 2, 1)
+    texts = {document.page_content for document in store.similarity_search("text", k=10)}
+    assert texts == {"Text 1.", "Text 2.", "Another text."}
 
 
 def test_scores_are_those_of_the_search(store: SimileVectorStore, open_service: Running) -> None:
