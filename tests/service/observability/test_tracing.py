@@ -213,7 +213,7 @@ def test_an_invalid_context_of_a_caller_is_ignored(
     traceparent: str, tmp_path: Path, tiny_models_dir: Path, collector: Collector
 ) -> None:
     with serving(new_settings(tmp_path, tiny_models_dir)) as client:
-        headers = {"traceparent": traceparent.encode("latin-1"), "tracestate": b"=,=;\xff"}
+        headers = {b"traceparent": traceparent.encode("latin-1"), b"tracestate": b"=,=;\xff"}
         assert client.post("/tokenize", json={"inputs": "a"}, headers=headers).status_code == 200
     span = named(collector.spans(), "POST /tokenize")
     assert span.trace_id.hex() not in {TRACE, "0" * 32}
