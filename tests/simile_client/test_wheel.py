@@ -11,6 +11,8 @@ from zipfile import ZipFile
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from models.version import VERSION
+
 ROOT = Path(__file__).resolve().parents[2]
 SHOW = """
 import json, sys
@@ -41,8 +43,7 @@ def test_the_wheel_imports_only_what_it_requires(tmp_path: Path) -> None:
     build = ["pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([sys.executable, "-m", *build, "-w", tmp_path, ROOT / "simile_client"], check=True)
     [wheel] = tmp_path.glob("*.whl")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert wheel.name == f"simile_client-{project['version']}-py3-none-any.whl"
+    assert wheel.name == f"simile_client-{VERSION}-py3-none-any.whl"
     command = [sys.executable, "-P", "-c", SHOW, str(wheel)]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     place, required, imported = json.loads(shown.stdout)
