@@ -41,10 +41,7 @@ def table(number: int) -> str:
 
 
 def open_vocabulary(connection: sqlite3.Connection, number: int, kind: Literal["row", "instance"]) -> str:
-    """Returns the name of a table of FTS5 with all terms, or all places of terms.
-
-    The end of the transaction drops it.
-    """
+    """Returns the name of a table of FTS5 with all terms, or all places of terms. `end_read` drops it."""
     name = f"temp.{kind}_{number}"
     is_read_only = fetch_value(connection, "PRAGMA query_only")
     connection.execute("PRAGMA query_only = 0")
@@ -54,6 +51,24 @@ def open_vocabulary(connection: sqlite3.Connection, number: int, kind: Literal["
     finally:
         connection.execute(f"PRAGMA query_only = {is_read_only}")
     return name
+
+
+def end_read(connection: sqlite3.Connection) -> None:
+    """Ends a transaction that only reads, and drops the tables of `open_vocabulary`.
+
+    After a rollback that undoes them, SQLite would parse the schema of all collections again, which takes
+    20 ms with 300 collections.
+    """
+    try:
+        if made := fetch_column(connection, "SELECT name FROM temp.sqlite_master"):
+            connection.execute("PRAGMA query_only = 0")
+            for name in made:
+                connection.execute(f"DROP TABLE temp.{name}")
+            connection.execute("PRAGMA query_only = 1")
+        connection.commit()
+    except sqlite3.Error:  # Such as an unfinished statement on one of them, or a passed deadline.
+        connection.rollback()
+        connection.execute("PRAGMA query_only = 1")
 
 
 class _Known(NamedTuple):

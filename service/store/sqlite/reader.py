@@ -27,7 +27,7 @@ from service.store.sql.records import crc32
 from service.store.sqlite import documents, filter_cache, fulltext, vectors, vocabulary
 from service.store.sqlite.filter_cache import FilterCache, FilterMatches
 from service.store.sqlite.filters import Lookups
-from service.store.sqlite.postings import PostingCache
+from service.store.sqlite.postings import PostingCache, end_read
 from service.store.sqlite.schema import connect
 from service.store.values import Facet, Ranking, Revisions
 from service.store.vocabularies import Vocabularies
@@ -102,7 +102,7 @@ class Snapshot(sqlite3.Connection):
         """Does nothing, because a generation that a search uses keeps its index until the search ends."""
 
     def renew(self) -> None:
-        self.rollback()
+        end_read(self)
         self.execute("BEGIN")
 
     def matching(self, where: Predicate, collection: str, *, lazily: bool = False) -> FilterMatches:  # noqa: ARG002
@@ -179,7 +179,7 @@ class Readers(ReadingThreads):
                 return query(connection)
             finally:
                 if connection.in_transaction:  # Otherwise the next read would see an old state.
-                    connection.rollback()
+                    end_read(connection)
         except sqlite3.Error as error:
             raise (outages.refusal(log, "Reads fail", error) or error) from error
         finally:
