@@ -323,7 +323,11 @@ def test_the_words_of_one_collection_do_not_move_the_scores_of_another(store: sq
     assert scores[0] == pytest.approx(max(expected), rel=1e-6)
 
 
-def test_a_collection_takes_its_words_along_and_begins_empty_again(store: sqlite3.Connection) -> None:
+def test_a_collection_takes_its_words_along_and_begins_empty_again(
+    store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secondary_indexes, "SPARE_TABLES", 1)
+
     def tables() -> set[str]:
         rows = store.execute("SELECT name FROM sqlite_master WHERE name LIKE 'lexical%'")
         return {name for (name,) in rows}
