@@ -16,7 +16,12 @@ from tests.waiting import until
 DATA = os.environ.get("SIMILE_EVAL_DATA")
 DOCUMENTS = 5000
 QUERY = "how does vitamin D affect bone density"
-KEYS = {"ada": ("admin", "for-tests-an-admin"), "rita": ("read", "for-tests-a-reader")}
+KEYS = {
+    "ada": ("admin", "for-tests-an-admin"),
+    "rita": ("read", "for-tests-a-reader"),
+    "tess": ("read", "for-tests-a-tenant"),
+}
+SCOPES = {"tess": '::::{"collections":["tess-*"]}'}  # the end of the line in the keys file
 
 HOSTILE = [
     "<script>document.title='stolen'</script> a script in a document",
@@ -32,7 +37,8 @@ class Service(Served):
 
     def __init__(self, folder: Path, *, keys: bool = False, **variables: str) -> None:
         lines = [
-            f"{name}:{role}:{hashlib.sha256(key.encode()).hexdigest()}" for name, (role, key) in KEYS.items()
+            f"{name}:{role}:{hashlib.sha256(key.encode()).hexdigest()}{SCOPES.get(name, '')}"
+            for name, (role, key) in KEYS.items()
         ]
         # The tests write their own maps.
         told = {"SIMILE_WORKERS": "2", "SIMILE_MAP_DOCUMENTS": "0"} | variables

@@ -90,6 +90,20 @@ def test_the_page_asks_for_a_key_and_shows_what_its_role_may_do(browsing: Browsi
         assert stored["key"] == "ada"
 
 
+def test_a_tenant_sees_the_collections_of_its_key_alone(browsing: Browsing, keyed: Service) -> None:
+    document = {"id": "t", "text": "green river"}
+    keyed.post("/collections/tess-notes/documents", {"documents": [document]})
+    with browsing.page(keyed.url) as page:
+        page.page.add_init_script(f"sessionStorage.setItem('simile-key', '{KEYS['tess'][1]}')")
+        page.open("search?q=river")
+        expect(page.the("#status")).to_contain_text("1 document")
+        expect(page.the("li.hit")).to_have_count(1)
+        page.open("documents")
+        expect(page.the("li.document")).to_have_count(1)
+        expect(page.the("#status")).not_to_contain_text("default")
+    keyed.client.delete("/collections/tess-notes")
+
+
 def test_an_admin_requests_a_retraining_and_reads_how_it_ended(browsing: Browsing, keyed: Service) -> None:
     """No schedule runs. The test changes the files that a schedule would write."""
     models = keyed.folder / "models"
