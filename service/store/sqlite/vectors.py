@@ -74,9 +74,10 @@ def read(
 
     Appends revisions with damaged vectors to `damaged`.
     """
+    # A join would read the vectors of all collections.
     cursor = connection.execute(
-        "SELECT revision, passage, vector, checksum FROM vectors JOIN documents USING (revision) "
-        "WHERE generation = ? AND collection = ? ORDER BY revision, passage",
+        "SELECT revision, passage, vector, checksum FROM vectors WHERE generation = ? AND revision IN "
+        "(SELECT revision FROM documents WHERE collection = ?) ORDER BY revision, passage",
         (generation, collection),
     )
     while rows := cursor.fetchmany(batch):
