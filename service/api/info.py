@@ -231,6 +231,7 @@ class ScopeOut(BaseModel):
     filter: dict[str, str | float | bool] = Field(description="Metadata of all documents that the key sees")
     max_documents: int | None
     max_bytes: int | None
+    max_collections: int | None
 
 
 class Caller(BaseModel):
