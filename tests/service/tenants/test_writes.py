@@ -77,6 +77,27 @@ def test_a_document_of_others_is_never_replaced(world: World, id: str) -> None:
     assert world.acme.send("DELETE", "@/documents/mine").json()["deleted"] == 1
 
 
+def test_two_tenants_store_the_same_text_without_an_id(world: World) -> None:
+    """Its id would tell that another tenant has the text, and keep it from the second one."""
+    text = "The terms of payment are thirty days."
+    lines = {
+        "content": json.dumps({"text": text}).encode(),
+        "headers": {"content-type": "application/x-ndjson"},
+    }
+    raw = {"content": text.encode(), "headers": {"content-type": "application/octet-stream"}}
+    ids = {}
+    for caller in (world.acme, world.rival, world.boss):
+        [ids[caller]] = caller.put({"text": text})["ids"]
+        assert caller.put({"text": text})["ids"] == [ids[caller]], "stored only once"
+        for path, way in (("@/documents", lines), ("@/files?name=x.txt", raw)):
+            told = caller.send("POST", path, **way).json()
+            assert (told["failed"], told["created"]) == (0, 0), told
+    assert len({*ids.values()}) == 3
+    assert world.acme.send("DELETE", f"@/documents/{ids[world.rival]}").json()["deleted"] == 0
+    for caller, id in ids.items():
+        assert caller.send("DELETE", f"@/documents/{id}").json()["deleted"] == 1
+
+
 def test_two_tenants_that_write_one_new_id_at_once_do_not_replace_each_other(world: World) -> None:
     def write(at: int) -> tuple[str, int]:
         name = ("acme", "rival")[at % 2]
