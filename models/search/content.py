@@ -21,7 +21,8 @@ class Content(NamedTuple):
         return self.lead + self.text
 
 
-def derived_id(title: str, text: str) -> str:
-    """Derives an id from the content of a document, so that the same content is stored only once."""
-    content = f"{title}\0{text}" if title else text
+def derived_id(title: str, text: str, salt: str = "") -> str:
+    """Derives an id from the content of a document, so that the same content is stored only once per salt."""
+    content = f"{title}\0{text}" if title or salt else text
+    content = f"{salt}\0{content}" if salt else content
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -151,11 +151,11 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     An NDJSON body may have any number of documents. Lines that fail are reported, and the other lines
     are stored.
     """
-    limit_kb = runtime.settings.max_metadata_kb
+    limit_kb, salt = runtime.settings.max_metadata_kb, runtime.hash_filter(get_scope(request.scope))
     if media_type(request) == NDJSON:
-        parse = partial(build_document, max_metadata_kb=limit_kb)
+        parse = partial(build_document, max_metadata_kb=limit_kb, salt=salt)
         return await import_lines(request, runtime, parse, get_collection(request))
-    documents, every_id = await _documents(request, runtime.settings)
+    documents, every_id = await _documents(request, runtime.settings, salt)
     # The last of two equal ids wins.
     distinct = list({document.id: document for document in documents}.values())
     stored = await runtime.corpus.put(distinct, get_collection(request), get_scope(request.scope))
@@ -168,7 +168,7 @@ async def store_documents(request: Request, runtime: Service) -> Response:
     return json_response(answer | ids, headers)
 
 
-async def _documents(request: Request, settings: Settings) -> tuple[list[Document], bool]:
+async def _documents(request: Request, settings: Settings, salt: str) -> tuple[list[Document], bool]:
     """Returns the documents of a JSON body, and whether every document was sent with an id.
 
     The returned documents hold metadata as JSON text, because parsed metadata take up to 25 times as much
@@ -179,14 +179,17 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
         values = body.documents
         check_count(values, settings.max_inputs, "documents")
         for at, value in enumerate(values):
-            documents.append(build_document(value, settings.max_metadata_kb, f"documents[{at}]"))
+            documents.append(build_document(value, settings.max_metadata_kb, f"documents[{at}]", salt))
             every_id = every_id and value.get("id") is not None
             await slices.rest()
     return documents, every_id
 
 
-def build_document(value: object, max_metadata_kb: int, name: str = "") -> Document:
+def build_document(value: object, max_metadata_kb: int, name: str = "", salt: str = "") -> Document:
     """Builds a document from a parsed JSON value. Error messages put `name` before the names of fields.
+
+    With a salt, a missing id differs from that of the same text of another tenant, who could not store it
+    otherwise, and would know that it is there.
 
     Raises:
         Empty: The text is empty.
@@ -203,7 +206,7 @@ def build_document(value: object, max_metadata_kb: int, name: str = "") -> Docum
     title = given.title or ""
     if title.isspace():
         raise Validation(f"{field}title is white space only. Leave it out.")
-    id = given.id or derived_id(title, given.text)
+    id = given.id or derived_id(title, given.text, salt)
     return Document(_copied(id), _copied(given.text), json, _copied(title))
 
 

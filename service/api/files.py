@@ -20,6 +20,7 @@ from service.api.bulk_import import MAX_ERRORS, Import, Span, Tally, body_pieces
 from service.api.collections import get_collection
 from service.api.documents import build_document
 from service.api.openapi import COUNT, EMBEDS, VERSIONED, OpenTo, Role, describe
+from service.auth.access import get_scope
 from service.errors import Empty, MediaType, ServiceError, Storage, TooLarge, Validation
 from service.files.columns import Placed
 from service.files.detection import find_format
@@ -172,7 +173,11 @@ class _Upload:
         self._titled = options.format == "file"
         self._reader = FileReader(params.name or "file", options)
         self._unpacked = Unpacked()
-        self._parse = partial(build_document, max_metadata_kb=runtime.settings.max_metadata_kb)
+        self._parse = partial(
+            build_document,
+            max_metadata_kb=runtime.settings.max_metadata_kb,
+            salt=runtime.hash_filter(get_scope(request.scope)),
+        )
         self._flow: StreamedBody = request.scope["flow"]
         self._importing = Import(request, runtime, collection)
         self._slices = Slices()

@@ -116,7 +116,9 @@ class Info(BaseModel):
     passages: bool = Field(
         description="SIMILE_PASSAGES: long documents are split. false: only their heads are searched"
     )
-    models_dir: str = Field(description="The models folder, as an absolute path on the service's machine")
+    models_dir: str | None = Field(
+        description="The models folder, as an absolute path on the service's machine. null for tenants"
+    )
     models_id: str | None = Field(
         description="The unique id of this folder. null if the folder cannot be written"
     )
@@ -189,7 +191,7 @@ async def describe_service_and_model(request: Request, runtime: Service) -> Resp
                 "recall_queries": measured and measured.queries,
             },
         }
-    hidden: dict[str, Any] = {} if scope is None else {"cache": None, "index": None}
+    hidden: dict[str, Any] = {} if scope is None else dict.fromkeys(("cache", "index", "models_dir"))
     return json_response(answer | hidden)
 
 
@@ -231,6 +233,7 @@ class ScopeOut(BaseModel):
     filter: dict[str, str | float | bool] = Field(description="Metadata of all documents that the key sees")
     max_documents: int | None
     max_bytes: int | None
+    max_collections: int | None
 
 
 class Caller(BaseModel):

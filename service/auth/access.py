@@ -4,7 +4,8 @@ Access is checked before the body is read (http/routing.py). The number of token
 answer begins, so tokens are charged then (http/middleware.py). Requests that are already running can
 therefore push a key beyond its limit. The key is then rejected until the bucket is refilled.
 
-`hash_visitor` hashes the ids of the people who search and click.
+`hash_visitor` hashes the ids of the people who search and click. `hash_filter` salts the ids of
+documents that are sent without one.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import orjson
 from prometheus_client import Counter
 from starlette.types import Scope
 
@@ -195,3 +197,11 @@ def hash_visitor(secret: bytes, user: str | None) -> str:
     if user is None:
         return ""
     return hmac.new(secret, user.encode(), hashlib.sha256).hexdigest()[:_CHARACTERS]
+
+
+def hash_filter(secret: bytes, scope: KeyScope | None) -> str:
+    """Returns a keyed hash of the filter of a scope, or an empty string if there is none."""
+    if scope is None or not scope.filter:
+        return ""
+    # No visitor's id in UTF-8 begins with this byte, so no visitor's hash is equal.
+    return hmac.new(secret, b"\xff" + orjson.dumps(scope.filter), hashlib.sha256).hexdigest()

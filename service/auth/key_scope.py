@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from service.store.filters.times import parse_time
 from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION
 
 Scalar: TypeAlias = str | int | float | bool
@@ -19,7 +20,8 @@ MAX_COLLECTIONS = 100  # Names and prefixes of a scope.
 MAX_FIELDS = 8  # Fields of its filter.
 MAX_CHARACTERS = 256  # Of a name or a value in the filter.
 EVERY = "*"  # At the end of a prefix.
-FIELDS = {"collections", "filter", "max_documents", "max_bytes"}
+LIMITS = ("max_documents", "max_bytes", "max_collections")
+FIELDS = ("collections", "filter", *LIMITS)
 EXAMPLE = '{"collections":["acme","acme-*"],"filter":{"tenant":"acme"},"max_documents":100000}'
 _PATTERN = re.compile(rf"{COLLECTION_NAME.pattern}|({COLLECTION_NAME.pattern})?\*")
 
@@ -37,12 +39,14 @@ class KeyScope:
         filter: Metadata fields with the value that each document has. Empty: all documents.
         max_documents: Maximum number of documents in the scope. None: no limit.
         max_bytes: Maximum bytes of their titles, texts and metadata. None: no limit.
+        max_collections: Maximum number of collections in the scope. None: no limit.
     """
 
     collections: tuple[str, ...]
     filter: tuple[tuple[str, Scalar], ...] = ()
     max_documents: int | None = None
     max_bytes: int | None = None
+    max_collections: int | None = None
 
     def allows(self, collection: str) -> bool:
         """Returns whether a collection is in the scope, existing or not."""
@@ -67,7 +71,7 @@ class KeyScope:
         said: dict[str, Any] = {"collections": list(self.collections)}
         if self.filter:
             said["filter"] = self.conditions
-        for name in ("max_documents", "max_bytes"):
+        for name in LIMITS:
             if (limit := getattr(self, name)) is not None:
                 said[name] = limit
         return said
@@ -103,12 +107,12 @@ def parse_scope(text: str) -> KeyScope:
         given = None
     if not isinstance(given, dict):
         raise ScopeError(f"the scope must be a JSON object such as {EXAMPLE}.")
-    if given.keys() - FIELDS:
-        raise ScopeError(f"a scope has no other fields than {', '.join(sorted(FIELDS))}.")
+    if given.keys() - {*FIELDS}:
+        raise ScopeError(f"a scope has no other fields than {', '.join(FIELDS)}.")
     return KeyScope(
         _parse_collections(given.get("collections")),
         _parse_filter(given["filter"]) if "filter" in given else (),
-        *(_parse_limit(name, given.get(name)) for name in ("max_documents", "max_bytes")),
+        *(_parse_limit(name, given.get(name)) for name in LIMITS),
     )
 
 
@@ -142,6 +146,10 @@ def _parse_filter(given: object) -> tuple[tuple[str, Scalar], ...]:
             raise ScopeError(
                 f'each value of "filter" must be a text of at most {MAX_CHARACTERS} printable characters, a '
                 "number of less than 2^53, true or false."
+            )
+        if parse_time(value) is not None:  # Other texts of the same time match, so tenants would mix.
+            raise ScopeError(
+                'no value of "filter" may be a date or a time, because those have several texts.'
             )
     return tuple(sorted(given.items()))
 

@@ -20,7 +20,7 @@ import orjson
 
 from models.files.fsync import replaced
 from service.auth.audit import audit
-from service.auth.key_scope import ScopeError, parse_scope
+from service.auth.key_scope import LIMITS, ScopeError, parse_scope
 from service.auth.keys import NAME, TRUSTED, UNTRUSTED, Key, KeysError, Role, parse, read_keys
 from service.settings import PREFIX, keys_file
 
@@ -52,8 +52,9 @@ def describe(parser: argparse.ArgumentParser) -> None:
     scope.add_argument(
         "--filter", metavar="JSON", help='its documents: {"tenant":"acme"}, which is added to what it stores'
     )
-    for name in ("documents", "bytes"):
-        scope.add_argument(f"--max-{name}", type=int, metavar="N", help=f"the {name} that it may hold")
+    for limit in LIMITS:
+        flag, noun = f"--{limit.replace('_', '-')}", limit.removeprefix("max_")
+        scope.add_argument(flag, type=int, metavar="N", help=f"the {noun} that it may hold")
     listing = commands.add_parser("list", parents=[file], help="names, roles, limits, trust and scopes")
     listing.add_argument("--json", action="store_true", help="for programs")
     commands.add_parser("remove", parents=[file], help="the key stops working").add_argument("name")
@@ -102,9 +103,7 @@ def _read_scope(arguments: argparse.Namespace) -> str:
 
     """
     given: dict[str, object] = {
-        name: getattr(arguments, name)
-        for name in ("max_documents", "max_bytes")
-        if getattr(arguments, name) is not None
+        name: getattr(arguments, name) for name in LIMITS if getattr(arguments, name) is not None
     }
     if arguments.collections is not None:
         given["collections"] = [name.strip() for name in arguments.collections.split(",")]

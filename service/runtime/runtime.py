@@ -20,7 +20,7 @@ from models import cpus
 from models.errors import install_command
 from models.store import ModelStore
 from service.active import ActiveGeneration, IndexesOf, in_memory, in_store
-from service.auth.access import hash_visitor
+from service.auth.access import hash_filter, hash_visitor
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
 from service.batching.planner import sizes_on
@@ -121,7 +121,8 @@ class Runtime:
             opened.callback(self._documents.close)
             generation = active_generation(self._documents, loader, self.settings, indexes)
             self._renew_id()
-            self.hash_visitor = partial(hash_visitor, self._documents.visitor_secret().encode())
+            secret = self._documents.visitor_secret().encode()
+            self.hash_visitor, self.hash_filter = partial(hash_visitor, secret), partial(hash_filter, secret)
             self.active = ActiveGeneration(generation, on_close=self.batcher.forget)
             after.callback(self.active.close)  # After the store: its last jobs may still load an index.
             self._opened = opened.pop_all()

@@ -323,11 +323,21 @@ class Documents(Protocol):
         """Returns the sorted names of all collections."""
 
     async def measure(
-        self, chosen: Callable[[str], bool], where: Predicate | None, ids: Sequence[str] | None = None, /
-    ) -> Usage:
+        self,
+        chosen: Callable[[str], bool],
+        where: Predicate | None,
+        writes: Sequence[tuple[str, Sequence[str]]] = (),
+        /,
+    ) -> tuple[Usage, list[Usage]]:
         """Measures documents that match a filter, in the collections whose names are `chosen`.
 
-        With `ids`, only documents with these ids count.
+        Args:
+            chosen: Whether a collection counts.
+            where: The filter. None matches all documents.
+            writes: The collection and the distinct ids of the documents of each write in progress.
+
+        Returns:
+            The usage, and what each of the writes would replace, at the same moment.
         """
 
     async def check_ids(self, ids: Sequence[str], collection: str, within: Predicate | None, /) -> None:

@@ -254,6 +254,10 @@ class Usage(NamedTuple):
     def minus(self, other: "Usage") -> "Usage":
         return Usage(self.documents - other.documents, self.bytes - other.bytes)
 
+    def beyond(self, other: "Usage") -> "Usage":
+        """Returns the difference, in which a number that is smaller than the other's is 0."""
+        return Usage(*(max(0, number) for number in self.minus(other)))
+
 
 class Step(NamedTuple):
     """One step of a deletion.

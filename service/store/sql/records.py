@@ -210,23 +210,30 @@ def measure(
     connection: Reading,
     chosen: Callable[[str], bool],
     where: Predicate | None,
-    ids: Sequence[str] | None = None,
-) -> Usage:
+    writes: Sequence[tuple[str, Sequence[str]]] = (),
+) -> tuple[Usage, list[Usage]]:
     """Measures documents, as `protocol.Documents.measure` says."""
     total = Usage(0, 0)
     for name in filter(chosen, collections(connection)):
-        sql, parameters = scoped(where, name)
-        for first in range(0, 1 if ids is None else len(ids), IDS_TOGETHER):
-            some = [] if ids is None else ids[first : first + IDS_TOGETHER]
-            among = f" AND id IN ({', '.join('?' * len(some))})" if some else ""
-            row = connection.execute(
-                f"SELECT count(*), coalesce(sum({_bytes(connection, COLUMNS)}), 0) FROM documents "
-                f"WHERE {sql}{among}",
-                [*parameters, *some],
-            ).fetchone()
-            total = total.plus(Usage(*map(int, row)))
+        total = total.plus(_measure(connection, name, where))
         pause()
-    return total
+    replaced = []
+    for name, ids in writes:
+        held = Usage(0, 0)
+        for first in range(0, len(ids), IDS_TOGETHER):
+            held = held.plus(_measure(connection, name, where, ids[first : first + IDS_TOGETHER]))
+        replaced.append(held)
+    return total, replaced
+
+
+def _measure(connection: Reading, collection: str, where: Predicate | None, ids: Sequence[str] = ()) -> Usage:
+    sql, parameters = scoped(where, collection)
+    among = f" AND id IN ({', '.join('?' * len(ids))})" if ids else ""
+    row = connection.execute(
+        f"SELECT count(*), coalesce(sum({_bytes(connection, COLUMNS)}), 0) FROM documents WHERE {sql}{among}",
+        [*parameters, *ids],
+    ).fetchone()
+    return Usage(*map(int, row))
 
 
 def page(

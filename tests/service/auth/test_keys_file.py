@@ -318,7 +318,7 @@ def test_keys_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
         "for at in range(10):\n"
         "    keyring.run(type('A', (), dict(file=Path(sys.argv[1]), change='add', name=f'{sys.argv[2]}{at}',"
         " role=keyring.Role.READ, requests_per_minute=None, tokens_per_minute=None, trust='',"
-        " collections=None, filter=None, max_documents=None, max_bytes=None)))"
+        " collections=None, filter=None, max_documents=None, max_bytes=None, max_collections=None)))"
     )
     running = [
         subprocess.Popen([sys.executable, "-c", script, str(file), name], env=plain_environment())

@@ -19,6 +19,8 @@ SCOPES: dict[str, dict[str, Any]] = {
     "rival": {"collections": ["shared", "rival-*"], "filter": {"tenant": "rival"}},
     "solo": {"collections": ["solo", "solo-*"]},
     "small": {"collections": ["shared"], "filter": {"tenant": "small"}, "max_documents": 4, "max_bytes": 900},
+    "few": {"collections": ["few-*"], "max_collections": 2},
+    "many": {"collections": ["many"], "max_documents": 300},
 }
 # Words that only documents, queries and names of the rival have.
 SECRETS = ("zebrafish", "quasar", "rival")
@@ -62,7 +64,10 @@ class World:
         self.acme, self.acme2, self.rival, self.small = (
             Caller(client, f"sk-{name}", shared) for name in ("acme", "acme2", "rival", "small")
         )
-        self.solo = Caller(client, "sk-solo", "/collections/solo")
+        self.solo, self.many = (
+            Caller(client, f"sk-{name}", f"/collections/{name}") for name in ("solo", "many")
+        )
+        self.few = Caller(client, "sk-few", "/collections/few-0")
         self.boss = Caller(client, "sk-change-me", shared)
 
 

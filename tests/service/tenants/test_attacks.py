@@ -249,6 +249,7 @@ def test_service_and_models_tell_nothing_about_the_documents_of_others(world: Wo
         info = caller.get("/info")
         assert info["index"] is None
         assert info["cache"] is None
+        assert info["models_dir"] is None
         models = caller.get("/models")
         assert models["schedule"] is None
         assert all(

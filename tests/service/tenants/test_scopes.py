@@ -104,7 +104,10 @@ def test_a_prefix_ends_with_a_star(collection: str, allowed: bool) -> None:
         ('{"collections":["a"],"filter":{"a":["x"]}}', "each value"),
         ('{"collections":["a"],"filter":{"a":{"$ne":"x"}}}', "each value"),
         ('{"collections":["a"],"filter":{"a":"x\\u0000"}}', "each value"),
+        ('{"collections":["a"],"filter":{"a":"2024-05-01"}}', "a date or a time"),
+        ('{"collections":["a"],"filter":{"a":"2024-05-01T00:00:00Z"}}', "a date or a time"),
         ('{"collections":["a"],"max_documents":0}', "at least 1"),
+        ('{"collections":["a"],"max_collections":1.5}', "at least 1"),
         ('{"collections":["a"],"max_bytes":true}', "at least 1"),
     ],
 )
@@ -135,11 +138,13 @@ def test_the_command_adds_and_lists_scopes(tmp_path: Path) -> None:
     run("add", "ops", "--role", "admin")
     scope = ("--collections", "acme,acme-*", "--filter", '{"tenant":"acme"}')
     run("add", "acme", "--role", "write", *scope, "--max-documents", "7", "--max-bytes", "9")
+    run("add", "makes", "--role", "write", "--collections", "b-*", "--max-collections", "5")
     text = '{"collections":["acme","acme-*"],"filter":{"tenant":"acme"},"max_documents":7,"max_bytes":9}'
     assert file.read_text().splitlines()[1].endswith(f"::::{text}")
     listed = run("list").splitlines()
     assert listed[1].endswith("trusted    everything")
     assert listed[2].endswith(f"untrusted  {text}")
+    assert listed[3].endswith('{"collections":["b-*"],"max_collections":5}')
     for wrong, words in (
         (("--max-documents", "7"), "collections"),
         (("--collections", "a b"), "entry 1"),
@@ -149,4 +154,4 @@ def test_the_command_adds_and_lists_scopes(tmp_path: Path) -> None:
             run("add", "other", "--role", "write", *wrong)
     with pytest.raises(KeysError, match="role admin"):
         run("add", "other", "--role", "admin", *scope)
-    assert len(file.read_text().splitlines()) == 2
+    assert len(file.read_text().splitlines()) == 3

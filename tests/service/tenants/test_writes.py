@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from service.auth.key_scope import KeyScope
+from service.corpus.tenants import Tenants
+from service.errors import Conflict, Timeout
+from service.store.values import Document, Usage
 from tests.service.tenants.conftest import World
 
 TAKEN = (
@@ -71,6 +75,27 @@ def test_a_document_of_others_is_never_replaced(world: World, id: str) -> None:
     assert told["errors"] == [{"line": 2, "error": TAKEN}]
     assert world.boss.get(f"@/documents/{id}") == before
     assert world.acme.send("DELETE", "@/documents/mine").json()["deleted"] == 1
+
+
+def test_two_tenants_store_the_same_text_without_an_id(world: World) -> None:
+    """Its id would tell that another tenant has the text, and keep it from the second one."""
+    text = "The terms of payment are thirty days."
+    lines = {
+        "content": json.dumps({"text": text}).encode(),
+        "headers": {"content-type": "application/x-ndjson"},
+    }
+    raw = {"content": text.encode(), "headers": {"content-type": "application/octet-stream"}}
+    ids = {}
+    for caller in (world.acme, world.rival, world.boss):
+        [ids[caller]] = caller.put({"text": text})["ids"]
+        assert caller.put({"text": text})["ids"] == [ids[caller]], "stored only once"
+        for path, way in (("@/documents", lines), ("@/files?name=x.txt", raw)):
+            told = caller.send("POST", path, **way).json()
+            assert (told["failed"], told["created"]) == (0, 0), told
+    assert len({*ids.values()}) == 3
+    assert world.acme.send("DELETE", f"@/documents/{ids[world.rival]}").json()["deleted"] == 0
+    for caller, id in ids.items():
+        assert caller.send("DELETE", f"@/documents/{id}").json()["deleted"] == 1
 
 
 def test_two_tenants_that_write_one_new_id_at_once_do_not_replace_each_other(world: World) -> None:
@@ -150,3 +175,73 @@ def test_writers_at_once_do_not_exceed_a_quota(world: World) -> None:
     assert answers.count(200) == stored(world) == 4
     assert set(answers) == {200, 409}
     world.small.send("DELETE", "@/documents", params={"filter": '{"tenant":"small"}'})
+
+
+def test_replacing_at_a_full_quota_succeeds_also_at_once(world: World) -> None:
+    world.small.put(*({"id": f"r{at}", "text": "t"} for at in range(4)))
+
+    def replace(at: int) -> int:
+        body = {"documents": [{"id": f"r{at % 4}", "text": f"text {at}"}]}
+        return world.small.send("POST", "@/documents", json=body).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert {*pool.map(replace, range(24))} == {200}
+    world.small.send("DELETE", "@/documents", params={"filter": '{"tenant":"small"}'})
+
+
+def test_an_import_can_be_repeated_at_a_full_quota(world: World) -> None:
+    for turn in ("first", "second"):
+        lines = b"".join(b'{"id":"m%d","text":"%s %d"}\n' % (at, turn.encode(), at) for at in range(300))
+        headers = {"content-type": "application/x-ndjson"}
+        told = world.many.send("POST", "@/documents", content=lines, headers=headers)
+        assert told.status_code == 200, told.text
+        assert told.json()["upserted"] == 300
+    one_more = {"documents": [{"id": "more", "text": "t"}]}
+    assert world.many.send("POST", "@/documents", json=one_more).status_code == 409
+    world.boss.send("DELETE", "/collections/many")
+
+
+def test_a_key_cannot_use_up_the_collections_of_all(world: World) -> None:
+    body = {"documents": [{"id": "x", "text": "t"}]}
+
+    def make(at: int) -> int:
+        return world.few.send("POST", f"/collections/few-{at}/documents", json=body).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(make, range(8)))
+    made = [at for at, status in enumerate(answers) if status == 200]
+    assert len(made) == 2
+    assert answers.count(409) == 6
+    answer = world.few.send("POST", "/collections/few-9/documents", json=body)
+    assert answer.status_code == 409
+    assert "its quota: 2 collections" in answer.json()["error"]
+    assert make(made[0]) == 200, "an existing collection needs no room"
+    assert len(world.few.get("/collections")["collections"]) == 2
+    world.few.send("DELETE", f"/collections/few-{made[0]}")
+    assert make(9) == 200
+    for name in (made[1], 9):
+        world.few.send("DELETE", f"/collections/few-{name}")
+
+
+class CountsOnce:
+    """A store with ten documents, of which a count fails while `fault` is set."""
+
+    others = 0
+    fault: Exception | None = None
+
+    async def measure(self, _: object, __: object, writes: list[object]) -> tuple[Usage, list[Usage]]:
+        if self.fault is not None:
+            raise self.fault
+        return Usage(10, 10), [Usage(0, 0)] * len(writes)
+
+
+@pytest.mark.anyio
+async def test_a_count_that_fails_does_not_make_room() -> None:
+    scope, documents = KeyScope(("a",), max_documents=10), [Document("d", "t", "{}", "")]
+    store = CountsOnce()
+    tenants = Tenants(store)  # type: ignore[arg-type]
+    for fault, refusal in ((Timeout("slow"), Timeout), (None, Conflict), (None, Conflict)):
+        store.fault = fault
+        with pytest.raises(refusal):
+            async with tenants.reserved(scope, documents, "a"):
+                pass
