@@ -53,7 +53,7 @@ def test_the_wheel_imports_only_what_it_requires(tmp_path: Path) -> None:
     with ZipFile(wheel) as files:
         [license] = [name for name in files.namelist() if name.endswith("licenses/LICENSE")]
         assert files.read(license) == (ROOT / "LICENSE").read_bytes()
-        metadata = files.read(f"simile_client-{project['version']}.dist-info/METADATA").decode()
+        metadata = files.read(f"simile_client-{VERSION}.dist-info/METADATA").decode()
     assert "# simile-client" in metadata, "the index shows the README"
     needed = closure(required)
     assert needed.isdisjoint({"onnx", "onnxruntime", "fastapi", "numpy", "tokenizers", "torch", "simile"})
