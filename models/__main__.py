@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import DamagedRequest, InUse, ModelError, UnknownVersion, denied, not_installed
-from models.messages import Parser, add_version, as_typed, did_you_mean, positive
+from models.messages import Parser, add_version, as_typed, did_you_mean, discard_output, positive
 
 try:
     from models import cpus
@@ -51,6 +51,13 @@ def main(
     store = ModelStore(options.models_dir)
     try:
         options.run(store, options)
+        print(end="", flush=True)  # Otherwise a closed pipe is an error when Python ends, with status 120.
+    except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
+        discard_output()
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
     except UnknownVersion as error:
         hint = did_you_mean(error.version, store.names())
         said = f"{error}{hint} `python -m models list` shows them."

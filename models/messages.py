@@ -7,6 +7,7 @@ messages for pydantic's errors.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -132,6 +133,11 @@ class Parser(argparse.ArgumentParser):
 
 def add_version(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"Simile {VERSION}")
+
+
+def discard_output() -> None:
+    """Drops the rest of the output, for example after `| head` has closed the pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def as_typed(message: str, prog: str) -> str:

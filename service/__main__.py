@@ -25,7 +25,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from models.errors import install_command, not_installed
-from models.messages import Parser, add_version, as_typed
+from models.messages import Parser, add_version, as_typed, discard_output
 from service.cli import CHECK, COMMANDS, SERVE
 
 try:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> None:
     except KeysError as error:
         _refuse(as_typed(str(error), prog), serves=serves)
     except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         sys.exit(1)
     except KeyboardInterrupt:
         if not serves:

@@ -6,12 +6,13 @@ Exit statuses are those of the programs; docs/OPERATIONS.md lists them.
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from models.messages import Parser, add_version
-from simile.commands import COMMANDS, COMPLETION
+from models.messages import Parser, add_version, as_typed, discard_output
+from simile.commands import ABOUT_COMPLETION, COMMANDS, COMPLETION
 
 PROG = "simile"
 
@@ -19,6 +20,18 @@ PROG = "simile"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
     line = [*(sys.argv[1:] if arguments is None else arguments)]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that are not UTF-8
+    try:
+        return _run(line)
+    except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
+        discard_output()
+        return 1
+    except KeyboardInterrupt:  # Importing takes up to seconds.
+        return 130
+
+
+def _run(line: Sequence[str]) -> int:
     name = line[0] if line else ""
     if name == COMPLETION:
         completion = import_module("simile.completion")
@@ -27,8 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().parse_args(line)
     command = COMMANDS[name]
     prog, rest = (f"{PROG} {name}", line[1:]) if command.is_group else (PROG, line)
-    status = import_module(f"{command.program}.__main__").main(rest, prog=prog)
-    return int(status or 0)
+    try:
+        program = import_module(f"{command.program}.__main__")
+    except SystemExit as ended:  # Its packages are missing.
+        raise SystemExit(as_typed(ended.code, prog) if isinstance(ended.code, str) else ended.code) from None
+    return int(program.main(rest, prog=prog) or 0)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     commands = described.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.about)
-    commands.add_parser(COMPLETION, help="print a script that completes commands and options in a shell")
+    commands.add_parser(COMPLETION, help=ABOUT_COMPLETION)
     return described
 
 

@@ -27,6 +27,7 @@ class Command(NamedTuple):
 
 
 COMPLETION = "completion"
+ABOUT_COMPLETION = "print a script that completes commands and options in a shell"
 COMMANDS = {
     "serve": Command("service", cli.SERVE),
     "check": Command("service", cli.CHECK),

@@ -13,18 +13,22 @@ from typing import Any
 import shtab  # here and not in __main__, so that no other command imports it
 
 from models.messages import Parser
-from simile.commands import COMMANDS, COMPLETION
+from simile.commands import ABOUT_COMPLETION, COMMANDS, COMPLETION
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    parser = Parser(
+    shell: str = _own_parser(prog).parse_args(arguments).shell
+    print(shtab.complete(build_parser(prog), shell), flush=True)
+    return 0
+
+
+def _own_parser(prog: str) -> argparse.ArgumentParser:
+    described = Parser(
         prog=f"{prog} {COMPLETION}",
         description=f'Print a completion script. In bash: eval "$({prog} {COMPLETION} bash)"',
     )
-    parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
-    shell: str = parser.parse_args(arguments).shell
-    print(shtab.complete(build_parser(prog), shell))
-    return 0
+    described.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    return described
 
 
 def build_parser(prog: str) -> argparse.ArgumentParser:
@@ -36,13 +40,14 @@ def build_parser(prog: str) -> argparse.ArgumentParser:
         if (parser := programs.get(command.program)) is not None:
             source = parser if command.is_group else _subparsers(parser)[name]
             commands.add_parser(name, help=command.about, parents=[source], add_help=False)
+    commands.add_parser(COMPLETION, help=ABOUT_COMPLETION, parents=[_own_parser(prog)], add_help=False)
     return described
 
 
 def _load(program: str) -> argparse.ArgumentParser | None:
     try:
         parser: argparse.ArgumentParser = import_module(f"{program}.__main__").parser()
-    except SystemExit:  # Its packages are missing, as it has said on stderr.
+    except SystemExit:  # Its packages are missing. Nothing is printed, because shells run this at each start.
         return None
     return parser
 

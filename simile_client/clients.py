@@ -77,7 +77,9 @@ class _Options:
     ) -> None:
         self._url = url
         self._retries = retries
-        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        if key and not (key.isascii() and key.isprintable()):
+            raise SimileError("The API key must be one line of printable ASCII.")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
         # A client with its own transport ignores the proxy variables.
         transport = self._direct() if is_loopback(urlsplit(url).hostname or "") else None
         self._proxy = find_proxy(url)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError, denied, not_installed
-from models.messages import Parser, add_version, as_typed
+from models.messages import Parser, add_version, as_typed, discard_output
 
 PROG = "python -m training"
 ABOUT = "Train, evaluate and publish sentence encoders."
@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
     """Runs a command. `prog` is the program as the user typed it. Returns the exit status."""
     options = parser(prog).parse_args(arguments)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        print(end="", flush=True)  # Otherwise a closed pipe is an error when Python ends, with status 120.
     except ModuleNotFoundError as error:
         sys.exit(not_installed(prog, error, "train"))
     except (errors.TrainingError, ModelError, SafetensorError) as error:
@@ -84,10 +85,13 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         return 1
     except OSError as error:
         print(f"{prog}: {denied(error, 'the output')}", file=sys.stderr)
+        if isinstance(error, BrokenPipeError):
+            discard_output()
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
+    return status
 
 
 def parser(prog: str = PROG) -> argparse.ArgumentParser:

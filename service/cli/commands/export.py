@@ -19,7 +19,7 @@ import orjson
 from models.files.fsync import replaced
 from models.messages import amount
 from models.progress import Progress
-from service.cli.commands.client import Remote, build_path, connect_to, named_collection
+from service.cli.commands.client import Remote, build_path, connect_to, named_collection, sent_text
 from service.errors import CommandError, unwritable
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.sqlite.filters import compile_filter
@@ -35,7 +35,9 @@ PAGE_BYTES = 16 << 20  # size of a page that is read directly from the store
 def describe(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of `export`."""
     parser.add_argument("file", metavar="FILE", help="`-` is stdout; a name that ends in .gz is compressed")
-    parser.add_argument("--filter", metavar="JSON", help="only matching documents, as in GET /documents")
+    parser.add_argument(
+        "--filter", type=sent_text, metavar="JSON", help="only matching documents, as in GET /documents"
+    )
     parser.add_argument("--data-dir", type=Path, help="read this store instead of a running service")
     connect_to(parser)
 
@@ -93,24 +95,25 @@ def _from_service(remote: Remote, condition: str | None, collection: str | None,
     with contextlib.closing(remote):
         names = [collection]
         if every:
-            names = [found["name"] for found in _requested(remote, "/collections", {})["collections"]]
+            names = [found["name"] for found in _requested(remote, "/collections", {}, "collections")]
         paths = {name: f"{build_path(name)}/documents" for name in names}
-        total = sum(_requested(remote, f"{path}/count", requested)["count"] for path in paths.values())
+        total = sum(_requested(remote, f"{path}/count", requested, "count") for path in paths.values())
         for name, path in paths.items():
             mark = {"collection": name} if every else {}
             after: str | None = ""
             while after is not None:
-                part = _requested(remote, path, requested | {"after": after, "limit": str(PAGE)})
-                yield [mark | document for document in part["documents"]], total
-                after = part["next"]
+                parameters = requested | {"after": after, "limit": str(PAGE)}
+                documents, after = _requested(remote, path, parameters, "documents", "next")
+                yield [mark | document for document in documents], total
 
 
-def _requested(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, Any]:
+def _requested(remote: Remote, path: str, parameters: dict[str, str], *names: str) -> Any:
+    """Returns one field of an answer, or a list of several."""
     answer = remote.get(f"{path}?{urlencode(parameters)}" if parameters else path)
     if answer.status != 200:
         raise CommandError(f"{remote.url} refused: {answer.error}")
-    found: dict[str, Any] = answer.value
-    return found
+    fields = [answer.field(name) for name in names]
+    return fields if len(fields) > 1 else fields[0]
 
 
 def _from_store(data_dir: Path, condition: str | None, collection: str | None, *, every: bool) -> Pages:

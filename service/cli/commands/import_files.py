@@ -324,8 +324,9 @@ class Tally:
             again: Whether the chunk was sent before, so that some of its rows may have been stored then.
 
         """
+        upserted = answer.field("upserted")
         self.unsettled = self.unsettled[len(chunk) :]
-        self.stored += answer.value["upserted"]
+        self.stored += upserted
         self.truncated += answer.value["truncated"]
         self.unknown += answer.value.get("unknown", 0)
         created = None if again else answer.value.get("created")

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from models.errors import install_command
-from service.cli.commands.client import TIMEOUT_SECONDS, parse_address, read_key
+from service.cli.commands.client import TIMEOUT_SECONDS, parse_address, parse_key, read_key
 from service.errors import CommandError
 from service.settings import own_url
 
@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> str:
     parse_address(arguments.url)
     file = arguments.key_file
     key = os.environ.get("SIMILE_API_KEY", "") if file is None else read_key(file)
+    key = parse_key(key, "SIMILE_API_KEY") if key else ""
     # Ctrl-C ends the process at once. Otherwise it would wait for the thread that reads stdin.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     asyncio.run(answer_stdio(arguments.url, key, TIMEOUT_SECONDS))

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from models.manifest import Mode
 from models.messages import positive
-from service.cli.commands.client import Remote, build_path, connect_to, named_collection
+from service.cli.commands.client import Remote, build_path, connect_to, named_collection, sent_text
 from service.errors import CommandError
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
@@ -27,10 +27,14 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 def describe(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of `search`."""
-    parser.add_argument("query", nargs="+", metavar="QUERY", help="several words are one query")
+    parser.add_argument(
+        "query", nargs="+", type=sent_text, metavar="QUERY", help="several words are one query"
+    )
     parser.add_argument("--top-k", type=positive, default=10, metavar="N", help="hits to print (%(default)s)")
     parser.add_argument("--mode", choices=get_args(Mode), help="default: the service's")
-    parser.add_argument("--filter", metavar="JSON", help="only matching documents, as in GET /search")
+    parser.add_argument(
+        "--filter", type=sent_text, metavar="JSON", help="only matching documents, as in GET /search"
+    )
     parser.add_argument("--json", action="store_true", help="print the whole answer for programs")
     connect_to(parser, "read", every=False)
 
@@ -52,22 +56,22 @@ def run(arguments: argparse.Namespace) -> str:
         answer = remote.get(path)
     if answer.status != 200:
         raise CommandError(f"{remote.url} refused: {answer.error}")
-    found: dict[str, Any] = answer.value
+    hits, found = answer.field("hits"), answer.value
     if arguments.json:
-        return json.dumps(found, indent=2, ensure_ascii=False)
+        return json.dumps(found, indent=2)
     for warning in found.get("warnings", ()):
         print(f"Warning: {warning}", file=sys.stderr)  # noqa: T201
     bold = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    lines = [f"Searched for: {_cleaned(found['corrected_query'])}"] if "corrected_query" in found else []
-    lines += [show(rank, hit, bold=bold) for rank, hit in enumerate(found["hits"], 1)]
-    return "\n".join(lines if found["hits"] else [*lines, "No document was found."])
+    lines = [f"Searched for: {cleaned(found['corrected_query'])}"] if "corrected_query" in found else []
+    lines += [show(rank, hit, bold=bold) for rank, hit in enumerate(hits, 1)]
+    return "\n".join(lines if hits else [*lines, "No document was found."])
 
 
 def show(rank: int, hit: dict[str, Any], *, bold: bool = False) -> str:
     """Formats a hit: rank, score, id and title, then the snippet or the beginning of the text."""
     places = hit.get("highlights", {}) if bold else {}
     title = mark(hit.get("title", ""), places.get("title", ()))
-    head = f"{rank:3}  {hit['score']:.3f}  {_cleaned(hit['id'])}  {title}".rstrip()
+    head = f"{rank:3}  {hit['score']:.3f}  {cleaned(hit['id'])}  {title}".rstrip()
     snippet = hit.get("snippet") or {"start": 0, "text": hit["text"][:MAX_BEGINNING]}
     text = mark(snippet["text"], places.get("text", ()), snippet["start"])
     return f"{head}\n     {text}"
@@ -86,10 +90,11 @@ def mark(text: str, places: Iterable[Iterable[int]], start: int = 0) -> str:
     for first, last in places:
         begin, end = max(first - start, done), min(last - start, len(text))
         if begin < end:
-            parts += [_cleaned(text[done:begin]), BOLD, _cleaned(text[begin:end]), PLAIN]
+            parts += [cleaned(text[done:begin]), BOLD, cleaned(text[begin:end]), PLAIN]
             done = end
-    return "".join([*parts, _cleaned(text[done:])])
+    return "".join([*parts, cleaned(text[done:])])
 
 
-def _cleaned(text: str) -> str:
+def cleaned(text: str) -> str:
+    """Returns a text on one line, without characters that control the terminal."""
     return _CONTROLS.sub(" ", text)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -114,6 +116,8 @@ def test_a_comparison_pairs_the_queries_of_two_versions(service: Service, url: s
     [
         (["river"], "golden.tsv:1: write QUERY, tab, document id"),
         (["a\tb", "river\tx\t0"], "golden.tsv:2: the grade '0' is not a number above 0"),
+        (["a\tb", "river\tx\tNaN"], "golden.tsv:2: the grade 'NaN' is not a number above 0"),
+        (["river\tx\t1e308", "river\ty\t1e308"], "golden.tsv:1: the grade '1e308' is not between"),
         (["a\tb", "a\tb\t2"], "golden.tsv:2: 'b' has another grade"),
         ([""], "golden.tsv has no judgment"),
     ],
@@ -132,6 +136,77 @@ def test_a_service_that_does_not_answer_has_a_status_of_its_own(tmp_path: Path) 
     assert done.returncode == 3
     assert "does not answer" in done.stderr
     assert run("search", "a", "--url", url).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--url", "foo"], "--url 'foo' is not an address"),
+        (["--url", "http://127.0.0.1:1/é"], "is not an address"),
+        (["--collection", "a/b"], "--collection 'a/b' cannot be a collection"),
+        (["--compare", "a\nb"], "is not the name of a version"),
+        (["--key-file", "no-such-file"], "The key file no-such-file cannot be read"),
+    ],
+)
+def test_wrong_options_are_not_taken_for_a_silent_service(
+    tmp_path: Path, options: list[str], fault: str
+) -> None:
+    done = run("check-search", write(tmp_path, "a\tb"), *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert fault in done.stderr
+
+
+@pytest.mark.parametrize("key", ["sk-secret\nsecond", "sk-secret€", ""])
+@pytest.mark.parametrize("command", [["search", "a"], ["export", "-"], ["mcp"]])
+def test_a_malformed_key_is_an_error_that_does_not_show_it(
+    tmp_path: Path, key: str, command: list[str]
+) -> None:
+    file = tmp_path / "key"
+    file.write_text(key, encoding="utf-8")
+    done = run(*command, "--url", "http://127.0.0.1:1", "--key-file", file)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "must contain one line of printable ASCII" in done.stderr
+    assert "secret" not in done.stderr
+
+
+class Other(BaseHTTPRequestHandler):
+    """A server that answers JSON, but is not Simile."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Prints nothing."""
+
+
+def test_another_server_with_json_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("red river\n", encoding="utf-8")
+    commands = {
+        ("search", "a"): 1,
+        ("search", "a", "--json"): 1,
+        ("check-search", str(write(tmp_path, "a\tb"))): 3,
+        ("export", "-"): 1,
+        ("import", str(tmp_path / "a.txt")): 1,
+    }
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        for command, status in commands.items():
+            done = run(*command, "--url", f"http://127.0.0.1:{server.server_port}")
+            assert (done.returncode, done.stdout) == (status, ""), command
+            assert "The server is not Simile: its answer has no " in done.stderr
+        server.shutdown()
+
+
+def test_an_argument_that_is_not_utf8_is_wrong_usage() -> None:
+    done = run("search", "a\udcff", "--url", "http://127.0.0.1:1")
+    assert done.returncode == 2
+    assert "it is not UTF-8 text" in done.stderr
 
 
 def test_the_interval_is_that_of_the_normal_distribution_for_many_queries() -> None:
