@@ -27,6 +27,7 @@ import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from models.version import DISTRIBUTION, VERSION
 
@@ -180,5 +181,11 @@ def install_command(extra: str) -> str:
         noted = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:
         return f"in a checkout of Simile, {python} -m pip install -c constraints.txt '.[{extra}]'"
-    wanted = f" @ {json.loads(noted)['url']}" if noted else f"=={VERSION}"
+    wanted = f" @ {_address(json.loads(noted))}" if noted else f"=={VERSION}"
     return f"{python} -m pip install {shlex.quote(f'{DISTRIBUTION}[{extra}]{wanted}')}"
+
+
+def _address(noted: dict[str, Any]) -> str:
+    """Returns the address in a direct_url.json, as pip accepts it."""
+    url, repository = str(noted["url"]), noted.get("vcs_info")
+    return url if repository is None else f"{repository['vcs']}+{url}@{repository['commit_id']}"

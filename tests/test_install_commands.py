@@ -42,9 +42,13 @@ def test_a_command_names_an_extra_of_these_sources_from_any_folder(extra: str) -
     ("noted", "wanted"),
     [
         (json.dumps({"url": "file:///wheels/x.whl"}), "simile-search[map] @ file:///wheels/x.whl"),
+        (
+            json.dumps({"url": "https://example.org/x.git", "vcs_info": {"vcs": "git", "commit_id": "0a1"}}),
+            "simile-search[map] @ git+https://example.org/x.git@0a1",
+        ),
         (None, f"simile-search[map]=={VERSION}"),
     ],
-    ids=["from a wheel", "from an index"],
+    ids=["from a wheel", "from a repository", "from an index"],
 )
 def test_without_sources_a_command_installs_from_where_this_distribution_came(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, noted: str | None, wanted: str

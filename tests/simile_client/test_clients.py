@@ -340,3 +340,10 @@ def test_a_service_that_does_not_run_is_said_to(monkeypatch: pytest.MonkeyPatch)
     with Client(url, retries=2) as client, pytest.raises(SimileError, match=f"{url} does not answer"):
         client.info()
     assert pauses == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("key", ["sk-secret\nsecond", "sk-secret€"])
+def test_a_malformed_key_is_an_error_that_does_not_show_it(key: str) -> None:
+    with pytest.raises(SimileError, match="one line of printable ASCII") as raised:
+        Client("http://127.0.0.1:1", key=key)
+    assert "secret" not in str(raised.value)

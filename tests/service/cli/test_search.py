@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -13,6 +11,7 @@ from models.search.measures import judge
 from service.cli.commands.check_search import Estimate, estimate
 from service.cli.commands.search import BOLD, PLAIN, mark, show
 from tests.parts.commands import run
+from tests.parts.json_server import json_server
 from tests.service.process import Service, free_port
 
 DOCUMENTS = {"river": "the red river", "stone": "a blue stone", "garden": "a green garden"}
@@ -169,22 +168,6 @@ def test_a_malformed_key_is_an_error_that_does_not_show_it(
     assert "secret" not in done.stderr
 
 
-class Other(BaseHTTPRequestHandler):
-    """A server that answers JSON, but is not Simile."""
-
-    def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.send_response(200)
-        self.send_header("content-length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    do_POST = do_GET  # noqa: N815
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Prints nothing."""
-
-
 def test_another_server_with_json_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("red river\n", encoding="utf-8")
     commands = {
@@ -194,13 +177,11 @@ def test_another_server_with_json_is_an_error(tmp_path: Path) -> None:
         ("export", "-"): 1,
         ("import", str(tmp_path / "a.txt")): 1,
     }
-    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with json_server(lambda *_: (200, {})) as url:
         for command, status in commands.items():
-            done = run(*command, "--url", f"http://127.0.0.1:{server.server_port}")
+            done = run(*command, "--url", url)
             assert (done.returncode, done.stdout) == (status, ""), command
             assert "The server is not Simile: its answer has no " in done.stderr
-        server.shutdown()
 
 
 def test_an_argument_that_is_not_utf8_is_wrong_usage() -> None:
