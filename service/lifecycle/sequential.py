@@ -24,7 +24,7 @@ MAX_DECIDED = 5000  # Without a decision by then, the candidate is rejected.
 MAX_SHARE, FIRST = 0.05, 5
 
 # Win shares of real gains are near 1/2: three points of nDCG@10 are about 0.55.
-_WINS = np.linspace(0.505, 0.995, 99)
+_WINS = np.linspace(0.505, 0.995, 50)
 _PRIOR = np.exp(-(_WINS - 0.5) / 0.06)
 _LOG_PRIOR = np.log(_PRIOR / _PRIOR.sum())[:, None]
 _LOG_WIN, _LOG_LOSS = np.log(2 * _WINS)[:, None], np.log(2 - 2 * _WINS)[:, None]
