@@ -3,8 +3,8 @@
     graded documents ─▶ two rankings ─▶ interleaved ─▶ a user clicks ─▶ outcomes ─▶ the sequential test
 
 A query has 50 documents of grades 0 to 3. A ranking sorts them by grade plus noise; more noise means less
-nDCG@10. Rankings of one encoder make mostly the same errors; others are harder to compare. A user examines the
-hit at rank r with probability 1/r^0.7 (position bias). An examined hit attracts with a probability of
+nDCG@10. Rankings of one encoder make mostly the same errors; others are harder to compare. A user examines
+the hit at rank r with probability 1/r^0.7 (position bias). An examined hit attracts with a probability of
 (2^grade - 1)/7, mixed with chance by the click noise. The first click decides a search.
 """
 

@@ -57,7 +57,7 @@ from service.corpus.interleaving import Side
 from service.corpus.recent_searches import sum_up
 from service.corpus.rewriting import Rewritten
 from service.corpus.search import Page, Query, Rival, Search
-from service.errors import Conflict, NotFound, Storage, Validation
+from service.errors import Conflict, NotFound, ServiceError, Storage, Validation
 from service.http.bodies import JsonChunks, check_parameters, in_chunks, json_array, json_response
 from service.http.routing import RoleRoute
 from service.observability.metrics import Metrics
@@ -536,7 +536,7 @@ async def _find_rival(
     The later pages of a tested search have the same sides, so they neither repeat nor skip a hit. A key with
     a filter shares its collection with other tenants, who must not decide about its searches.
     """
-    is_plain = not (plan.explain or search.is_reranked or search.rerank_k or plan.bounds is not None)
+    is_plain = not (plan.explain or search.rerank_k or plan.bounds is not None)
     text = plan.queries[0].text
     if runtime.searches is None or len(given) > 1 or not text or plan.version is not None or not is_plain:
         return None
@@ -548,12 +548,12 @@ async def _find_rival(
     candidate, coins = found
     try:
         other = plan.search(runtime.settings, candidate)
-    except Validation:  # The options do not fit the mode of the candidate.
+        other = replace(other, ends=search.ends, conditions=search.conditions)
+        if other.mode != "lexical":
+            await runtime.corpus.check_complete(generation, active=True)
+        queries, _, _ = await _prepare(runtime, candidate, plan, given, other)
+    except ServiceError:  # The options do not fit the candidate's mode, or only its search needs a vector.
         return None
-    other = replace(other, ends=search.ends, conditions=search.conditions)
-    if other.mode != "lexical":
-        await runtime.corpus.check_complete(generation, active=True)
-    queries, _, _ = await _prepare(runtime, candidate, plan, given, other)
     return Rival(candidate, queries, other, coins)
 
 

@@ -9,10 +9,10 @@ The one that replaces the state first ends the test.
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
-from math import log
 from statistics import median
 from typing import Literal, NamedTuple
 from uuid import uuid4
@@ -35,7 +35,7 @@ from service.observability.metrics import LIVE_TEST_SIDES, Metrics
 from service.ranking import Rankings, read_rankings
 from service.settings import Settings
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # Other replicas follow a start or an end within this time.
 MAX_DAYS = 28.0
@@ -125,7 +125,7 @@ class LiveTests:
             except (ServiceError, ModelError, OSError) as error:
                 complaint = safe_message(error)
                 if complaint != self._complaint:
-                    logger.warning("A look at the live test failed and is tried again: %s", complaint)
+                    log.warning("A look at the live test failed and is tried again: %s", complaint)
                 self._complaint = complaint
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -179,7 +179,7 @@ class LiveTests:
         )
         if not await self._corpus.store.replace_live_test(before, test.model_dump_json()):
             raise Conflict("Another live test has just begun. GET it, or try again.")
-        logger.info("The live test of %s begins in %s", version, ", ".join(collections))
+        log.info("The live test of %s begins in %s", version, ", ".join(collections))
         self._follow(_Candidate(test, manifest, rankings))
         return test
 
@@ -278,7 +278,7 @@ class LiveTests:
         )
         text = ended.model_dump_json()
         if await self._corpus.store.replace_live_test(before, text):
-            logger.info("The live test of %s ends: %s", test.candidate, describe(ended, standing))
+            log.info("The live test of %s ends: %s", test.candidate, describe(ended, standing))
             if state == "accepted":
                 await self._activate(text, ended)
         self._follow(None)
@@ -371,7 +371,7 @@ def _forecast(test: LiveTest, standing: Standing) -> str:
     passed = (time.time() - test.started) / DAY
     if standing.evidence <= 0:
         return "so far, nothing shows that it is better"
-    days = max(0.0, passed * (-log(ALPHA) / standing.evidence - 1))
+    days = max(0.0, passed * (-math.log(ALPHA) / standing.evidence - 1))
     if days > MAX_DAYS:
         return "the difference is too small to say when that is certain enough"
     return f"certain enough {'within a day' if days < 1 else 'in about ' + amount(round(days), 'day')}"

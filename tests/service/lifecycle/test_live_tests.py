@@ -111,7 +111,8 @@ def click_until_over(client: httpx2.Client, version: str, like: Like, first: int
 
 
 def ids(client: httpx2.Client, **params: Any) -> list[str]:
-    answer = client.get("/search", params={"q": QUERIES[0], "k": 60, "fields": ""} | params)
+    chosen: dict[str, Any] = {"q": QUERIES[0], "k": 60, "fields": ""} | params
+    answer = client.get("/search", params=chosen)
     return [hit["id"] for hit in answer.json()["hits"]]
 
 
@@ -226,6 +227,16 @@ def test_a_restart_resumes_a_test(place: Place) -> None:
         after = state(client, place.c)
         assert (after["decided"], after["started"]) == (before["decided"], begun["started"])
         assert click_until_over(client, place.c, prefers_long, 40)["state"] == "accepted"
+        place.until_active(place.c)
+
+
+def test_a_ranking_that_waits_for_an_operator_can_be_tested_first(place: Place) -> None:
+    with place.serving(live_test=1, activate="manual") as client:
+        place.put(TEXTS)
+        place.store.request(place.c)
+        place.until_state(place.c, "ready")
+        start(client, place.c)
+        assert click_until_over(client, place.c, prefers_long)["state"] == "accepted"
         place.until_active(place.c)
 
 

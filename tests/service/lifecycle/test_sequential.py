@@ -80,7 +80,7 @@ def test_a_decision_stays_whatever_follows() -> None:
     assert decide([]) == Standing()
 
 
-def outcome(at: int, side: int = 1, **changed: str) -> Outcome:
+def outcome(at: int, side: int = 1, /, **changed: str) -> Outcome:
     said = {"collection": "default", "query": f"q{at}", "visitor": f"v{at}", "key": "web"} | changed
     return Outcome(side, **said)
 
