@@ -444,7 +444,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         given = queries
         queries, embedded, notes = await _prepare(runtime, generation, plan, given, search)
         visitor = runtime.hash_visitor(plan.options.user)
-        rival = await _find_rival(runtime, generation, plan, given, search, visitor)
+        rival = await _find_rival(runtime, generation, plan, queries, given, search, visitor)
         try:
             hits = await corpus.search(generation, queries, search, write, rival)
         except TooMuch as error:
@@ -527,11 +527,14 @@ async def _find_rival(
     runtime: Runtime,
     generation: Generation,
     plan: Plan,
+    prepared: Sequence[Query],
     given: Sequence[Query],
     search: Search,
     visitor: str,
 ) -> Rival | None:
     """Returns the candidate's side of a search, or None if no live test covers it.
+
+    In the same mode, it has the queries `prepared` for the active version from those `given`.
 
     The later pages of a tested search have the same sides, so they neither repeat nor skip a hit. A key with
     a filter shares its collection with other tenants, who must not decide about its searches.
@@ -549,12 +552,12 @@ async def _find_rival(
     try:
         other = plan.search(runtime.settings, candidate)
         other = replace(other, ends=search.ends, conditions=search.conditions)
-        if other.mode != "lexical":
+        if other.mode != search.mode:
             await runtime.corpus.check_complete(generation, active=True)
-        queries, _, _ = await _prepare(runtime, candidate, plan, given, other)
+            prepared, _, _ = await _prepare(runtime, candidate, plan, given, other)
     except ServiceError:  # The options do not fit the candidate's mode, or only its search needs a vector.
         return None
-    return Rival(candidate, queries, other, coins)
+    return Rival(candidate, prepared, other, coins)
 
 
 def _describe_corrections(rewritten: Sequence[Rewritten], *, several: bool) -> dict[str, Any]:

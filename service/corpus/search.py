@@ -323,6 +323,11 @@ class Rival(NamedTuple):
     search: Search
     coins: Coins
 
+    def retrieves_as(self, generation: Generation, search: Search) -> bool:
+        """Returns whether this side finds the same documents before the second stage."""
+        own = self.generation.number, self.search.mode, self.search.weight
+        return own == (generation.number, search.mode, search.weight)
+
 
 class Judged(Exception):
     """Raised if judgments or clicks changed after the memory was read. `state` is their present state."""
@@ -362,13 +367,18 @@ def find(
     began = clock()
     pages: list[_Found] = []
     counting = _Counting(snapshot, search)
-    for listed in _list_hits(snapshot, moment, generation, queries, search):
-        sides, seconds = dict[int, Side](), None
+    for retrieved in _retrieve(snapshot, moment, generation, queries, search):
+        shared, sides, seconds = clock() - began, dict[int, Side](), None
+        listed = _list_hits(snapshot, generation, search, retrieved)
         if rival is not None:
             own = clock() - began
-            [other] = _list_hits(snapshot, moment, rival.generation, rival.queries, rival.search)
-            seconds = own, clock() - began - own
-            listed, sides = _interleave(listed, other, rival)  # noqa: PLW2901  the rest is the same
+            again = [retrieved._replace(query=rival.queries[0])]
+            if not rival.retrieves_as(generation, search):
+                shared = 0.0
+                again = [*_retrieve(snapshot, moment, rival.generation, rival.queries, rival.search)]
+            other = _list_hits(snapshot, rival.generation, rival.search, again[0])
+            seconds = own, shared + clock() - began - own
+            listed, sides = _interleave(listed, other, rival)
         query, found, ordered, fusion, met = listed
         terms = parse_query(query.text) if query.text and search.is_marked else None
         idf = {}
@@ -421,6 +431,31 @@ def find(
     )
 
 
+class _Retrieved(NamedTuple):
+    """The documents that a query found, how they were fused, and those that meet its conditions."""
+
+    query: Query
+    ranking: "_Ranking"
+    fusion: Fusion | None
+    met: Met | None
+
+
+def _retrieve(
+    snapshot: Snapshot,
+    moment: Moment | None,
+    generation: Generation,
+    queries: Sequence[Query],
+    search: Search,
+) -> Iterator[_Retrieved]:
+    if search.mode == "lexical":
+        moment = None
+    resolved = [_resolved(snapshot, generation, query, search) for query in queries]
+    allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
+    rankings = _rank_all(snapshot, moment, [query for query, _ in resolved], search, allowed)
+    for (query, own), (ranking, fusion, met) in zip(resolved, rankings, strict=True):
+        yield _Retrieved(query, ranking.without(own), fusion, met)
+
+
 class _Listed(NamedTuple):
     """The hits of a query, best first, with how they were found."""
 
@@ -431,39 +466,26 @@ class _Listed(NamedTuple):
     met: Met | None
 
 
-def _list_hits(
-    snapshot: Snapshot,
-    moment: Moment | None,
-    generation: Generation,
-    queries: Sequence[Query],
-    search: Search,
-) -> Iterator[_Listed]:
-    """Yields the hits of each query, to the end of the page at least."""
-    if search.mode == "lexical":
-        moment = None
-    resolved = [_resolved(snapshot, generation, query, search) for query in queries]
-    allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
-    rankings = _rank_all(snapshot, moment, [query for query, _ in resolved], search, allowed)
-    stage = _second_stage(generation, search)
-    for (query, own), (ranking, fusion, met) in zip(resolved, rankings, strict=True):
-        others = ranking.without(own)
-        best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-        recalled = _recalled(snapshot, generation, query, others, best, search)
-        candidates = [*best[:MAX_RANKED], *recalled]
-        ordered = order(
-            snapshot,
-            query.text,
-            query.vector,
-            candidates,
-            stage,
-            query.tokens,
-            query.same,
-            query.typed,
-            query.typed_vector,
-        )
-        moved = {ranked.revision for ranked, _ in recalled}
-        rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
-        yield _Listed(query, [*ordered.hits, *rest], ordered, fusion, met)
+def _list_hits(snapshot: Snapshot, generation: Generation, search: Search, retrieved: _Retrieved) -> _Listed:
+    """Returns the hits of a query after the second stage, to the end of the page at least."""
+    query, others, fusion, met = retrieved
+    best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
+    recalled = _recalled(snapshot, generation, query, others, best, search)
+    candidates = [*best[:MAX_RANKED], *recalled]
+    ordered = order(
+        snapshot,
+        query.text,
+        query.vector,
+        candidates,
+        _second_stage(generation, search),
+        query.tokens,
+        query.same,
+        query.typed,
+        query.typed_vector,
+    )
+    moved = {ranked.revision for ranked, _ in recalled}
+    rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
+    return _Listed(query, [*ordered.hits, *rest], ordered, fusion, met)
 
 
 def _interleave(active: _Listed, candidate: _Listed, rival: Rival) -> tuple[_Listed, dict[int, Side]]:
