@@ -125,7 +125,7 @@ class Settings(BaseSettings):
     rerank_collections: str = ""  # searches that rerank by default, separated by commas; *: all
     exact_collections: str = ""  # searches that correct no typos by default, separated by commas; *: all
     search_mode: Mode | None = None  # default of searches; None: the version's own mode, or dense
-    activate: Literal["auto", "manual"] = "auto"
+    activate: Literal["auto", "manual", "test"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: no limit
     memory_check: bool = True

@@ -8,6 +8,7 @@ The one that replaces the state first ends the test.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -19,21 +20,24 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from models.errors import ModelError
+from models.errors import Damaged, ModelError, UnknownVersion, WrongKind
 from models.manifest import Manifest, read_manifest, require_kind
 from models.messages import amount
 from models.search.passages import passage_tokens
 from models.store import ModelStore
 from service.active import Generation
+from service.auth.audit import audit
 from service.corpus.corpus import Corpus
 from service.corpus.interleaving import Coins
 from service.errors import Conflict, NotFound, ServiceError
 from service.lifecycle.controller import Controller
 from service.lifecycle.sequential import ALPHA, Outcome, Standing, decide, select
+from service.lifecycle.swap import READY
 from service.observability.logs import safe_message
 from service.observability.metrics import LIVE_TEST_SIDES, Metrics
 from service.ranking import Rankings, read_rankings
 from service.settings import Settings
+from service.store.values import FAILED, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -214,6 +218,8 @@ class LiveTests:
             self._follow(None)
             if test is not None and test.state == "accepted" and not test.requested:
                 await self._activate(before, test)
+            if self._settings.activate == "test":
+                await self._test_requested(test)
             return
         if reason := await self._find_end(test):
             await self._end(before, test, "stopped", reason, await self._measure(test))
@@ -221,7 +227,7 @@ class LiveTests:
         if self._candidate is None or self._candidate.test.id != test.id:
             try:
                 opened = await asyncio.to_thread(self._open, test.candidate)
-            except ModelError as error:
+            except (UnknownVersion, Damaged, WrongKind) as error:
                 await self._end(before, test, "stopped", str(error), await self._measure(test))
                 return
             self._follow(_Candidate(test, *opened))
@@ -235,6 +241,21 @@ class LiveTests:
         elif self._is_slow():
             reason = f"Its searches take more than {MAX_SLOWER:g} times as long."
             await self._end(before, test, "rejected", reason, standing)
+
+    async def _test_requested(self, last: LiveTest | None) -> None:
+        """Starts a test of the requested version that waits for a decision, or drops it after a rejection.
+
+        A version that cannot be tested waits for an operator.
+        """
+        swap = self._controller.swap
+        if swap is None or swap.kept or swap.state != READY or swap.requested.kind != "want":
+            return
+        if last is None or last.candidate != swap.version:
+            with contextlib.suppress(Conflict):
+                await self.start(swap.version)
+        elif last.state == "rejected":
+            verdict = Verdict(FAILED, f"Rejected by a live test. {last.reason}")
+            await self._corpus.store.keep_verdict(swap.version, verdict, swap.requested.id)
 
     async def _read(self) -> tuple[str | None, LiveTest | None]:
         """Returns the stored state as text, and parsed unless its events have expired."""
@@ -281,6 +302,8 @@ class LiveTests:
             log.info("The live test of %s ends: %s", test.candidate, describe(ended, standing))
             if state == "accepted":
                 await self._activate(text, ended)
+        else:  # Another replica was faster.
+            ended = (await self._read())[1] or ended
         self._follow(None)
         return ended
 
@@ -288,6 +311,7 @@ class LiveTests:
         """Requests an accepted candidate, unless another version became active meanwhile."""
         if self._corpus.active.generation.version == test.active:
             await self._controller.request(test.candidate, "activate")
+            audit("activate", version=test.candidate)
         done = test.model_copy(update={"requested": True})
         await self._corpus.store.replace_live_test(before, done.model_dump_json())
 

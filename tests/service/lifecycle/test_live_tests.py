@@ -230,14 +230,24 @@ def test_a_restart_resumes_a_test(place: Place) -> None:
         place.until_active(place.c)
 
 
-def test_a_ranking_that_waits_for_an_operator_can_be_tested_first(place: Place) -> None:
-    with place.serving(live_test=1, activate="manual") as client:
+def test_requested_versions_are_tested_before_they_become_active(place: Place, tmp_path: Path) -> None:
+    """As in unattended nights: the trainer requests versions, and clicks decide about each of them."""
+    with place.serving(live_test=1, activate="test") as client:
         place.put(TEXTS)
         place.store.request(place.c)
-        place.until_state(place.c, "ready")
-        start(client, place.c)
+        until(lambda: client.get(f"/models/{place.c}/test").status_code == 200)
         assert click_until_over(client, place.c, prefers_long)["state"] == "accepted"
         place.until_active(place.c)
+        place.store.request(place.a)
+        until(lambda: client.get(f"/models/{place.a}/test").status_code == 200)
+        assert click_until_over(client, place.a, prefers_long, 2000)["state"] == "rejected"
+        reason = place.until_state(place.a, "failed")["reason"]
+        assert reason == "Rejected by a live test. The active version wins more."
+        another = publish(place.store, tiny_source(tmp_path / "another", seed=5)).version
+        place.store.request(another)
+        place.until_state(another, "ready")
+        assert client.get(f"/models/{another}/test").status_code == 404, "another encoder waits"
+        assert place.active() == place.c
 
 
 def test_another_active_version_ends_a_test(place: Place, client: TestClient) -> None:
@@ -261,6 +271,15 @@ def test_a_deleted_collection_ends_a_test(place: Place) -> None:
         client.delete("/collections/books").raise_for_status()
         until(lambda: state(client, other)["state"] == "stopped")
         assert "The collection books was deleted." in state(client, other)["says"]
+
+
+def test_a_candidate_that_was_deleted_ends_a_test_after_a_restart(place: Place) -> None:
+    with place.serving(live_test=1) as client:
+        start(client, place.c)
+    shutil.rmtree(place.store.folder(place.c))
+    with place.serving(live_test=1) as client:
+        until(lambda: state(client, place.c)["state"] == "stopped")
+        assert place.active() == place.b
 
 
 def test_a_slower_candidate_is_rejected(place: Place, client: TestClient) -> None:
