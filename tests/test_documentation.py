@@ -256,7 +256,13 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     clicked = "put /collections/{collection}/clicked"
     searches = {"get /searches", "get /collections/{collection}/searches"}
     tests = {"post /models/{version}/test", "delete /models/{version}/test"}
-    admin = {clicked, *tests, "post /retraining", *searches, *(f"post /models/{change}" for change in changes)}
+    admin = {
+        clicked,
+        *tests,
+        "post /retraining",
+        *searches,
+        *(f"post /models/{change}" for change in changes),
+    }
     assert by_role["admin"] == admin
     families = dict.fromkeys(("/v1/embeddings", "/embeddings"), "OpenAIRefusal")
     families |= {"/v1/rerank": "OpenAIRefusal", "/v2/embed": "CohereRefusal", "/v2/rerank": "CohereRefusal"}
