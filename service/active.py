@@ -12,19 +12,21 @@ no new borrowers, and is closed after its last borrower has finished.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from models.encoder import Encoder, TokenEncoder
+from models.manifest import Manifest
 from models.reranker import Reranker
 from service import memory
 from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
 from service.index.index_set import Indexes, Size, StoredIndexes
 from service.index.ivf_snapshots import IvfSnapshots, Origin
-from service.ranking import read_rankings
+from service.ranking import Rankings, read_rankings
 from service.store.values import Changes
 
 AnyIndexes: TypeAlias = Indexes | StoredIndexes
@@ -126,6 +128,15 @@ class Generation(Borrowed):
     def another(self, number: int, encoder: Encoder) -> "Generation":
         """Returns a new generation that creates its indexes with the same factory as this one."""
         return Generation(number, encoder, self._made)
+
+    def with_search_of(self, manifest: Manifest, rankings: Rankings) -> "Generation":
+        """Returns this generation with the search settings and rankings of another version.
+
+        It shares everything else. So only a borrower of this generation may use it.
+        """
+        other = copy(self)
+        other.manifest, other.version, other.rankings = manifest, manifest.version, rankings
+        return other
 
     @property
     def encoders(self) -> tuple[Encoder, ...]:

@@ -97,6 +97,7 @@ class Settings(BaseSettings):
     feedback_per_document: int = Field(100, ge=0)  # per key
     events: bool = True  # Searches get ids, and POST /events is accepted.
     events_days: float = Field(90.0, ge=0)  # age at which events are deleted
+    live_test: float = Field(0.0, ge=0, le=1)  # share of the searches that a live test may interleave
     suggest_visitors: int = Field(5, ge=0)  # of a query that is suggested to others; 0: none is
     events_per_key: int = Field(100_000, ge=0)
     events_per_document: int = Field(1000, ge=0)  # per key
@@ -124,7 +125,7 @@ class Settings(BaseSettings):
     rerank_collections: str = ""  # searches that rerank by default, separated by commas; *: all
     exact_collections: str = ""  # searches that correct no typos by default, separated by commas; *: all
     search_mode: Mode | None = None  # default of searches; None: the version's own mode, or dense
-    activate: Literal["auto", "manual"] = "auto"
+    activate: Literal["auto", "manual", "test"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: no limit
     memory_check: bool = True

@@ -35,6 +35,7 @@ embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me 
     examples collections collections/{collection} collections/{collection}/clicked models
     collections/{collection}/synonyms models/{version}/report
     models/{version}/report/{file} models/{version}/activate models/{version}/keep models/rollback
+    models/{version}/test
     models/deactivate retraining
     health ready metrics"""
 
@@ -254,7 +255,14 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     changes = ("{version}/activate", "{version}/keep", "rollback", "deactivate")
     clicked = "put /collections/{collection}/clicked"
     searches = {"get /searches", "get /collections/{collection}/searches"}
-    admin = {clicked, "post /retraining", *searches, *(f"post /models/{change}" for change in changes)}
+    tests = {"post /models/{version}/test", "delete /models/{version}/test"}
+    admin = {
+        clicked,
+        *tests,
+        "post /retraining",
+        *searches,
+        *(f"post /models/{change}" for change in changes),
+    }
     assert by_role["admin"] == admin
     families = dict.fromkeys(("/v1/embeddings", "/embeddings"), "OpenAIRefusal")
     families |= {"/v1/rerank": "OpenAIRefusal", "/v2/embed": "CohereRefusal", "/v2/rerank": "CohereRefusal"}

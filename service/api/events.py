@@ -300,6 +300,10 @@ def _completed(
     # One event per type, search and document, unless the client sends an id.
     parts = f"{event.search_id}\0{event.type}\0{event.id}".encode()
     event_id = event.event_id or blake2b(parts, digest_size=16).hexdigest()
+    visitor = runtime.hash_visitor(event.user) or (search.visitor if search is not None else "")
+    side = 0
+    if search is not None and (search.query, search.visitor) == (query, visitor) and event.type != "skip":
+        side = dict(zip(search.shown, search.sides, strict=False)).get(event.id, 0)
     return Event(
         search_id=event.search_id,
         query=query,
@@ -311,8 +315,10 @@ def _completed(
         shown=shown,
         key=sender.key,
         collection=collection,
-        visitor=runtime.hash_visitor(event.user) or (search.visitor if search is not None else ""),
+        visitor=visitor,
         trusted=sender.trusted,
+        test=search.test if search is not None and side else "",
+        side=side,
     )
 
 

@@ -31,6 +31,9 @@ from service.errors import Conflict, NotFound, Storage
 from service.http.bodies import json_response
 from service.http.routing import RoleRoute
 from service.lifecycle.controller import as_state
+from service.lifecycle.live_tests import LiveTest
+from service.lifecycle.live_tests import describe as describe_test
+from service.lifecycle.sequential import Standing
 from service.runtime.runtime import Runtime, Service
 
 MAX_SECONDS = 86_400  # longest time that `keep` accepts
@@ -377,6 +380,68 @@ async def keep_version(
     audit("keep", request.scope, version=version)
     answer = {"version": version, "seconds": params.seconds, "loaded": loaded}
     return json_response(answer, status=200 if loaded else 202)
+
+
+class LiveTestOut(BaseModel):
+    version: str = Field(description="The candidate")
+    active: str = Field(description="The version that it is compared with")
+    collections: list[str] = Field(description="Collections in which their searches differ")
+    state: Literal["running", "accepted", "rejected", "stopped"]
+    says: str = Field(description="The state as a sentence")
+    wins: int = Field(description="Decided searches that the candidate wins")
+    decided: int = Field(description="Searches that count")
+    started: str
+    ended: str | None
+
+
+@router.post(
+    "/models/{version}/test",
+    status_code=201,
+    **describe(Role.ADMIN, LiveTestOut, statuses=[201], raises=_REQUEST_ERRORS),
+)
+async def start_live_test(request: Request, runtime: Service, version: str) -> Response:
+    """Start a live test of a version, which must have the encoder of the active version.
+
+    A share of the searches (`SIMILE_LIVE_TEST`) shows hits of both versions in turn. Clicks decide: the
+    version becomes active, or the active version stays. One test runs at a time. It ends if another version
+    becomes active, or if a collection of it is deleted.
+    """
+    with _refusing(version):
+        test = await runtime.live_tests.start(version)
+    audit("test", request.scope, version=version)
+    return _show_test(test, Standing(), status=201)
+
+
+@router.get("/models/{version}/test", **describe(Role.READ, LiveTestOut, raises=[NotFound]))
+async def read_live_test(runtime: Service, version: str) -> Response:
+    """Return how the last live test stands or ended, if it was of this version."""
+    return _show_test(*await runtime.live_tests.get(version))
+
+
+@router.delete("/models/{version}/test", **describe(Role.ADMIN, LiveTestOut, raises=[NotFound, Storage]))
+async def stop_live_test(request: Request, runtime: Service, version: str) -> Response:
+    """Stop the live test of a version. The active version stays."""
+    test = await runtime.live_tests.stop(version)
+    audit("stop-test", request.scope, version=version)
+    return _show_test(test, Standing(test.wins, test.decided))
+
+
+def _show_test(test: LiveTest, standing: Standing, status: int = 200) -> Response:
+    def show_time(at: float | None) -> str | None:
+        return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+    shown = {
+        "version": test.candidate,
+        "active": test.active,
+        "collections": test.collections,
+        "state": test.state,
+        "says": describe_test(test, standing),
+        "wins": standing.wins,
+        "decided": standing.decided,
+        "started": show_time(test.started),
+        "ended": show_time(test.ended),
+    }
+    return json_response(shown, status=status)
 
 
 @router.get("/retraining", **describe(Role.READ, Retraining))

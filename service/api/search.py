@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
+from service.active import Generation
 from service.api.collections import existing, find_bounds, find_tenant
 from service.api.embedding import inference_headers, pinned
 from service.api.openapi import (
@@ -51,10 +52,12 @@ from service.api.search_plan import (
     parse_where,
     show_facets,
 )
+from service.batching.request import Answer
+from service.corpus.interleaving import Side
 from service.corpus.recent_searches import sum_up
 from service.corpus.rewriting import Rewritten
-from service.corpus.search import Page, Query, Search
-from service.errors import Conflict, NotFound, Storage, Validation
+from service.corpus.search import Page, Query, Rival, Search
+from service.errors import Conflict, NotFound, ServiceError, Storage, Validation
 from service.http.bodies import JsonChunks, check_parameters, in_chunks, json_array, json_response
 from service.http.routing import RoleRoute
 from service.observability.metrics import Metrics
@@ -63,6 +66,8 @@ from service.settings import Settings
 from service.store.values import MAX_SHOWN, TooMuch
 
 router = APIRouter(route_class=RoleRoute, tags=["search"])
+
+TESTED_SECONDS = 2.0  # A search with less time left is not part of a live test.
 
 _PATH = r"id|score|title|text|metadata(\.[^.,]+)*"
 _Field = Annotated[str, Field(pattern=r"^(id|score|title|text|metadata(\.[^.]+)*)$")]
@@ -375,6 +380,7 @@ class Stages:
     """What the stages of a search say about the pages of an answer."""
 
     shown_ids: list[list[str]] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)  # Of the hits of a tested search, which has one page.
     reranker: str = ""
     tokens: list[int] = field(default_factory=list)
     faults: dict[str, None] = field(default_factory=dict)
@@ -386,6 +392,8 @@ class Stages:
     def note(self, pages: list[Page]) -> None:
         self.pages = [page._replace(hits=[]) for page in pages]
         self.shown_ids = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in pages]
+        if pages[0].seconds is not None:
+            self.sides = [hit.side for hit in pages[0].hits[:MAX_SHOWN]]
         for page in pages:
             self.reranker = page.reranker or self.reranker
             self.tokens += page.tokens
@@ -433,23 +441,12 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         # An incomplete index is not searched. Keyword search reads the store, which is always complete.
         if search.mode != "lexical":
             await corpus.check_complete(generation, active=plan.version is None)
-        rewritten = await corpus.rewrite(generation, queries, search)
-        queries = [
-            query._replace(
-                text=each.text,
-                weights=each.weights,
-                same=each.same,
-                sources=each.sources,
-                # Judgments name queries as they were sent.
-                typed=sent.text if search.has_stage and sent.text != each.text else "",
-            )
-            for query, each, sent in zip(queries, rewritten, plan.queries, strict=True)
-        ]
-        corrected = replace(plan, queries=queries)
-        queries, embedded, notes = await embed_queries(runtime, generation, search.mode, corrected)
-        notes |= _describe_corrections(rewritten, several=plan.several)
+        given = queries
+        queries, embedded, notes = await _prepare(runtime, generation, plan, given, search)
+        visitor = runtime.hash_visitor(plan.options.user)
+        rival = await _find_rival(runtime, generation, plan, queries, given, search, visitor)
         try:
-            hits = await corpus.search(generation, queries, search, write)
+            hits = await corpus.search(generation, queries, search, write, rival)
         except TooMuch as error:
             raise Validation(
                 f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
@@ -457,14 +454,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
                 "out (fields)."
             ) from error
         texts = [query.text for query in plan.queries]
-        search_ids: list[str] = []
-        if runtime.searches is not None:
-            visitor = runtime.hash_visitor(plan.options.user)
-            place, pinned = (plan.collection, search.offset), plan.version is not None
-            note = partial(
-                runtime.searches.note, *place, visitor=visitor, pinned=pinned, tenant=find_tenant(request)
-            )
-            search_ids = [note(text, ids) for text, ids in zip(texts, stages.shown_ids, strict=True)]
+        search_ids = _note(runtime, plan, visitor, find_tenant(request), stages, rival)
         embedded = embedded._replace(tokens=[*embedded.tokens, *stages.tokens])
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
         if plan.where is not None and not any(stages.shown_ids):
@@ -485,6 +475,89 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
             [answer["search_id"]] = search_ids
     name = b"results" if plan.several else b"hits"
     return JsonChunks([b'%s,"%s":' % (orjson.dumps(answer)[:-1], name), *hits, b"}"], headers)
+
+
+def _note(
+    runtime: Runtime, plan: Plan, visitor: str, tenant: str, stages: Stages, rival: Rival | None
+) -> list[str]:
+    """Remembers the search of each query. Returns the search ids, or none if events are off."""
+    if seconds := stages.pages[0].seconds:
+        runtime.live_tests.note_seconds(seconds)
+    if runtime.searches is None:
+        return []
+    note = partial(
+        runtime.searches.note,
+        plan.collection,
+        plan.options.offset,
+        visitor=visitor,
+        pinned=plan.version is not None,
+        tenant=tenant,
+        test="" if rival is None else rival.coins.test,
+        sides=stages.sides,
+    )
+    return [note(query.text, ids) for query, ids in zip(plan.queries, stages.shown_ids, strict=True)]
+
+
+async def _prepare(
+    runtime: Runtime, generation: Generation, plan: Plan, given: Sequence[Query], search: Search
+) -> tuple[list[Query], Answer, dict[str, Any]]:
+    """Corrects and embeds the queries `given` for one side of a search.
+
+    Returns:
+        The queries, the batcher's answer, and fields to add to the HTTP answer.
+    """
+    rewritten = await runtime.corpus.rewrite(generation, given, search)
+    queries = [
+        query._replace(
+            text=each.text,
+            weights=each.weights,
+            same=each.same,
+            sources=each.sources,
+            # Judgments name queries as they were sent.
+            typed=sent.text if search.has_stage and sent.text != each.text else "",
+        )
+        for query, each, sent in zip(given, rewritten, plan.queries, strict=True)
+    ]
+    corrected = replace(plan, queries=queries)
+    queries, embedded, notes = await embed_queries(runtime, generation, search.mode, corrected)
+    return queries, embedded, notes | _describe_corrections(rewritten, several=plan.several)
+
+
+async def _find_rival(
+    runtime: Runtime,
+    generation: Generation,
+    plan: Plan,
+    prepared: Sequence[Query],
+    given: Sequence[Query],
+    search: Search,
+    visitor: str,
+) -> Rival | None:
+    """Returns the candidate's side of a search, or None if no live test covers it.
+
+    In the same mode, it has the queries `prepared` for the active version from those `given`.
+
+    The later pages of a tested search have the same sides, so they neither repeat nor skip a hit. A key with
+    a filter shares its collection with other tenants, who must not decide about its searches.
+    """
+    is_plain = not (plan.explain or search.rerank_k or plan.bounds is not None)
+    text = plan.queries[0].text
+    if runtime.searches is None or len(given) > 1 or not text or plan.version is not None or not is_plain:
+        return None
+    if search.ends - time.monotonic() < TESTED_SECONDS:
+        return None
+    found = runtime.live_tests.find_rival(generation, plan.collection, visitor, text)
+    if found is None:
+        return None
+    candidate, coins = found
+    try:
+        other = plan.search(runtime.settings, candidate)
+        other = replace(other, ends=search.ends, conditions=search.conditions)
+        if other.mode != search.mode:
+            await runtime.corpus.check_complete(generation, active=True)
+            prepared, _, _ = await _prepare(runtime, candidate, plan, given, other)
+    except ServiceError:  # The options do not fit the candidate's mode, or only its search needs a vector.
+        return None
+    return Rival(candidate, prepared, other, coins)
 
 
 def _describe_corrections(rewritten: Sequence[Rewritten], *, several: bool) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from service.corpus.highlighting import Highlighting
 from service.corpus.judged import JudgedQueries, Remembered
 from service.corpus.reranking import NotReranked, Reranking
 from service.corpus.rewriting import Rewritten, rewrite_all
-from service.corpus.search import Judged, Page, Query, Search, find
+from service.corpus.search import Judged, Page, Query, Rival, Search, find
 from service.corpus.tenants import Tenants, build_bounds, stamp
 from service.corpus.tokens import TokenVectors
 from service.errors import Conflict, Hung, Overloaded, ServiceError, Storage, Timeout, Unhealthy
@@ -331,10 +331,12 @@ class Corpus:
         queries: Sequence[Query],
         search: Search,
         then: Callable[[list[Page]], T],
+        rival: Rival | None = None,
     ) -> T:
         """Searches on a reading thread, passes the hits to `then`, and returns the result of `then`.
 
-        The vectors in `queries` must come from `generation`. `then` runs on another thread.
+        The vectors in `queries` must come from `generation`. `then` runs on another thread. A search
+        with a rival has no reranker.
 
         Raises:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.
@@ -342,8 +344,8 @@ class Corpus:
             NotFound, Conflict: See `find`.
         """
         if not search.is_reranked and not search.is_marked:
-            return await self._find(generation, queries, search, then)
-        pages = await self._find_marked(generation, queries, search)
+            return await self._find(generation, queries, search, then, rival)
+        pages = await self._find_marked(generation, queries, search, rival)
         if search.highlight:
             pages = await self._highlighting.choose(generation, pages)
         hidden: dict[str, Any] = {
@@ -356,7 +358,7 @@ class Corpus:
         return await asyncio.to_thread(then, shown)
 
     async def _find_marked(
-        self, generation: Generation, queries: Sequence[Query], search: Search
+        self, generation: Generation, queries: Sequence[Query], search: Search, rival: Rival | None = None
     ) -> list[Page]:
         """Returns the pages in the order of the reranker, if the search has one, with marked hits."""
         mark = partial(self._highlighting.mark, search)
@@ -370,7 +372,7 @@ class Corpus:
             pages = [page._replace(hits=page.hits[search.offset : search.reach]) for page in pages]
             return await asyncio.to_thread(mark, pages) if search.is_marked else pages
         columns = _add_texts(search.columns) if search.highlight else search.columns
-        return await self._find(generation, queries, replace(search, columns=columns), mark)
+        return await self._find(generation, queries, replace(search, columns=columns), mark, rival)
 
     async def _find_reranked(
         self, generation: Generation, queries: Sequence[Query], search: Search
@@ -397,16 +399,25 @@ class Corpus:
         queries: Sequence[Query],
         search: Search,
         then: Callable[[list[Page]], T],
+        rival: Rival | None = None,
     ) -> T:
         """Searches without the reranker. Arguments and errors are those of `search`."""
         state = None
         queries = await self.tokens.add_to(generation, queries, search)
-        if search.has_stage:
+        sides = 1 if rival is None else 2
+        if rival is not None:
+            tested = await self.tokens.add_to(rival.generation, rival.queries, rival.search)
+            rival = rival._replace(queries=tested)
+        if search.has_stage or (rival is not None and rival.search.has_stage):
             search = _with_memory(search, self.judged.latest(generation, search.collection))
         while True:
-            work = partial(find, generation=generation, queries=queries, search=search, then=then)
+            if rival is not None:  # Both sides remember the same.
+                rival = rival._replace(search=replace(rival.search, memory=search.memory))
+            work = partial(
+                find, generation=generation, queries=queries, search=search, then=then, rival=rival
+            )
             try:
-                return await self.store.search(work, heavy=search.is_heavy(len(queries)))
+                return await self.store.search(work, heavy=search.is_heavy(sides * len(queries)))
             except Judged as changed:
                 remembered = await self.judged.get(generation, search.collection, changed.state)
                 # Writes may change the state again. After the second attempt, any state is accepted.

@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from service.corpus.interleaving import Side
 from service.store.values import MAX_QUERY_CHARACTERS, Selection
 
 MAX_CHARACTERS = 8_000_000  # limit for all searches: 8 to 32 MB
@@ -32,6 +33,8 @@ class SearchShown(NamedTuple):
     visitor: str = ""  # hash of the user's id
     pinned: bool = False  # Whether the request named a version, as a comparison does.
     tenant: str = ""  # Only keys of this tenant may refer to the search, if it has one.
+    test: str = ""  # id of the live test that interleaved the hits
+    sides: tuple[Side, ...] = ()  # of the hits in `shown`
 
 
 class SearchSummary(NamedTuple):
@@ -60,11 +63,15 @@ class RecentSearches:
         *,
         pinned: bool = False,
         tenant: str = "",
+        test: str = "",
+        sides: Sequence[Side] = (),
     ) -> str:
         """Stores a search and returns its search_id. A search with no or too much text is not stored."""
         search_id = secrets.token_urlsafe(_RANDOM_BYTES)
         if query and len(query) <= MAX_QUERY_CHARACTERS:
-            search = SearchShown(collection, offset, query, tuple(shown), visitor, pinned, tenant)
+            search = SearchShown(
+                collection, offset, query, tuple(shown), visitor, pinned, tenant, test, tuple(sides)
+            )
             self._searches[search_id] = search
             self._characters += _size(search)
             while self._characters > self._max_characters:

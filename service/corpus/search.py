@@ -12,7 +12,7 @@ number of hits before the next ranking is computed. Other reads may run between 
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 from types import MappingProxyType
@@ -31,6 +31,7 @@ from models.search.terms import Query as Terms
 from models.tokens.late import Tokens
 from service.active import Generation
 from service.corpus.conditions import Met, find_documents
+from service.corpus.interleaving import Coins, Side, draft
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
 from service.ranking import TOKENS_WORK, WORK, Explanation, Ordered, Stage, order
@@ -255,6 +256,7 @@ class Hit:
         rerank_score: Score of the reranker, if it has scored the hit.
         search_place: Place in the order of the search, from 1, if the reranker ordered the hits.
         ranking_score: Score of the second stage, if it has scored the hit.
+        side: In a tested search: which version chose it.
     """
 
     document: Record
@@ -267,6 +269,7 @@ class Hit:
     fusion: Mapping[str, Part] | None = None
     highlight: Highlight | None = None
     ranking_score: float | None = None
+    side: Side = 0
 
 
 class Page(NamedTuple):
@@ -286,6 +289,7 @@ class Page(NamedTuple):
         vector: Vector of the query. None in keyword search.
         facets: Counts of each field, or None.
         facet_faults: Which counts are missing and why.
+        seconds: Computing time of both sides of a tested search. None: it is not tested.
     """
 
     hits: list[Hit]
@@ -301,6 +305,28 @@ class Page(NamedTuple):
     vector: NDArray[np.float32] | None = None
     facets: Mapping[str, Facet] | None = None
     facet_faults: Sequence[str] = ()
+    seconds: tuple[float, float] | None = None
+
+
+class Rival(NamedTuple):
+    """The candidate's side of a tested search, which has one query.
+
+    Attributes:
+        generation: Only read while the active generation is borrowed.
+        queries: The query, as this side embeds and corrects it.
+        search: The search, as this side plans it.
+        coins: Decide which side chooses first.
+    """
+
+    generation: Generation
+    queries: Sequence[Query]
+    search: Search
+    coins: Coins
+
+    def retrieves_as(self, generation: Generation, search: Search) -> bool:
+        """Returns whether this side finds the same documents before the second stage."""
+        own = self.generation.number, self.search.mode, self.search.weight
+        return own == (generation.number, search.mode, search.weight)
 
 
 class Judged(Exception):
@@ -317,10 +343,11 @@ def find(
     queries: Sequence[Query],
     search: Search,
     then: Callable[[list[Page]], T],
+    rival: Rival | None = None,
 ) -> T:
     """Searches, passes the hits of each query to `then`, and returns the result of `then`.
 
-    Hits are sorted by score, best first, and then by id.
+    Hits are sorted by score, best first, and then by id. Those of a search with a rival are interleaved.
 
     Raises:
         Moved: Another version is active.
@@ -329,38 +356,30 @@ def find(
         Conflict: The document that a query names has no vector, because the model fails on its text.
         Judged: The judgments have another state than `search.judgments`.
     """
-    if search.mode != "lexical":
+    needs_vectors = any(each.mode != "lexical" for each in (search, *([rival.search] if rival else ())))
+    if needs_vectors:
         snapshot.require(generation.number, kept=search.kept)
     if search.judgments is not None:
         state = snapshot.judgment_state()
         if state != search.judgments:
             raise Judged(state)
-    moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
-    resolved = [_resolved(snapshot, generation, query, search) for query in queries]
-    allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
-    rankings = _rank_all(snapshot, moment, [query for query, _ in resolved], search, allowed)
+    moment = generation.indexes.moment(snapshot, search.collection) if needs_vectors else None
+    began = clock()
     pages: list[_Found] = []
-    stage = _second_stage(generation, search)
     counting = _Counting(snapshot, search)
-    for (query, own), (ranking, fusion, met) in zip(resolved, rankings, strict=True):
-        others = ranking.without(own)
-        best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-        recalled = _recalled(snapshot, generation, query, others, best, search)
-        candidates = [*best[:MAX_RANKED], *recalled]
-        ordered = order(
-            snapshot,
-            query.text,
-            query.vector,
-            candidates,
-            stage,
-            query.tokens,
-            query.same,
-            query.typed,
-            query.typed_vector,
-        )
-        moved = {ranked.revision for ranked, _ in recalled}
-        rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
-        hits = [*ordered.hits, *rest]
+    for retrieved in _retrieve(snapshot, moment, generation, queries, search):
+        shared, sides, seconds = clock() - began, dict[int, Side](), None
+        listed = _list_hits(snapshot, generation, search, retrieved)
+        if rival is not None:
+            own = clock() - began
+            again = [retrieved._replace(query=rival.queries[0])]
+            if not rival.retrieves_as(generation, search):
+                shared = 0.0
+                again = [*_retrieve(snapshot, moment, rival.generation, rival.queries, rival.search)]
+            other = _list_hits(snapshot, rival.generation, rival.search, again[0])
+            seconds = own, shared + clock() - began - own
+            listed, sides = _interleave(listed, other, rival)
+        query, found, ordered, fusion, met = listed
         terms = parse_query(query.text) if query.text and search.is_marked else None
         idf = {}
         if terms is not None:
@@ -373,11 +392,12 @@ def find(
             sources=query.sources,
             idf=idf,
             vector=query.vector,
+            seconds=seconds,
         )
-        hits = hits[search.offset : search.reach]
+        hits = found[search.offset : search.reach]
         explained = fusion if search.explain else None
         parts = {each.revision: explained.explain(each.revision) for each in hits} if explained else {}
-        pages.append(_Found(page, hits, ordered, parts))
+        pages.append(_Found(page, hits, ordered, parts, sides))
         counting.add(query, met)
     if search.facets:
         pages = [
@@ -400,6 +420,7 @@ def find(
                         found.ordered.explanations.get(ranked.revision),
                         fusion=found.fusions.get(ranked.revision),
                         ranking_score=found.ordered.scores.get(ranked.revision),
+                        side=found.sides.get(ranked.revision, 0),
                     )
                     for ranked in found.hits
                     if ranked.revision in documents  # A damaged document is missing.
@@ -408,6 +429,82 @@ def find(
             for found in pages
         ]
     )
+
+
+class _Retrieved(NamedTuple):
+    """The documents that a query found, how they were fused, and those that meet its conditions."""
+
+    query: Query
+    ranking: "_Ranking"
+    fusion: Fusion | None
+    met: Met | None
+
+
+def _retrieve(
+    snapshot: Snapshot,
+    moment: Moment | None,
+    generation: Generation,
+    queries: Sequence[Query],
+    search: Search,
+) -> Iterator[_Retrieved]:
+    if search.mode == "lexical":
+        moment = None
+    resolved = [_resolved(snapshot, generation, query, search) for query in queries]
+    allowed = None if search.where is None else snapshot.matching(search.where, search.collection)
+    rankings = _rank_all(snapshot, moment, [query for query, _ in resolved], search, allowed)
+    for (query, own), (ranking, fusion, met) in zip(resolved, rankings, strict=True):
+        yield _Retrieved(query, ranking.without(own), fusion, met)
+
+
+class _Listed(NamedTuple):
+    """The hits of a query, best first, with how they were found."""
+
+    query: Query
+    hits: list[Ranked]
+    ordered: Ordered
+    fusion: Fusion | None
+    met: Met | None
+
+
+def _list_hits(snapshot: Snapshot, generation: Generation, search: Search, retrieved: _Retrieved) -> _Listed:
+    """Returns the hits of a query after the second stage, to the end of the page at least."""
+    query, others, fusion, met = retrieved
+    best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
+    recalled = _recalled(snapshot, generation, query, others, best, search)
+    candidates = [*best[:MAX_RANKED], *recalled]
+    ordered = order(
+        snapshot,
+        query.text,
+        query.vector,
+        candidates,
+        _second_stage(generation, search),
+        query.tokens,
+        query.same,
+        query.typed,
+        query.typed_vector,
+    )
+    moved = {ranked.revision for ranked, _ in recalled}
+    rest = (ranked for ranked, _ in best[MAX_RANKED:] if ranked.revision not in moved)
+    return _Listed(query, [*ordered.hits, *rest], ordered, fusion, met)
+
+
+def _interleave(active: _Listed, candidate: _Listed, rival: Rival) -> tuple[_Listed, dict[int, Side]]:
+    """Returns the hits of both sides in one order, and which side chose each, by revision.
+
+    The scores are those of the active version's hits in these places, so they look like those of any search.
+    If a second stage failed, no side chose any.
+    """
+    reach = rival.search.reach  # So many hits of each side decide about so many interleaved ones.
+    lists = active.hits[:reach], candidate.hits[:reach]
+    by_revision = {hit.revision: hit for hit in chain(*reversed(lists))}
+    own, others = ([hit.revision for hit in hits] for hits in lists)
+    sides = dict(draft(own, others, rival.coins.flip(reach))[:reach])
+    scores = [hit.score for hit in lists[0] or lists[1]]
+    scores += scores[-1:] * (len(sides) - len(scores))
+    hits = [by_revision[name]._replace(score=score) for name, score in zip(sides, scores, strict=False)]
+    fault = active.ordered.fault or candidate.ordered.fault
+    ordered = replace(active.ordered, fault=fault)
+    return active._replace(hits=hits, ordered=ordered), {} if fault else sides
 
 
 class _Ranking(NamedTuple):
@@ -447,6 +544,7 @@ class _Found(NamedTuple):
     hits: list[Ranked]
     ordered: Ordered
     fusions: Mapping[int, Mapping[str, Part]]
+    sides: Mapping[int, Side]
 
 
 _Counted: TypeAlias = tuple[Mapping[str, Facet] | None, Sequence[str]]  # Facets and faults of a page.

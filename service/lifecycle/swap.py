@@ -189,7 +189,7 @@ class Swap:
             await self._compare(generation)
             notes = [f"{amount(skipped, 'document')} left out" if skipped else None, self._too_different]
             self.state, self.reason = READY, "; ".join(filter(None, notes)) or None
-            if self._settings.activate == "manual" or self._too_different:
+            if self._settings.activate != "auto" or self._too_different:
                 await self._decided.wait()
             await self._wanted.wait()
             if await self._patiently(swap):

@@ -112,6 +112,7 @@ class VersionMetrics:
 SWAP_OUTCOMES = ("done", "rollback", "failed", "dropped")
 GENERATION_STATES = ("active", "building", "kept", "leaving")
 CONNECTION_STATES = ("idle", "open")
+LIVE_TEST_SIDES = ("active", "candidate")
 UNMATCHED = "unmatched"  # label of paths without a route
 MAX_SCORES = 100  # Limit per version, because manifests may come from elsewhere.
 
@@ -197,6 +198,9 @@ class Metrics:
         )
         self.unreranked = self._counter(
             "unreranked_searches", "Searches whose hits the reranker did not order, or not all in time"
+        )
+        self.live_test_seconds = self._seconds(
+            "live_test_seconds", "Seconds to compute the hits of one side of a tested search", ["side"]
         )
         self.feedback = self._counter("feedback", "Stored judgments of searches", ["relevant"])
         self.events = self._counter("events", "Stored events of searches", ["type"])
@@ -285,6 +289,7 @@ class Metrics:
             (self.feedback, ("true", "false")),
             (self.events, ("click", "open", "convert", "skip")),
             (self.connections, CONNECTION_STATES),
+            (self.live_test_seconds, LIVE_TEST_SIDES),
         ):
             for value in values:
                 series.labels(value)

@@ -36,6 +36,7 @@ from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
 from service.lifecycle.builder import CatchUp
 from service.lifecycle.controller import Controller
+from service.lifecycle.live_tests import LiveTests
 from service.lifecycle.model_loader import ModelLoader, active_generation, require_device
 from service.lifecycle.rerankers import Rerankers
 from service.observability import logs
@@ -187,6 +188,9 @@ class Runtime:
         self.health = Health(self.active, self.batcher, self.watchdog)
         self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)
         self._serve_reranker()
+        self.live_tests = LiveTests(
+            self.store, self.corpus, self.controller, self.settings, self.metrics, self.trusts
+        )
         self.readiness = Readiness(
             lambda: self.leaving or self.stopping,
             self.watchdog,
@@ -220,6 +224,8 @@ class Runtime:
             self._keep("Reading judged queries", self.corpus.judged.keep)
             self._keep("Making token vectors", self.corpus.tokens.keep)
         self._keep("Completing the index", self._index.keep_whole)
+        if self.settings.live_test:
+            self._keep("The live test", self.live_tests.run)
         if self.settings.map_documents and alone:
             self._keep("Making maps", MapMaker(self.corpus, self.settings).run)
 

@@ -666,6 +666,22 @@ class Events(Protocol):
         """Deletes some events from before a Unix time. Returns whether more of these may exist."""
 
 
+class LiveTesting(Protocol):
+    """The state of live tests (lifecycle/live_tests.py), which replicas share, and their outcomes."""
+
+    async def live_test(self) -> str | None:
+        """Returns the state of the last live test, or None if there was none."""
+
+    async def replace_live_test(self, before: str | None, after: str, /) -> bool:
+        """Replaces the state, unless it is another one than `before`. Returns whether it was replaced."""
+
+    async def list_outcomes(self, test: str, /) -> list[tuple[int, str, str, str, str]]:
+        """Returns the outcomes of a live test in the order of their arrival.
+
+        Each is an event that a trusted key sent: side, collection, query, visitor and key.
+        """
+
+
 class Generations(Protocol):
     """The generations of vectors, and which generation is active.
 
@@ -865,7 +881,7 @@ class Replicas(Protocol):
         """Makes `requested` the current request of all processes."""
 
 
-class DocumentStore(Documents, Feedback, Events, Generations, Replicas, Protocol):
+class DocumentStore(Documents, Feedback, Events, LiveTesting, Generations, Replicas, Protocol):
     """The document store of one service.
 
     Writes are durable when they return. Each write happens completely or not at all, except for methods that

@@ -434,6 +434,8 @@ class Event:
         collection: Name of the collection.
         visitor: Hash of the user's id, or empty.
         trusted: Whether the key was trusted when it reported the event.
+        test: Id of the live test that the event is an outcome of, or empty.
+        side: 1 if the hit is of the candidate, -1 if it is of the active version, otherwise 0.
     """
 
     search_id: str
@@ -448,6 +450,8 @@ class Event:
     collection: str = DEFAULT_COLLECTION
     visitor: str = ""
     trusted: bool = True
+    test: str = ""
+    side: int = 0
 
 
 class EventLimits(NamedTuple):

@@ -39,6 +39,7 @@ from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
 Either: TypeAlias = SqliteStore | PostgresStore
 # By table: the column that orders its rows, a value below the first row's, and the copied columns.
 _EVENT = "collection, key, event_id, search_id, query, id, type, position, shown, at, visitor, trusted"
+_EVENT += ", test, side"
 TABLES: dict[str, tuple[str, int | str, str]] = {
     "feedback": ("sequence", 0, "collection, query, id, key, relevant, visitor, trusted"),
     "events": ("sequence", 0, _EVENT),

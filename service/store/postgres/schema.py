@@ -291,8 +291,16 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     INSERT INTO vocabulary (collection, term) SELECT DISTINCT collection, term FROM term_postings
         WHERE char_length(term) BETWEEN 3 AND 32;
     """,
+    # The live test that an event is an outcome of, and 1 for its candidate or -1 for the active version.
+    """
+    ALTER TABLE events ADD COLUMN test text COLLATE "C" NOT NULL DEFAULT '';
+    ALTER TABLE events ADD COLUMN side integer NOT NULL DEFAULT 0;
+    CREATE INDEX events_of_test ON events (test, sequence) WHERE test <> '';
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
+_OF_EVENTS = "at visitor trusted test side"
+_INDEXES_OF_EVENTS = "events_by_time events_of_visitor events_of_test"
 # The columns and indexes of each table after all migrations. A test compares them with a new database.
 TABLES = {
     "collections": ("name", "collections_pkey"),
@@ -320,8 +328,8 @@ TABLES = {
         "feedback_pkey one_judgement feedback_of_query feedback_of_key feedback_of_visitor",
     ),
     "events": (
-        "sequence collection key event_id search_id query id type position shown at visitor trusted",
-        "events_pkey events_key_collection_event_id_key events_of_document events_by_time events_of_visitor",
+        f"sequence collection key event_id search_id query id type position shown {_OF_EVENTS}",
+        f"events_pkey events_key_collection_event_id_key events_of_document {_INDEXES_OF_EVENTS}",
     ),
     "requests": ("number id version kind at", "requests_pkey requests_id_key"),
     "tokens": ("revision space body", "tokens_pkey"),

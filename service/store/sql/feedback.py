@@ -47,11 +47,12 @@ MAX_SUGGESTED_CHARACTERS = 100  # Of a query that is suggested to other visitors
 NAMED = 10  # Unknown ids in a message.
 SHOWN_CHARACTERS = 80  # Characters of a query or an id in a message.
 _STATE = "judgments"  # Name of the fact that changes with the judgments and the clicked answers.
+LIVE_TEST = "live test"  # Name of the fact with the state of the last live test.
 _CLICKED = "clicked/"  # Begins the names of the facts with clicked answers: `clicked/COLLECTION/ID`.
 _JUDGMENT_COLUMNS = ("query", "id", "relevant", "key", "collection", "visitor", "trusted")
 _EVENT_COLUMNS = (
     *("key", "collection", "event_id", "search_id", "query", "id", "type", "position", "shown", "at"),
-    *("visitor", "trusted"),
+    *("visitor", "trusted", "test", "side"),
 )
 _LIVING = "EXISTS (SELECT 1 FROM documents d WHERE d.collection = f.collection AND d.id = f.id)"
 
@@ -395,6 +396,24 @@ def clicked_queries(
         ClickedQuery(query, visitors, tuple(sequence for *_, sequence in some))
         for (query, visitors), some in groupby(rows, key=itemgetter(0, 1))
     ]
+
+
+def list_outcomes(connection: Connection, test: str) -> list[tuple[int, str, str, str, str]]:
+    """Returns the outcomes of a live test, as `protocol.LiveTesting.list_outcomes` says."""
+    sql = (
+        "SELECT side, collection, query, visitor, key FROM events "
+        "WHERE test = ? AND test <> '' AND trusted = 1 ORDER BY sequence"
+    )
+    return list(connection.execute(sql, (test,)))
+
+
+def replace_live_test(connection: Connection, before: str | None, after: str) -> bool:
+    """Replaces the state of live tests, as `protocol.LiveTesting.replace_live_test` says."""
+    if before is None:
+        sql = "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
+        return connection.execute(sql, (LIVE_TEST, after)).rowcount == 1
+    sql = "UPDATE facts SET value = ? WHERE name = ? AND value = ?"
+    return connection.execute(sql, (after, LIVE_TEST, before)).rowcount == 1
 
 
 def existing_events(connection: Reading, sequences: Sequence[int]) -> set[int]:

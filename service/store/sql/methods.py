@@ -199,6 +199,10 @@ class CommonMethods:
     forget_events = forgetting("events")
     expire_events = writing(partial(delete_some, "events", "at < ?"))
 
+    live_test = reading_itself(partial(fact, name=feedback.LIVE_TEST))
+    list_outcomes = reading_itself(feedback.list_outcomes)
+    replace_live_test = writing(feedback.replace_live_test)
+
     lacking_tokens = reading_itself(tokens.lacking_tokens)
     forget_tokens = writing(tokens.forget_tokens)
 

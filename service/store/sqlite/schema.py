@@ -231,6 +231,12 @@ MIGRATIONS = {
         PRIMARY KEY (revision, space)
     ) WITHOUT ROWID;
     """,
+    # The live test that an event is an outcome of, and 1 for its candidate or -1 for the active version.
+    17: """
+    ALTER TABLE events ADD COLUMN test TEXT NOT NULL DEFAULT '';
+    ALTER TABLE events ADD COLUMN side INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX events_of_test ON events (test, sequence) WHERE test <> '';
+    """,
 }
 STEMMED = 15  # From this version on, FTS5 gets terms that are stemmed already.
 SCHEMA_VERSION = max(MIGRATIONS)

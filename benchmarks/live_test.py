@@ -1,0 +1,155 @@
+"""Simulate live tests: how many decided searches find a gain, and how often chance decides.
+
+    graded documents ─▶ two rankings ─▶ interleaved ─▶ a user clicks ─▶ outcomes ─▶ the sequential test
+
+A query has 50 documents of grades 0 to 3. A ranking sorts them by grade plus noise; more noise means less
+nDCG@10. Rankings of one encoder make mostly the same errors; others are harder to compare. A user examines
+the hit at rank r with probability 1/r^0.7 (position bias). An examined hit attracts with a probability of
+(2^grade - 1)/7, mixed with chance by the click noise. The first click decides a search.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
+from service.corpus.interleaving import Coins, draft
+from service.lifecycle.sequential import Outcome, Standing, decide, select
+
+DOCUMENTS, SHOWN = 50, 10
+GRADES = (0.80, 0.12, 0.05, 0.03)  # Shares of the grades 0 to 3.
+NOISE = 1.0  # Of the active ranking, whose nDCG@10 is 0.74.
+SAME, OTHER = 0.9, 0.5  # Shares of the errors' variance that both rankings have: alike, and less alike.
+BIAS = 0.7
+DISCOUNTS = 1 / np.log2(np.arange(2, SHOWN + 2))
+
+
+class Sides(NamedTuple):
+    """One search: the grades of the documents, and both rankings."""
+
+    grades: NDArray[np.int64]
+    active: list[int]
+    candidate: list[int]
+
+
+class Candidate(NamedTuple):
+    """How a candidate ranks: the deviation of its errors, and the share that the active ranking makes too."""
+
+    noise: float
+    common: float = SAME
+
+
+def draw(random: np.random.Generator, candidate: Candidate) -> Sides:
+    """Returns a search with the rankings of the active version and of a candidate."""
+    grades = random.choice(len(GRADES), DOCUMENTS, p=GRADES)
+    common, own = np.sqrt(candidate.common), np.sqrt(1 - candidate.common)
+    shared = random.normal(size=DOCUMENTS)
+
+    def rank(amount: float) -> list[int]:
+        errors = common * shared + own * random.normal(size=DOCUMENTS)
+        order: list[int] = np.argsort(-(grades + amount * errors), kind="stable").tolist()
+        return order
+
+    return Sides(grades, rank(NOISE), rank(candidate.noise))
+
+
+def measure_ndcg(grades: NDArray[np.int64], order: Sequence[int]) -> float:
+    gains = 2.0**grades - 1
+    ideal = np.sort(gains)[::-1][:SHOWN] @ DISCOUNTS
+    return float(gains[list(order[:SHOWN])] @ DISCOUNTS / ideal) if ideal else 0.0
+
+
+def measure_gain(candidate: Candidate, searches: int = 20_000) -> float:
+    """Returns the mean gain of the candidate in points of nDCG@10."""
+    random, gains = np.random.default_rng(1), []
+    for _ in range(searches):
+        grades, active, other = draw(random, candidate)
+        if grades.any():
+            gains.append(measure_ndcg(grades, other) - measure_ndcg(grades, active))
+    return 100 * float(np.mean(gains))
+
+
+def find_candidate(points: float, common: float) -> Candidate:
+    """Returns a candidate whose gain is `points`, by bisection."""
+    low, high = 0.3, 3.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if measure_gain(Candidate(middle, common), 4000) > points else (low, middle)
+        )
+    return Candidate((low + high) / 2, common)
+
+
+def click(random: np.random.Generator, grades: NDArray[np.int64], noise: float) -> int | None:
+    """Returns the place of the first click on the hits with these grades, or None."""
+    attraction = (1 - noise) * (2.0**grades - 1) / 7 + noise / 2
+    examined = np.arange(1, len(grades) + 1) ** -BIAS
+    clicked = random.random(len(grades)) < attraction * examined
+    return int(clicked.argmax()) if clicked.any() else None
+
+
+def simulate(
+    random: np.random.Generator, candidate: Candidate, noise: float, most: int
+) -> tuple[Standing, int]:
+    """Runs one test until it is decided or has `most` decided searches. Also returns all its searches."""
+    outcomes: list[int] = []
+    searches = 0
+    seed = int(random.integers(2**62))
+    while len(outcomes) < most:
+        searches += 1
+        grades, *lists = draw(random, candidate)
+        own, other = (ranked[:SHOWN] for ranked in lists)
+        chosen = draft(own, other, Coins(str(seed), "", "", str(searches)).flip(SHOWN))[:SHOWN]
+        place = click(random, grades[[document for document, _ in chosen]], noise)
+        if place is not None and chosen[place][1]:
+            outcomes.append(chosen[place][1])
+            if len(outcomes) % 50 == 0 and decide(outcomes).decision:
+                break
+    return decide(outcomes), searches
+
+
+def main() -> None:
+    parser = build_parser("live_test", __doc__, quick=True)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    runs, even = (20, 50) if options.quick else (200, 2000)
+    random = np.random.default_rng(options.seed)
+    rows, verdicts = [], []
+    cases = [(3.0, 0.1, 2000, 0.8), (3.0, 0.2, 4500, 0.8), (-10.0, 0.1, 300, 0.9)]
+    for common in (SAME, OTHER):
+        for points, noise, most, bound in cases:
+            progress(f"{points:+g} points, click noise {noise:g}, {common:g} of the errors alike")
+            candidate = find_candidate(points, common)
+            found = [simulate(random, candidate, noise, most) for _ in range(runs)]
+            wanted = "accepted" if points > 0 else "rejected"
+            share = float(np.mean([standing.decision == wanted for standing, _ in found]))
+            decided, searches = (
+                float(np.median(each))
+                for each in zip(*((standing.decided, count) for standing, count in found), strict=True)
+            )
+            rows.append([f"{measure_gain(candidate):+.1f}", noise, common, most, share, decided, searches])
+            if common == SAME:
+                subject = f"share {wanted} at {points:+g} points, click noise {noise:g}"
+                verdicts.append(Verdict(subject, share, bound, at_least=True))
+    progress("equal versions")
+    same = [simulate(random, Candidate(NOISE), 0.1, 1000)[0].decision for _ in range(even)]
+    verdicts.append(Verdict("share of equal candidates accepted", same.count("accepted") / even, 0.05))
+    alone = [Outcome(1, "default", f"q{at}", "one visitor", "web") for at in range(1000)]
+    verdicts.append(Verdict("outcomes of one visitor's 1,000 clicks", float(len(select(alone))), 7))
+    columns = [
+        "gain, points",
+        "click noise",
+        "errors alike",
+        "decided at most",
+        "share right",
+        "decided",
+        "searches",
+    ]
+    with scratch_folder():
+        report("live_test", {"rows": rows}, [format_table(columns, rows)], verdicts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,401 @@
+"""Live tests: clicks on hits of two versions decide which version is better. Start at `LiveTests.look`.
+
+    start ─▶ some searches have a rival ─▶ events name the side of a hit ─▶ evidence ─▶ activate, or keep
+
+A candidate has the encoder of the active version, with another ranking or other search settings. The state is
+a fact of the store, so replicas share one test and a restart resumes it. Each replica looks at the outcomes.
+The one that replaces the state first ends the test.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import Literal, NamedTuple
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict
+
+from models.errors import Damaged, ModelError, UnknownVersion, WrongKind
+from models.manifest import Manifest, read_manifest, require_kind
+from models.messages import amount
+from models.search.passages import passage_tokens
+from models.store import ModelStore
+from service.active import Generation
+from service.auth.audit import audit
+from service.corpus.corpus import Corpus
+from service.corpus.interleaving import Coins
+from service.errors import Conflict, NotFound, ServiceError
+from service.lifecycle.controller import Controller
+from service.lifecycle.sequential import ALPHA, Outcome, Standing, decide, select
+from service.lifecycle.swap import READY
+from service.observability.logs import safe_message
+from service.observability.metrics import LIVE_TEST_SIDES, Metrics
+from service.ranking import Rankings, read_rankings
+from service.settings import Settings
+from service.store.values import FAILED, Verdict
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # Other replicas follow a start or an end within this time.
+MAX_DAYS = 28.0
+DAY = 86_400.0
+# A candidate whose median is so much slower, over so many searches of one process, is rejected. People do not
+# notice medians below SLOW_SECONDS.
+MAX_SLOWER, TIMED, SLOW_SECONDS = 2.0, 100, 0.05
+
+State = Literal["running", "accepted", "rejected", "stopped"]
+
+
+class LiveTest(BaseModel):
+    """The state of the last live test, as it is stored.
+
+    Attributes:
+        id: Random, because it decides which hits a visitor sees.
+        active: The version that was active at the start.
+        candidate: The version that is compared with it.
+        collections: Collections in which their searches differ.
+        started: Unix time.
+        state: Accepted: the candidate was requested, or will be. Stopped: ended without a verdict.
+        reason: Why it ended, or empty.
+        ended: Unix time, or None.
+        wins: Counted outcomes for the candidate when it ended.
+        decided: All counted outcomes when it ended.
+        requested: Whether the accepted candidate was requested.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    active: str
+    candidate: str
+    collections: list[str]
+    started: float
+    state: State = "running"
+    reason: str = ""
+    ended: float | None = None
+    wins: int = 0
+    decided: int = 0
+    requested: bool = False
+
+
+class _Candidate(NamedTuple):
+    test: LiveTest
+    manifest: Manifest
+    rankings: Rankings
+
+
+class LiveTests:
+    """Starts, follows and ends live tests.
+
+    Args:
+        store: The models folder.
+        corpus: The documents and the active version.
+        controller: Activates a candidate that wins.
+        settings: The settings.
+        metrics: The metrics.
+        trusts: Whether a key is trusted now, by its name.
+    """
+
+    def __init__(
+        self,
+        store: ModelStore,
+        corpus: Corpus,
+        controller: Controller,
+        settings: Settings,
+        metrics: Metrics,
+        trusts: Callable[[str], bool],
+    ) -> None:
+        self._models = store
+        self._corpus = corpus
+        self._controller = controller
+        self._settings = settings
+        self._metrics = metrics
+        self._trusts = trusts
+        self._candidate: _Candidate | None = None  # Of the running test.
+        self._seconds: deque[tuple[float, float]] = deque(maxlen=TIMED)
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Looks at the test again and again."""
+        while True:
+            try:
+                await self.look()
+                self._complaint = ""
+            except (ServiceError, ModelError, OSError) as error:
+                complaint = safe_message(error)
+                if complaint != self._complaint:
+                    log.warning("A look at the live test failed and is tried again: %s", complaint)
+                self._complaint = complaint
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def find_rival(
+        self, generation: Generation, collection: str, visitor: str, query: str
+    ) -> tuple[Generation, Coins] | None:
+        """Returns the candidate's side of a search, or None if the search is not tested.
+
+        A later page of the same query of the same visitor gets the same answer.
+        """
+        running = self._candidate
+        if running is None or generation.version != running.test.active:
+            return None
+        coins = Coins(running.test.id, visitor, collection, query)
+        if collection not in running.test.collections or coins.share >= self._settings.live_test:
+            return None
+        return generation.with_search_of(running.manifest, running.rankings), coins
+
+    def note_seconds(self, seconds: tuple[float, float]) -> None:
+        """Notes the computing time of both sides of a search."""
+        self._seconds.append(seconds)
+        for side, taken in zip(LIVE_TEST_SIDES, seconds, strict=True):
+            self._metrics.live_test_seconds.labels(side).observe(taken)
+
+    async def start(self, version: str) -> LiveTest:
+        """Starts a test of a version against the active version.
+
+        Raises:
+            Conflict: A test is running, tests are off, or the version cannot be tested.
+            ModelError: The version is unknown, or its manifest cannot be read.
+        """
+        if not self._settings.live_test or not self._settings.events:
+            raise Conflict(
+                "Live tests are off. Set SIMILE_LIVE_TEST to the share of searches to test, such as 0.5, and "
+                "leave SIMILE_EVENTS on."
+            )
+        before, last = await self._read()
+        if last is not None and last.state == "running":
+            raise Conflict(
+                f"{last.candidate} is being tested. DELETE /models/{last.candidate}/test ends that test."
+            )
+        active = self._corpus.active.generation
+        manifest, rankings = await asyncio.to_thread(self._open, version)
+        collections = await self._compare(active, manifest, rankings)
+        test = LiveTest(
+            id=uuid4().hex,
+            active=active.version,
+            candidate=version,
+            collections=collections,
+            started=time.time(),
+        )
+        if not await self._corpus.store.replace_live_test(before, test.model_dump_json()):
+            raise Conflict("Another live test has just begun. GET it, or try again.")
+        log.info("The live test of %s begins in %s", version, ", ".join(collections))
+        self._follow(_Candidate(test, manifest, rankings))
+        return test
+
+    async def stop(self, version: str) -> LiveTest:
+        """Stops the running test of a version without a verdict.
+
+        Raises:
+            NotFound: No test of this version is running.
+        """
+        before, test = await self._read()
+        if test is None or test.candidate != version or test.state != "running":
+            raise NotFound(f"No live test of {version[:100]!r} is running.")
+        return await self._end(before, test, "stopped", "An operator stopped it.", await self._measure(test))
+
+    async def get(self, version: str) -> tuple[LiveTest, Standing]:
+        """Returns the last test and how it stands.
+
+        Raises:
+            NotFound: The last test was not of this version.
+        """
+        _, test = await self._read()
+        if test is None or test.candidate != version:
+            raise NotFound(f"The last live test was not of {version[:100]!r}, or its results have expired.")
+        if test.state == "running":
+            return test, await self._measure(test)
+        return test, Standing(test.wins, test.decided)
+
+    async def look(self) -> None:
+        """Follows the state in the store, and ends the test if it is decided or cannot go on."""
+        before, test = await self._read()
+        if test is None or test.state != "running":
+            self._follow(None)
+            if test is not None and test.state == "accepted" and not test.requested:
+                await self._activate(before, test)
+            if self._settings.activate == "test":
+                await self._test_requested(test)
+            return
+        if reason := await self._find_end(test):
+            await self._end(before, test, "stopped", reason, await self._measure(test))
+            return
+        if self._candidate is None or self._candidate.test.id != test.id:
+            try:
+                opened = await asyncio.to_thread(self._open, test.candidate)
+            except (UnknownVersion, Damaged, WrongKind) as error:
+                await self._end(before, test, "stopped", str(error), await self._measure(test))
+                return
+            self._follow(_Candidate(test, *opened))
+        standing = await self._measure(test)
+        if standing.decision is not None:
+            await self._end(before, test, standing.decision, standing.why, standing)
+        elif time.time() - test.started > self._max_seconds:
+            days = f"{self._max_seconds / DAY:g}"
+            reason = f"{days} days of searches did not show that it is better."
+            await self._end(before, test, "rejected", reason, standing)
+        elif self._is_slow():
+            reason = f"Its searches take more than {MAX_SLOWER:g} times as long."
+            await self._end(before, test, "rejected", reason, standing)
+
+    async def _test_requested(self, last: LiveTest | None) -> None:
+        """Starts a test of the requested version that waits for a decision, or drops it after a rejection.
+
+        A version that cannot be tested waits for an operator.
+        """
+        swap = self._controller.swap
+        if swap is None or swap.kept or swap.state != READY or swap.requested.kind != "want":
+            return
+        if last is None or last.candidate != swap.version:
+            with contextlib.suppress(Conflict):
+                await self.start(swap.version)
+        elif last.state == "rejected":
+            verdict = Verdict(FAILED, f"Rejected by a live test. {last.reason}")
+            await self._corpus.store.keep_verdict(swap.version, verdict, swap.requested.id)
+
+    async def _read(self) -> tuple[str | None, LiveTest | None]:
+        """Returns the stored state as text, and parsed unless its events have expired."""
+        text = await self._corpus.store.live_test()
+        test = None if text is None else LiveTest.model_validate_json(text)
+        if test is not None and test.ended and time.time() - test.ended > self._settings.events_seconds:
+            test = None
+        return text, test
+
+    @property
+    def _max_seconds(self) -> float:
+        """Longest duration of a test. Its first events must not expire before its end."""
+        return min(MAX_DAYS * DAY, self._settings.events_seconds)
+
+    async def _measure(self, test: LiveTest) -> Standing:
+        rows = map(Outcome._make, await self._corpus.store.list_outcomes(test.id))
+        trusted = [row for row in rows if self._trusts(row.key)]
+        return await asyncio.to_thread(lambda: decide(select(trusted)))
+
+    async def _find_end(self, test: LiveTest) -> str:
+        """Returns why a running test cannot go on, or an empty string."""
+        now = self._corpus.active.generation.version
+        if now != test.active:
+            return f"{now} became active."
+        gone = {*test.collections} - {*await self._corpus.store.collection_names()}
+        if gone:
+            return f"The collection {min(gone)} was deleted."
+        return ""
+
+    async def _end(
+        self, before: str | None, test: LiveTest, state: State, reason: str, standing: Standing
+    ) -> LiveTest:
+        ended = test.model_copy(
+            update={
+                "state": state,
+                "reason": reason,
+                "ended": time.time(),
+                "wins": standing.wins,
+                "decided": standing.decided,
+            }
+        )
+        text = ended.model_dump_json()
+        if await self._corpus.store.replace_live_test(before, text):
+            log.info("The live test of %s ends: %s", test.candidate, describe(ended, standing))
+            if state == "accepted":
+                await self._activate(text, ended)
+        else:  # Another replica was faster.
+            ended = (await self._read())[1] or ended
+        self._follow(None)
+        return ended
+
+    async def _activate(self, before: str | None, test: LiveTest) -> None:
+        """Requests an accepted candidate, unless another version became active meanwhile."""
+        if self._corpus.active.generation.version == test.active:
+            await self._controller.request(test.candidate, "activate")
+            audit("activate", version=test.candidate)
+        done = test.model_copy(update={"requested": True})
+        await self._corpus.store.replace_live_test(before, done.model_dump_json())
+
+    def _follow(self, candidate: _Candidate | None) -> None:
+        self._seconds.clear()
+        self._candidate = candidate
+
+    def _is_slow(self) -> bool:
+        if len(self._seconds) < TIMED:
+            return False
+        active, candidate = (median(side) for side in zip(*self._seconds, strict=True))
+        return bool(candidate > max(SLOW_SECONDS, MAX_SLOWER * active))
+
+    def _open(self, version: str) -> tuple[Manifest, Rankings]:
+        """Reads the manifest and the rankings of a version.
+
+        Raises:
+            ModelError: The version is unknown, damaged, a reranker, or cannot be read.
+        """
+        folder = self._models.folder(version)
+        manifest = require_kind(read_manifest(folder), "encoder")
+        return manifest, read_rankings(folder, manifest)
+
+    async def _compare(self, active: Generation, manifest: Manifest, rankings: Rankings) -> list[str]:
+        """Returns the collections in which searches of both versions differ.
+
+        Raises:
+            Conflict: The versions differ in more than the search, or in nothing.
+        """
+        if manifest.version == active.version:
+            raise Conflict(f"{manifest.version} is active. Name another version.")
+        if _get_encoding(manifest) != _get_encoding(active.manifest):
+            raise Conflict(
+                f"{manifest.version} has another encoder than the active version {active.version}. A live "
+                "test compares rankings and search settings of one encoder."
+            )
+        found = []
+        for name in await self._corpus.store.collection_names():
+            passages = [passage_tokens(each, name) for each in (manifest, active.manifest)]
+            if passages[0] != passages[1]:
+                raise Conflict(
+                    f"{manifest.version} splits the texts of {name} into other passages, so its vectors "
+                    f"differ. POST /models/{manifest.version}/activate compares nothing and serves it."
+                )
+            own, other = rankings[name], active.rankings[name]
+            if own.late and own.space != other.space:
+                raise Conflict(
+                    f"The ranking of {name} in {manifest.version} compares token vectors that the active "
+                    "version does not have. Such a ranking cannot be tested live."
+                )
+            if own != other or manifest.search.get(name) != active.manifest.search.get(name):
+                found.append(name)
+        if not found:
+            raise Conflict(
+                f"{manifest.version} searches every collection like the active version {active.version}, so "
+                "nothing is there to compare."
+            )
+        return found
+
+
+def _get_encoding(manifest: Manifest) -> tuple[object, ...]:
+    """Returns what two versions must share so that they use the same vectors."""
+    student = manifest.query_encoder and manifest.query_encoder.fingerprint
+    prompts = manifest.prompts, manifest.search_prompt, manifest.document_prompt
+    return manifest.fingerprint, student, *prompts
+
+
+def describe(test: LiveTest, standing: Standing) -> str:
+    """Returns the state of a test as one or two sentences."""
+    won = f"{standing.wins:,} of {amount(standing.decided, 'decided search', 'decided searches')}"
+    if test.state == "running":
+        return f"The candidate wins {won}; {_forecast(test, standing)}."
+    if test.state == "accepted":
+        return f"The candidate won {won}, so it was activated."
+    verdict = "was rejected" if test.state == "rejected" else "was not judged"
+    return f"The candidate won {won} and {verdict}. {test.reason}"
+
+
+def _forecast(test: LiveTest, standing: Standing) -> str:
+    """Returns when the evidence will suffice if it grows as it did so far."""
+    passed = (time.time() - test.started) / DAY
+    if standing.evidence <= 0:
+        return "so far, nothing shows that it is better"
+    days = max(0.0, passed * (-math.log(ALPHA) / standing.evidence - 1))
+    if days > MAX_DAYS:
+        return "the difference is too small to say when that is certain enough"
+    return f"certain enough {'within a day' if days < 1 else 'in about ' + amount(round(days), 'day')}"

@@ -1,0 +1,330 @@
+"""Live tests over HTTP: clicks activate the better version, and everything else ends a test cleanly."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from models.manifest import FILE_NAME, FUSION, Manifest, SearchDefaults, version_name
+from models.publishing.publish import publish
+from models.search.ranking import FOLDER, Ranking
+from models.store import ModelStore
+from service.auth.keys import UNTRUSTED
+from service.lifecycle import live_tests
+from service.lifecycle.sequential import MIN_ACCEPT, MIN_REJECT
+from tests.parts.places import Place
+from tests.service.keyed import KEYS, bearer, keys_file, line
+from tests.tiny import tiny_source
+from tests.waiting import until
+
+WORDS = "red green blue river stone market letter engine garden bridge".split()
+TEXTS = {f"d{at:02}": f"{WORDS[at % 10]} {WORDS[at // 10]} {'long ' * (at % 4)}" for at in range(60)}
+QUERIES = [f"{a} {b}" for a in WORDS for b in WORDS if a < b]
+LONG, SHORT = (
+    Ranking(weights={"length": 5.0, "hybrid": 0.1}),
+    Ranking(weights={"length": -5.0, "hybrid": 0.1}),
+)
+Like = Callable[[str], float]
+
+
+def add_version(store: ModelStore, version: str, **changed: Any) -> str:
+    """Publishes a copy of `version` with another `ranking`, other `search` settings, or both."""
+    ranking, search = changed.get("ranking"), changed.get("search", {})
+    old = store.verify(version)
+    name = version_name(datetime.now(UTC), f"{old.origin}-{len(store.versions())}", old.fingerprint)
+
+    def build(folder: Path) -> Manifest:
+        shutil.copytree(
+            store.folder(version), folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME)
+        )
+        if ranking is not None:
+            (folder / FOLDER).mkdir()
+            (folder / FOLDER / "default.json").write_text(ranking.model_dump_json())
+        return old.model_copy(update={"version": name, "search": search, "files": {}})
+
+    return store.publish(build).version
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A service whose active version ranks short texts first, and whose candidate ranks long texts first."""
+    monkeypatch.setattr(live_tests, "LOOK_SECONDS", 0.02)
+    store = ModelStore(tmp_path / "models")
+    plain = publish(store, tiny_source(tmp_path / "source")).version
+    short, long = (add_version(store, plain, ranking=ranking) for ranking in (SHORT, LONG))
+    place = Place(tmp_path, [plain, short, long])
+    place.a, place.b, place.c = plain, short, long
+    store.request(short)
+    return place
+
+
+@pytest.fixture
+def client(place: Place) -> Iterator[TestClient]:
+    with place.serving(live_test=1) as client:
+        place.put(TEXTS)
+        yield client
+
+
+def prefers_long(id: str) -> float:
+    return len(TEXTS[id.removeprefix("t")])
+
+
+def prefers_short(id: str) -> float:
+    return -len(TEXTS[id])
+
+
+def click(client: httpx2.Client, at: int, like: Like, headers: dict[str, str] | None = None) -> None:
+    """Searches as a new visitor, and clicks on the hit that this visitor likes best."""
+    params = {"q": QUERIES[at % len(QUERIES)], "k": "10", "user": f"visitor-{at}"}
+    answer = client.get("/search", params=params, headers=headers)
+    assert answer.status_code == 200, answer.text
+    best = max(answer.json()["hits"], key=lambda hit: like(hit["id"]))
+    sent = {"search_id": answer.json()["search_id"], "id": best["id"], "type": "click"}
+    stored = client.post("/events", json=sent, headers=headers)
+    assert stored.json() == {"stored": 1, "refused": []}, stored.text
+
+
+def state(client: httpx2.Client, version: str) -> dict[str, Any]:
+    answer = client.get(f"/models/{version}/test")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def start(client: httpx2.Client, version: str) -> dict[str, Any]:
+    answer = client.post(f"/models/{version}/test")
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+def click_until_over(client: httpx2.Client, version: str, like: Like, first: int = 0) -> dict[str, Any]:
+    for at in range(first, first + 1000):
+        click(client, at, like)
+        if at % 10 == 0 and (found := state(client, version))["state"] != "running":
+            return found
+    raise AssertionError(state(client, version))
+
+
+def ids(client: httpx2.Client, **params: Any) -> list[str]:
+    chosen: dict[str, Any] = {"q": QUERIES[0], "k": 60, "fields": ""} | params
+    answer = client.get("/search", params=chosen)
+    return [hit["id"] for hit in answer.json()["hits"]]
+
+
+def test_a_better_ranking_wins_and_becomes_active(place: Place, client: TestClient) -> None:
+    begun = start(client, place.c)
+    assert (begun["state"], begun["active"], begun["collections"]) == ("running", place.b, ["default"])
+    assert begun["says"] == (
+        "The candidate wins 0 of 0 decided searches; so far, nothing shows that it is better."
+    )
+    click(client, 5000, prefers_long)
+    until(lambda: "1 of 1 decided search;" in state(client, place.c)["says"])
+    found = click_until_over(client, place.c, prefers_long)
+    assert found["state"] == "accepted"
+    assert found["decided"] >= MIN_ACCEPT
+    assert found["wins"] / found["decided"] > 0.8
+    assert "so it was activated" in found["says"]
+    place.until_active(place.c)
+    assert state(client, place.c) == found, "the verdict stays"
+    [event] = client.get("/events", params={"limit": 1}).json()["events"]
+    assert {"side", "test"}.isdisjoint(event)
+
+
+def test_a_worse_ranking_is_rejected_and_the_active_version_stays(place: Place, client: TestClient) -> None:
+    start(client, place.c)
+    found = click_until_over(client, place.c, prefers_short)
+    assert (found["state"], place.active()) == ("rejected", place.b)
+    assert MIN_REJECT <= found["decided"] < MIN_ACCEPT
+    assert found["says"].endswith("decided searches and was rejected. The active version wins more.")
+    assert ids(client) == ids(client, explain="true")
+    assert start(client, place.a)["state"] == "running", "another test may begin"
+    assert client.get(f"/models/{place.c}/test").status_code == 404
+
+
+def test_search_settings_are_tested_too(place: Place) -> None:
+    search = {"default": SearchDefaults(mode="lexical", weight=0.0, fusion=FUSION)}
+    lexical = add_version(place.store, place.b, search=search, ranking=None)
+    with place.serving(live_test=1) as client:
+        place.put(TEXTS)
+        answers = {mode: ids(client, mode=mode) for mode in ("hybrid", "lexical")}
+        start(client, lexical)
+        answer = client.get("/search", params={"q": QUERIES[0], "k": 60}).json()
+        scores = [hit["score"] for hit in answer["hits"]]
+        assert answer["mode"] == "hybrid", "as without a test"
+        assert scores == sorted(scores, reverse=True)
+        assert {hit["id"] for hit in answer["hits"]} == {*answers["hybrid"]} | {*answers["lexical"]}
+        place.client.delete(f"/models/{lexical}/test")
+
+
+def test_pages_neither_repeat_nor_skip_a_hit(place: Place, client: TestClient) -> None:
+    plain, other = ids(client), ids(client, q=QUERIES[1])
+    start(client, place.c)
+    whole = ids(client)
+    assert whole != plain
+    assert sorted(whole) == sorted(plain)
+    assert [id for offset in range(0, 60, 7) for id in ids(client, k=7, offset=offset)] == whole
+    marked = client.get("/search", params={"q": QUERIES[0], "k": 60, "highlight": "true"}).json()["hits"]
+    assert [hit["id"] for hit in marked] == whole
+    visitors = {tuple(ids(client, user=f"visitor-{at}")) for at in range(20)}
+    assert len(visitors) > 1, "the coins differ"
+    client.delete(f"/models/{place.c}/test")
+    assert (ids(client), ids(client, q=QUERIES[1])) == (plain, other)
+
+
+def test_searches_that_a_test_must_not_change_are_answered_as_before(
+    place: Place, client: TestClient
+) -> None:
+    plain = ids(client)
+    start(client, place.c)
+    assert ids(client, explain="true") == plain
+    for headers in ({"x-model-version": place.b}, {"x-timeout-ms": "1900"}):
+        answer = client.get("/search", params={"q": QUERIES[0], "k": 60}, headers=headers)
+        assert [hit["id"] for hit in answer.json()["hits"]] == plain
+    body = {"queries": [QUERIES[0], QUERIES[1]], "k": 60}
+    assert [hit["id"] for hit in client.post("/search", json=body).json()["results"][0]] == plain
+
+
+def test_a_share_of_zero_turns_tests_off(place: Place) -> None:
+    with place.serving() as client:
+        refused = client.post(f"/models/{place.c}/test")
+        assert refused.status_code == 409
+        assert "SIMILE_LIVE_TEST" in refused.json()["error"]
+
+
+def test_a_version_that_cannot_be_tested_is_refused(place: Place, client: TestClient, tmp_path: Path) -> None:
+    another = publish(place.store, tiny_source(tmp_path / "another", seed=5)).version
+    same = add_version(place.store, place.b, search={"nowhere": SearchDefaults(mode="dense", weight=1.0)})
+    reasons = {
+        another: "another encoder",
+        place.b: "is active",
+        same: "nothing is there to compare",
+        "20260101T000000-none-00000000": "There is no version",
+    }
+    for version, reason in reasons.items():
+        refused = client.post(f"/models/{version}/test")
+        assert refused.status_code == (404 if "no version" in reason else 409)
+        assert reason in refused.json()["error"]
+    start(client, place.c)
+    refused = client.post(f"/models/{place.a}/test")
+    assert (refused.status_code, place.c in refused.json()["error"]) == (409, True)
+
+
+def test_a_restart_resumes_a_test(place: Place) -> None:
+    with place.serving(live_test=1) as client:
+        place.put(TEXTS)
+        begun = start(client, place.c)
+        for at in range(40):
+            click(client, at, prefers_long)
+        before = state(client, place.c)
+        tested = ids(client)
+    with place.serving(live_test=1) as client:
+        until(lambda: ids(client) == tested)
+        after = state(client, place.c)
+        assert (after["decided"], after["started"]) == (before["decided"], begun["started"])
+        assert click_until_over(client, place.c, prefers_long, 40)["state"] == "accepted"
+        place.until_active(place.c)
+
+
+def test_requested_versions_are_tested_before_they_become_active(place: Place, tmp_path: Path) -> None:
+    """As in unattended nights: the trainer requests versions, and clicks decide about each of them."""
+    with place.serving(live_test=1, activate="test") as client:
+        place.put(TEXTS)
+        place.store.request(place.c)
+        until(lambda: client.get(f"/models/{place.c}/test").status_code == 200)
+        assert click_until_over(client, place.c, prefers_long)["state"] == "accepted"
+        place.until_active(place.c)
+        place.store.request(place.a)
+        until(lambda: client.get(f"/models/{place.a}/test").status_code == 200)
+        assert click_until_over(client, place.a, prefers_long, 2000)["state"] == "rejected"
+        reason = place.until_state(place.a, "failed")["reason"]
+        assert reason == "Rejected by a live test. The active version wins more."
+        another = publish(place.store, tiny_source(tmp_path / "another", seed=5)).version
+        place.store.request(another)
+        place.until_state(another, "ready")
+        assert client.get(f"/models/{another}/test").status_code == 404, "another encoder waits"
+        assert place.active() == place.c
+
+
+def test_another_active_version_ends_a_test(place: Place, client: TestClient) -> None:
+    place.activate(place.a)
+    place.activate(place.b)
+    start(client, place.c)
+    place.rollback(place.a)
+    until(lambda: state(client, place.c)["state"] == "stopped")
+    assert state(client, place.c)["says"].endswith(f"{place.a} became active.")
+    plain = ids(client)
+    assert plain == ids(client, explain="true")
+
+
+def test_a_deleted_collection_ends_a_test(place: Place) -> None:
+    search = {"books": SearchDefaults(mode="lexical", weight=0.0)}
+    other = add_version(place.store, place.b, search=search)
+    with place.serving(live_test=1) as client:
+        place.put(TEXTS)
+        place.put(TEXTS, "/collections/books")
+        assert start(client, other)["collections"] == ["books"]
+        client.delete("/collections/books").raise_for_status()
+        until(lambda: state(client, other)["state"] == "stopped")
+        assert "The collection books was deleted." in state(client, other)["says"]
+
+
+def test_a_candidate_that_was_deleted_ends_a_test_after_a_restart(place: Place) -> None:
+    with place.serving(live_test=1) as client:
+        start(client, place.c)
+    shutil.rmtree(place.store.folder(place.c))
+    with place.serving(live_test=1) as client:
+        until(lambda: state(client, place.c)["state"] == "stopped")
+        assert place.active() == place.b
+
+
+def test_a_slower_candidate_is_rejected(place: Place, client: TestClient) -> None:
+    start(client, place.c)
+    for _ in range(live_tests.TIMED):
+        place.app.state.runtime.live_tests.note_seconds((0.1, 0.3))
+    until(lambda: state(client, place.c)["state"] == "rejected")
+    assert "2 times as long" in state(client, place.c)["says"]
+    line = f'simile_live_test_seconds_count{{side="candidate"}} {live_tests.TIMED}.0'
+    assert place.has(line)
+
+
+def test_events_of_untrusted_keys_and_other_visitors_do_not_count(place: Place, tmp_path: Path) -> None:
+    tenant = json.dumps({"collections": ["default"], "filter": {"tenant": "acme"}})
+    more = [
+        line("doubtful", "write", "sk-doubtful", "", "", UNTRUSTED),
+        line("acme", "write", "sk-acme", "", "", "", tenant),
+    ]
+    with place.serving(live_test=1, api_keys_file=keys_file(tmp_path, *more)) as client:
+        boss = bearer(KEYS["boss"])
+        place.put(TEXTS, headers=boss)
+        documents = [{"id": f"t{id}", "text": text} for id, text in TEXTS.items()]
+        acme = bearer("sk-acme")
+        client.post("/documents", json={"documents": documents}, headers=acme).raise_for_status()
+        answers = [
+            client.get("/search", params={"q": QUERIES[0], "k": 60}, headers=acme).json()["hits"]
+            for _ in range(2)
+            if client.post(f"/models/{place.c}/test", headers=boss).status_code in {201, 409}
+        ]
+        assert answers[0] == answers[1], "a tenant of a shared collection decides nothing, and sees no test"
+
+        def decided() -> int:
+            return int(client.get(f"/models/{place.c}/test", headers=boss).json()["decided"])
+
+        for at in range(20):
+            click(client, at, prefers_long, bearer("sk-doubtful"))
+        assert decided() == 0
+        found = client.get("/search", params={"q": QUERIES[0], "user": "one"}, headers=boss).json()
+        sent = [
+            {"search_id": found["search_id"], "id": hit["id"], "type": "click", "user": "two"}
+            for hit in found["hits"]
+        ]
+        client.post("/events", json={"events": sent}, headers=boss).raise_for_status()
+        assert decided() == 0
+        for event in sent:
+            event.update(user="one", event_id=f"of {event['id']}")
+        client.post("/events", json={"events": sent}, headers=boss).raise_for_status()
+        assert decided() == 1, "a query of a visitor counts once"
