@@ -129,7 +129,7 @@ class Generation(Borrowed):
         """Returns a new generation that creates its indexes with the same factory as this one."""
         return Generation(number, encoder, self._made)
 
-    def with_search_of(self, manifest: Manifest, rankings: Rankings) -> "Generation":
+    def replace_search(self, manifest: Manifest, rankings: Rankings) -> "Generation":
         """Returns this generation with the search settings and rankings of another version.
 
         It shares everything else. So only a borrower of this generation may use it.

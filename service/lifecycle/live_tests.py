@@ -146,7 +146,7 @@ class LiveTests:
         coins = Coins(running.test.id, visitor, collection, query)
         if collection not in running.test.collections or coins.share >= self._settings.live_test:
             return None
-        return generation.with_search_of(running.manifest, running.rankings), coins
+        return generation.replace_search(running.manifest, running.rankings), coins
 
     def note_seconds(self, seconds: tuple[float, float]) -> None:
         """Notes the computing time of both sides of a search."""
