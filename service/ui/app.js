@@ -83,13 +83,7 @@ function drawViews(shown) {
 async function drawStatus() {
   const [{ active, models }, { collections }] = await Promise.all([get("models"), get("collections")]);
   session.models = models;
-  const open = collections.find(({ name }) => name === session.collection);
-  if (session.scope && !open && session.collection === "default" && collections.length) {
-    session.collection = collections[0].name; // A key of a tenant may have prefixes of names only.
-    show();
-    return drawStatus();
-  }
-  const total = open?.documents ?? 0;
+  const total = collections.find(({ name }) => name === session.collection)?.documents ?? 0;
   const names = [...new Set([...(session.scope ? [] : ["default"]), session.collection, ...collections.map(({ name }) => name)])];
   const choose = (name) => { session.collection = name; forgetJudgements(); show(); drawStatus(); };
   const status = document.getElementById("status");

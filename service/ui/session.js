@@ -14,8 +14,8 @@ export const session = {
 
   async load() {
     if (this.known) return;
-    const [me, { models }] = await Promise.all([get("me"), get("models").catch(() => ({ models: [] }))]);
-    Object.assign(this, me, { known: true, models });
+    const [me, { models }, { collections }] = await Promise.all([get("me"), get("models").catch(() => ({ models: [] })), get("collections")]);
+    Object.assign(this, me, { known: true, models, first: me.scope && collections[0]?.name }); // A scope may have prefixes alone.
   },
 
   nameOf(version) {
@@ -23,7 +23,7 @@ export const session = {
   },
 
   forget() {
-    Object.assign(this, { known: false, name: null, role: "read", scope: null });
+    Object.assign(this, { known: false, name: null, role: "read", scope: null, first: null });
   },
 
   /** Returns whether the key's role includes `role`. */
@@ -32,7 +32,7 @@ export const session = {
   },
 
   get collection() {
-    return sessionStorage.getItem(COLLECTION) ?? this.scope?.collections.find((name) => !name.endsWith("*")) ?? "default";
+    return sessionStorage.getItem(COLLECTION) ?? this.scope?.collections.find((name) => !name.endsWith("*")) ?? this.first ?? "default";
   },
 
   set collection(name) {
