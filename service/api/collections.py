@@ -277,17 +277,17 @@ async def read_map_of_the_documents(
     active one has none. Keys with a filter get no map, because it shows all documents.
     """
     collection = await existing(request, runtime)
-    maps, bounds = runtime.settings.maps_dir, find_bounds(request, runtime)
+    maps, tenant = runtime.settings.maps_dir, find_tenant(request)
     version = params.version or runtime.active.generation.version
     if not is_version(version):
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.")
     file = maps / version / f"{collection}.json"
     made = (
         []
-        if params.version or bounds
+        if params.version or tenant
         else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
     )
-    for found in () if bounds else (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
+    for found in () if tenant else (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
         if await asyncio.to_thread(found.is_file):
             content = await asyncio.to_thread(found.read_bytes)
             return JsonChunks([content], {"cache-control": "no-cache"})  # A new map may replace the file.

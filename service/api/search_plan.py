@@ -19,7 +19,7 @@ from models.search.fusion import get_mode, get_weight
 from models.search.ranking import RERANKED
 from models.search.syntax import SyntaxProblem, parse_syntax
 from service.active import Generation
-from service.api.collections import find_bounds
+from service.api.collections import find_bounds, find_tenant
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
 from service.batching.request import Answer, Timing
@@ -245,7 +245,7 @@ async def find_facet_warnings(
     request: Request, runtime: Runtime, facets: Sequence[str], pages: Sequence[Page], collection: str
 ) -> list[str]:
     """Returns sentences about facets that no document has. Keys with a filter get none."""
-    if find_bounds(request, runtime) is not None:
+    if find_tenant(request):
         return []
     counted = [page.facets for page in pages if page.facets is not None]
     suspect = {
@@ -289,7 +289,7 @@ async def find_warnings(
 
     A warning may name fields and values of any document, so keys with a filter get none.
     """
-    if find_bounds(request, runtime) is not None:
+    if find_tenant(request):
         return {}
     parsed = parse_filter(filter) if isinstance(filter, str) else filter
     if not isinstance(parsed, dict) or not parsed:

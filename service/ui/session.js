@@ -14,8 +14,8 @@ export const session = {
 
   async load() {
     if (this.known) return;
-    const [me, { models }, { collections }] = await Promise.all([get("me"), get("models").catch(() => ({ models: [] })), get("collections")]);
-    Object.assign(this, me, { known: true, models, first: me.scope && collections[0]?.name }); // A scope may have prefixes alone.
+    const [me, { models }] = await Promise.all([get("me"), get("models").catch(() => ({ models: [] }))]);
+    Object.assign(this, me, { known: true, models, first: me.scope && (await get("collections")).collections[0]?.name }); // A scope may have prefixes alone.
   },
 
   nameOf(version) {
