@@ -12,6 +12,7 @@ number of hits before the next ranking is computed. Other reads may run between 
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
@@ -34,10 +35,11 @@ from service.corpus.conditions import Met, find_documents
 from service.corpus.interleaving import Coins, Side, draft
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment
+from service.index.moment import IndexMoment
 from service.ranking import TOKENS_WORK, WORK, Explanation, Ordered, Stage, order
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
-from service.store.scheduling import SLICE_SECONDS, pause
+from service.store.scheduling import READERS, SLICE_SECONDS, pause
 from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
@@ -67,6 +69,7 @@ PASSAGE_WORK = 150  # So does choosing the passage of a long text.
 HIGHLIGHT_WORK = 100  # So does finding the terms in a text of some thousand characters.
 CONDITION_WORK = 10_000  # So does evaluating a phrase, an excluded word or a word of titles.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
+_BESIDE = ThreadPoolExecutor(READERS, "dense")  # Dense searches beside the keyword search of the same query.
 
 
 Source = Literal["correction", "synonym"]  # Of a term that was not typed.
@@ -734,15 +737,26 @@ def _rankings(
     # One more, because the most similar document to a document is itself.
     depth = search.depth if hybrid else search.reach + 1
     near = _dense(moment, queries, depth, allowed, heads_only=not search.passages)
-    least = search.min_score
-    for query, ranking in zip(queries, near, strict=True):
-        pause()
-        if hybrid:
+    if not hybrid:
+        least = search.min_score
+        for ranking in near:
+            pause()
+            yield ranking if least is None else ranking.where(ranking.scores >= np.float64(least)), None
+        return
+    # An index in memory needs no connection to the store, so both rankings are made at the same time.
+    beside = None
+    if len(queries) == 1 and allowed is None and isinstance(moment, IndexMoment):
+        beside = _BESIDE.submit(list, near)
+    try:
+        for query in queries:
+            pause()
             worded = _lexical(snapshot, query, depth, allowed, search)
             cover = _cover(snapshot, query, *worded)
+            ranking = beside.result()[0] if beside else next(near)
             yield _fused(ranking.where(slice(depth)), _Ranking.of(*worded).where(slice(depth)), cover, search)
-        else:
-            yield ranking if least is None else ranking.where(ranking.scores >= np.float64(least)), None
+    finally:
+        if beside:
+            wait([beside])  # The index may be closed after the read.
 
 
 def _dense(
