@@ -157,6 +157,29 @@ def test_a_stopped_test_leaves_nothing(
     release.set()
 
 
+@pytest.mark.parametrize("built", [20, 60])
+def test_a_restart_goes_on_with_the_stored_vectors(
+    place: Place, monkeypatch: pytest.MonkeyPatch, built: int
+) -> None:
+    monkeypatch.setattr("service.lifecycle.builder.STEP_DOCUMENTS", 20)
+    release = place.hold(monkeypatch, place.b, built)
+    with place.serving(live_test=1) as client:
+        place.fill()
+        begun = start(client, place.b)
+        place.until(lambda: place.state(place.b)["done"] == built)
+        if built == len(DOCUMENTS):
+            until_running(client, place.b)
+            place.until(lambda: is_tested(place, place.b))
+            begun = state(client, place.b)
+    embedded = count_embedded(monkeypatch)
+    release.set()
+    with place.serving(live_test=1) as client:
+        until_running(client, place.b)
+        place.until(lambda: is_tested(place, place.b))
+        assert len({*embedded} & {*DOCUMENTS.values()}) == len(DOCUMENTS) - built
+        assert (state(client, place.b)["started"] == begun["started"]) or built < len(DOCUMENTS)
+
+
 def test_a_search_in_progress_keeps_the_candidate_open(
     place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
