@@ -30,8 +30,7 @@ from models.search.ranking import FOLDER, Ranking
 from models.store import REQUESTED, ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.report.markdown import escape, listed, table
-from training.ranking.cross_validation import CERTAIN, COMING
-from training.ranking.rules import Rows
+from training.ranking.cross_validation import CERTAIN, COMING, Rows
 from training.retraining import ledger
 from training.retraining.anchor import active_version, find_anchor
 from training.retraining.changes import reordered
