@@ -176,10 +176,8 @@ class Schedule:
                 self._look()
             except Exception:
                 log.exception("The schedule could not begin a retraining, and tries again when one is due")
-            waits = [self.look_seconds, (self._due - self.wall()).total_seconds()]
-            if self._counts:
-                waits.append(self._counts_at - time.monotonic())
-            self._stopping.wait(max(0.0, min(waits)))
+            until_due = (self._due - self.wall()).total_seconds()
+            self._stopping.wait(max(0.0, min(self.look_seconds, until_due)))
 
     def _look(self) -> None:
         """Runs a retraining if one is due by the clock, a request or new documents.
@@ -199,9 +197,9 @@ class Schedule:
             self._run("clock")
         elif read_request(self._models) is not None:
             self._run("request")
-        elif self._counts and time.monotonic() >= self._counts_at:
+        elif self.config.schedule.new_documents is not None and time.monotonic() >= self._counts_at:
             self._counts_at = time.monotonic() + self.config.schedule.poll_seconds
-            self._by_documents()
+            self._by_documents(self.config.schedule.new_documents)
         else:
             return
         if self._due <= self.wall():  # Another run became due meanwhile.
@@ -220,18 +218,14 @@ class Schedule:
         jitter = random.uniform(0, self.config.schedule.jitter_seconds)  # noqa: S311
         self._due = fires + timedelta(seconds=jitter)
 
-    @property
-    def _counts(self) -> bool:
-        return self.config.schedule.new_documents is not None and self.config.corpus.service is not None
-
-    def _by_documents(self) -> None:
-        """Runs a retraining if enough documents are new since the last finished run or the first check."""
+    def _by_documents(self, least: int) -> None:
+        """Runs a retraining if `least` documents are new since the last finished run or the first check."""
         count, known = self._count(), read_runs(self._models).get("documents")
         if count is None:
             return
         if not isinstance(known, int) or count < known:
             self._write({"documents": count})
-        elif count - known >= (self.config.schedule.new_documents or count + 1):
+        elif count - known >= least:
             log.info("%d new documents", count - known)
             self._run("documents")
 
