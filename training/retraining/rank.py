@@ -55,7 +55,6 @@ from training.ranking.fitting import MIN_QUERIES
 from training.ranking.reranked import add_weight, leave_alone
 from training.ranking.rules import describe, judge_added, judge_first, judge_refit
 from training.retraining import ledger
-from training.retraining.anchor import active_version
 from training.retraining.config import (
     Config,
     CorpusTable,
@@ -66,10 +65,11 @@ from training.retraining.config import (
 )
 from training.retraining.exits import finish, tell
 from training.retraining.gather import read_judgments
-from training.retraining.heldout import place
 from training.retraining.judgements import Clicked, Judged, judged
+from training.retraining.lineage import active_version
 from training.retraining.publication import Learned, Outcome, get_learned, left, publish_learned
 from training.retraining.scoring import read_rankings, refitting
+from training.retraining.split import place
 from training.retraining.workplace import alone
 from training.runs.export import add_models_dir
 from training.text.service import (

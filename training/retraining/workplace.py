@@ -20,7 +20,7 @@ from models.files.folders import lock
 from models.progress import to_stderr
 from models.store import ModelStore
 from training.errors import Busy, TrainingError
-from training.retraining.anchor import active_version
+from training.retraining.lineage import active_version
 from training.text.service import fetch_info, shown
 
 

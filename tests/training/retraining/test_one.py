@@ -27,10 +27,10 @@ from tests.training.run_cases import stop_after
 from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.evaluation.retrieval import Collection
 from training.retraining import ledger, one
-from training.retraining.anchor import find_anchor
 from training.retraining.gate.rules import Thresholds
-from training.retraining.gate.words import figure
+from training.retraining.gate.verdict import figure
 from training.retraining.ledger import count_test
+from training.retraining.lineage import find_anchor
 from training.retraining.one import Job, judge, retrain
 from training.retraining.publication import request
 from training.retraining.workplace import workplace
