@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.command import build_parser, format_table, progress, report, scratch_folder
 from benchmarks.ranking import prepare
 from models.search.ranking import Ranking, get_default
-from training.ranking.cross_validation import COMING, NEW, Fold, compare, draw_folds, learn
+from training.ranking.cross_validation import Fold, compare, cross_validate, learn
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
 from training.retraining.rank import find_reasons
@@ -62,7 +62,7 @@ def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
         judged = [
             spoil(examples[at], random) if random.random() < wrong else examples[at] for at in order[:count]
         ]
-        rows = {row: compare(judged, draw_folds(judged, row), fitting) for row in (NEW, COMING)}
+        rows = cross_validate(judged, fitting)
         reasons = find_reasons(judged, judged, rows, active)
         ranking = fitting(judged)
         gain = measure(examples, order[half:], judged, ranking)
@@ -82,7 +82,7 @@ def measure(
     examples: Sequence[Example], test: Sequence[int], judged: Sequence[Example], ranking: Ranking
 ) -> float:
     """Returns the true gain of a ranking on the queries `test`, with memory of the judged queries."""
-    found = compare(examples, [Fold(judged, test)], lambda _: ranking)
+    found = compare(examples, [Fold(judged, test, ranking)])
     return 100 * float(np.mean(found.after - found.before))
 
 
