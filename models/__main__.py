@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import DamagedRequest, InUse, ModelError, UnknownVersion, denied, not_installed
-from models.messages import Parser, add_version, as_typed, did_you_mean, discard_output, positive
+from models.messages import (
+    Parser,
+    add_version,
+    as_typed,
+    did_you_mean,
+    discard_output,
+    format_table,
+    positive,
+)
 
 try:
     from models import cpus
@@ -417,9 +425,7 @@ def table(found: Mapping[str, Any], root: Path) -> str:
         root: The models folder, which is named if it has no version.
     """
     rows = [_HEADS, *(_row(entry) for entry in found["versions"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
-    cells = ((cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    lines = ["  ".join(row).rstrip() for row in cells]
+    lines = [format_table(rows)]
     if len(rows) == 1:
         missing = "" if root.is_dir() else ", which does not exist"
         lines = [

@@ -67,6 +67,14 @@ def amount(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {plural(number, one, many)}"
 
 
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Formats rows as text with aligned columns. The first row has the heads."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
 _MODULE = re.compile(r"python -m (service|models|training)\b")
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (.+)")

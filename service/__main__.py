@@ -128,9 +128,11 @@ def parser(prog: str = PROG, only: str | None = "") -> argparse.ArgumentParser:
     commands = described.add_subparsers(dest="command")
     commands.add_parser("serve", help=f"{SERVE} (the default)")
     check = commands.add_parser("check", help=CHECK)
-    check.add_argument(
+    what = check.add_mutually_exclusive_group()
+    what.add_argument(
         "--data", action="store_true", help="check the data directory instead; exit status 1 if it is damaged"
     )
+    what.add_argument("--json", action="store_true", help="for programs")
     for name, command in COMMANDS.items():
         declared = commands.add_parser(name, help=command.about)
         if only in {"", name}:
@@ -165,7 +167,7 @@ def run(arguments: argparse.Namespace) -> str:
         return check.check_data(settings)
     check.require_usable(settings)
     if command == "check":
-        return check.report(settings)
+        return check.report(settings, as_json=arguments.json)
     server.serve(settings)
     return ""
 

@@ -1,7 +1,7 @@
-"""Clicks over HTTP and a night of training improve search for questions that no user has asked before.
+"""Clicks of people and agents, and a night of training, improve search also for questions that are new.
 
-The service and `python -m training rank` are separate processes. Users search for two words. The answer
-has both words as its title, but keyword search prefers shorter texts that repeat the words.
+The service and `simile rank` are separate processes. Users search for two words. The answer has both words as
+its title, but keyword search prefers shorter texts that repeat the words.
 """
 
 import subprocess
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.client.client import Client
 
 from service.auth.keys import UNTRUSTED, Role
 from service.cli.keys import add
+from tests.service.agents.calling import call, over_http
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import WORDS
 from tests.waiting import LIMIT, until
@@ -44,7 +46,7 @@ def answer_of(query: str) -> str:
 
 
 class Place:
-    """A service with three keys: of an admin, of a page with visitors, and an untrusted one."""
+    """A service with keys of an admin, of a page with visitors, of two agents, and an untrusted one."""
 
     def __init__(self, service: Service, keys: dict[str, str]) -> None:
         self.service = service
@@ -77,8 +79,32 @@ class Place:
             )
             assert stored.json()["stored"] == 1, stored.text
 
+    def use(self, key: str, queries: Sequence[str], times: int = 1) -> None:
+        """Repeats `times` times: an agent searches for each query, reads its answer, and cites it."""
+
+        async def run(client: Client) -> None:
+            for query in [*queries] * times:
+                found = await call(client, "search", query=query)
+                found |= {"id": answer_of(query)}
+                assert found["id"] in {each["id"] for each in found["documents"]}
+                named = {"id": found["id"], "search_id": found["search_id"]}
+                assert (await call(client, "read_document", **named))["event_stored"]
+                assert (await call(client, "give_feedback", query=query, relevant=True, **named))["stored"]
+
+        over_http(self.service, run, self.keys[key])
+
+    def list_senders(self) -> set[tuple[str, str, str]]:
+        """Returns key, hash of the visitor and type of all stored events."""
+        found, after = set(), 0
+        while True:
+            page = self.service.client.get("/events", params={"after": after}).json()
+            found |= {(each["key"], each["user"], each["type"]) for each in page["events"]}
+            if page["next"] is None:
+                return found
+            after = page["next"]
+
     def night(self) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "training", "rank", "--threads", "1"]
+        command = [sys.executable, "-m", "simile", "rank", "--threads", "1"]
         command += ["--from-service", str(self.service.client.base_url)]
         command += ["--models-dir", str(self.service.folder / "models")]
         done = subprocess.run(
@@ -92,17 +118,25 @@ class Place:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
+    def wait_for_ranking(self, done: subprocess.CompletedProcess[str]) -> None:
+        """Waits until the service serves the version that a night has published."""
+        assert done.returncode == 0, done.stdout + done.stderr
+        published = max(path.name for path in (self.service.folder / "models").glob("2*"))
+        info = "/info"
+        until(lambda: self.service.client.get(info).json()["model_version"] == published, lambda: done.stdout)
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("clicks")
-    file = folder / "keys"
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_models_dir: Path) -> Iterator[Place]:
+    file = tmp_path / "keys"
     keys = {
         "admin": add(file, "admin", Role.ADMIN),
         "page": add(file, "page", Role.WRITE),
+        "agent": add(file, "agent", Role.WRITE),
+        "second agent": add(file, "second-agent", Role.WRITE),
         "public": add(file, "public", Role.WRITE, trust=UNTRUSTED),
     }
-    with Service(folder, tiny_models_dir, SIMILE_API_KEYS_FILE=str(file)) as service:
+    with Service(tmp_path, tiny_models_dir, SIMILE_API_KEYS_FILE=str(file)) as service:
         found = Place(service, keys)
         response = service.client.post("/documents", json={"documents": documents()})
         assert response.status_code == 200, response.text
@@ -126,21 +160,47 @@ def test_clicks_improve_the_search_for_questions_that_nobody_has_asked(place: Pl
     for query in clicked:
         for user in VISITORS:
             place.click("page", user, query, answer_of(query))
-    done = place.night()
-    assert done.returncode == 0, done.stdout + done.stderr
-    published = max(path.name for path in (place.service.folder / "models").glob("2*"))
-    client = place.service.client
-    until(lambda: client.get("/info").json()["model_version"] == published, lambda: done.stdout)
+    place.wait_for_ranking(place.night())
     assert all(place.rank(query) == 1 for query in clicked)
     assert place.mean(KNOWN) > known
     assert place.mean(NEW) > new + 0.2, f"{new:.2f} before"
     ids = [hit["id"] for hit in place.search(HOSTILE)]
     assert spam not in ids[:1]
 
-    erased = clicked[0]
+    erased, client = clicked[0], place.service.client
     assert place.search(erased, mode="hybrid", explain="true")[0]["features"]["memory_best"] > 0
     for user in VISITORS:
         assert client.delete("/events", params={"user": user, "collection": "*"}).status_code == 200
     assert place.night().returncode == 4
     hits = place.search(erased, mode="hybrid", explain="true")
     assert all(hit["features"]["memory_best"] == 0 for hit in hits), "erased visitors are forgotten"
+
+
+def test_a_night_learns_from_agents_together_with_people_and_never_from_agents_alone(place: Place) -> None:
+    known, new = place.mean(KNOWN), place.mean(NEW)
+    used = [query for query in KNOWN if place.rank(query)]
+    assert len(used) >= 30, "too few answers are on the first page"
+    before = {query: place.search(query) for query in QUERIES}
+    place.use("agent", used, times=2)
+    place.use("second agent", used, times=2)
+    agents = place.list_senders()
+    assert {(key, type) for key, _, type in agents} == {
+        (key, type) for key in ("agent", "second-agent") for type in ("open", "convert")
+    }
+    [agent] = {user for _, user, _ in agents}
+    assert agent
+    done = place.night()
+    said = done.stdout + done.stderr
+    assert done.returncode == 4, said
+    assert f"{len(used)} single visitor" in said
+    assert "0 clicked answers are remembered in default" in said
+    assert {query: place.search(query) for query in QUERIES} == before, "agents alone change nothing"
+
+    for query in used:
+        place.click("page", "ann", query, answer_of(query))
+    [(key, person, _)] = place.list_senders() - agents
+    assert (key, person == agent) == ("page", False)
+    place.wait_for_ranking(place.night())
+    assert all(place.rank(query) == 1 for query in used)
+    assert place.mean(KNOWN) > known
+    assert place.mean(NEW) > new + 0.2, f"{new:.2f} before"

@@ -19,7 +19,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from models.manifest import is_version
+from models.manifest import Mode, is_version
+from models.search.fusion import get_mode
 from service.api.openapi import DocumentId, OpenTo, Role, ShownAs, StoredQuery, describe
 from service.auth.access import get_scope
 from service.auth.audit import audit
@@ -47,6 +48,8 @@ _COMMAND = "While that version is active, `python -m service map` makes one."
 class CollectionOut(BaseModel):
     name: str
     documents: int
+    mode: Mode = Field(description="Mode of searches for a text that name no mode")
+    ranked: bool = Field(description="Whether hybrid search has a ranking that was learned for it")
 
 
 class CollectionsOut(BaseModel):
@@ -128,7 +131,7 @@ def in_collections(plain: APIRouter) -> APIRouter:
 
 @router.get("", **describe(Role.READ, CollectionsOut, open_to=OpenTo.SCOPED, raises=[Storage]))
 async def list_collections(request: Request, runtime: Service) -> Response:
-    """List every collection that the key may use, with the number of documents that it may see."""
+    """List each collection that the key may use, with the number of documents that it may see."""
     check_parameters(request)
     store, scope = runtime.corpus.store, get_scope(request.scope)
     if scope is None:
@@ -137,7 +140,19 @@ async def list_collections(request: Request, runtime: Service) -> Response:
         where = find_bounds(request, runtime)
         names = filter(scope.allows, await store.collection_names())
         found = [(name, await store.count(where, name)) for name in names]
-    return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
+    generation = runtime.active.generation
+    ranked = {name for name, _ in generation.rankings.list_own()}
+    mode, learned = runtime.settings.search_mode, generation.manifest.search
+    collections = [
+        {
+            "name": name,
+            "documents": count,
+            "mode": mode or get_mode(learned.get(name)),
+            "ranked": name in ranked,
+        }
+        for name, count in found
+    ]
+    return json_response({"collections": collections})
 
 
 @router.delete(

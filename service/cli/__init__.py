@@ -28,6 +28,7 @@ COMMANDS = {
     ),
     "export": Command("service.cli.commands.export", "export documents as JSON lines"),
     "search": Command("service.cli.commands.search", "search the documents of a running service"),
+    "collections": Command("service.cli.commands.collections", "list the collections of a running service"),
     "check-search": Command(
         "service.cli.commands.check_search", "measure searches of a running service by a file of judgments"
     ),

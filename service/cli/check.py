@@ -5,6 +5,7 @@ The output has problems, with advice, and notes, which need no action. In a Post
 documents' checksums and the names in their metadata.
 """
 
+import json
 import os
 import shutil
 import tempfile
@@ -67,7 +68,7 @@ def require_usable(settings: Settings) -> None:
         raise StartupError(str(error)) from error
 
 
-def report(settings: Settings) -> str:
+def report(settings: Settings, *, as_json: bool = False) -> str:
     """Lists each setting with its value and its source, and describes what would run.
 
     Starts nothing and writes nothing.
@@ -76,14 +77,12 @@ def report(settings: Settings) -> str:
         StartupError: The requested GPU is not available.
 
     """
-    width = max(len(name) for name in Settings.model_fields) + len(PREFIX)
-    lines = []
+    sources = {}
     for name in Settings.model_fields:
-        variable = PREFIX + name.upper()
-        source = "environment" if variable in os.environ else "default"
+        source = "environment" if PREFIX + name.upper() in os.environ else "default"
         if name == "otel" and source == "default" and settings.otel:
             source = otlp_endpoints()[0]
-        lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
+        sources[name] = source
     number = gpu.find(settings.index_device)
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
@@ -98,9 +97,19 @@ def report(settings: Settings) -> str:
         "temporary files": temporary_fault() or _disk(Path(tempfile.gettempdir())),
         "keys": _keys(settings),
     }
-    lines.append("")
-    lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
-    return "\n".join(lines)
+    if as_json:
+        values = settings.model_dump(mode="json")
+        listed = [
+            {"name": PREFIX + name.upper(), "value": values[name], "source": source}
+            for name, source in sources.items()
+        ]
+        return json.dumps({"settings": listed, "would_run": facts}, indent=2)
+    width = max(map(len, sources)) + len(PREFIX)
+    lines = [
+        f"{PREFIX + name.upper():<{width}}  {getattr(settings, name)!s:<24}  {source}"
+        for name, source in sources.items()
+    ]
+    return "\n".join([*lines, "", *(f"{name:<{width}}  {value}" for name, value in facts.items())])
 
 
 def _form(settings: Settings) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from models.files.fsync import replaced
+from models.messages import format_table
 from service.auth.audit import audit
 from service.auth.key_scope import LIMITS, ScopeError, parse_scope
 from service.auth.keys import NAME, TRUSTED, UNTRUSTED, Key, KeysError, Role, parse, read_keys
@@ -196,14 +197,7 @@ def table(keys: list[Key]) -> str:
         limits = _limit(key.requests_per_minute), _limit(key.tokens_per_minute)
         trust = TRUSTED if key.trusted else UNTRUSTED
         rows.append((key.name, key.role.value, *limits, trust, str(key.scope or "everything")))
-    columns = [*zip(*rows, strict=True)]
-    if all(key.scope is None for key in keys):
-        del columns[-1]
-    widths = [max(map(len, column)) for column in columns]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in zip(*columns, strict=True)
-    )
+    return format_table([row[:-1] for row in rows] if all(key.scope is None for key in keys) else rows)
 
 
 def _limit(given: int | None) -> str:

@@ -129,11 +129,11 @@ def _describe_operation(record: RequestRecord) -> dict[str, str | int | None]:
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "simile",
         "gen_ai.request.model": record.model_version,
-        "gen_ai.response.model": record.model_version,
-        "gen_ai.usage.input_tokens": record.tokens,
     }
-    # A collection that does not exist is a text of the client.
-    if operation == _RETRIEVAL and record.status == 200:
+    if operation != _RETRIEVAL:
+        described["gen_ai.response.model"] = record.model_version
+        described["gen_ai.usage.input_tokens"] = record.tokens
+    elif record.status == 200:  # A collection that does not exist is a text of the client.
         described["gen_ai.data_source.id"] = record.collection or "default"
     return described
 

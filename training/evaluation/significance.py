@@ -69,7 +69,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "significance",
         help="whether a difference between two models may be luck",
-        description="Two models on the same pairs and queries: each difference with its 95 %% interval. "
+        description="Two models on the same pairs and queries: each difference with its 95 % interval. "
         "Similarity, and search by vectors, and by vectors and words; transfer, clustering and geometry have "
         "a figure of a whole set, and no scores of each item that could be compared so.",
     )

@@ -22,7 +22,7 @@ import numpy as np
 from models.manifest import Mode
 from models.messages import amount
 from models.search.measures import judge
-from service.cli.commands.client import Remote, build_path, connect_to, is_header, named_collection
+from service.cli.commands.client import Remote, build_path, connect_to_collection, is_header, named_collection
 from service.cli.commands.search import cleaned
 from service.errors import CommandError
 
@@ -71,7 +71,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mode", choices=get_args(Mode), help="default: the service's")
     parser.add_argument("--json", action="store_true", help="print the figures of every query for programs")
-    connect_to(parser, "read", every=False)
+    connect_to_collection(parser, "read", every=False)
 
 
 def _version(text: str) -> str:

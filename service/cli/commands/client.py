@@ -237,7 +237,15 @@ def sent_text(text: str) -> str:
     return text
 
 
-def connect_to(parser: argparse.ArgumentParser, role: str = "write", *, every: bool = True) -> None:
+def connect_to(parser: argparse.ArgumentParser, role: str) -> None:
+    """Declares the options for the address and for an API key with a role."""
+    parser.add_argument("--url", default=own_url(), help="address of the running service (%(default)s)")
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help=f"contains a key of role {role}")
+
+
+def connect_to_collection(
+    parser: argparse.ArgumentParser, role: str = "write", *, every: bool = True
+) -> None:
     """Declares the options for the address, the API key and the collection.
 
     Args:
@@ -246,8 +254,7 @@ def connect_to(parser: argparse.ArgumentParser, role: str = "write", *, every: b
         every: Whether the command can work on all collections.
 
     """
-    parser.add_argument("--url", default=own_url(), help="address of the running service (%(default)s)")
-    parser.add_argument("--key-file", type=Path, metavar="FILE", help=f"contains a key of role {role}")
+    connect_to(parser, role)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--collection", metavar="NAME", help="instead of `default`, or of the one in --url")
     if every:

@@ -19,7 +19,7 @@ import orjson
 from models.files.fsync import replaced
 from models.messages import amount
 from models.progress import Progress
-from service.cli.commands.client import Remote, build_path, connect_to, named_collection, sent_text
+from service.cli.commands.client import Remote, build_path, connect_to_collection, named_collection, sent_text
 from service.errors import CommandError, unwritable
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.sqlite.filters import compile_filter
@@ -39,7 +39,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--filter", type=sent_text, metavar="JSON", help="only matching documents, as in GET /documents"
     )
     parser.add_argument("--data-dir", type=Path, help="read this store instead of a running service")
-    connect_to(parser)
+    connect_to_collection(parser)
 
 
 def run(arguments: argparse.Namespace) -> str:

@@ -37,7 +37,7 @@ from service.cli.commands.client import (
     NoAnswer,
     Remote,
     build_path,
-    connect_to,
+    connect_to_collection,
     named_collection,
 )
 from service.errors import CommandError, Stopped
@@ -94,7 +94,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--vectors", action="store_true", help="load folders of `python -m models embed` into the store"
     )
     parser.add_argument("--data-dir", type=Path, help="of --vectors (default: SIMILE_DATA_DIR)")
-    connect_to(parser)
+    connect_to_collection(parser)
 
 
 def run(arguments: argparse.Namespace) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from models.manifest import Mode
 from models.messages import positive
-from service.cli.commands.client import Remote, build_path, connect_to, named_collection, sent_text
+from service.cli.commands.client import Remote, build_path, connect_to_collection, named_collection, sent_text
 from service.errors import CommandError
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
@@ -36,7 +36,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "--filter", type=sent_text, metavar="JSON", help="only matching documents, as in GET /search"
     )
     parser.add_argument("--json", action="store_true", help="print the whole answer for programs")
-    connect_to(parser, "read", every=False)
+    connect_to_collection(parser, "read", every=False)
 
 
 def run(arguments: argparse.Namespace) -> str:

@@ -76,9 +76,8 @@ def check(client: TestClient, expected: dict[str, dict[str, str]]) -> None:
 def test_each_has_its_own_documents_under_the_same_ids(client: TestClient) -> None:
     check(client, TEXTS)
     assert client.get("/collections").json()["collections"] == [
-        {"name": "default", "documents": 3},
-        {"name": "notes", "documents": 1},
-        {"name": "tickets", "documents": 3},
+        {"name": name, "documents": documents, "mode": "hybrid", "ranked": False}
+        for name, documents in (("default", 3), ("notes", 1), ("tickets", 3))
     ]
     assert client.get("/collections/default/documents/c").json()["text"] == "the cat sleeps"
     assert client.get("/collections/tickets/documents/c").status_code == 404

@@ -278,6 +278,21 @@ def test_unreadable_documents_are_told_of_each_collection(service: Service, tmp_
         service.client.delete(f"/collections/{name}").raise_for_status()
 
 
+def test_check_lists_settings_for_people_and_programs(tmp_path: Path) -> None:
+    text, answer = (
+        run("check", *options, SIMILE_DATA_DIR=str(tmp_path), SIMILE_PORT="8123").stdout
+        for options in ((), ("--json",))
+    )
+    listed, facts = text.split("\n\n")
+    found = json.loads(answer)
+    rows = {row["name"]: (row["value"], row["source"]) for row in found["settings"]}
+    assert [*rows] == [line.split()[0] for line in listed.splitlines()]
+    assert rows["SIMILE_PORT"] == (8123, "environment")
+    assert rows["SIMILE_DATABASE"] == (None, "default")
+    assert [line[:31].strip() for line in facts.splitlines()] == [*found["would_run"]]
+    assert run("check", "--data", "--json").returncode == 2
+
+
 @pytest.mark.long
 def test_a_reader_that_leaves_ends_a_command_without_a_word(tmp_path: Path) -> None:
     with subprocess.Popen(

@@ -41,6 +41,20 @@ def test_json_is_the_answer_of_the_service(service: Service, url: str) -> None:
     assert len(answer["hits"]) == 2
 
 
+def test_collections_are_listed_for_people_and_programs(service: Service, url: str) -> None:
+    other = {"documents": [{"id": "a", "text": "a red stone"}]}
+    service.client.post("/collections/other/documents", json=other).raise_for_status()
+    for address in (url, f"{url}/collections/other"):
+        done = run("collections", "--url", address)
+        assert done.returncode == 0, done.stderr
+        rows = [line.split() for line in done.stdout.splitlines()]
+        assert rows[0] == ["collection", "documents", "mode", "ranking"]
+        assert rows[1:] == [["default", "3", "hybrid", "default"], ["other", "1", "hybrid", "default"]]
+    done = run("collections", "--json", "--url", url)
+    assert json.loads(done.stdout) == service.client.get("/collections").json()
+    service.client.delete("/collections/other").raise_for_status()
+
+
 def test_a_search_without_hits_and_a_wrong_filter_say_so(url: str) -> None:
     nothing = run("search", "x", "--filter", '{"year": 2020}', "--url", url)
     assert (nothing.returncode, nothing.stdout) == (0, "No document was found.\n")
@@ -173,6 +187,7 @@ def test_another_server_with_json_is_an_error(tmp_path: Path) -> None:
     commands = {
         ("search", "a"): 1,
         ("search", "a", "--json"): 1,
+        ("collections",): 1,
         ("check-search", str(write(tmp_path, "a\tb"))): 3,
         ("export", "-"): 1,
         ("import", str(tmp_path / "a.txt")): 1,

@@ -96,6 +96,8 @@ def test_a_ranking_orders_the_candidates_and_leaves_the_others(
     assert scores == sorted(scores, reverse=True)
     np.testing.assert_allclose(scores[:MAX_RANKED], 2 - np.arange(MAX_RANKED) / MAX_RANKED)
     assert scores[MAX_RANKED] < 1
+    [listed] = client.get("/collections").json()["collections"]
+    assert (listed["name"], listed["ranked"]) == ("default", True)
 
 
 def test_pages_neither_repeat_nor_skip_a_hit(client: TestClient, by_length: Ranking) -> None:

@@ -81,6 +81,7 @@ def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
         assert client.get("/search", params={"id": "d3"}).json()["mode"] == "dense"
         place.activate(place.c)
         assert client.get("/search", params={"q": q}).json()["mode"] == "lexical"
+        assert client.get("/collections").json()["collections"][0]["mode"] == "lexical"
         place.rollback(place.b)
         back = client.get("/search", params={"q": q}).json()
         assert (back["mode"], back["hits"]) == ("hybrid", learned["hits"])

@@ -184,10 +184,12 @@ def test_a_search_is_a_retrieval_in_its_collection_without_the_text_of_its_query
         assert client.get("/").status_code == 200
     spans = collector.spans()
     default = attributes(named(spans, "GET /search"))
-    assert default["gen_ai.operation.name"] == "retrieval"
-    assert default["gen_ai.data_source.id"] == "default"
-    assert default["gen_ai.request.model"] == found.headers["x-model-version"]
-    assert default["gen_ai.usage.input_tokens"] == int(found.headers["x-compute-tokens"])
+    assert {name: value for name, value in default.items() if name.startswith("gen_ai.")} == {
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.provider.name": "simile",
+        "gen_ai.request.model": found.headers["x-model-version"],
+        "gen_ai.data_source.id": "default",
+    }
     birds = attributes(named(spans, "POST /collections/{collection}/search"))
     assert birds["gen_ai.data_source.id"] == "birds"
     absent = attributes(named(spans, "GET /collections/{collection}/search"))
