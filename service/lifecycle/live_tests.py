@@ -28,7 +28,7 @@ from models.store import ModelStore
 from service.active import Generation
 from service.auth.audit import audit
 from service.corpus.corpus import Corpus
-from service.corpus.interleaving import Coins
+from service.corpus.interleaving import Coins, Side
 from service.errors import Conflict, NotFound, ServiceError
 from service.lifecycle.controller import Controller
 from service.lifecycle.sequential import ALPHA, Outcome, Standing, decide, select
@@ -141,12 +141,29 @@ class LiveTests:
         A later page of the same query of the same visitor gets the same answer.
         """
         running = self._candidate
-        if running is None or generation.version != running.test.active:
-            return None
-        coins = Coins(running.test.id, visitor, collection, query)
-        if collection not in running.test.collections or coins.share >= self._settings.live_test:
+        coins = self._toss(collection, visitor, query)
+        if running is None or coins is None or generation.version != running.test.active:
             return None
         return generation.replace_search(running.manifest, running.rankings), coins
+
+    def find_side(
+        self, search_id: str, id: str, collection: str, visitor: str, query: str
+    ) -> tuple[str, Side]:
+        """Returns the id of the running test and the side that chose a hit, or "" and 0.
+
+        Any replica may have answered the search.
+        """
+        coins = self._toss(collection, visitor, query)
+        side: Side = 0 if coins is None else coins.find_side(search_id, id)
+        return (coins.test, side) if coins is not None and side else ("", 0)
+
+    def _toss(self, collection: str, visitor: str, query: str) -> Coins | None:
+        """Returns the coins of a query of a visitor, or None if its searches are not tested."""
+        running = self._candidate
+        if running is None or collection not in running.test.collections:
+            return None
+        coins = Coins(running.test.id, visitor, collection, query)
+        return None if coins.share >= self._settings.live_test else coins
 
     def note_seconds(self, seconds: tuple[float, float]) -> None:
         """Notes the computing time of both sides of a search."""

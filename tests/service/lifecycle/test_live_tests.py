@@ -79,15 +79,26 @@ def prefers_short(id: str) -> float:
     return -len(TEXTS[id])
 
 
-def click(client: httpx2.Client, at: int, like: Like, headers: dict[str, str] | None = None) -> None:
-    """Searches as a new visitor, and clicks on the hit that this visitor likes best."""
-    params = {"q": QUERIES[at % len(QUERIES)], "k": "10", "user": f"visitor-{at}"}
+def choose(
+    client: httpx2.Client, at: int, like: Like, headers: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Searches as a new visitor. Returns the fields of an event about the hit that the visitor likes best."""
+    sent = {"query": QUERIES[at % len(QUERIES)], "user": f"visitor-{at}"}
+    params = {"q": sent["query"], "k": "10", "user": sent["user"]}
     answer = client.get("/search", params=params, headers=headers)
     assert answer.status_code == 200, answer.text
     best = max(answer.json()["hits"], key=lambda hit: like(hit["id"]))
-    sent = {"search_id": answer.json()["search_id"], "id": best["id"], "type": "click"}
-    stored = client.post("/events", json=sent, headers=headers)
+    return sent | {"search_id": answer.json()["search_id"], "id": best["id"]}
+
+
+def report(client: httpx2.Client, event: dict[str, str], headers: dict[str, str] | None = None) -> None:
+    stored = client.post("/events", json=event | {"type": "click"}, headers=headers)
     assert stored.json() == {"stored": 1, "refused": []}, stored.text
+
+
+def click(client: httpx2.Client, at: int, like: Like, headers: dict[str, str] | None = None) -> None:
+    """Searches as a new visitor, and clicks on the hit that this visitor likes best."""
+    report(client, choose(client, at, like, headers), headers)
 
 
 def state(client: httpx2.Client, version: str) -> dict[str, Any]:
@@ -146,6 +157,30 @@ def test_a_worse_ranking_is_rejected_and_the_active_version_stays(place: Place, 
     assert client.get(f"/models/{place.c}/test").status_code == 404
 
 
+def test_thumbs_count_for_the_side_that_chose_the_hit(place: Place, client: TestClient) -> None:
+    start(client, place.c)
+
+    def judge(at: int, *, relevant: bool) -> None:
+        judgment = choose(client, at, prefers_long) | {"relevant": relevant}
+        stored = client.post("/feedback", json={"feedback": [judgment, judgment | {"id": "absent"}]})
+        assert stored.json()["stored"] == 1, stored.text
+
+    for at in range(20):
+        judge(at, relevant=False)
+    assert state(client, place.c)["decided"] == 0
+    assert client.get("/events/count").json()["count"] == 0
+    for at in range(20, 60):
+        judge(at, relevant=True)
+    found = state(client, place.c)
+    assert (found["wins"] / found["decided"], found["decided"] > 20) == (1, True)
+    events = client.get("/events", params={"limit": 100}).json()["events"]
+    assert {event["type"] for event in events} == {"convert"}
+    judgment = choose(client, 60, prefers_long) | {"relevant": True}
+    client.delete(f"/models/{place.c}/test").raise_for_status()
+    assert client.post("/feedback", json=judgment).json()["stored"] == 1
+    assert client.get("/events/count").json()["count"] == len(events), "no test, no outcome"
+
+
 def test_search_settings_are_tested_too(place: Place) -> None:
     search = {"default": SearchDefaults(mode="lexical", weight=0.0, fusion=FUSION)}
     lexical = add_version(place.store, place.b, search=search, ranking=None)
@@ -182,6 +217,9 @@ def test_searches_that_a_test_must_not_change_are_answered_as_before(
     plain = ids(client)
     start(client, place.c)
     assert ids(client, explain="true") == plain
+    untested = client.get("/search", params={"q": QUERIES[0], "explain": "true"}).json()
+    tested = client.get("/search", params={"q": QUERIES[0]}).json()
+    assert len(untested["search_id"]) == len(tested["search_id"]), "a client cannot tell them apart"
     for headers in ({"x-model-version": place.b}, {"x-timeout-ms": "1900"}):
         answer = client.get("/search", params={"q": QUERIES[0], "k": 60}, headers=headers)
         assert [hit["id"] for hit in answer.json()["hits"]] == plain
@@ -222,11 +260,15 @@ def test_a_restart_resumes_a_test(place: Place) -> None:
             click(client, at, prefers_long)
         before = state(client, place.c)
         tested = ids(client)
+        pending = [choose(client, at, prefers_long) for at in range(50, 60)]
     with place.serving(live_test=1) as client:
         until(lambda: ids(client) == tested)
         after = state(client, place.c)
         assert (after["decided"], after["started"]) == (before["decided"], begun["started"])
-        assert click_until_over(client, place.c, prefers_long, 40)["state"] == "accepted"
+        for event in pending:
+            report(client, event)
+        assert state(client, place.c)["decided"] > after["decided"], "of searches before the restart"
+        assert click_until_over(client, place.c, prefers_long, 100)["state"] == "accepted"
         place.until_active(place.c)
 
 
