@@ -221,9 +221,16 @@ class LiveTests:
         Raises:
             NotFound: The last test was not of this version.
         """
-        _, test = await self._read()
-        if test is None or test.candidate != version:
+        found = await self.find_last()
+        if found is None or found[0].candidate != version:
             raise NotFound(f"The last live test was not of {version[:100]!r}, or its results have expired.")
+        return found
+
+    async def find_last(self) -> tuple[LiveTest, Standing] | None:
+        """Returns the last test and how it stands, or None if there was none, or its results have expired."""
+        _, test = await self._read()
+        if test is None:
+            return None
         if test.state == "running":
             return test, await self._measure(test)
         return test, Standing(test.wins, test.decided)
