@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from models.manifest import FILE_NAME, FUSION, Manifest, SearchDefaults, version_name
+from benchmarks.live_week import add_version
+from models.manifest import FUSION, SearchDefaults
 from models.publishing.publish import publish
-from models.search.ranking import FOLDER, Ranking
+from models.search.ranking import Ranking
 from models.store import ModelStore
 from service.auth.keys import UNTRUSTED
 from service.lifecycle import live_tests
@@ -31,24 +31,6 @@ LONG, SHORT = (
     Ranking(weights={"length": -5.0, "hybrid": 0.1}),
 )
 Like = Callable[[str], float]
-
-
-def add_version(store: ModelStore, version: str, **changed: Any) -> str:
-    """Publishes a copy of `version` with another `ranking`, other `search` settings, or both."""
-    ranking, search = changed.get("ranking"), changed.get("search", {})
-    old = store.verify(version)
-    name = version_name(datetime.now(UTC), f"{old.origin}-{len(store.versions())}", old.fingerprint)
-
-    def build(folder: Path) -> Manifest:
-        shutil.copytree(
-            store.folder(version), folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME)
-        )
-        if ranking is not None:
-            (folder / FOLDER).mkdir()
-            (folder / FOLDER / "default.json").write_text(ranking.model_dump_json())
-        return old.model_copy(update={"version": name, "search": search, "files": {}})
-
-    return store.publish(build).version
 
 
 @pytest.fixture
@@ -142,6 +124,10 @@ def test_a_better_ranking_wins_and_becomes_active(place: Place, client: TestClie
     assert "so it was activated" in found["says"]
     place.until_active(place.c)
     assert state(client, place.c) == found, "the verdict stays"
+    listed = {one["version"]: one["live_test"] for one in client.get("/models").json()["models"]}
+    assert listed == {place.a: None, place.b: None, place.c: found}
+    assert client.get(f"/models/{place.c}").json()["live_test"] == found
+    assert client.get("/models/no-version").status_code == 404
     [event] = client.get("/events", params={"limit": 1}).json()["events"]
     assert {"side", "test"}.isdisjoint(event)
 
@@ -352,6 +338,8 @@ def test_events_of_untrusted_keys_and_other_visitors_do_not_count(place: Place, 
             if client.post(f"/models/{place.c}/test", headers=boss).status_code in {201, 409}
         ]
         assert answers[0] == answers[1], "a tenant of a shared collection decides nothing, and sees no test"
+        seen, hidden = (client.get(f"/models/{place.c}", headers=key).json() for key in (boss, acme))
+        assert (seen["live_test"]["state"], hidden["live_test"]) == ("running", None)
 
         def decided() -> int:
             return int(client.get(f"/models/{place.c}/test", headers=boss).json()["decided"])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.live_week import add_version
 from models.publishing.publish import publish
 from models.store import ModelStore
 from tests import postgres
@@ -12,7 +13,6 @@ from tests.service.lifecycle.test_live_tests import (
     LONG,
     SHORT,
     TEXTS,
-    add_version,
     choose,
     click,
     ids,
