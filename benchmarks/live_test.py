@@ -28,7 +28,7 @@ GRADES = (0.80, 0.12, 0.05, 0.03)  # Shares of the grades 0 to 3.
 NOISE = 1.0  # Of the active ranking, whose nDCG@10 is 0.74.
 SAME, OTHER = 0.9, 0.5  # Shares of the errors' variance that both rankings have: alike, and less alike.
 BIAS = 0.7
-EQUAL_SEARCHES = 1500  # Of each test of equal versions by a service.
+EQUAL_SEARCHES = 600  # Of each test of equal versions by a service.
 DISCOUNTS = 1 / np.log2(np.arange(2, SHOWN + 2))
 
 
