@@ -68,7 +68,7 @@ class Coins:
     def code(self, nonce: bytes, id: str) -> int:
         """Returns the code of a hit of the active version. The candidate's differs in the last bit."""
         hashed = self._hash.copy()
-        hashed.update(nonce + id.encode(errors="surrogatepass"))
+        hashed.update(b"\0" + nonce + id.encode(errors="surrogatepass"))
         return int.from_bytes(hashed.digest(_HIT_BYTES))
 
 
