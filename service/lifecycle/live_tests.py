@@ -31,7 +31,7 @@ from models.store import ModelStore
 from service.active import Generation
 from service.auth.audit import audit
 from service.corpus.corpus import Corpus
-from service.corpus.interleaving import Coins
+from service.corpus.interleaving import Coins, Side
 from service.errors import Conflict, NotFound, ServiceError
 from service.lifecycle.controller import Controller
 from service.lifecycle.sequential import ALPHA, Outcome, Standing, decide, select
@@ -149,12 +149,10 @@ class LiveTests:
         is `borrowed`.
         """
         running = self._candidate
-        if running is None or running.test.state != "running" or self.find_pause(running.test):
+        coins = self._toss(collection, visitor, query)
+        if running is None or coins is None or generation.version != running.test.active:
             return None
-        if generation.version != running.test.active:
-            return None
-        coins = Coins(running.test.id, visitor, collection, query)
-        if collection not in running.test.collections or coins.share >= self._settings.live_test:
+        if running.test.state != "running" or self.find_pause(running.test):
             return None
         if not running.test.builds:
             return generation.replace_search(running.manifest, running.rankings), coins
@@ -198,6 +196,25 @@ class LiveTests:
             await self._end(before, test, "stopped", swap.reason or "", await self._measure(test))
             return ""
         return test.candidate
+
+    def find_side(
+        self, search_id: str, id: str, collection: str, visitor: str, query: str
+    ) -> tuple[str, Side]:
+        """Returns the id of the running test and the side that chose a hit, or "" and 0.
+
+        Any replica may have answered the search.
+        """
+        coins = self._toss(collection, visitor, query)
+        side: Side = 0 if coins is None else coins.find_side(search_id, id)
+        return (coins.test, side) if coins is not None and side else ("", 0)
+
+    def _toss(self, collection: str, visitor: str, query: str) -> Coins | None:
+        """Returns the coins of a query of a visitor, or None if its searches are not tested."""
+        running = self._candidate
+        if running is None or collection not in running.test.collections:
+            return None
+        coins = Coins(running.test.id, visitor, collection, query)
+        return None if coins.share >= self._settings.live_test else coins
 
     def note_seconds(self, seconds: tuple[float, float]) -> None:
         """Notes the computing time of both sides of a search."""
@@ -262,9 +279,16 @@ class LiveTests:
         Raises:
             NotFound: The last test was not of this version.
         """
-        _, test = await self._read()
-        if test is None or test.candidate != version:
+        found = await self.find_last()
+        if found is None or found[0].candidate != version:
             raise NotFound(f"The last live test was not of {version[:100]!r}, or its results have expired.")
+        return found
+
+    async def find_last(self) -> tuple[LiveTest, Standing] | None:
+        """Returns the last test and how it stands, or None if there was none, or its results have expired."""
+        _, test = await self._read()
+        if test is None:
+            return None
         if test.ended is None:
             return test, await self._measure(test)
         return test, Standing(test.wins, test.decided)

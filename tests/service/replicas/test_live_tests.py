@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.live_week import add_version
 from models.publishing.publish import publish
 from models.store import ModelStore
 from tests import postgres
@@ -12,10 +13,11 @@ from tests.service.lifecycle.test_live_tests import (
     LONG,
     SHORT,
     TEXTS,
-    add_version,
+    choose,
     click,
     ids,
     prefers_long,
+    report,
     start,
     state,
 )
@@ -51,8 +53,9 @@ def test_two_replicas_share_a_test_through_a_kill(tmp_path: Path, forge: Forge) 
         until(lambda: ids(second.client) == tested)
         assert first.client.post(f"/models/{plain}/test").status_code == 409
         assert second.client.post(f"/models/{plain}/test").status_code == 409
-        for at in range(40):
-            click((first, second)[at % 2].client, at, prefers_long)
+        for at in range(40):  # Each event reaches the replica that did not search.
+            event = choose((first, second)[at % 2].client, at, prefers_long)
+            report((second, first)[at % 2].client, event)
         assert state(first.client, long)["decided"] == state(second.client, long)["decided"] > 30
         first.kill()
         at = 40
