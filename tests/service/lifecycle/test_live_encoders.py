@@ -9,10 +9,11 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from service.errors import Conflict
+from service.errors import Conflict, Unhealthy
 from service.lifecycle import live_tests
 from service.lifecycle.builder import HARMLESS
-from service.lifecycle.sequential import MIN_ACCEPT, MIN_REJECT
+from service.lifecycle.live_tests import LiveTests
+from service.lifecycle.sequential import MIN_ACCEPT, MIN_REJECT, Standing
 from service.store.sql.connection import fetch_column
 from tests.parts.places import DOCUMENTS, Place, break_model, count_embedded
 from tests.service.lifecycle.test_capacity import second_version, write
@@ -112,7 +113,7 @@ def test_a_better_encoder_wins_with_the_vectors_that_the_test_has_built(
     assert start(client, place.b)["state"] == "preparing"
     place.until(lambda: place.state(place.b)["done"] == 20)
     told = state(client, place.b)
-    assert (told["state"], told["says"]) == ("preparing", f"{place.b} is built: 20 of 60 documents.")
+    assert (told["state"], told["says"]) == ("preparing", f"{place.b} is being built: 20 of 60 documents.")
     assert not is_tested(place, place.b)
     release.set()
     until_running(client, place.b)
@@ -291,9 +292,57 @@ def test_another_build_refuses_a_test(
     place.until_active(place.b)
 
 
-def test_an_activation_ends_a_test(place: Place, client: TestClient) -> None:
+def test_an_accepted_candidate_stays_loaded_until_it_is_requested(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, looks, released = place.app.state.runtime.controller, [0], threading.Event()
+    find_tested, activate = controller.find_tested, LiveTests._activate
+
+    async def find_and_count() -> str:
+        looks[0] += 1
+        return str(await find_tested())
+
+    async def activate_later(*given: Any) -> None:
+        if not released.is_set():
+            raise Unhealthy("The store is away.")
+        await activate(*given)
+
     start(client, place.b)
     until_running(client, place.b)
+    controller.find_tested = find_and_count
+    monkeypatch.setattr(LiveTests, "_activate", activate_later)
+    monkeypatch.setattr(live_tests, "decide", lambda _: Standing(100, 100, 9.0, "accepted"))
+    until(lambda: state(client, place.b)["state"] == "accepted")
+    seen = looks[0]
+    place.until(lambda: looks[0] > seen + 2)
+    assert place.state(place.b)["loaded"] is True
+    released.set()
+    place.until_active(place.b)
+
+
+def test_a_candidate_that_hangs_ends_its_test(place: Place, client: TestClient) -> None:
+    start(client, place.b)
+    until_running(client, place.b)
+    [candidate] = place.app.state.runtime.active.followers
+    candidate.fault = "A forward pass hangs."
+    until(lambda: state(client, place.b)["state"] == "stopped")
+    assert state(client, place.b)["says"].endswith("A forward pass hangs.")
+    until_dropped(place, place.b)
+
+
+def test_an_activation_pauses_and_ends_a_test(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(client, place.b)
+    until_running(client, place.b)
+    release = place.hold(monkeypatch, place.c, 0)
+    client.post(f"/models/{place.c}/activate")
+    place.until_state(place.c, "building")
+    until(lambda: f"Paused: {place.c} is being built: 0 of 60 doc" in state(client, place.b)["says"])
+    assert not is_tested(place, place.b)
+    client.post(f"/models/{place.a}/activate")
+    place.until(lambda: is_tested(place, place.b))
+    release.set()
     place.activate(place.c)
     until(lambda: state(client, place.b)["state"] == "stopped")
     assert place.c in state(client, place.b)["says"]

@@ -183,7 +183,7 @@ class World:
 
     def until_built(self, candidate: str) -> None:
         """Waits until the build of a candidate has begun."""
-        self.until(lambda: "is built: " in state(self.client, candidate)["says"])
+        self.until(lambda: "is being built: " in state(self.client, candidate)["says"])
 
     def until_tested(self) -> None:
         """Waits until the clients see interleaved hits."""
