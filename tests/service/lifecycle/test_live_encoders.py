@@ -1,7 +1,7 @@
 """Live tests of versions with another encoder: building, testing, and cleaning up after each way to end."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ def client(place: Place) -> Iterator[TestClient]:
         yield client
 
 
-def find(client: Any, query: str, **params: Any) -> dict[str, Any]:
-    answer = client.get("/search", params={"q": query, "mode": "dense", "k": "10"} | params)
+def find(client: Any, query: str, at: str = "", **params: Any) -> dict[str, Any]:
+    answer = client.get(f"{at}/search", params={"q": query, "mode": "dense", "k": "10"} | params)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -71,18 +71,29 @@ def is_tested(place: Place, candidate: str, active: str = "", query: str = UNLIK
     return True
 
 
-def click_until_over(place: Place, candidate: str, liked: str, first: int = 0) -> dict[str, Any]:
-    """Clicks, as new visitors, on the hits that the version `liked` likes best, until the test is over."""
-    vectors = place.oracle.of(liked)
-    for at in range(first, first + 1000):
-        query = UNLIKE[at % len(UNLIKE)]
-        found = find(place.client, query, user=f"visitor-{at}")
-        best = max(found["hits"], key=lambda hit: float(vectors[hit["text"]] @ vectors[query]))
-        event = {"search_id": found["search_id"], "id": best["id"], "type": "click"}
-        assert place.client.post("/events", json=event).status_code == 200
-        if at % 10 == 0 and (told := state(place.client, candidate))["state"] not in {"preparing", "running"}:
+def click_until_over(
+    client: Any,
+    oracle: Oracle,
+    candidate: str,
+    liked: str,
+    first: int = 0,
+    queries: Sequence[str] = UNLIKE,
+    at: str = "",
+) -> dict[str, Any]:
+    """Clicks, as new visitors, on the hits that the version `liked` likes best, until the test is over.
+
+    `at` is the path of a collection.
+    """
+    vectors = oracle.of(liked)
+    for number in range(first, first + 1000):
+        query = queries[number % len(queries)]
+        found = find(client, query, at, user=f"visitor-{number}")
+        likes = {hit["id"]: float(vectors[hit["text"]] @ vectors[query]) for hit in found["hits"]}
+        event = {"search_id": found["search_id"], "id": max(likes, key=likes.__getitem__), "type": "click"}
+        assert client.post(f"{at}/events", json=event).status_code == 200
+        if number % 10 == 0 and (told := state(client, candidate))["ended"]:
             return told
-    raise AssertionError(state(place.client, candidate))
+    raise AssertionError(state(client, candidate))
 
 
 def generations(place: Place) -> list[str]:
@@ -119,7 +130,7 @@ def test_a_better_encoder_wins_with_the_vectors_that_the_test_has_built(
     until_running(client, place.b)
     place.until(lambda: is_tested(place, place.b))
     embedded = count_embedded(monkeypatch)
-    told = click_until_over(place, place.b, place.b)
+    told = click_until_over(place.client, place.oracle, place.b, place.b)
     assert (told["state"], told["wins"] / told["decided"] > 0.8) == ("accepted", True)
     assert told["decided"] >= MIN_ACCEPT
     place.until_active(place.b)
@@ -132,7 +143,7 @@ def test_a_better_encoder_wins_with_the_vectors_that_the_test_has_built(
 def test_a_worse_encoder_is_rejected_and_leaves_nothing(place: Place, client: TestClient) -> None:
     start(client, place.b)
     until_running(client, place.b)
-    told = click_until_over(place, place.b, place.a)
+    told = click_until_over(place.client, place.oracle, place.b, place.a)
     assert (told["state"], place.active()) == ("rejected", place.a)
     assert MIN_REJECT <= told["decided"] < MIN_ACCEPT
     until_dropped(place, place.b)
@@ -422,8 +433,8 @@ def test_a_night_with_another_encoder_is_tested(place: Place) -> None:
         place.store.request(place.c)
         assert state(client, place.b)["state"] == "running"
         place.until(lambda: is_tested(place, place.b))
-        assert click_until_over(place, place.b, place.a)["state"] == "rejected"
+        assert click_until_over(place.client, place.oracle, place.b, place.a)["state"] == "rejected"
         until(lambda: client.get(f"/models/{place.c}/test").status_code == 200)
         place.until(lambda: is_tested(place, place.c))
-        assert click_until_over(place, place.c, place.c, 2000)["state"] == "accepted"
+        assert click_until_over(place.client, place.oracle, place.c, place.c, 2000)["state"] == "accepted"
         place.until_active(place.c)
