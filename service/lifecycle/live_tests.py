@@ -167,10 +167,10 @@ class LiveTests:
         swap = self._controller.swap
         if test.ended or (not self._controller.builds and (not test.builds or self._get_loaded(test))):
             return ""
-        if swap is None:
-            return f"{test.candidate} is opened next."
-        waits = f" It waits: {swap.reason}" if swap.reason else ""
-        return f"{swap.version} is built: {swap.done:,} of {amount(swap.total, 'document')}.{waits}"
+        waits = f" It waits: {swap.reason}" if swap is not None and swap.reason else ""
+        if swap is None or not swap.total:
+            return f"{test.candidate if swap is None else swap.version} is being opened.{waits}"
+        return f"{swap.version} is being built: {swap.done:,} of {amount(swap.total, 'document')}.{waits}"
 
     def _get_loaded(self, test: LiveTest) -> Generation | None:
         """Returns the generation of a candidate with its own vectors, if it is complete."""
@@ -371,9 +371,6 @@ class LiveTests:
         now = self._corpus.active.generation.version
         if now != test.active:
             return f"{now} became active."
-        swap = self._controller.swap
-        if test.builds and swap is not None and swap.version not in {test.active, test.candidate}:
-            return "" if swap.kept else f"{swap.version} is being activated."
         loaded = self._get_loaded(test) if test.builds else None
         if loaded is not None and (loaded.retired or loaded.fault):
             return loaded.fault or f"The index of {test.candidate} could not follow a write."

@@ -283,7 +283,7 @@ def test_a_test_pauses_while_a_version_is_built(
     client.post(f"/models/{another}/activate")
     place.until_state(another, "building")
     assert ids(client) == plain
-    assert f"Paused: {another} is built: 0 of " in state(client, place.c)["says"]
+    assert f"Paused: {another} is being " in state(client, place.c)["says"]
     client.post(f"/models/{place.b}/activate")
     place.until_state(another, "candidate")
     assert ids(client) == tested
