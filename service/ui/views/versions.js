@@ -56,7 +56,7 @@ export async function show(main, { signal }) {
     const made = madeBy(state?.last_run, models);
     if (told !== (told = JSON.stringify([rest, made]))) schedule.replaceChildren(...scheduleOf(state, hand, command, retrainButton(state), made ? h("button", { type: "button", onclick: () => openReport(made) }, "Read its report") : ""));
     drawRollback(models, active, reranker);
-    const testing = models.find((model) => model.live_test?.state === "running");
+    const testing = models.find((model) => model.live_test?.ended === null);
     trouble.replaceChildren(reranker.reason ? foreign("p", { class: "problem" }, reranker.reason) : "");
     models.sort((a, b) => (b.created ?? b.version).localeCompare(a.created ?? a.version));
     for (const model of models) {
