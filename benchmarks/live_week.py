@@ -118,8 +118,8 @@ class Users:
     def search(self) -> None:
         query = " ".join(self._random.permutation(WORDS)[:TERMS])
         visitor = f"visitor-{next(self._visitors)}"
-        asked = urlencode({"q": query, "user": visitor, "k": SHOWN, "fields": ""})
-        answer = call(self._port, "GET", f"/search?{asked}")
+        parameters = urlencode({"q": query, "user": visitor, "k": SHOWN, "fields": ""})
+        answer = call(self._port, "GET", f"/search?{parameters}")
         ids = [hit["id"] for hit in answer["hits"]]
         place = self._click(self._random, np.array([self._world.grades[id] for id in ids]), NOISE)
         if place is not None:
@@ -211,7 +211,7 @@ def simulate_week(
         def wait_for_test(version: str) -> None:
             wait_for(lambda: bool(read_test(port)["version"] == version), f"A test of {version}")
 
-        def live() -> None:
+        def spend_day() -> None:
             result = users.search_until_decided(searches)
             note(result)
             if result["state"] == "accepted":
@@ -224,14 +224,14 @@ def simulate_week(
             store.request(version)
             if not waits:
                 wait_for_test(version)
-            live()
+            spend_day()
             clock.advance(1)
         if waits:  # The test of the one that is as good ends only now.
             clock.advance(live_tests.MAX_DAYS)
             wait_for(lambda: bool(read_test(port)["state"] != "running"), "An end of the longest test")
             note(read_test(port))
             wait_for_test(version)
-            live()
+            spend_day()
         return ended, read_active(port)
 
 
