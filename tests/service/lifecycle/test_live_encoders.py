@@ -1,5 +1,6 @@
 """Live tests of versions with another encoder: building, testing, and cleaning up after each way to end."""
 
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
+from models.search import passages
 from service.errors import Conflict, Unhealthy
 from service.lifecycle import live_tests
 from service.lifecycle.builder import HARMLESS
@@ -262,6 +264,30 @@ def test_a_candidate_that_lacks_a_document_is_not_compared(
     assert hits == rank(place.oracle, place.a, text, DOCUMENTS | {"new": text})[:10]
     assert client.delete("/documents/new").status_code == 200
     assert is_tested(place, place.b)
+
+
+def test_a_hit_shows_the_passage_of_the_version_that_found_it(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passages, "MIN_DEFAULT", 16)
+    rng, query = random.Random(5), UNLIKE[0]
+    place.put({f"long-{at}": ". ".join(rng.sample(TEXTS, 150)) for at in range(30)})
+
+    def list_passages(k: int, version: str = "") -> dict[str, Any]:
+        params = {"q": query, "mode": "dense", "k": str(k)}
+        headers = {"x-model-version": version} if version else {}
+        found = client.get("/search", params=params, headers=headers).json()["hits"]
+        return {hit["id"]: hit.get("passage") for hit in found}
+
+    start(client, place.b)
+    until_running(client, place.b)
+    place.until_followed()
+    own, theirs = list_passages(30, place.a), list_passages(30, place.b)
+    found = list_passages(30)
+    assert found.keys() - own.keys()
+    assert all(found[id] == (own if id in own else theirs)[id] for id in found)
+    assert any(theirs[id] for id in found.keys() - own.keys())
+    assert any(own[id] != theirs[id] for id in own.keys() & theirs.keys())
 
 
 def test_too_little_memory_refuses_a_test_and_later_lets_it_wait(
