@@ -171,7 +171,7 @@ class Timeout(ServiceError):
 
 
 class Storage(ServiceError):
-    """The disk is full, read-only or failing, or stored data is damaged."""
+    """The disk is full, read-only or failing, stored data is damaged, or a version needs more memory."""
 
     status, error_type = 507, "Storage"
 

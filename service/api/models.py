@@ -413,8 +413,8 @@ async def keep_version(
 
     The answer is 200 if the version is loaded, otherwise 202. Missing vectors are embedded in the background,
     as before an activation. The version takes as much memory as an active version. Only one version is loaded
-    in this way: the latest one that was requested here. A version that is requested for activation replaces
-    it.
+    in this way: the latest one that was requested here. A version that is requested for activation, or that a
+    live test needs, replaces it.
     """
     with _refusing(version):
         await asyncio.to_thread(lambda: require_kind(read_manifest(runtime.store.folder(version)), "encoder"))

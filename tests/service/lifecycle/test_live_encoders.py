@@ -1,5 +1,6 @@
 """Live tests of versions with another encoder: building, testing, and cleaning up after each way to end."""
 
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
+from models.search import passages
 from service.errors import Conflict, Unhealthy
 from service.lifecycle import live_tests
 from service.lifecycle.builder import HARMLESS
@@ -60,10 +62,11 @@ def check_drafted(hits: list[str], rankings: list[list[str]]) -> None:
     assert abs(depths[0] - depths[1]) <= 1, "the sides choose in turn"
 
 
-def is_tested(place: Place, candidate: str, active: str = "", query: str = UNLIKE[0]) -> bool:
+def is_tested(place: Place, candidate: str, active: str = "", documents: dict[str, str] = DOCUMENTS) -> bool:
     """Returns whether a search is interleaved, and checks that its hits are of both versions, or of one."""
+    query = UNLIKE[0]
     hits = [hit["id"] for hit in find(place.client, query)["hits"]]
-    rankings = [rank(place.oracle, version, query, DOCUMENTS) for version in (active or place.a, candidate)]
+    rankings = [rank(place.oracle, version, query, documents) for version in (active or place.a, candidate)]
     assert rankings[0][:10] != rankings[1][:10]
     if hits == rankings[0][:10]:
         return False
@@ -238,13 +241,8 @@ def test_both_sides_see_writes_and_deletions(place: Place, client: TestClient) -
         else:
             documents[f"new-{at}"] = text
             place.put({f"new-{at}": text})
-        hits = [hit["id"] for hit in find(client, query)["hits"]]
-        rankings = [rank(place.oracle, version, query, documents) for version in (place.a, place.b)]
-        if hits != rankings[0][:10]:  # The candidate may still lack the new document.
-            check_drafted(hits, rankings)
-    place.until_followed()
-    hits = [hit["id"] for hit in find(client, query, k=40)["hits"]]
-    check_drafted(hits, [rank(place.oracle, version, query, documents) for version in (place.a, place.b)])
+        is_tested(place, place.b, documents=documents)  # The new document may still be missing on one side.
+    place.until(lambda: is_tested(place, place.b, documents=documents))
 
 
 def test_a_candidate_that_lacks_a_document_is_not_compared(
@@ -261,7 +259,31 @@ def test_a_candidate_that_lacks_a_document_is_not_compared(
     hits = [hit["id"] for hit in find(client, text)["hits"]]
     assert hits == rank(place.oracle, place.a, text, DOCUMENTS | {"new": text})[:10]
     assert client.delete("/documents/new").status_code == 200
-    assert is_tested(place, place.b)
+    place.until(lambda: is_tested(place, place.b))
+
+
+def test_a_hit_shows_the_passage_of_the_version_that_found_it(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passages, "MIN_DEFAULT", 16)
+    rng, query = random.Random(5), UNLIKE[0]
+    place.put({f"long-{at}": ". ".join(rng.sample(TEXTS, 150)) for at in range(30)})
+
+    def list_passages(k: int, version: str = "") -> dict[str, Any]:
+        params = {"q": query, "mode": "dense", "k": str(k)}
+        headers = {"x-model-version": version} if version else {}
+        found = client.get("/search", params=params, headers=headers).json()["hits"]
+        return {hit["id"]: hit.get("passage") for hit in found}
+
+    start(client, place.b)
+    until_running(client, place.b)
+    place.until_followed()
+    own, theirs = list_passages(30, place.a), list_passages(30, place.b)
+    place.until(lambda: bool(list_passages(30).keys() - own.keys()))
+    found = list_passages(30)
+    assert all(found[id] == (own if id in own else theirs)[id] for id in found)
+    assert any(theirs[id] for id in found.keys() - own.keys())
+    assert any(own[id] != theirs[id] for id in own.keys() & theirs.keys())
 
 
 def test_too_little_memory_refuses_a_test_and_later_lets_it_wait(
@@ -412,7 +434,7 @@ def test_a_failing_candidate_fails_no_search(
     break_model(monkeypatch, place.b)
     assert not is_tested(place, place.b)
     monkeypatch.undo()
-    assert is_tested(place, place.b)
+    place.until(lambda: is_tested(place, place.b))
 
     def fail(*_: object) -> None:
         raise Conflict("This version is not loaded any more.")
