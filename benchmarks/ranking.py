@@ -118,11 +118,12 @@ def measure(
         pairs: dict[str, list[Comparison]] = {row: []}
         for seed in range(options.seeds if judged else 1):
             folds = [*draw(seed)]
-            compared = compare(found.examples, folds, fitting)
+            compared = compare(found.examples, [fold.fit(fitting) for fold in folds])
             hybrid = found.hybrid[sorted(chain.from_iterable(fold.test for fold in folds))]
             pairs[row].append(compared._replace(before=hybrid))
             if options.late and judged:
-                late = compare(found.examples, folds, partial(learn, prior=prior, late=True))
+                fitting_late = partial(learn, prior=prior, late=True)
+                late = compare(found.examples, [fold.fit(fitting_late) for fold in folds])
                 pairs.setdefault(f"{row}, late", []).append(late._replace(before=compared.after))
         for kind, each in pairs.items():
             before = 100 * np.mean([one.before.mean() for one in each])

@@ -24,12 +24,11 @@ from models.reranker import Reranker
 from service import memory
 from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
-from service.index.index_set import Indexes, Size, StoredIndexes
+from service.index.index_set import AnyIndexes, Indexes, Size, StoredIndexes
 from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.ranking import Rankings, read_rankings
 from service.store.values import Changes
 
-AnyIndexes: TypeAlias = Indexes | StoredIndexes
 IndexesOf: TypeAlias = Callable[[int, Encoder], AnyIndexes]
 
 

@@ -386,7 +386,9 @@ class LiveTestOut(BaseModel):
     version: str = Field(description="The candidate")
     active: str = Field(description="The version that it is compared with")
     collections: list[str] = Field(description="Collections in which their searches differ")
-    state: Literal["running", "accepted", "rejected", "stopped"]
+    state: Literal["preparing", "running", "accepted", "rejected", "stopped"] = Field(
+        description="Preparing: the candidate's vectors are being built"
+    )
     says: str = Field(description="The state as a sentence")
     wins: int = Field(description="Decided searches that the candidate wins")
     decided: int = Field(description="Searches that count")
@@ -400,22 +402,25 @@ class LiveTestOut(BaseModel):
     **describe(Role.ADMIN, LiveTestOut, statuses=[201], raises=_REQUEST_ERRORS),
 )
 async def start_live_test(request: Request, runtime: Service, version: str) -> Response:
-    """Start a live test of a version, which must have the encoder of the active version.
+    """Start a live test of a version.
 
     A share of the searches (`SIMILE_LIVE_TEST`) shows hits of both versions in turn. Clicks decide: the
     version becomes active, or the active version stays. One test runs at a time. It ends if another version
     becomes active, or if a collection of it is deleted.
+
+    For another encoder, the test is `preparing` while missing vectors are embedded in the background, as
+    before an activation. It takes the memory of an active version, without which the answer is 507.
     """
     with _refusing(version):
         test = await runtime.live_tests.start(version)
     audit("test", request.scope, version=version)
-    return _show_test(test, Standing(), status=201)
+    return _show_test(runtime, test, Standing(), status=201)
 
 
 @router.get("/models/{version}/test", **describe(Role.READ, LiveTestOut, raises=[NotFound]))
 async def read_live_test(runtime: Service, version: str) -> Response:
     """Return how the last live test stands or ended, if it was of this version."""
-    return _show_test(*await runtime.live_tests.get(version))
+    return _show_test(runtime, *await runtime.live_tests.get(version))
 
 
 @router.delete("/models/{version}/test", **describe(Role.ADMIN, LiveTestOut, raises=[NotFound, Storage]))
@@ -423,10 +428,10 @@ async def stop_live_test(request: Request, runtime: Service, version: str) -> Re
     """Stop the live test of a version. The active version stays."""
     test = await runtime.live_tests.stop(version)
     audit("stop-test", request.scope, version=version)
-    return _show_test(test, Standing(test.wins, test.decided))
+    return _show_test(runtime, test, Standing(test.wins, test.decided))
 
 
-def _show_test(test: LiveTest, standing: Standing, status: int = 200) -> Response:
+def _show_test(runtime: Runtime, test: LiveTest, standing: Standing, status: int = 200) -> Response:
     def show_time(at: float | None) -> str | None:
         return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
@@ -435,7 +440,7 @@ def _show_test(test: LiveTest, standing: Standing, status: int = 200) -> Respons
         "active": test.active,
         "collections": test.collections,
         "state": test.state,
-        "says": describe_test(test, standing),
+        "says": describe_test(test, standing, runtime.live_tests.find_pause(test)),
         "wins": standing.wins,
         "decided": standing.decided,
         "started": show_time(test.started),

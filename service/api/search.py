@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -431,7 +432,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         lists = [json_array(map(plan.shown.of, page.hits)) for page in found]
         return in_chunks(json_array(lists) if plan.several else lists[0])
 
-    with runtime.active.borrow(plan.version) as generation:
+    with runtime.active.borrow(plan.version) as generation, ExitStack() as borrowed:
         search = plan.search(runtime.settings, generation)
         queries = parse_conditions(plan.queries, several=plan.several) if plan.syntax else plan.queries
         search = replace(search, ends=request.scope.get("ends", inf), conditions=average_conditions(queries))
@@ -444,7 +445,8 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         given = queries
         queries, embedded, notes = await _prepare(runtime, generation, plan, given, search)
         visitor = runtime.hash_visitor(plan.options.user)
-        rival = await _find_rival(runtime, generation, plan, queries, given, search, visitor)
+        prepared = queries, embedded
+        rival = await _find_rival(runtime, generation, plan, prepared, given, search, visitor, borrowed)
         try:
             hits = await corpus.search(generation, queries, search, write, rival)
         except TooMuch as error:
@@ -527,14 +529,16 @@ async def _find_rival(
     runtime: Runtime,
     generation: Generation,
     plan: Plan,
-    prepared: Sequence[Query],
+    prepared: tuple[Sequence[Query], Answer],
     given: Sequence[Query],
     search: Search,
     visitor: str,
+    borrowed: ExitStack,
 ) -> Rival | None:
     """Returns the candidate's side of a search, or None if no live test covers it.
 
-    In the same mode, it has the queries `prepared` for the active version from those `given`.
+    In the same mode and with the same vectors, it has the queries `prepared` for the active version from
+    those `given`. A candidate with its own vectors is `borrowed`, and must embed the query quickly.
 
     The later pages of a tested search have the same sides, so they neither repeat nor skip a hit. A key with
     a filter shares its collection with other tenants, who must not decide about its searches.
@@ -545,19 +549,27 @@ async def _find_rival(
         return None
     if search.ends - time.monotonic() < TESTED_SECONDS:
         return None
-    found = runtime.live_tests.find_rival(generation, plan.collection, visitor, text)
+    found = runtime.live_tests.find_rival(generation, plan.collection, visitor, text, borrowed)
     if found is None:
         return None
     candidate, coins = found
+    queries, embedded = prepared
+    times = 0.0, 0.0
     try:
         other = plan.search(runtime.settings, candidate)
         other = replace(other, ends=search.ends, conditions=search.conditions)
-        if other.mode != search.mode:
+        if other.mode != search.mode or candidate.number != generation.number:
             await runtime.corpus.check_complete(generation, active=True)
-            prepared, _, _ = await _prepare(runtime, candidate, plan, given, other)
-    except ServiceError:  # The options do not fit the candidate's mode, or only its search needs a vector.
+            async with asyncio.timeout(TESTED_SECONDS / 2):
+                queries, again, _ = await _prepare(runtime, candidate, plan, given, other)
+            times = _get_embedding_seconds(embedded), _get_embedding_seconds(again)
+    except (ServiceError, TimeoutError):  # The options do not fit the candidate, or only it needs a vector.
         return None
-    return Rival(candidate, prepared, other, coins)
+    return Rival(candidate, queries, other, coins, times)
+
+
+def _get_embedding_seconds(answer: Answer) -> float:
+    return answer.timing.tokenize_seconds + answer.timing.inference_seconds
 
 
 def _describe_corrections(rewritten: Sequence[Rewritten], *, several: bool) -> dict[str, Any]:

@@ -336,7 +336,8 @@ class Corpus:
         """Searches on a reading thread, passes the hits to `then`, and returns the result of `then`.
 
         The vectors in `queries` must come from `generation`. `then` runs on another thread. A search
-        with a rival has no reranker.
+        with a rival has no reranker. If it fails and the rival has its own vectors, it runs again without
+        the rival.
 
         Raises:
             TooMuch: The hits have more than `search.max_bytes` bytes in total.
@@ -410,19 +411,28 @@ class Corpus:
             rival = rival._replace(queries=tested)
         if search.has_stage or (rival is not None and rival.search.has_stage):
             search = _with_memory(search, self.judged.latest(generation, search.collection))
+            if rival is not None:
+                known = self.judged.latest(rival.generation, search.collection)
+                rival = rival._replace(search=_with_memory(rival.search, known))
         while True:
-            if rival is not None:  # Both sides remember the same.
-                rival = rival._replace(search=replace(rival.search, memory=search.memory))
             work = partial(
                 find, generation=generation, queries=queries, search=search, then=then, rival=rival
             )
             try:
                 return await self.store.search(work, heavy=search.is_heavy(sides * len(queries)))
             except Judged as changed:
-                remembered = await self.judged.get(generation, search.collection, changed.state)
                 # Writes may change the state again. After the second attempt, any state is accepted.
-                search = _with_memory(search, remembered, exact=state is None)
-                state = changed.state
+                exact, state = state is None, changed.state
+                remembered = await self.judged.get(generation, search.collection, state)
+                search = _with_memory(search, remembered, exact=exact)
+                if rival is not None:
+                    remembered = await self.judged.get(rival.generation, search.collection, state)
+                    rival = rival._replace(search=_with_memory(rival.search, remembered, exact=exact))
+            except (ServiceError, TooMuch) as error:
+                if rival is None or rival.shares_vectors(generation):
+                    raise
+                log.debug("A tested search is repeated without the candidate: %s", safe_message(error))
+                rival = None
 
 
 def _from_first(search: Search) -> Search:

@@ -12,6 +12,7 @@ number of hits before the next ranking is computed. Other reads may run between 
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
@@ -33,11 +34,12 @@ from service.active import Generation
 from service.corpus.conditions import Met, find_documents
 from service.corpus.interleaving import Coins, Side, draft
 from service.errors import Conflict, NotFound
-from service.index.index_set import Moment
+from service.index.index_set import Moment, find_moments
+from service.index.moment import IndexMoment
 from service.ranking import TOKENS_WORK, WORK, Explanation, Ordered, Stage, order
 from service.store.filters.grammar import Predicate
 from service.store.protocol import FilterMatches, Snapshot
-from service.store.scheduling import SLICE_SECONDS, pause
+from service.store.scheduling import READERS, SLICE_SECONDS, pause
 from service.store.values import (
     COLUMNS,
     DEFAULT_COLLECTION,
@@ -67,6 +69,7 @@ PASSAGE_WORK = 150  # So does choosing the passage of a long text.
 HIGHLIGHT_WORK = 100  # So does finding the terms in a text of some thousand characters.
 CONDITION_WORK = 10_000  # So does evaluating a phrase, an excluded word or a word of titles.
 HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
+_BESIDE = ThreadPoolExecutor(READERS, "dense")  # Dense searches beside the keyword search of the same query.
 
 
 Source = Literal["correction", "synonym"]  # Of a term that was not typed.
@@ -312,16 +315,22 @@ class Rival(NamedTuple):
     """The candidate's side of a tested search, which has one query.
 
     Attributes:
-        generation: Only read while the active generation is borrowed.
+        generation: Only read while it is borrowed, or the active one with the same vectors.
         queries: The query, as this side embeds and corrects it.
         search: The search, as this side plans it.
         coins: Decide which side chooses first.
+        embedding: Seconds in which each side embedded the query, if they are not the same.
     """
 
     generation: Generation
     queries: Sequence[Query]
     search: Search
     coins: Coins
+    embedding: tuple[float, float] = (0.0, 0.0)
+
+    def shares_vectors(self, generation: Generation) -> bool:
+        """Returns whether this side has the vectors of the active generation."""
+        return self.generation.number == generation.number
 
     def retrieves_as(self, generation: Generation, search: Search) -> bool:
         """Returns whether this side finds the same documents before the second stage."""
@@ -347,25 +356,27 @@ def find(
 ) -> T:
     """Searches, passes the hits of each query to `then`, and returns the result of `then`.
 
-    Hits are sorted by score, best first, and then by id. Those of a search with a rival are interleaved.
+    Hits are sorted by score, best first, and then by id. Those of a search with a rival are interleaved,
+    unless the rival has its own vectors and lacks documents.
 
     Raises:
         Moved: Another version is active.
         TooMuch: The hits have more than `max_bytes` bytes in total.
         NotFound: The document that a query names does not exist.
-        Conflict: The document that a query names has no vector, because the model fails on its text.
-        Judged: The judgments have another state than `search.judgments`.
+        Conflict: The document that a query names has no vector, because the model fails on its text. Or the
+            rival was dropped.
+        Judged: The judgments have another state than those of a side.
     """
-    needs_vectors = any(each.mode != "lexical" for each in (search, *([rival.search] if rival else ())))
-    if needs_vectors:
+    searches = [search, *([rival.search] if rival else ())]
+    if any(each.mode != "lexical" for each in searches):
         snapshot.require(generation.number, kept=search.kept)
-    if search.judgments is not None:
-        state = snapshot.judgment_state()
-        if state != search.judgments:
-            raise Judged(state)
-    moment = generation.indexes.moment(snapshot, search.collection) if needs_vectors else None
+    states = {each.judgments for each in searches if each.judgments is not None}
+    if states and states != {state := snapshot.judgment_state()}:
+        raise Judged(state)
+    moment, rival_moment, rival = _take_moments(snapshot, generation, search, rival)
     began = clock()
     pages: list[_Found] = []
+    theirs: Collection[int] = ()  # Hits whose rows are those of the rival's generation.
     counting = _Counting(snapshot, search)
     for retrieved in _retrieve(snapshot, moment, generation, queries, search):
         shared, sides, seconds = clock() - began, dict[int, Side](), None
@@ -375,10 +386,10 @@ def find(
             again = [retrieved._replace(query=rival.queries[0])]
             if not rival.retrieves_as(generation, search):
                 shared = 0.0
-                again = [*_retrieve(snapshot, moment, rival.generation, rival.queries, rival.search)]
+                again = [*_retrieve(snapshot, rival_moment, rival.generation, rival.queries, rival.search)]
             other = _list_hits(snapshot, rival.generation, rival.search, again[0])
-            seconds = own, shared + clock() - began - own
-            listed, sides = _interleave(listed, other, rival)
+            seconds = rival.embedding[0] + own, rival.embedding[1] + shared + clock() - began - own
+            listed, sides, theirs = _interleave(listed, other, rival)
         query, found, ordered, fusion, met = listed
         terms = parse_query(query.text) if query.text and search.is_marked else None
         idf = {}
@@ -406,9 +417,10 @@ def find(
         ]
     uses = Counter(ranked.revision for found in pages for ranked in found.hits)
     documents = snapshot.answered(uses, search.max_bytes, search.columns)
-    rows = [ranked.row for found in pages for ranked in found.hits if ranked.row]
-    split = moment is not None and moment.is_split
-    places = snapshot.passages(generation.number, rows) if split else {}
+    places = _find_places(snapshot, generation, moment, pages, lambda revision: revision not in theirs)
+    if rival is not None and theirs:
+        sources = rival.generation, rival_moment
+        places |= _find_places(snapshot, *sources, pages, lambda revision: revision in theirs)
     return then(
         [
             found.page._replace(
@@ -416,7 +428,7 @@ def find(
                     Hit(
                         documents[ranked.revision],
                         ranked.score,
-                        places.get(ranked.row),
+                        places.get((ranked.revision, ranked.row)),
                         found.ordered.explanations.get(ranked.revision),
                         fusion=found.fusions.get(ranked.revision),
                         ranking_score=found.ordered.scores.get(ranked.revision),
@@ -429,6 +441,37 @@ def find(
             for found in pages
         ]
     )
+
+
+def _take_moments(
+    snapshot: Snapshot, generation: Generation, search: Search, rival: Rival | None
+) -> tuple[Moment | None, Moment | None, Rival | None]:
+    """Returns what both sides search, at one moment of the store, and the rival unless it lacks documents."""
+    if search.mode == "lexical" and (rival is None or rival.search.mode == "lexical"):
+        return None, None, rival
+    if rival is None or rival.shares_vectors(generation):
+        moment = generation.indexes.moment(snapshot, search.collection)
+        return moment, moment, rival
+    other = rival.generation
+    snapshot.require(other.number, kept=True)
+    indexes = generation.indexes, other.indexes
+    own, theirs = find_moments(snapshot, search.collection, *indexes, other.skipped)
+    return own, theirs, None if theirs is None else rival
+
+
+def _find_places(
+    snapshot: Snapshot,
+    generation: Generation,
+    moment: Moment | None,
+    pages: Sequence["_Found"],
+    is_own: Callable[[int], bool],
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Returns where the best passages are in their texts, by revision and row name."""
+    if moment is None or not moment.is_split:
+        return {}
+    hits = [ranked for found in pages for ranked in found.hits if ranked.row and is_own(ranked.revision)]
+    places = snapshot.passages(generation.number, [ranked.row for ranked in hits])
+    return {(each.revision, each.row): places[each.row] for each in hits if each.row in places}
 
 
 class _Retrieved(NamedTuple):
@@ -488,8 +531,10 @@ def _list_hits(snapshot: Snapshot, generation: Generation, search: Search, retri
     return _Listed(query, [*ordered.hits, *rest], ordered, fusion, met)
 
 
-def _interleave(active: _Listed, candidate: _Listed, rival: Rival) -> tuple[_Listed, dict[int, Side]]:
-    """Returns the hits of both sides in one order, and which side chose each, by revision.
+def _interleave(
+    active: _Listed, candidate: _Listed, rival: Rival
+) -> tuple[_Listed, dict[int, Side], set[int]]:
+    """Returns the hits of both sides in one order, which side chose each, and which only the rival found.
 
     The scores are those of the active version's hits in these places, so they look like those of any search.
     If a second stage failed, no side chose any.
@@ -504,7 +549,7 @@ def _interleave(active: _Listed, candidate: _Listed, rival: Rival) -> tuple[_Lis
     hits = [by_revision[name]._replace(score=score) for name, score in zip(sides, scores, strict=False)]
     fault = active.ordered.fault or candidate.ordered.fault
     ordered = replace(active.ordered, fault=fault)
-    return active._replace(hits=hits, ordered=ordered), {} if fault else sides
+    return active._replace(hits=hits, ordered=ordered), {} if fault else sides, sides.keys() - {*own}
 
 
 class _Ranking(NamedTuple):
@@ -734,15 +779,26 @@ def _rankings(
     # One more, because the most similar document to a document is itself.
     depth = search.depth if hybrid else search.reach + 1
     near = _dense(moment, queries, depth, allowed, heads_only=not search.passages)
-    least = search.min_score
-    for query, ranking in zip(queries, near, strict=True):
-        pause()
-        if hybrid:
+    if not hybrid:
+        least = search.min_score
+        for ranking in near:
+            pause()
+            yield ranking if least is None else ranking.where(ranking.scores >= np.float64(least)), None
+        return
+    # An index in memory needs no connection to the store, so both rankings are made at the same time.
+    beside = None
+    if len(queries) == 1 and allowed is None and isinstance(moment, IndexMoment):
+        beside = _BESIDE.submit(list, near)
+    try:
+        for query in queries:
+            pause()
             worded = _lexical(snapshot, query, depth, allowed, search)
             cover = _cover(snapshot, query, *worded)
+            ranking = beside.result()[0] if beside else next(near)
             yield _fused(ranking.where(slice(depth)), _Ranking.of(*worded).where(slice(depth)), cover, search)
-        else:
-            yield ranking if least is None else ranking.where(ranking.scores >= np.float64(least)), None
+    finally:
+        if beside:
+            wait([beside])  # The index may be closed after the read.
 
 
 def _dense(

@@ -31,6 +31,9 @@ class StoredMoment:
     collection: str
     is_split: ClassVar = True  # Unknown without a query, so assumed.
 
+    def lacks_documents(self) -> bool:
+        return bool(self.snapshot.lacking(self.generation, 0, 1))
+
     def search(
         self, vectors: NDArray[np.float32], depth: int, allowed: FilterMatches | None, *, heads_only: bool
     ) -> Iterator[tuple[NDArray[np.float32], RowNames]]:
@@ -42,6 +45,7 @@ class StoredMoment:
 
 
 Moment: TypeAlias = IndexMoment | StoredMoment  # of a generation in a collection
+AnyIndexes: TypeAlias = "Indexes | StoredIndexes"
 
 
 class StoredIndexes:
@@ -94,6 +98,7 @@ class StoredIndexes:
 log = logging.getLogger(__name__)
 
 ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # for finding index and store in the same state
+BOTH_ATTEMPTS = 20  # for finding two indexes in the same state
 
 Added: TypeAlias = tuple[RowNames, NDArray[np.float32]]
 Read: TypeAlias = Callable[[str], Iterable[Added]]
@@ -209,3 +214,29 @@ class Indexes:
     def close(self) -> None:
         for index in self.collections.values():
             index.close()
+
+
+def find_moments(
+    snapshot: Snapshot, collection: str, active: AnyIndexes, other: AnyIndexes, skipped: int
+) -> tuple[Moment, Moment | None]:
+    """Returns the moments of two versions in one state of the store.
+
+    The second moment is None if its index lacks documents in that state, because a write does not wait for
+    versions that are not active.
+
+    Args:
+        snapshot: The state, which may be renewed.
+        collection: Name of the collection.
+        active: The indexes of the active version.
+        other: The indexes of the other version.
+        skipped: Number of documents on which the model of the other version fails.
+    """
+    for _ in range(BOTH_ATTEMPTS):
+        moment, state = active.moment(snapshot, collection), snapshot.sequence()
+        another = other.moment(snapshot, collection)
+        if isinstance(another, StoredMoment):  # Its snapshot is never renewed.
+            return moment, None if another.lacks_documents() else another
+        if isinstance(moment, IndexMoment) and snapshot.sequence() == state:
+            lacks = another.view.documents + skipped < moment.view.documents
+            return moment, None if lacks else another
+    return active.moment(snapshot, collection), None

@@ -43,7 +43,7 @@ def shortage(
     *,
     alone: bool = False,
 ) -> str | None:
-    """Returns why a candidate must wait for memory, with advice.
+    """Returns why there is too little memory for a candidate, with advice.
 
     Returns None if the candidate fits into memory, or if the free memory is not known.
 
@@ -62,9 +62,8 @@ def shortage(
     passages = f" in {sum(rows)} passages" if sum(rows) > documents else ""
     return (
         f"Its model and the index of {amount(documents, 'document')}{passages} need about {_in_words(need)} "
-        f"of memory, and {_in_words(left)} are free. It is built when enough memory is free. Give the "
-        "service more memory, or keep the previous version for a shorter time (SIMILE_GRACE_SECONDS). "
-        "SIMILE_MEMORY_CHECK=0 builds it anyway."
+        f"of memory, and {_in_words(left)} are free. Give the service more memory, or keep the previous "
+        "version for a shorter time (SIMILE_GRACE_SECONDS). SIMILE_MEMORY_CHECK=0 builds it anyway."
     )
 
 

@@ -21,13 +21,13 @@ from typing import Any
 
 from models.engines.form import read_form
 from models.errors import ModelError, Unreadable
-from models.manifest import read_manifest
+from models.manifest import Manifest, read_manifest
 from models.store import REQUESTED, Kind, ModelStore, RequestedVersion
 from service.active import ActiveGeneration, Generation
 from service.corpus.corpus import Corpus
-from service.errors import Conflict, ServiceError, machine_error
+from service.errors import Conflict, ServiceError, Storage, machine_error
 from service.lifecycle.model_loader import ModelLoader, read_when_there
-from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
+from service.lifecycle.swap import READY, RETRY_SECONDS, Swap, find_shortage
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.store.values import FAILED, Active, Known
@@ -71,6 +71,8 @@ class Controller:
         self._reported: str | None = None  # id of the last request in the models folder
         self._by_file: str | None = None  # id of the last request that only the file `wanted` named
         self.reranker_states: Callable[[], dict[str, dict[str, Any]]] = dict  # of Rerankers
+        self.find_tested: Callable[[], Awaitable[str]] = _find_none  # of LiveTests
+        self._tested = ""  # version that a live test needs loaded
         self.following = Following(loader, corpus.active, metrics, self._went_over)
 
     @property
@@ -199,6 +201,20 @@ class Controller:
             if self.following.behind is None:
                 self.poke()
             return
+        target, kept = await self._choose(requested, facts)
+        if self.swap is not None:
+            await self._go_on(self.swap, target, facts.active, kept=kept)
+        elif target is not None:
+            self._begin(target, kept=kept)
+        elif facts.building:  # The process ended during a swap.
+            await self._corpus.store.abandon()
+        if requested.version == facts.active and requested.id not in {"", facts.handled}:
+            await self._corpus.store.keep_decision(requested.id)
+
+    async def _choose(
+        self, requested: RequestedVersion, facts: Known
+    ) -> tuple[RequestedVersion | None, bool]:
+        """Returns the version to build, if any, and whether it must only be kept loaded."""
         target = choose_requested(
             requested,
             active=facts.active,
@@ -210,17 +226,12 @@ class Controller:
         if target is None and not self._form_failed and form != self._loader.get_form(facts.active):
             # A changed precision counts as a decision.
             target = RequestedVersion(facts.active, "activate", "")
-        kept = target is None
-        if kept:
-            target = self._kept_target(facts.active)
-        if self.swap is not None:
-            await self._go_on(self.swap, target, facts.active, kept=kept)
-        elif target is not None:
-            self._begin(target, kept=kept)
-        elif facts.building:  # The process ended during a swap.
-            await self._corpus.store.abandon()
-        if requested.version == facts.active and requested.id not in {"", facts.handled}:
-            await self._corpus.store.keep_decision(requested.id)
+        tested = self._tested = await self.find_tested()
+        if tested and target is not None and target.kind == "want" and self._settings.activate != "auto":
+            target = target if target.version == tested else None  # It waits until the test ends.
+        if target is not None:
+            return target, False
+        return RequestedVersion(tested, "want", "") if tested else self._kept_target(facts.active), True
 
     async def requested(self) -> RequestedVersion | None:
         """Passes the request in the models folder to the store. Returns the request in effect, or None."""
@@ -270,7 +281,7 @@ class Controller:
     def keep(self, version: str, seconds: float) -> bool:
         """Keeps a version loaded without activating it.
 
-        Only one version is kept loaded. A later call replaces it.
+        Only one version is kept loaded. A later call, or a live test of another encoder, replaces it.
 
         Args:
             version: The version.
@@ -280,14 +291,14 @@ class Controller:
             True if the version is loaded already.
 
         Raises:
-            Conflict: Another version is being built for activation.
+            Conflict: Another version is being built for activation, or is tested.
 
         """
-        swap = self.swap
-        if swap is not None and not swap.kept and swap.version != version:
+        self._require_no_other(version)
+        if self._tested not in {"", version}:
             raise Conflict(
-                f"{swap.version} is being activated, and one version is built at a time. Ask again when it "
-                "is active: GET /models shows its progress."
+                f"{self._tested} is being tested with its own encoder, and one more version is loaded at a "
+                f"time. DELETE /models/{self._tested}/test ends the test."
             )
         if seconds:
             self._kept, self._kept_until = version, time.monotonic() + seconds
@@ -295,6 +306,32 @@ class Controller:
             self._kept = ""
         self.poke()
         return any(one.version == version and one.is_complete for one in self._corpus.active.generations)
+
+    def _require_no_other(self, version: str) -> None:
+        """Raises Conflict if another version is being built for activation."""
+        swap = self.swap
+        if swap is not None and not (swap.kept or swap.swapped) and swap.version != version:
+            raise Conflict(
+                f"{swap.version} is being activated, and one version is built at a time. Ask again when it "
+                "is active: GET /models shows its progress."
+            )
+
+    async def require_room(self, manifest: Manifest) -> None:
+        """Rejects a version that cannot be built now.
+
+        Raises:
+            Conflict: Another version is being built for activation.
+            Storage: The memory is too small.
+
+        """
+        self._require_no_other(manifest.version)
+        if not self._settings.memory_check or any(
+            one.version == manifest.version for one in self._corpus.active.generations
+        ):
+            return
+        shortage = await find_shortage(manifest, self._loader, self._corpus)
+        if shortage is not None:
+            raise Storage(f"{manifest.version} does not fit beside the active version. {shortage}")
 
     def _kept_target(self, active: str) -> RequestedVersion | None:
         """Returns the version that must be kept loaded, or None.
@@ -491,6 +528,10 @@ class Following:
         self._ahead = None
         self._metrics.serve(generation.manifest, generation.encoder.form)
         self._went_over(generation)
+
+
+async def _find_none() -> str:
+    return ""
 
 
 async def _log_and_wait(reason: str, seconds: float) -> None:

@@ -1,10 +1,12 @@
 """Live tests: clicks on hits of two versions decide which version is better. Start at `LiveTests.look`.
 
     start ─▶ some searches have a rival ─▶ events name the side of a hit ─▶ evidence ─▶ activate, or keep
+      └─ build the vectors of another encoder
 
-A candidate has the encoder of the active version, with another ranking or other search settings. The state is
-a fact of the store, so replicas share one test and a restart resumes it. Each replica looks at the outcomes.
-The one that replaces the state first ends the test.
+A candidate has another ranking, other search settings, or another encoder. For its encoder, the controller
+keeps its generation loaded, as one that must not be activated yet (`find_loaded`). The state is a fact of the
+store, so replicas share one test and a restart resumes it. Each replica looks at the outcomes. The one that
+replaces the state first ends the test.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from statistics import median
 from typing import Literal, NamedTuple
 from uuid import uuid4
@@ -48,7 +51,7 @@ DAY = 86_400.0
 # notice medians below SLOW_SECONDS.
 MAX_SLOWER, TIMED, SLOW_SECONDS = 2.0, 100, 0.05
 
-State = Literal["running", "accepted", "rejected", "stopped"]
+State = Literal["preparing", "running", "accepted", "rejected", "stopped"]
 
 
 class LiveTest(BaseModel):
@@ -59,8 +62,10 @@ class LiveTest(BaseModel):
         active: The version that was active at the start.
         candidate: The version that is compared with it.
         collections: Collections in which their searches differ.
-        started: Unix time.
-        state: Accepted: the candidate was requested, or will be. Stopped: ended without a verdict.
+        started: Unix time. At the end of the preparation, the test starts again.
+        builds: Whether the candidate has vectors of its own.
+        state: Preparing: these are not complete. Accepted: the candidate was requested, or will be.
+            Stopped: ended without a verdict.
         reason: Why it ended, or empty.
         ended: Unix time, or None.
         wins: Counted outcomes for the candidate when it ended.
@@ -75,6 +80,7 @@ class LiveTest(BaseModel):
     candidate: str
     collections: list[str]
     started: float
+    builds: bool = False
     state: State = "running"
     reason: str = ""
     ended: float | None = None
@@ -119,6 +125,7 @@ class LiveTests:
         self._candidate: _Candidate | None = None  # Of the running test.
         self._seconds: deque[tuple[float, float]] = deque(maxlen=TIMED)
         self._complaint = ""
+        controller.find_tested = self.find_loaded
 
     async def run(self) -> None:
         """Looks at the test again and again."""
@@ -134,19 +141,63 @@ class LiveTests:
             await asyncio.sleep(LOOK_SECONDS)
 
     def find_rival(
-        self, generation: Generation, collection: str, visitor: str, query: str
+        self, generation: Generation, collection: str, visitor: str, query: str, borrowed: ExitStack
     ) -> tuple[Generation, Coins] | None:
         """Returns the candidate's side of a search, or None if the search is not tested.
 
-        A later page of the same query of the same visitor gets the same answer.
+        A later page of the same query of the same visitor gets the same answer. A generation of the candidate
+        is `borrowed`.
         """
         running = self._candidate
-        if running is None or generation.version != running.test.active:
+        if running is None or running.test.state != "running" or self.find_pause(running.test):
+            return None
+        if generation.version != running.test.active:
             return None
         coins = Coins(running.test.id, visitor, collection, query)
         if collection not in running.test.collections or coins.share >= self._settings.live_test:
             return None
-        return generation.replace_search(running.manifest, running.rankings), coins
+        if not running.test.builds:
+            return generation.replace_search(running.manifest, running.rankings), coins
+        candidate = self._get_loaded(running.test)
+        if candidate is None or candidate.fault or not candidate.enter():
+            return None
+        borrowed.callback(candidate.leave)
+        return candidate, coins
+
+    def find_pause(self, test: LiveTest) -> str:
+        """Returns why no search is tested now, or an empty string."""
+        swap = self._controller.swap
+        if test.ended or (not self._controller.builds and (not test.builds or self._get_loaded(test))):
+            return ""
+        if swap is None:
+            return f"{test.candidate} is opened next."
+        waits = f" It waits: {swap.reason}" if swap.reason else ""
+        return f"{swap.version} is built: {swap.done:,} of {amount(swap.total, 'document')}.{waits}"
+
+    def _get_loaded(self, test: LiveTest) -> Generation | None:
+        """Returns the generation of a candidate with its own vectors, if it is complete."""
+        swap = self._controller.swap
+        is_ready = swap is not None and swap.version == test.candidate and swap.state == READY
+        return swap.generation if swap is not None and is_ready else None
+
+    async def find_loaded(self) -> str:
+        """Returns the version that must be loaded for the test, or an empty string. The controller asks.
+
+        An accepted candidate stays loaded until it was requested. A candidate that cannot be used ends the
+        test.
+        """
+        before, test = await self._read()
+        if test is None or not test.builds or not self._settings.live_test:
+            return ""
+        if test.active != self._corpus.active.generation.version:
+            return ""
+        if test.ended is not None:
+            return test.candidate if test.state == "accepted" and not test.requested else ""
+        swap = self._controller.swap
+        if swap is not None and swap.version == test.candidate and swap.state == FAILED:
+            await self._end(before, test, "stopped", swap.reason or "", await self._measure(test))
+            return ""
+        return test.candidate
 
     def note_seconds(self, seconds: tuple[float, float]) -> None:
         """Notes the computing time of both sides of a search."""
@@ -158,7 +209,9 @@ class LiveTests:
         """Starts a test of a version against the active version.
 
         Raises:
-            Conflict: A test is running, tests are off, or the version cannot be tested.
+            Conflict: A test is running, tests are off, or the version cannot be tested. Or it must be built,
+                and another one is being built.
+            Storage: It must be built, and there is too little memory.
             ModelError: The version is unknown, or its manifest cannot be read.
         """
         if not self._settings.live_test or not self._settings.events:
@@ -167,24 +220,29 @@ class LiveTests:
                 "leave SIMILE_EVENTS on."
             )
         before, last = await self._read()
-        if last is not None and last.state == "running":
+        if last is not None and last.ended is None:
             raise Conflict(
                 f"{last.candidate} is being tested. DELETE /models/{last.candidate}/test ends that test."
             )
         active = self._corpus.active.generation
         manifest, rankings = await asyncio.to_thread(self._open, version)
-        collections = await self._compare(active, manifest, rankings)
+        collections, builds = await self._compare(active, manifest, rankings)
         test = LiveTest(
             id=uuid4().hex,
             active=active.version,
             candidate=version,
             collections=collections,
             started=time.time(),
+            builds=builds,
         )
+        if builds and self._get_loaded(test) is None:
+            await self._controller.require_room(manifest)
+            test = test.model_copy(update={"state": "preparing"})
         if not await self._corpus.store.replace_live_test(before, test.model_dump_json()):
             raise Conflict("Another live test has just begun. GET it, or try again.")
         log.info("The live test of %s begins in %s", version, ", ".join(collections))
         self._follow(_Candidate(test, manifest, rankings))
+        self._controller.poke()
         return test
 
     async def stop(self, version: str) -> LiveTest:
@@ -194,7 +252,7 @@ class LiveTests:
             NotFound: No test of this version is running.
         """
         before, test = await self._read()
-        if test is None or test.candidate != version or test.state != "running":
+        if test is None or test.candidate != version or test.ended is not None:
             raise NotFound(f"No live test of {version[:100]!r} is running.")
         return await self._end(before, test, "stopped", "An operator stopped it.", await self._measure(test))
 
@@ -207,14 +265,14 @@ class LiveTests:
         _, test = await self._read()
         if test is None or test.candidate != version:
             raise NotFound(f"The last live test was not of {version[:100]!r}, or its results have expired.")
-        if test.state == "running":
+        if test.ended is None:
             return test, await self._measure(test)
         return test, Standing(test.wins, test.decided)
 
     async def look(self) -> None:
         """Follows the state in the store, and ends the test if it is decided or cannot go on."""
         before, test = await self._read()
-        if test is None or test.state != "running":
+        if test is None or test.ended is not None:
             self._follow(None)
             if test is not None and test.state == "accepted" and not test.requested:
                 await self._activate(before, test)
@@ -224,13 +282,22 @@ class LiveTests:
         if reason := await self._find_end(test):
             await self._end(before, test, "stopped", reason, await self._measure(test))
             return
-        if self._candidate is None or self._candidate.test.id != test.id:
+        if self._candidate is None or self._candidate.test != test:
             try:
                 opened = await asyncio.to_thread(self._open, test.candidate)
             except (UnknownVersion, Damaged, WrongKind) as error:
                 await self._end(before, test, "stopped", str(error), await self._measure(test))
                 return
             self._follow(_Candidate(test, *opened))
+        if test.state == "preparing":
+            if self._get_loaded(test) is not None:
+                running = test.model_copy(update={"state": "running", "started": time.time()})
+                await self._corpus.store.replace_live_test(before, running.model_dump_json())
+            return
+        await self._decide(before, test)
+
+    async def _decide(self, before: str | None, test: LiveTest) -> None:
+        """Ends a running test if there is evidence, it takes too long, or the candidate is slow."""
         standing = await self._measure(test)
         if standing.decision is not None:
             await self._end(before, test, standing.decision, standing.why, standing)
@@ -280,6 +347,12 @@ class LiveTests:
         now = self._corpus.active.generation.version
         if now != test.active:
             return f"{now} became active."
+        swap = self._controller.swap
+        if test.builds and swap is not None and swap.version not in {test.active, test.candidate}:
+            return "" if swap.kept else f"{swap.version} is being activated."
+        loaded = self._get_loaded(test) if test.builds else None
+        if loaded is not None and (loaded.retired or loaded.fault):
+            return loaded.fault or f"The index of {test.candidate} could not follow a write."
         gone = {*test.collections} - {*await self._corpus.store.collection_names()}
         if gone:
             return f"The collection {min(gone)} was deleted."
@@ -305,6 +378,7 @@ class LiveTests:
         else:  # Another replica was faster.
             ended = (await self._read())[1] or ended
         self._follow(None)
+        self._controller.poke()
         return ended
 
     async def _activate(self, before: str | None, test: LiveTest) -> None:
@@ -335,41 +409,31 @@ class LiveTests:
         manifest = require_kind(read_manifest(folder), "encoder")
         return manifest, read_rankings(folder, manifest)
 
-    async def _compare(self, active: Generation, manifest: Manifest, rankings: Rankings) -> list[str]:
-        """Returns the collections in which searches of both versions differ.
+    async def _compare(
+        self, active: Generation, manifest: Manifest, rankings: Rankings
+    ) -> tuple[list[str], bool]:
+        """Returns the collections in which searches of both versions differ, and whether vectors differ.
 
         Raises:
-            Conflict: The versions differ in more than the search, or in nothing.
+            Conflict: The versions do not differ.
         """
         if manifest.version == active.version:
             raise Conflict(f"{manifest.version} is active. Name another version.")
-        if _get_encoding(manifest) != _get_encoding(active.manifest):
-            raise Conflict(
-                f"{manifest.version} has another encoder than the active version {active.version}. A live "
-                "test compares rankings and search settings of one encoder."
-            )
+        encodes = builds = _get_encoding(manifest) != _get_encoding(active.manifest)
         found = []
         for name in await self._corpus.store.collection_names():
-            passages = [passage_tokens(each, name) for each in (manifest, active.manifest)]
-            if passages[0] != passages[1]:
-                raise Conflict(
-                    f"{manifest.version} splits the texts of {name} into other passages, so its vectors "
-                    f"differ. POST /models/{manifest.version}/activate compares nothing and serves it."
-                )
             own, other = rankings[name], active.rankings[name]
-            if own.late and own.space != other.space:
-                raise Conflict(
-                    f"The ranking of {name} in {manifest.version} compares token vectors that the active "
-                    "version does not have. Such a ranking cannot be tested live."
-                )
-            if own != other or manifest.search.get(name) != active.manifest.search.get(name):
+            splits = passage_tokens(manifest, name) != passage_tokens(active.manifest, name)
+            builds |= splits or (bool(own.late) and own.space != other.space)
+            searches = own != other or manifest.search.get(name) != active.manifest.search.get(name)
+            if encodes or splits or searches:
                 found.append(name)
         if not found:
             raise Conflict(
                 f"{manifest.version} searches every collection like the active version {active.version}, so "
                 "nothing is there to compare."
             )
-        return found
+        return found, builds
 
 
 def _get_encoding(manifest: Manifest) -> tuple[object, ...]:
@@ -379,11 +443,13 @@ def _get_encoding(manifest: Manifest) -> tuple[object, ...]:
     return manifest.fingerprint, student, *prompts
 
 
-def describe(test: LiveTest, standing: Standing) -> str:
-    """Returns the state of a test as one or two sentences."""
+def describe(test: LiveTest, standing: Standing, pause: str = "") -> str:
+    """Returns the state of a test as one or two sentences. `pause` says why no search is tested now."""
     won = f"{standing.wins:,} of {amount(standing.decided, 'decided search', 'decided searches')}"
+    if test.state == "preparing":
+        return pause or "The test is about to begin."
     if test.state == "running":
-        return f"The candidate wins {won}; {_forecast(test, standing)}."
+        return f"The candidate wins {won}; {_forecast(test, standing)}.{pause and f' Paused: {pause}'}"
     if test.state == "accepted":
         return f"The candidate won {won}, so it was activated."
     verdict = "was rejected" if test.state == "rejected" else "was not judged"

@@ -4,7 +4,7 @@
 
 In the state `building`, the candidate may wait for memory. In the state `ready`, it waits for a decision if
 SIMILE_ACTIVATE=manual, or if its answers differ too much (SIMILE_CANARY_MIN_OVERLAP). A version that must
-only be kept loaded also stays in the state `ready`.
+only be kept loaded, or that a live test compares, also stays in the state `ready`.
 
 While documents are embedded for the candidate, it also receives every write. Writes do not wait for the
 candidate: the builder embeds documents whose writes it missed. The database transaction of the swap checks
@@ -22,11 +22,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from models.encoder import Encoder
 from models.errors import ModelError
-from models.manifest import read_manifest
+from models.manifest import Manifest, read_manifest
 from models.messages import amount
 from models.store import RequestedVersion
 from service.active import Generation, Retired
@@ -244,22 +244,20 @@ class Swap:
 
     async def _wait_for_memory(self) -> None:
         """Waits until the generation fits into memory."""
-        store, active = self._loader.store, self._corpus.active.generation
-        manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
-        folder, dimension = store.root / self.version, manifest.dimension
-        alone = self._corpus.single_text_threads > 1 and self._loader.opens_single_text
+        manifest = await self._read(lambda: read_manifest(self._loader.store.folder(self.version)))
         said = False  # Log the reason once, because the numbers in it change with each check.
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
-            rows = expected_rows(active, documents, manifest)
-            look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
+            rows, size = _estimate(manifest, documents, self._loader, self._corpus)
+            look = partial(capacity.shortage, documents, rows, machine=MACHINE, **size)
             shortage = await self._read(look)
             if shortage is None:
-                need = partial(capacity.needed, dimension=dimension, folder=folder, alone=alone)
+                need = partial(capacity.needed, **size)
                 self._model_bytes = await self._read(partial(need, []))
                 self.reserved_bytes = await self._read(partial(need, rows))
                 break
-            await self._wait(shortage, MEMORY_LOOK_SECONDS, said=said)
+            reason = f"{shortage} It is built when enough memory is free."
+            await self._wait(reason, MEMORY_LOOK_SECONDS, said=said)
             said = True
         self.reason = None
 
@@ -363,6 +361,23 @@ class Swap:
             return
         with contextlib.suppress(Unhealthy):  # The writer has stopped, because the service stops.
             self._corpus.store.after_writes(partial(active.leave_unless_active, generation))
+
+
+async def find_shortage(manifest: Manifest, loader: ModelLoader, corpus: Corpus) -> str | None:
+    """Returns why there is too little memory for a version now, with advice, or None."""
+    documents = await corpus.store.count_all()
+    rows, size = _estimate(manifest, documents, loader, corpus)
+    return await asyncio.to_thread(capacity.shortage, documents, rows, machine=MACHINE, **size)
+
+
+def _estimate(
+    manifest: Manifest, documents: int, loader: ModelLoader, corpus: Corpus
+) -> tuple[list[int], dict[str, Any]]:
+    """Returns what `capacity` must know of a version: the rows of each collection, and arguments by name."""
+    alone = corpus.single_text_threads > 1 and loader.opens_single_text
+    folder = loader.store.root / manifest.version
+    rows = expected_rows(corpus.active.generation, documents, manifest)
+    return rows, {"dimension": manifest.dimension, "folder": folder, "alone": alone}
 
 
 def _embedding_last(corpus: Corpus, generation: Generation) -> Last:

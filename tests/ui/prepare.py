@@ -128,7 +128,7 @@ def _refused(into: Path, source: Path, manifest: Manifest, active: str) -> Manif
 
 
 def _report(active: str) -> dict[str, object]:
-    """Returns a report of the gate, like those of training/retraining/gate/words.py."""
+    """Returns a report of the gate, like those of training/retraining/gate/verdict.py."""
     gains = [
         {"name": name, "title": title, "difference": difference, "low": low, "high": high, "shown": shown}
         | {"queries": 106, "least": 0.031, "enough": 135}

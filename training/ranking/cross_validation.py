@@ -1,4 +1,4 @@
-"""Compare rankings by cross-validation over judged queries. Start at `compare` and `learn`.
+"""Compare rankings by cross-validation over judged queries. Start at `cross_validate` and `learn`.
 
     new questions           nearly equal queries, and queries that share an answer, are in the same fold
     questions as they come  folds are drawn by query, so answers recur as in a log
@@ -9,7 +9,7 @@ queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from models.search.ranking import Ranking
 from training.evaluation.paired import Interval
 from training.evaluation.significance import of_mean
-from training.ranking.examples import Example, build_memory, remember
+from training.ranking.examples import Example, build_memory, score_candidates
 from training.ranking.fitting import (
     AVERAGED_QUERIES,
     FOLDS,
@@ -41,7 +41,12 @@ _SHARES, _SEEDS = (0.5, 0.75, 1.0), 3  # Of the judged queries and of the folds,
 _CHOOSING = 3  # Folds that choose a procedure, so that 400 queries take less than a minute.
 LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
 
+CANDIDATE_ORDER = Ranking(weights={})  # Gives all candidates the same score.
+
 Fit = Callable[[Sequence[Example]], Ranking]
+# By name: NEW and COMING.
+Rows = Mapping[str, "Comparison"]
+Folds = Mapping[str, Sequence["Fold"]]
 
 
 class Comparison(NamedTuple):
@@ -74,34 +79,68 @@ class Comparison(NamedTuple):
 
 
 class Fold(NamedTuple):
+    """A part of the queries, which a ranking that was fitted to the others scores.
+
+    Attributes:
+        train: The other queries.
+        test: Positions of the queries of this part.
+        ranking: The ranking. By default, the one that keeps the order of the candidates.
+    """
+
     train: Sequence[Example]
     test: Sequence[int]
+    ranking: Ranking = CANDIDATE_ORDER
+
+    def fit(self, fit: Fit) -> Fold:
+        """Returns the fold with a ranking that is fitted to its training queries."""
+        return self._replace(ranking=fit(self.train))
 
 
-def compare(examples: Sequence[Example], folds: Iterable[Fold], fit: Fit | None) -> Comparison:
-    """Cross-validates a ranking against the order of the candidates.
+def keep_order(_: Sequence[Example]) -> Ranking:
+    """Returns a ranking that keeps the order of the candidates."""
+    return CANDIDATE_ORDER
+
+
+def cross_validate(examples: Sequence[Example], fit: Fit) -> Rows:
+    """Compares a ranking with the order of the candidates, for both kinds of questions."""
+    return compare_all(examples, fit_folds(examples, fit))
+
+
+def fit_folds(examples: Sequence[Example], fit: Fit) -> Folds:
+    """Draws folds for both kinds of questions, and fits a ranking in each."""
+    folds = {name: [*draw_folds(examples, name)] for name in (NEW, COMING)}
+    return change_all(folds, lambda fold: fold.fit(fit))
+
+
+def change_all(folds: Folds, change: Callable[[Fold], Fold]) -> Folds:
+    return {name: [*map(change, some)] for name, some in folds.items()}
+
+
+def compare_all(examples: Sequence[Example], folds: Folds) -> Rows:
+    """Calls `compare` for both kinds of questions."""
+    return {name: compare(examples, some) for name, some in folds.items()}
+
+
+def compare(examples: Sequence[Example], folds: Iterable[Fold]) -> Comparison:
+    """Compares the rankings of folds with the order of the candidates.
 
     Args:
         examples: Judged queries. Only those that judge and have an answer are scored.
-        folds: From `draw_folds`.
-        fit: Fits a ranking to the training queries of a fold. None: both orders are that of the candidates.
+        folds: From `draw_folds`, with their rankings.
     """
     chance, before, after = np.full((3, len(examples)), np.nan)
     ranks = np.zeros((len(examples), 2), np.int64)
     groups = _find_groups(examples)
     hits: dict[int, list[str]] = {}
     for fold in folds:
-        ranking = None if fit is None else fit(fold.train)
         memory = build_memory(fold.train)
         for at in fold.test:
             example = examples[at]
             if not (example.judges and example.relevant):
                 continue
-            hybrid = scores = -np.arange(len(example.ids), dtype=np.float64)
-            if ranking is not None:
-                scores = ranking.score(remember(example, memory, ranking.memory_threshold), example.late)
-                if ranking.reranker is not None:
-                    scores = example.rerank(scores, ranking.reranker)
+            hybrid, scores = np.zeros(len(example.ids)), score_candidates(example, fold.ranking, memory)
+            if fold.ranking.reranker is not None:
+                scores = example.rerank(scores, fold.ranking.reranker)
             before[at], after[at] = example.score(hybrid), example.score(scores)
             chance[at] = example.chance
             ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
@@ -135,14 +174,11 @@ def choose(examples: Sequence[Example], prior: Weights, *, late: bool = False) -
 
         Returns a function that completes these rankings by a procedure, and scores them.
         """
-        folds = [*islice(draw_folds(examples, name), _CHOOSING)]
-        fits = [fit(fold.train, prior, Procedure(None, trees, late=late)) for fold in folds]
-
-        def run(procedure: Procedure) -> Comparison:
-            fitted = iter(fits)
-            return compare(examples, folds, lambda train: complete(next(fitted), train, procedure))
-
-        return run
+        fitting = partial(fit, prior=prior, procedure=Procedure(None, trees, late=late))
+        folds = [fold.fit(fitting) for fold in islice(draw_folds(examples, name), _CHOOSING)]
+        return lambda procedure: compare(
+            examples, [fold.fit(partial(complete, fold.ranking, procedure=procedure)) for fold in folds]
+        )
 
     new, coming = validate(NEW, trees=False), validate(COMING, trees=boosts)
 
@@ -181,7 +217,10 @@ def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> st
     for share in _SHARES:
         count = round(share * len(examples) * (FOLDS - 1) / FOLDS)
         rows = [
-            compare(examples, limit(draw_folds(examples, COMING, seed), count, seed), fitting)
+            compare(
+                examples,
+                [fold.fit(fitting) for fold in limit(draw_folds(examples, COMING, seed), count, seed)],
+            )
             for seed in range(_SEEDS)
         ]
         gains.append(np.mean([row.after - row.before for row in rows], axis=0))

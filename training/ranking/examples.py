@@ -21,7 +21,7 @@ from models.search.features import (
     build,
 )
 from models.search.measures import dcg, judge
-from models.search.ranking import MAX_RANKED, RERANKED, RerankerWeight, rerank
+from models.search.ranking import MAX_RANKED, RERANKED, Ranking, RerankerWeight, rerank
 from training.evaluation.modes import Scores
 
 
@@ -202,3 +202,8 @@ def remember(
     recalled = memory.recall(example.vector, example.ids, threshold, without=without)
     features[:, -len(MEMORY) :] = recalled
     return features
+
+
+def score_candidates(example: Example, ranking: Ranking, memory: Memory) -> NDArray[np.float64]:
+    """Returns the scores of the candidates by a ranking, before a reranker, shape (n,)."""
+    return ranking.score(remember(example, memory, ranking.memory_threshold), example.late)

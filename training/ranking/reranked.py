@@ -12,7 +12,7 @@ import numpy as np
 
 from models.search.ranking import RERANKED, Ranking, RerankerWeight, standardize_late
 from training.ranking.cross_validation import COMING, draw_folds
-from training.ranking.examples import Example, build_memory, remember
+from training.ranking.examples import Example, build_memory, score_candidates
 from training.ranking.fitting import Procedure, Weights, fit, fit_linear
 
 ALONE = RerankerWeight(fingerprint="0" * 64, weight=1e6)
@@ -39,7 +39,7 @@ def add_weight(ranking: Ranking, examples: Sequence[Example], prior: Weights, fi
             example = examples[at]
             if example.reranked is None:
                 continue
-            scores = fitted.score(remember(example, memory, fitted.memory_threshold), example.late)
+            scores = score_candidates(example, fitted, memory)
             best = np.argsort(-scores, kind="stable")[:RERANKED]
             best = best[~np.isnan(example.reranked[best])]
             gains = example.gains[best]
@@ -49,3 +49,8 @@ def add_weight(ranking: Ranking, examples: Sequence[Example], prior: Weights, fi
     own, others = fit_linear(rows, np.array([1.0, 0.0])).tolist()
     weight = round(max(0.0, others) / max(own, _LEAST), 6)
     return ranking.model_copy(update={"reranker": RerankerWeight(fingerprint=fingerprint, weight=weight)})
+
+
+def leave_alone(ranking: Ranking) -> Ranking:
+    """Returns the ranking for a reranker that orders the best hits alone."""
+    return ranking.model_copy(update={"reranker": ALONE})

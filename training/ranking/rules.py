@@ -6,20 +6,18 @@ procedure of the active ranking, fitted to the same folds. The report compares b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from models.messages import amount
 from models.search.ranking import Ranking
 from training.evaluation.paired import Interval
-from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison
+from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison, Rows
 from training.ranking.fitting import MIN_QUERIES
 
 _ADDED = 0.99  # Of the interval that adds late interaction or a reranker to a ranking.
 _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
-
-Rows = Mapping[str, Comparison]  # By name: NEW and COMING.
 
 
 def judge_first(rows: Rows) -> list[str]:

@@ -31,9 +31,9 @@ from training.retraining.config import (
 )
 from training.retraining.exits import finish
 from training.retraining.gather import gather
+from training.retraining.lineage import why_slower
 from training.retraining.rank import forecast
 from training.retraining.rows import MAX_LISTS
-from training.retraining.students import why_slower
 from training.text.corpus import LISTED
 
 if TYPE_CHECKING:

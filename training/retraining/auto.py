@@ -29,7 +29,6 @@ from training.mining.corpus_report import read
 from training.mining.queries import build_queries
 from training.model.new_bases import takes_tokens
 from training.retraining import searches as own
-from training.retraining import sides
 from training.retraining.config import Config, TrainTable
 from training.retraining.documents import Document
 from training.retraining.gather import Gathered, gather
@@ -39,6 +38,7 @@ from training.retraining.publication import Outcome
 from training.retraining.rank import RANKING, rank, read_judged
 from training.retraining.rows import build_corpus
 from training.retraining.settings import tune
+from training.retraining.split import digest_pairs
 from training.runs.options import Options
 from training.text.corpus import PAIRS, TEXTS
 from training.text.service import fetch_info
@@ -270,7 +270,7 @@ def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
     """Adds all stages to the job of the first stage: new tokens, then texts, then pairs.
 
     Triples are not used, because a model whose vocabulary does not suit the text cannot mine useful
-    negatives. For the same reason, the new version becomes a new anchor (anchor.py).
+    negatives. For the same reason, the new version becomes a new anchor (lineage.py).
     """
     config = gathered.config
     require_judge(config, own.can_decide(job.searches, gathered.found), config.gate.data)
@@ -280,7 +280,7 @@ def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
         pairs = build_corpus(PAIRS, gathered.split.train, found.train, None, 0, withheld)
         if len(pairs) >= MIN_PAIRS:
             corpora[PAIRS] = pairs
-            learned |= sides.learned(found.train)
+            learned |= digest_pairs(found.train)
     timed = stages if job.minutes is None else replace(stages, minutes=job.minutes)
     return replace(
         job,

@@ -40,9 +40,7 @@ def find_answers(
         columns = (before[name][EACH], after[name][EACH], before[name][HITS], after[name][HITS])
         for query, was, now, *orders in zip(before[name][NAMES], *columns, strict=True):
             row = _build(name, searched.queries[query], now - was, searched.relevant[query], orders)
-            for hit in _list_hits([row]):
-                hit["text"] = _short(searched.documents[hit["id"]].whole)
-                hit["id"] = _id(hit["id"])
+            _add_texts([row], {id: searched.documents[id].whole for ids in orders for id in ids})
             found.append(row)
     return sorted(found, key=lambda row: -abs(row["difference"]))
 
@@ -78,10 +76,9 @@ def reordered(
         for each, gain, hits in zip(row.examples, (row.after - row.before).tolist(), row.hits, strict=True)
     )
     for name in compared:
-        hits = _list_hits(row for some in found.values() for row in some if row["search"] == name)
-        texts = fetch(name, sorted({hit["id"] for hit in hits}))
-        for hit in hits:
-            hit["text"] = _short(texts.get(hit["id"], ""))
+        rows = [row for some in found.values() for row in some if row["search"] == name]
+        ids = {hit["id"] for row in rows for side in _SIDES for hit in row[side]}
+        _add_texts(rows, fetch(name, sorted(ids)))
     return {**found, "sides": ["hybrid order", "ranking"]}
 
 
@@ -99,7 +96,7 @@ def _build(
         "difference": difference,
         # Rank of the first relevant hit in each order, or None without one.
         "ranks": [next((rank for rank, id in enumerate(ids, 1) if id in relevant), None) for ids in orders],
-        "relevant": [_id(id) for id in relevant],
+        "relevant": [_get_id(id) for id in relevant],
         **{
             side: [{"id": id, "rank": rank, "text": ""} for rank, id in enumerate(ids, 1)]
             for side, ids in zip(_SIDES, orders, strict=True)
@@ -121,12 +118,14 @@ def _cut(row: Answer) -> Answer:
     return row | kept
 
 
-def _list_hits(rows: Iterable[Answer]) -> list[dict[str, Any]]:
-    return [hit for row in rows for side in _SIDES for hit in row[side]]
+def _add_texts(rows: Iterable[Answer], texts: Mapping[str, str]) -> None:
+    """Adds texts by name, and replaces the names of documents and of their parts by the ids of documents."""
+    for hit in (hit for row in rows for side in _SIDES for hit in row[side]):
+        hit["text"] = _short(texts.get(hit["id"], ""))
+        hit["id"] = _get_id(hit["id"])
 
 
-def _id(name: str) -> str:
-    """Returns the id of a document, given the name of the document or of a part of it."""
+def _get_id(name: str) -> str:
     return name.partition("\0")[0]
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -54,7 +55,7 @@ Rooted = Annotated[Path, AfterValidator(_rooted)]
 
 
 class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, loc_by_alias=False)
 
 
 class CorpusTable(Table):
@@ -88,16 +89,9 @@ class EventsTable(Table):
     use: bool = True  # also read POST /events
     position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
     least: int = Field(3, ge=1)  # searches that must agree on a document
-    visitors: int = Field(2, ge=1)  # visitors that these searches must come from (trust.py)
+    # Visitors that these searches must come from (trust.py). `keys` is the earlier name.
+    visitors: int = Field(2, ge=1, validation_alias=AliasChoices("visitors", "keys"))
     queries: bool = False  # also train on unjudged queries of events, if a recipe can
-
-    @model_validator(mode="before")
-    @classmethod
-    def _earlier_name(cls, given: Any) -> Any:
-        """Accepts the key `keys`, which is the earlier name of `visitors`."""
-        if not isinstance(given, dict) or "keys" not in given or "visitors" in given:
-            return given
-        return {"visitors" if name == "keys" else name: value for name, value in given.items()}
 
     @field_validator("position_bias", mode="wrap")
     @classmethod

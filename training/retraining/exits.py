@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from models.progress import to_stderr
 from training.errors import Busy, Interrupted, NothingToLearn
-from training.retraining.gate.words import as_text
+from training.retraining.gate.verdict import as_text
 from training.retraining.publication import Outcome
 
 REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130

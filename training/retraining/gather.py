@@ -13,11 +13,9 @@ from models.progress import Say
 from models.store import ModelStore
 from training.errors import NothingToLearn
 from training.mining.dedupe import near_duplicates
-from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
-from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import (
     CONTRADICTED,
     JUDGMENTS,
@@ -29,8 +27,9 @@ from training.retraining.judgements import (
     judgments_at,
     judgments_in,
 )
+from training.retraining.lineage import active_version
 from training.retraining.publication import activated_by_hand, get_learned
-from training.retraining.sides import plain
+from training.retraining.split import Split, hold_out, plain
 from training.retraining.trust import REASONS, described
 from training.text.service import Searches, fetch_searches
 
@@ -45,7 +44,7 @@ class Gathered(NamedTuple):
     documents: Documents
     split: Split
     found: Judged
-    learned: frozenset[str]  # sides.learned of the models so far
+    learned: frozenset[str]  # split.digest_pairs of the models so far
     queried: Mapping[str, Sequence[str]] = MappingProxyType({})  # unjudged queries, by collection
     served: Searches = Searches()  # search settings of the service
     used: Use = Use([], "", {})

@@ -9,7 +9,7 @@ Judgments come from a file, from feedback (`POST /feedback`) and from clicks (cl
 document, feedback overrides the file, and clicks count only if there is neither. Each API key has one vote on
 a query and a document, its newest judgment. Keys that name the same visitor (trust.py) have one vote
 together, the newest. Untrusted keys have no vote. The majority decides, and a tie is ignored. Each query,
-with its answers, is in one part: it judges, chooses settings (dev), or is used for training (sides.py).
+with its answers, is in one part: it judges, chooses settings (dev), or is used for training (split.py).
 
 A single API key must not control the gate. A query rests on a key if no other key, no trusted key and no file
 confirms one of its answers. For feedback, users that a key names do not count, because the key could invent
@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from training.errors import TrainingError
 from training.mining.pairs import folded
 from training.retraining.documents import get_collection
-from training.retraining.heldout import Part, place
-from training.retraining.sides import sides
+from training.retraining.split import Part, place, sides
 from training.retraining.trust import build_visitor, get_number
 from training.text.lines import Record, build_text, layout, read_records, valid
 from training.text.service import ONLY_DEFAULT, fetch_collections, fetch_feedback, qualified, shown
@@ -124,11 +123,8 @@ def judgments_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Iterator[
     for collection in fetch_collections(url, requested):
         for row in fetch_feedback(url, collection):
             query = valid(row["query"], f"{shown(url)}, feedback")
-            id, key, user = (
-                qualified(collection, row["id"]),
-                str(row.get("key", "")),
-                str(row.get("user", "")),
-            )
+            id = qualified(collection, row["id"])
+            key, user = str(row.get("key", "")), str(row.get("user", ""))
             yield Judgment(query, id, row["relevant"], key, user, bool(row.get("trusted", True)))
 
 
@@ -148,8 +144,8 @@ def judged(
         share: Share of the queries to hold out, 0 to 1.
         trusted: Names of the keys whose queries may judge. Empty means all keys, but a single
             key may have at most half of the queries that judge.
-        learned: Digests from sides.learned, of all models so far. Queries with such a digest are used for
-            training only.
+        learned: Digests from split.digest_pairs, of all models so far. Queries with such a digest are used
+            for training only.
         clicked: What clicks say about each query.
 
     """
@@ -195,6 +191,12 @@ def judged(
     alone = len(keys) == len(relevants) and len({*keys.values()}) == 1  # All queries rest on the same key.
     may_judge = [query for query in relevants if query not in keys or not (trusted or alone)]
     may_decide = [query for query in may_judge if query not in of_use_alone]
+    gains = {  # without documents that people judged
+        query: {
+            id: gain for id, gain in each.gains.items() if id in known and (query, known[id]) not in newest
+        }
+        for query, each in clicked.items()
+    }
     split = sides(relevants, share, may_decide, learned, may_judge)
     held = bounded(split.judge, keys)
     unknown_to_all = {query: relevants[query] for query in may_judge if query not in split.known}
@@ -211,18 +213,8 @@ def judged(
         of_use_alone,
         negatives,
         counts,
-        {query: _without_judged(query, each, known, newest) for query, each in clicked.items()},
+        {query: each._replace(gains=gains[query]) for query, each in clicked.items()},
     )
-
-
-def _without_judged(
-    query: str, clicked: Clicked, known: Mapping[str, str], judged: Collection[tuple[str, str]]
-) -> Clicked:
-    """Returns what clicks say about known documents, without the gains of those that people judged."""
-    gains = {
-        id: gain for id, gain in clicked.gains.items() if id in known and (query, known[id]) not in judged
-    }
-    return clicked._replace(gains=gains)
 
 
 def _voter(judgment: Judgment, trusted: Collection[str]) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
 from models.store import ModelStore
-from training.retraining.sides import digest
+from training.retraining.split import digest
 
 FILE_NAME = "judged.json"
 _TESTS = "tests"

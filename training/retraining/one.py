@@ -40,18 +40,23 @@ from training.model.encoder import compute_digest
 from training.ranking.cross_validation import COMING
 from training.ranking.rules import count_first
 from training.retraining import searches as own
-from training.retraining.anchor import active_version, find_anchor
 from training.retraining.changes import MAX_ANSWERS, find_answers, find_changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import compute_drift
 from training.retraining.gate.gains import deciding
-from training.retraining.gate.verdict import JUDGED, NAMES, RANKINGS, Scores
-from training.retraining.gate.words import report
+from training.retraining.gate.verdict import JUDGED, NAMES, RANKINGS, Scores, report
 from training.retraining.ledger import count_test
+from training.retraining.lineage import (
+    active_version,
+    beside,
+    build_lineage,
+    find_anchor,
+    find_start,
+    why_slower,
+)
 from training.retraining.publication import Outcome, known, publish
 from training.retraining.scoring import build_meta, read_rankings, score_judged, short
-from training.retraining.students import beside, build_lineage, find_start, why_slower
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT

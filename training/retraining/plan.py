@@ -27,15 +27,14 @@ from training.methods.sources import ScoredLists
 from training.mining.corpus_report import look_at
 from training.mining.rerankers import single
 from training.retraining import searches as own
-from training.retraining import sides
-from training.retraining.choosing import build_choose, compute_score
 from training.retraining.config import Config, GateTable, require_enough
 from training.retraining.gate.verdict import JUDGED
 from training.retraining.gather import Gathered, counts, gather, of_keys
-from training.retraining.heldout import JUDGE, Split
 from training.retraining.judgements import Judged, bounded
 from training.retraining.one import Job
 from training.retraining.rows import build_corpus
+from training.retraining.searches import build_choose, compute_score
+from training.retraining.split import JUDGE, Split, digest, digest_pairs
 from training.runs.options import Options
 from training.text.corpus import LISTS, PAIRS, TRIPLES, Corpus, read_corpus
 
@@ -133,10 +132,10 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
     for warning in report["warnings"]:
         say(f"! {warning}")
     if recipe.source.kind in OF_LABELS:
-        learned |= sides.learned(found.train)
+        learned |= digest_pairs(found.train)
     if recipe.source.kind is LISTS:
-        of_people = {sides.digest(query) for queries in gathered.queried.values() for query in queries}
-        learned |= of_people & {sides.digest(text) for text in corpus.texts[:: corpus.columns]}
+        of_people = {digest(query) for queries in gathered.queried.values() for query in queries}
+        learned |= of_people & {digest(text) for text in corpus.texts[:: corpus.columns]}
     return replace(
         _begin(config, recipe, corpus, store, work),
         searches=searches if config.gate.mode == "on" else {},

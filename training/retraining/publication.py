@@ -30,16 +30,14 @@ from models.search.ranking import FOLDER, Ranking
 from models.store import REQUESTED, ModelStore
 from training.errors import NothingToLearn
 from training.evaluation.report.markdown import escape, listed, table
-from training.ranking.cross_validation import CERTAIN, COMING
-from training.ranking.rules import Rows
+from training.ranking.cross_validation import CERTAIN, COMING, Rows
 from training.retraining import ledger
-from training.retraining.anchor import active_version, find_anchor
 from training.retraining.changes import reordered
 from training.retraining.gate.gains import build_gain
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Verdict
-from training.retraining.gate.words import figure
-from training.retraining.gate.words import report as build_report
+from training.retraining.gate.verdict import Verdict, figure
+from training.retraining.gate.verdict import report as build_report
+from training.retraining.lineage import active_version, find_anchor
 from training.retraining.scoring import build_meta
 
 

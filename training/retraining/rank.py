@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,21 +42,19 @@ from training.evaluation.scorable import build_scorable
 from training.ranking import late as late_interaction
 from training.ranking.cross_validation import (
     COMING,
-    NEW,
-    Comparison,
-    Fit,
-    Fold,
-    compare,
-    draw_folds,
+    Folds,
+    Rows,
+    change_all,
+    compare_all,
+    fit_folds,
     learn,
     predict,
 )
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES
-from training.ranking.reranked import ALONE, add_weight
-from training.ranking.rules import Rows, describe, judge_added, judge_first, judge_refit
+from training.ranking.reranked import add_weight, leave_alone
+from training.ranking.rules import describe, judge_added, judge_first, judge_refit
 from training.retraining import ledger
-from training.retraining.anchor import active_version
 from training.retraining.config import (
     Config,
     CorpusTable,
@@ -66,10 +65,11 @@ from training.retraining.config import (
 )
 from training.retraining.exits import finish, tell
 from training.retraining.gather import read_judgments
-from training.retraining.heldout import place
 from training.retraining.judgements import Clicked, Judged, judged
+from training.retraining.lineage import active_version
 from training.retraining.publication import Learned, Outcome, get_learned, left, publish_learned
 from training.retraining.scoring import read_rankings, refitting
+from training.retraining.split import place
 from training.retraining.workplace import alone
 from training.runs.export import add_models_dir
 from training.text.service import (
@@ -175,14 +175,12 @@ def _learn_all(given: _Given) -> dict[str, Learned]:
 
 def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
     """Yields each collection with the labels of its queries: those with a judged document in it."""
-    queries: dict[str, set[str]] = {}
     clicked = {query: each.gains for query, each in found.clicked.items()}
-    for judgments in (found.answers, found.negatives, clicked):
-        for query, ids in judgments.items():
-            for id in ids:
-                queries.setdefault(split_qualified(id)[0], set()).add(query)
-    for name, some in sorted(queries.items()):
-        yield name, {query: label(name, query, found) for query in some}
+    judgments = (found.answers, found.negatives, clicked)
+    names = {split_qualified(id)[0] for each in judgments for ids in each.values() for id in ids}
+    for name in sorted(names):
+        labels = {query: label(name, query, found) for query in {*chain(*judgments)}}
+        yield name, {query: each for query, each in labels.items() if each.gains or each.wrong}
 
 
 def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:
@@ -216,23 +214,21 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
             reranker, digest = None, _digest(served, name, labels, None)
     # Unclicked hits count as wrong here, which rather favors the order that users saw.
     judging = [each._replace(seen=None) for each in examples]
-    judges = _Judges(judging, {each: [*draw_folds(examples, each)] for each in (NEW, COMING)})
-    fitted = judges.fit(fitting)
-    rows = judges.compare(fitted)
+    folds = fit_folds(examples, fitting)
+    rows = compare_all(judging, folds)
     if not len(rows[COMING].after):
         raise NothingToLearn("no judged query may judge: each rests on one key, or the encoder learned it.")
     told: list[str] = []
     if late:
         given.say("fitting it again with late interaction")
         fitting_late = partial(fitting, late=True)
-        fitted_late = judges.fit(fitting_late)
-        rows_late = judges.compare(fitted_late)
-        used, said = judge_added(
-            _against(rows, rows_late), "Late interaction", used=bool(before and before.late)
-        )
+        folds_late = fit_folds(examples, fitting_late)
+        rows_late = compare_all(judging, folds_late)
+        known = bool(before and before.late)
+        used, said = judge_added(_against(rows, rows_late), "Late interaction", used=known)
         told.append(said)
         if used:
-            fitted, rows, fitting = fitted_late, rows_late, fitting_late
+            folds, rows, fitting = folds_late, rows_late, fitting_late
         else:
             late = b""
     reasons = find_reasons(examples, judging, rows, before)
@@ -240,39 +236,10 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
     ranking = fitting(examples).model_copy(update=kept)
     if reranker is not None:
         given.say(f"fitting the weight of {reranker.version}")
-        weight, said = _weigh(ranking, examples, judges, fitted, reranker.fingerprint)
+        weight, said = _weigh(ranking, examples, judging, folds, reranker.fingerprint)
         told.append(said)
         ranking = ranking.model_copy(update={"reranker": weight})
     return Learned(rows, reasons, [*describe(rows, ranking), *told], digest, ranking)
-
-
-class _Judges(NamedTuple):
-    """The queries that judge rankings, and the folds in which they do, by kind of questions."""
-
-    queries: Sequence[Example]
-    folds: Mapping[str, Sequence[Fold]]
-
-    def fit(self, fitting: Fit) -> dict[str, list[Ranking]]:
-        """Fits a ranking to the training queries of each fold."""
-        return {name: [fitting(fold.train) for fold in some] for name, some in self.folds.items()}
-
-    def compare(
-        self,
-        fitted: Mapping[str, Sequence[Ranking]],
-        change: Callable[[Ranking, Sequence[Example]], Ranking] = lambda ranking, _: ranking,
-    ) -> dict[str, Comparison]:
-        """Compares the rankings of the folds with the hybrid order.
-
-        Args:
-            fitted: From `fit`.
-            change: Changes a ranking, given its training queries.
-        """
-
-        def run(name: str) -> Comparison:
-            rankings = iter(fitted[name])
-            return compare(self.queries, self.folds[name], lambda train: change(next(rankings), train))
-
-        return {name: run(name) for name in self.folds}
 
 
 def _against(before: Rows, after: Rows) -> Rows:
@@ -283,8 +250,8 @@ def _against(before: Rows, after: Rows) -> Rows:
 def _weigh(
     ranking: Ranking,
     examples: Sequence[Example],
-    judges: _Judges,
-    fitted: Mapping[str, Sequence[Ranking]],
+    judging: Sequence[Example],
+    folds: Folds,
     fingerprint: str,
 ) -> tuple[RerankerWeight | None, str]:
     """Returns the weight of a reranker, and a sentence about it. None: it orders the best hits alone.
@@ -292,13 +259,14 @@ def _weigh(
     Args:
         ranking: The ranking, with the weight of the active ranking.
         examples: The judged queries to which it was fitted.
-        judges: The judges.
-        fitted: The rankings of their folds.
+        judging: The same queries with the labels by which they judge.
+        folds: The folds with their rankings.
         fingerprint: Fingerprint of the reranker.
     """
     weigh = partial(add_weight, prior=get_default().weights, fingerprint=fingerprint)
-    alone = judges.compare(fitted, lambda each, _: each.model_copy(update={"reranker": ALONE}))
-    rows = _against(alone, judges.compare(fitted, weigh))
+    alone = change_all(folds, lambda fold: fold._replace(ranking=leave_alone(fold.ranking)))
+    weighed = change_all(folds, lambda fold: fold.fit(partial(weigh, fold.ranking)))
+    rows = _against(compare_all(judging, alone), compare_all(judging, weighed))
     known = ranking.reranker is not None and ranking.reranker.fingerprint == fingerprint
     used, said = judge_added(rows, "The learned weight of the reranker", used=known)
     weight = weigh(ranking, examples).reranker if used else None
@@ -363,11 +331,8 @@ def find_reasons(
     """
     if before is None:
         return judge_first(rows)
-    against = {
-        name: row._replace(before=compare(judging, draw_folds(examples, name), refitting(before)).after)
-        for name, row in rows.items()
-    }
-    return judge_refit(rows, against)
+    refitted = compare_all(judging, fit_folds(examples, refitting(before)))
+    return judge_refit(rows, _against(refitted, rows))
 
 
 def _build_examples(name: str, labels: Mapping[str, Labels], given: _Given) -> list[Example]:

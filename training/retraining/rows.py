@@ -37,8 +37,7 @@ from training.mining.queries import Query, build_queries
 from training.mining.rerankers import Score
 from training.mining.teacher import lists, rescore
 from training.retraining.documents import Document
-from training.retraining.heldout import place
-from training.retraining.sides import plain
+from training.retraining.split import place, plain
 from training.text.corpus import LISTED, LISTS, PAIRS, TEXTS, TRIPLES, Corpus, Kind, Row
 from training.text.service import fetch_nearest, split_qualified
 
@@ -75,7 +74,7 @@ def build_corpus(
         active: Function that opens the active model. Not called for texts. None: its vocabulary does not suit
             the text. Then pairs have all titles and whole documents.
         negatives: Number of negatives for each pair.
-        withheld: Held-out texts, as `sides.plain` returns them.
+        withheld: Held-out texts, as `split.plain` returns them.
         not_relevant: Ids of documents that are not relevant, by query.
         queried: Queries of users without judgments, by collection.
         service: Address of a service with the documents. None: documents are embedded.

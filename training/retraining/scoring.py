@@ -13,7 +13,7 @@ from models.search.ranking import FOLDER, Ranking, get_default, read_ranking
 from models.store import ModelStore
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
-from training.ranking.cross_validation import COMING, NEW, Comparison, Fit, compare, draw_folds
+from training.ranking.cross_validation import COMING, NEW, Comparison, Fit, cross_validate, keep_order
 from training.ranking.examples import Example
 from training.ranking.fitting import Procedure, fit
 from training.retraining import searches as own
@@ -43,14 +43,13 @@ def score_judged(
     for name, part in searched.parts():
         setting = own.Setting.of(learned.get(name), mode)
         examples, fitting = find_examples(part, model, setting, found, rankings.get(name))
-        if fitting is not None:
+        if fitting is not keep_order:
             kept = {"fingerprint": model.fingerprint, "reranker": rankings[name].reranker}
             fitted[name] = fitting(examples).model_copy(update=kept)
-        judging = [query for query, each in zip(part.queries, examples, strict=True) if each.judges]
-        names += judging
-        for row, parts in rows.items():
-            if judging:
-                parts.append(compare(examples, draw_folds(examples, row), fitting))
+        if judging := [query for query, each in zip(part.queries, examples, strict=True) if each.judges]:
+            names += judging
+            for row, compared in cross_validate(examples, fitting).items():
+                rows[row].append(compared)
     keys = [found.keys.get(searched.queries[name]) for name in names]
     return {row: _join(names, parts) | {KEYS: keys} for row, parts in rows.items()}, fitted
 
@@ -64,21 +63,21 @@ def _join(names: Sequence[str], parts: Sequence[Comparison]) -> dict[str, Any]:
 
 def find_examples(
     part: Collection, model: Scorable, setting: own.Setting, found: Judged, ranking: Ranking | None
-) -> tuple[list[Example], Fit | None]:
+) -> tuple[list[Example], Fit]:
     """Searches the judged queries of a collection. Only those in `found.held` judge rankings.
 
     Returns:
         The queries, and a function that fits a ranking to them by the procedure of `ranking`. The function is
-        None if `ranking` is None or the mode is not hybrid.
+        `keep_order` if `ranking` is None or the mode is not hybrid.
     """
-    fitting = refitting(ranking) if ranking is not None and setting.mode == "hybrid" else None
+    fitting = keep_order if ranking is None or setting.mode != "hybrid" else refitting(ranking)
     examples = [
         each._replace(
             wrong=frozenset(found.negatives.get(each.query, ())),
             judges=each.query in found.held,
             alike=found.alike.get(each.query, each.query),
         )
-        for each in own.find(part, model, setting, ranked=fitting is not None)
+        for each in own.find(part, model, setting, ranked=fitting is not keep_order)
     ]
     return examples, fitting
 

@@ -8,19 +8,24 @@ A search ranks the held-out documents together with other documents, which make 
 the ids chooses the other documents, so they are the same in every run. A query searches only documents of its
 collection, in the way in which the service answers a search that names no mode (`find`). Both versions get
 the same queries.
+
+The searches of the dev part choose the best step of a training, and the share of its weights to keep
+(`build_choose`). Dev is used neither for training nor by the gate.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
+from itertools import zip_longest
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.manifest import Mode, SearchDefaults
 from models.search.content import Content
@@ -28,22 +33,26 @@ from models.search.fusion import DENSE_WEIGHT, get_mode, get_weight
 from models.search.measures import judge
 from models.search.passages import learned_tokens
 from training.evaluation import modes
-from training.evaluation.encoding import remembering
+from training.evaluation.encoding import Choose, Encode, remembering
 from training.evaluation.geometry import directions
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
+from training.mining.neighbors import unit_vectors
 from training.mining.pairs import folded, get_body
 from training.ranking.examples import Example, Texts, build_example
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
-from training.retraining.heldout import Split, place
 from training.retraining.judgements import Judged
-from training.retraining.sides import plain
-from training.text.service import DEFAULT
+from training.retraining.split import Split, place, plain
+from training.text.service import DEFAULT, fetch_nearest, qualified, split_qualified
+
+if TYPE_CHECKING:
+    from training.runs.dev import Score
 
 MAX_QUERIES = 2000  # More take long; the interval is already a tenth of that of 20 queries.
 MIN_DEV_QUERIES = 8  # enough for a choice among few settings, whose first is safe; chosen by us
 MIN_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
+CANDIDATES = 500  # documents that judged dev queries search. Their passages are encoded five times.
 TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
 _KNOWN_WORDS = 4  # words of a query for a known item; chosen by us
 _WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
@@ -289,3 +298,81 @@ def _words(text: str) -> list[str]:
         for word in found
         for piece in ([word] if word.isascii() or len(word) <= _LONG else _PIECE.findall(word))
     ]
+
+
+def build_choose(
+    split: Split,
+    judged: Mapping[str, Sequence[str]],
+    active: Callable[[], Scorable],
+    learned: Mapping[str, SearchDefaults],
+    mode: Mode | None,
+    service: str | None,
+) -> Choose | None:
+    """Returns a function that scores a model on the dev part, or None if dev has too few queries.
+
+    The function returns one score for each judged query. If too few queries are judged, it returns one for
+    each query made from text. With a service, judged queries search mainly the documents that the service
+    finds for any of them, because other documents hardly compete.
+
+    Args:
+        split: The documents by part.
+        judged: Ids of the relevant documents of each dev query.
+        active: Function that opens the active model. The returned function does not use this model.
+        learned: Search settings of the active version, by collection.
+        mode: Mode that the service uses for searches without a mode. None means the learned mode.
+        service: Address of a service with the documents, or None.
+
+    """
+    choosing = Split(split.train, split.dev, split.copies)
+    if len(judged) >= MIN_DEV_QUERIES:  # Judgments count more than queries made from text.
+        nearest = _find_nearest(service, judged, active()) if service is not None else ()
+        made = {JUDGED: judged_search(choosing, judged, CANDIDATES, nearest=nearest)}
+    else:
+        made = collections(choosing, CANDIDATES // 2, MIN_DEV_QUERIES)
+    return choose_by(made, active(), learned, mode) if made else None
+
+
+def choose_by(
+    dev: Mapping[str, Collection], model: Scorable, learned: Mapping[str, SearchDefaults], mode: Mode | None
+) -> Choose:
+    """Returns a function that scores a model on each query of the searches `dev`. See `build_choose`."""
+    unrelated = model.unrelated
+    passages = {
+        (content, tokens): model.split(content, tokens)
+        for collection in dev.values()
+        for name, part in collection.parts()
+        for tokens in [learned_tokens(learned.get(name))]
+        for content in part.documents.values()
+    }
+
+    def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
+        encoders = encode_queries, encode_queries, encode_documents
+        trained = Scorable(None, None, None, *encoders, lambda *key: passages[key], 0, unrelated)
+        scores = score(dev, caching(trained), learned, mode)
+        return np.concatenate([each[EACH] for each in scores.values()])
+
+    return figures
+
+
+def compute_score(choose: Choose | None) -> Score | None:
+    """Returns a function that gives the mean of the scores of `choose`. None if `choose` is None."""
+    if choose is None:
+        return None
+
+    return lambda encoder: float(choose(encoder.encode_queries, encoder.encode_documents).mean())
+
+
+def _find_nearest(service: str, judged: Mapping[str, Sequence[str]], model: Scorable) -> list[str]:
+    """Returns the ids of the service's hits: the first hit of each query, then each second hit, and so on."""
+    queries: dict[str, list[str]] = {}
+    for query, ids in judged.items():
+        for name in dict.fromkeys(split_qualified(id)[0] for id in ids):
+            queries.setdefault(name, []).append(query)
+    lists = [
+        [qualified(name, hit["id"]) for hit in found]
+        for name, some in queries.items()
+        for found in fetch_nearest(
+            service, name, unit_vectors(model.encode_queries, some), str(model.version)
+        )
+    ]
+    return list(dict.fromkeys(id for rank in zip_longest(*lists) for id in rank if id is not None))

@@ -26,7 +26,7 @@ from training.evaluation.paired import spread
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, build_scorable
 from training.methods.recipe_files import SEARCH
-from training.ranking.cross_validation import COMING, NEW, Comparison, compare, draw_folds
+from training.ranking.cross_validation import COMING, Rows, cross_validate, draw_folds
 from training.ranking.fitting import MIN_QUERIES
 from training.ranking.rules import describe, judge_settings
 from training.retraining import ledger
@@ -106,29 +106,30 @@ def _learn(
     part: Collection, model: Scorable, settings: Sequence[Setting], ranking: Ranking | None, found: Judged
 ) -> Learned | None:
     """Returns the new setting of a collection, without a digest. None if the current setting stays."""
-    compared: list[dict[str, Comparison]] = []
-    for setting in settings:
-        examples, fitting = find_examples(part, model, setting, found, ranking)
-        compared.append({row: compare(examples, draw_folds(examples, row), fitting) for row in (NEW, COMING)})
-    rows = {}
-    for row, now in compared[0].items():
-        scores = np.stack([each[row].after for each in compared], axis=1)
-        after, ranks = np.empty(len(scores)), now.ranks[:, [1, 1]]
-        for fold in draw_folds(examples, row):
-            others = np.setdiff1d(np.arange(len(scores)), fold.test)
-            chosen = choose(scores[others])
-            after[fold.test] = scores[fold.test, chosen]
-            ranks[fold.test, 1] = compared[chosen][row].ranks[fold.test, 1]
-        rows[row] = now._replace(before=now.after, after=after, ranks=ranks, examples=(), hits=())
-    best = settings[choose(np.stack([each[COMING].after for each in compared], axis=1))]
+    compared = [cross_validate(*find_examples(part, model, each, found, ranking)) for each in settings]
+    best = settings[choose(_stack(compared, COMING))]
     if best == settings[0]:
         return None
+    rows = {}
+    for row, now in compared[0].items():
+        scores = _stack(compared, row)
+        chosen = np.zeros(len(scores), np.int64)
+        for fold in draw_folds(now.examples, row):
+            chosen[fold.test] = choose(np.delete(scores, fold.test, axis=0))
+        after = scores[np.arange(len(scores)), chosen]
+        ranks = [(now.ranks[at, 1], compared[each][row].ranks[at, 1]) for at, each in enumerate(chosen)]
+        rows[row] = now._replace(before=now.after, after=after, ranks=np.array(ranks), examples=(), hits=())
     result = SearchDefaults(
         mode=best.mode, weight=best.weight, fusion=FUSION, passage_tokens=best.passage_tokens
     )
     length = f", passages of {best.passage_tokens} tokens" if best.passage_tokens else ""
     told = [f"Mode {best.mode}{length}.", *describe(rows)]
     return Learned(rows, judge_settings(rows), told, "", result)
+
+
+def _stack(compared: Sequence[Rows], row: str) -> NDArray[np.float64]:
+    """Returns the nDCG@10 of each query with each setting, shape (q, s)."""
+    return np.stack([each[row].after for each in compared], axis=1)
 
 
 def choose(scores: NDArray[np.float64]) -> int:

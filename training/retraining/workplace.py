@@ -1,7 +1,6 @@
 """The folders of a retraining: its work folder, and the models folder, which must be the service's.
 
-A killed process cannot remove its temporary folder, so the next retraining does. A running process holds a
-lock on its folder, which protects the folder. At most one retraining works on a models folder at a time.
+At most one retraining works on a models folder at a time.
 
 A retraining reads a service at a URL, but publishes into a models folder on disk. At each start, a service
 writes a new id into its models folder, which `GET /info` reports, so `require_same_folder` can compare them.
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -22,10 +20,8 @@ from models.files.folders import lock
 from models.progress import to_stderr
 from models.store import ModelStore
 from training.errors import Busy, TrainingError
-from training.retraining.anchor import active_version
+from training.retraining.lineage import active_version
 from training.text.service import fetch_info, shown
-
-_PREFIX = "simile-retrain-"
 
 
 @contextlib.contextmanager
@@ -49,22 +45,11 @@ def workplace(kept: Path | None) -> Iterator[Path]:
     """
     with contextlib.ExitStack() as opened:
         if kept is None:
-            _sweep()
-            kept = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            if (held := lock(kept)) is not None:
-                opened.callback(os.close, held)
-            opened.callback(shutil.rmtree, kept, ignore_errors=True)
+            temporary = tempfile.TemporaryDirectory(prefix="simile-retrain-", ignore_cleanup_errors=True)
+            kept = Path(opened.enter_context(temporary))
         kept.mkdir(parents=True, exist_ok=True)
         opened.enter_context(_terminable())
         yield kept
-
-
-def _sweep() -> None:
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # The folder belongs to another user.
-            if (held := lock(left)) is not None:
-                shutil.rmtree(left, ignore_errors=True)
-                os.close(held)
 
 
 @contextlib.contextmanager

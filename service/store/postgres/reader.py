@@ -78,6 +78,7 @@ class Snapshot(Connection):
     clicked_queries = feedback.clicked_queries
     existing_events = feedback.existing_events
     require = generations.require
+    lacking = generations.lacking
 
     as_json = staticmethod(as_sent)
 

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from service.corpus import search as searching
 from service.corpus.search import Search
+from service.errors import Unhealthy
 from service.index.index import Index
 from service.runtime.runtime import Runtime
 from service.settings import Settings
@@ -166,6 +167,42 @@ def test_each_ranking_is_cut_before_the_next(client: TestClient, monkeypatch: py
     response = client.post("/search", json={"queries": TEXTS, "mode": "hybrid", "k": 1})
     assert [hits[0]["text"] for hits in response.json()["results"]] == TEXTS
     assert steps == ["ranked", "cut"] * len(TEXTS)
+
+
+@pytest.mark.sqlite("PostgreSQL makes both rankings on one connection")
+@pytest.mark.parametrize("fails", [False, True])
+def test_both_rankings_of_a_query_are_made_at_once(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """The dense search ends after the keyword search, and is waited for even if that fails."""
+    worded, waits, ended = (threading.Event() for _ in range(3))
+    nearest, search, wait = Snapshot.nearest_words, Index.search, searching.wait
+
+    def lexical(*arguments: Any) -> Any:
+        worded.set()
+        if fails:
+            raise Unhealthy("injected")
+        return nearest(*arguments)
+
+    def dense(*arguments: Any, **options: Any) -> Any:
+        assert worded.wait(LIMIT)
+        assert not fails or waits.wait(LIMIT)
+        found = search(*arguments, **options)
+        ended.set()
+        return found
+
+    def waiting(searches: Any) -> Any:
+        waits.set()
+        return wait(searches)
+
+    monkeypatch.setattr(searching, "wait", waiting)
+    monkeypatch.setattr(Snapshot, "nearest_words", lexical)
+    monkeypatch.setattr(Index, "search", dense)
+    response = client.get("/search", params={"q": TEXTS[3], "mode": "hybrid", "k": 1})
+    assert ended.is_set()
+    assert response.status_code == (503 if fails else 200)
+    if not fails:
+        assert response.json()["hits"][0]["text"] == TEXTS[3]
 
 
 @pytest.mark.parametrize(

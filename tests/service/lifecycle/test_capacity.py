@@ -336,7 +336,7 @@ def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
 ) -> None:
     seen: list[bool] = []
 
-    def shortage(*given: object, alone: bool) -> None:
+    def shortage(*_: object, alone: bool, **__: object) -> None:
         seen.append(alone)
         assert (
             not place.app.state.runtime.batcher.single_text.has_room()

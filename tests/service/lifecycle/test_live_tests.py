@@ -196,11 +196,9 @@ def test_a_share_of_zero_turns_tests_off(place: Place) -> None:
         assert "SIMILE_LIVE_TEST" in refused.json()["error"]
 
 
-def test_a_version_that_cannot_be_tested_is_refused(place: Place, client: TestClient, tmp_path: Path) -> None:
-    another = publish(place.store, tiny_source(tmp_path / "another", seed=5)).version
+def test_a_version_that_cannot_be_tested_is_refused(place: Place, client: TestClient) -> None:
     same = add_version(place.store, place.b, search={"nowhere": SearchDefaults(mode="dense", weight=1.0)})
     reasons = {
-        another: "another encoder",
         place.b: "is active",
         same: "nothing is there to compare",
         "20260101T000000-none-00000000": "There is no version",
@@ -230,7 +228,7 @@ def test_a_restart_resumes_a_test(place: Place) -> None:
         place.until_active(place.c)
 
 
-def test_requested_versions_are_tested_before_they_become_active(place: Place, tmp_path: Path) -> None:
+def test_requested_versions_are_tested_before_they_become_active(place: Place) -> None:
     """As in unattended nights: the trainer requests versions, and clicks decide about each of them."""
     with place.serving(live_test=1, activate="test") as client:
         place.put(TEXTS)
@@ -243,11 +241,25 @@ def test_requested_versions_are_tested_before_they_become_active(place: Place, t
         assert click_until_over(client, place.a, prefers_long, 2000)["state"] == "rejected"
         reason = place.until_state(place.a, "failed")["reason"]
         assert reason == "Rejected by a live test. The active version wins more."
-        another = publish(place.store, tiny_source(tmp_path / "another", seed=5)).version
-        place.store.request(another)
-        place.until_state(another, "ready")
-        assert client.get(f"/models/{another}/test").status_code == 404, "another encoder waits"
-        assert place.active() == place.c
+
+
+def test_a_test_pauses_while_a_version_is_built(
+    place: Place, client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = publish(place.store, tiny_source(tmp_path / "another", seed=5)).version
+    plain = ids(client)
+    start(client, place.c)
+    tested = ids(client)
+    assert tested != plain
+    release = place.hold(monkeypatch, another, 0)
+    client.post(f"/models/{another}/activate")
+    place.until_state(another, "building")
+    assert ids(client) == plain
+    assert f"Paused: {another} is built: 0 of " in state(client, place.c)["says"]
+    client.post(f"/models/{place.b}/activate")
+    place.until_state(another, "candidate")
+    assert ids(client) == tested
+    release.set()
 
 
 def test_another_active_version_ends_a_test(place: Place, client: TestClient) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from tests.training.ranking.judged import judged_queries
 from training.evaluation.significance import of_mean
-from training.ranking.cross_validation import COMING, NEW, choose, compare, draw_folds, learn, predict
+from training.ranking.cross_validation import COMING, NEW, choose, cross_validate, draw_folds, learn, predict
 from training.ranking.fitting import Procedure, fit
 
 PRIOR = {"hybrid": 1.5}
@@ -42,7 +42,7 @@ def test_answers_recur_in_questions_as_they_come() -> None:
 
 def test_a_ranking_that_knows_more_than_the_hybrid_order_gains() -> None:
     examples = judged_queries(100)
-    found = compare(examples, draw_folds(examples, NEW), LINEAR)
+    found = cross_validate(examples, LINEAR)[NEW]
     assert len(found.before) == 100
     assert found.interval().low > 0.1
     first = (found.ranks == 1).sum(axis=0)
@@ -51,8 +51,9 @@ def test_a_ranking_that_knows_more_than_the_hybrid_order_gains() -> None:
 
 def test_memory_helps_where_questions_recur_and_not_for_new_ones() -> None:
     examples = judged_queries(120, repeats=3)
-    coming, new = (compare(examples, draw_folds(examples, name), REMEMBERING) for name in (COMING, NEW))
-    without = compare(examples, draw_folds(examples, COMING), LINEAR)
+    rows = cross_validate(examples, REMEMBERING)
+    coming, new = rows[COMING], rows[NEW]
+    without = cross_validate(examples, LINEAR)[COMING]
     assert coming.gain > without.gain + 0.05
     assert new.gain < coming.gain - 0.05
 
@@ -93,7 +94,7 @@ def test_queries_that_recur_are_remembered() -> None:
 def test_a_query_without_an_answer_is_not_scored() -> None:
     examples = judged_queries(40)
     examples[0] = examples[0]._replace(relevant={}, wrong=frozenset(examples[0].relevant))
-    assert len(compare(examples, draw_folds(examples, COMING), LINEAR).before) == 39
+    assert len(cross_validate(examples, LINEAR)[COMING].before) == 39
 
 
 def test_groups_are_drawn_together() -> None:

@@ -10,7 +10,7 @@ pytest.importorskip("scipy", reason="needs the extra train")
 from models.search.measures import judge
 from models.search.ranking import RERANKED, Ranking, RerankerWeight, get_default
 from tests.training.ranking.judged import HYBRID, judged_queries
-from training.ranking.cross_validation import COMING, compare, draw_folds
+from training.ranking.cross_validation import COMING, cross_validate
 from training.ranking.examples import Example
 from training.ranking.fitting import Procedure, fit
 from training.ranking.reranked import ALONE, add_weight
@@ -63,7 +63,6 @@ def test_without_scores_a_reranker_does_not_count() -> None:
 @pytest.mark.parametrize("signal", [0.0, 1.0, 20.0])
 def test_a_weighted_reranker_is_at_least_as_good_as_the_better_of_both(signal: float) -> None:
     examples = with_scores(judged_queries(120), signal)
-    folds = [*draw_folds(examples, COMING)]
 
     def score(reranker: RerankerWeight | None, *, learned: bool = False) -> float:
         def train(some: list[Example]) -> Ranking:
@@ -72,7 +71,7 @@ def test_a_weighted_reranker_is_at_least_as_good_as_the_better_of_both(signal: f
                 return add_weight(ranking, some, PRIOR, FINGERPRINT)
             return ranking.model_copy(update={"reranker": reranker})
 
-        return float(compare(examples, folds, train).after.mean())  # type: ignore[arg-type]
+        return float(cross_validate(examples, train)[COMING].after.mean())  # type: ignore[arg-type]
 
     ranking, alone, both = score(None), score(ALONE), score(None, learned=True)
     assert both > max(ranking, alone) - 0.01

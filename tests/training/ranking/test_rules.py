@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from tests.training.ranking.judged import judged_queries, with_shuffled_labels
-from training.ranking.cross_validation import COMING, NEW, Comparison, compare, draw_folds
+from training.ranking.cross_validation import COMING, NEW, Comparison, Rows, cross_validate
 from training.ranking.examples import Example
 from training.ranking.fitting import Procedure, fit
-from training.ranking.rules import Rows, describe, judge_added, judge_first, judge_judgments, judge_refit
+from training.ranking.rules import describe, judge_added, judge_first, judge_judgments, judge_refit
 
 LINEAR = partial(fit, prior={"hybrid": 1.5}, procedure=Procedure(None, trees=False))
 
@@ -83,7 +83,7 @@ def test_late_interaction_needs_a_certain_gain(new: float, coming: float, used: 
 @pytest.mark.parametrize("seed", range(4))
 def test_shuffled_labels_do_not_pass(seed: int) -> None:
     examples = with_shuffled_labels(judged_queries(60, candidates=20, seed=seed), seed)
-    rows = {name: compare(examples, draw_folds(examples, name), LINEAR) for name in (NEW, COMING)}
+    rows = cross_validate(examples, LINEAR)
     assert judge_first(rows)
     assert judge_judgments(rows)
 
@@ -101,7 +101,7 @@ def test_true_labels_pass_and_are_described() -> None:
         return example._replace(ids=ids, features=features)
 
     examples = [*map(with_good_hybrid, judged_queries(60))]
-    rows = {name: compare(examples, draw_folds(examples, name), LINEAR) for name in (NEW, COMING)}
+    rows = cross_validate(examples, LINEAR)
     assert judge_first(rows) == []
     first, both, weights = describe(rows, LINEAR(examples))
     before, after = ((rows[COMING].ranks == 1).sum(axis=0)).tolist()

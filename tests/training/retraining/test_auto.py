@@ -24,7 +24,6 @@ from training.methods.recipe_files import TRIED
 from training.mining.corpus_report import read as read_texts
 from training.retraining import auto
 from training.retraining.advise import advice
-from training.retraining.anchor import find_anchor
 from training.retraining.auto import (
     ADAPT,
     DISTIL,
@@ -37,6 +36,7 @@ from training.retraining.auto import (
     nothing,
 )
 from training.retraining.documents import Document
+from training.retraining.lineage import find_anchor
 from training.retraining.one import Job
 from training.retraining.rows import MAX_LISTS
 from training.runs.step import Step, Trainer

@@ -16,7 +16,7 @@ from training.errors import NothingToLearn, TrainingError
 from training.mining.dedupe import jaccard, shingles
 from training.retraining import documents
 from training.retraining.documents import Document, documents_in
-from training.retraining.heldout import JUDGE, TRAIN, choose_part, hold_out, place
+from training.retraining.split import JUDGE, TRAIN, choose_part, hold_out, place
 
 
 def test_each_layout_gives_ids_titles_and_texts(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_what_is_added_moves_nothing_that_was_there() -> None:
 
 
 def test_the_place_of_an_id_is_the_same_in_another_process() -> None:
-    code = "from training.retraining.heldout import place; print(place('ticket 4711'))"
+    code = "from training.retraining.split import place; print(place('ticket 4711'))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert float(said) == place("ticket 4711")
     assert 0 <= place("ticket 4711") < 1

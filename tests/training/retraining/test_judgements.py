@@ -9,7 +9,6 @@ import pytest
 
 from tests.training.corpora import write
 from training.errors import TrainingError
-from training.retraining.heldout import JUDGE, TRAIN
 from training.retraining.judgements import (
     CONTRADICTED,
     KEPT,
@@ -20,7 +19,7 @@ from training.retraining.judgements import (
     judged,
     judgments_in,
 )
-from training.retraining.sides import Sides, digest, learned, sides
+from training.retraining.split import JUDGE, TRAIN, Sides, digest, digest_pairs, sides
 
 KNOWN = {"a": "a", "b": "b", "c": "c", "copy of a": "a"}
 
@@ -98,7 +97,7 @@ def test_one_key_never_judges_alone_and_beside_others_as_much_as_they_do() -> No
 
 def test_all_that_the_active_version_learned_trains_and_what_nobody_learned_judges() -> None:
     first = judged(build_queries(None, 0, 40), MANY, 0.5)
-    known = learned(first.train | first.held)
+    known = digest_pairs(first.train | first.held)
     again = judged(build_queries(None, 0, 40), MANY, 0.5, learned=known)
     assert again.held == {}
     assert again.judges == first.dev.keys()
@@ -300,7 +299,7 @@ def test_of_components_that_merge_one_follows_and_what_trained_before_does_not_j
         merged = apart | {"which of both": [f"a{at}", f"b{at}"]}
         after = split(merged)
         assert len({after.parts[f"a{at}"], after.parts[f"b{at}"]}) == 1
-        trained_before = learned(before.train)
+        trained_before = digest_pairs(before.train)
         new = {*after.judge} & {*before.train}
         turned += bool(new)
         known = sides(merged, 0.5, merged, trained_before)
@@ -318,14 +317,14 @@ def test_what_was_learned_trains_with_its_answers_and_what_is_new_judges() -> No
     relevant = {"learned": ["a"], "both": ["b", "c"], "new": ["c"]}
     before = sides({"learned": ["a"], "both": ["b"]}, 0.9999, ["learned", "both"])
     assert before.train == {}
-    found = sides(relevant, 0.9999, relevant, learned(before.judge))
+    found = sides(relevant, 0.9999, relevant, digest_pairs(before.judge))
     assert (found.train, found.judge) == ({"learned": ["a"], "both": ["b"]}, {"new": ["c"]})
     assert found.parts == {"a": TRAIN, "b": TRAIN, "c": JUDGE}
 
 
 def test_what_nearly_equals_a_learned_query_does_not_judge_the_model_that_trains_on_it() -> None:
     queried = "what are the opening hours of the bridge at your shop"
-    known = learned({queried: ["a"]})
+    known = digest_pairs({queried: ["a"]})
     found = sides({queried: ["a"], f"{queried}?": ["b"]}, 0.9999, [queried, f"{queried}?"], known)
     assert found.train == {queried: ["a"], f"{queried}?": ["b"]}
     assert not found.judge
@@ -335,7 +334,7 @@ def test_what_was_learned_trains_also_where_it_would_choose() -> None:
     relevant = {f"query {at}": [f"{at}"] for at in range(40)}
     before = sides(relevant, 0.5, relevant)
     assert before.dev
-    found = sides(relevant, 0.5, relevant, learned(before.dev))
+    found = sides(relevant, 0.5, relevant, digest_pairs(before.dev))
     assert not found.dev
     assert found.train == {query: relevant[query] for query in relevant if query not in before.judge}
 

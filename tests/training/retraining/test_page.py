@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from training.retraining.gate.page import write_page
-from training.retraining.gate.words import figure
+from training.retraining.gate.verdict import figure
 
 META = {
     "candidate": {"version": "c"},

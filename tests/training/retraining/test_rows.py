@@ -39,7 +39,7 @@ from training.retraining.gather import gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import build_job, prepare
 from training.retraining.rows import build_corpus
-from training.retraining.sides import digest, plain
+from training.retraining.split import digest, plain
 from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
 
 DOCUMENTS = [

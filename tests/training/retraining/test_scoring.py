@@ -20,12 +20,12 @@ from training.retraining import searches as own
 from training.retraining.documents import Document
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gather import gather
-from training.retraining.heldout import Split
 from training.retraining.judgements import Judged, Judgment, judged
 from training.retraining.one import Job, compute_scores, retrain
 from training.retraining.plan import let_judge
 from training.retraining.publication import Learned, publish_learned
 from training.retraining.scoring import read_rankings
+from training.retraining.split import Split
 from training.text.service import Searches
 
 WEIGHT = RerankerWeight(fingerprint="a" * 64, weight=0.7)

@@ -30,23 +30,25 @@ from training.methods.recipe import load_recipe
 from training.ranking.cross_validation import COMING, NEW
 from training.retraining import searches as own
 from training.retraining.changes import MAX_ANSWERS, MAX_CHANGED, find_answers, find_changed
-from training.retraining.choosing import CANDIDATES, build_choose, choose_by, compute_score
 from training.retraining.config import GateTable
 from training.retraining.documents import Document
 from training.retraining.gate.gains import deciding
 from training.retraining.gather import gather
-from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgment, judged
 from training.retraining.one import Job, compute_scores
 from training.retraining.plan import build_job
 from training.retraining.searches import (
+    CANDIDATES,
     MAX_QUERIES,
     MIN_QUERIES,
+    build_choose,
+    choose_by,
     collections,
+    compute_score,
     score,
     withheld,
 )
-from training.retraining.sides import learned
+from training.retraining.split import Split, digest_pairs, hold_out
 from training.text.service import Searches
 
 
@@ -415,7 +417,7 @@ def test_dev_has_judged_queries_enough_to_choose_by(count: int, expected: int) -
     assert {document.id for document in moved.train} == {id for ids in found.train.values() for id in ids}
     if count >= 100:
         assert len(found.train) >= 2 * len(found.dev) - 2
-    known = judged(said, ids, 0.5, learned=learned(found.train))
+    known = judged(said, ids, 0.5, learned=digest_pairs(found.train))
     assert known.train.items() >= found.train.items()
 
 

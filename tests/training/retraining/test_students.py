@@ -22,9 +22,9 @@ from training.retraining.config import Config, CorpusTable, EventsTable
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gather import _unjudged, gather
 from training.retraining.judgements import Judgment, judged
+from training.retraining.lineage import find_start, find_teacher
 from training.retraining.one import Job, retrain
 from training.retraining.publication import get_learned
-from training.retraining.students import find_start, find_teacher
 from training.text.corpus import Corpus
 
 DISTIL = load_recipe("distil", {"student.layers": 1, "optim.lr": 3e-3, "optim.batch": 8})

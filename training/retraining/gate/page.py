@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from models.files.fsync import replace_text
 from training.evaluation.report.markdown import escape, listed, table, write
 from training.evaluation.report.table import GEOMETRY, plain
-from training.retraining.gate.words import figure
+from training.retraining.gate.verdict import figure
 
 _GAINS, _HTML = "gains.svg", "report.html"
 _STYLE = (
@@ -35,7 +35,7 @@ def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
 
     Args:
         folder: Folder to write to.
-        content: The report, from words.report.
+        content: The report, from verdict.report.
 
     Raises:
         OSError: A file cannot be written.

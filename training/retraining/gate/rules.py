@@ -1,6 +1,6 @@
 """The rules of the gate: compare the scores of a candidate and the active version, and accept or reject.
 
-    scores of both versions on the same data ─▶ compare ─▶ Verdict ─▶ text (words.py)
+    scores of both versions on the same data ─▶ compare ─▶ Verdict ─▶ text (verdict.py)
 
 The setting `require` has three values:
 
@@ -32,8 +32,7 @@ from models.manifest import Manifest
 from training.evaluation.paired import spread
 from training.ranking.cross_validation import COMING
 from training.retraining.gate.gains import gains, rests_on_one_key
-from training.retraining.gate.verdict import EACH, GROUPS, Row, Scores, Verdict
-from training.retraining.gate.words import figure, title
+from training.retraining.gate.verdict import EACH, GROUPS, Row, Scores, Verdict, figure, title
 from training.retraining.trust import described
 from training.validation import Share
 

@@ -12,8 +12,7 @@ import pytest
 from training.ranking.cross_validation import COMING, NEW
 from training.retraining.gate.gains import gains
 from training.retraining.gate.rules import Thresholds, compare
-from training.retraining.gate.verdict import Gain, Verdict
-from training.retraining.gate.words import as_text, report, sentence
+from training.retraining.gate.verdict import Gain, Verdict, as_text, report, sentence
 
 LIMITS = Thresholds(mean_fall=0.0625, set_fall=0.125, uniformity_loss=0.25)
 ACTIVE = {"sts12": 0.5, "stsb": 0.75}

@@ -1,4 +1,11 @@
-"""Retrain a service whose active version is a student, or a pair of a student and its teacher.
+"""Find the model that a retraining starts with, from the lineage of the active version.
+
+    anchor ─▶ trained on all judgments and text of today ─▶ candidate
+      └─ reference for the drift of the candidate (gate/drift.py)
+
+The anchor is the first version of a series of retrainings. Each retraining starts with it and not with the
+active version, so small losses do not add up. A version trained in stages (auto.py) becomes a new anchor,
+because it has tokens for text that the vocabulary of its parent does not suit.
 
 A student is a small model that learned the vectors of its teacher. In a pair, the student encodes queries and
 the teacher encodes documents. With the default base, a retraining starts with this model:
@@ -16,12 +23,49 @@ from pathlib import Path
 from typing import Any
 
 from models.files.folders import copy_tree
-from models.manifest import FILE_NAME, QUERIES, REPORT, REPORT_PAGE, TEACHER, Manifest, read_manifest
+from models.manifest import ANCHOR, FILE_NAME, QUERIES, REPORT, REPORT_PAGE, TEACHER, Manifest, read_manifest
 from models.progress import Say
 from models.publishing.pair import pair
 from models.store import ModelStore
-from training.errors import NothingToLearn
-from training.retraining.anchor import find_anchor
+from training.errors import NothingToLearn, TrainingError
+
+_STAGES = "stages"  # lineage key of a run with several recipes
+
+
+def find_anchor(store: ModelStore, active: str) -> str:
+    """Returns the anchor that the lineage of `active` names, or else the oldest ancestor in the store.
+
+    A version that was trained in stages is an anchor, so the search for ancestors ends there. If `active` is
+    such a version or has no ancestor, it is its own anchor.
+    """
+    known = {manifest.version: manifest for manifest in store.versions()}
+    manifest = known.pop(active, None)
+    named = manifest.lineage.get(ANCHOR) if manifest else None
+    if isinstance(named, str) and named in known:
+        return named
+    oldest = active
+    while manifest and _STAGES not in manifest.lineage:
+        manifest = known.pop(manifest.parent or "", None)
+        if manifest is None:
+            break
+        oldest = manifest.version
+    return oldest
+
+
+def active_version(store: ModelStore) -> str:
+    """Returns the active version, or the requested version if the service has never run.
+
+    Raises:
+        TrainingError: The store has neither an active nor a requested version.
+
+    """
+    version = store.read_state().get("live") or store.requested()
+    if not version:
+        raise TrainingError(
+            f"{store.root} has no active version to compare with. Start the service once, "
+            "or name the folder with SIMILE_MODELS_DIR."
+        )
+    return str(version)
 
 
 def find_start(store: ModelStore, active: str, base: str, *, distils: bool) -> str:
